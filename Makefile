@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+INSTALLED := $(VENV)/.rcg-installed
+NATIVE := rcg/_native.abi3.so
+BENCH ?=
+
+# Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
+export RAY_USAGE_STATS_ENABLED := 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lint types notebooks bench gpu clean
+
+## show this list
+help:
+	@awk '/^## /{text = substr($$0, 4); next} \
+	      /^[a-z]+:/ && text {name = $$1; sub(/:.*/, "", name); printf "  make %-12s %s\n", name, text} \
+	      {text = ""}' $(MAKEFILE_LIST)
+
+## create .venv and install rcg into it with everything needed to develop it
+setup: $(NATIVE)
+
+$(PY):
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rcg needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+# Torch comes first, so that no other package chooses its build.
+$(INSTALLED): pyproject.toml setup.py constraints.txt | $(PY)
+	$(PIP) install --quiet --constraint constraints.txt torch
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev,notebook]"
+	touch $@
+
+# The editable install has built it; after a change of the C file it is built again in place.
+$(NATIVE): rcg/_native.c $(INSTALLED)
+	$(PY) setup.py --quiet build_ext --inplace --build-temp build/temp
+	touch $@
+
+## run the hello world on a local Ray that starts by itself, with timings beside Ray Core's
+quickstart: setup
+	$(PY) -m rcg.demo
+
+## pass every test that needs no GPU, notebooks included
+test: setup
+	$(PY) -m pytest -m "not gpu"
+	$(MAKE) --no-print-directory notebooks
+
+## ruff (rules and format) and the import contracts between rooms
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
+
+## mypy --strict on rcg/
+types: setup
+	$(PY) -m mypy
+
+## run every notebook and check that its cells still pass
+notebooks: setup
+	$(PY) -m pytest --nbval-lax --nbval-cell-timeout=120 notebooks
+
+## measure rcg beside Ray Core, Ray's compiled graph and the limit (BENCH="--rows echo --json x.json")
+bench: setup
+	$(PY) -m rcg.bench $(BENCH)
+
+## the tests that need a GPU (skipped, with the reason, where there is none)
+gpu: setup
+	$(PY) -m pytest -m gpu
+
+## remove what was built, not .venv
+clean:
+	rm -rf build dist *.egg-info $(NATIVE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find rcg tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers: a test's folder gives its marker, and the layers run from the cheap to the dear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+LAYERS = ("unit", "conformance", "cluster", "packaging", "notebooks", "browser", "gpu")
+TESTS = Path(__file__).parent
+
+
+def layer_of(item: pytest.Item) -> str | None:
+    """Returns the layer that the folder of `item` stands for, or None outside tests/."""
+    try:
+        first = item.path.relative_to(TESTS).parts[0]
+    except ValueError:
+        return None
+    return first if first in LAYERS else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        layer = layer_of(item)
+        if layer is not None:
+            item.add_marker(layer)
+    items.sort(key=lambda item: LAYERS.index(layer_of(item) or "unit"))
