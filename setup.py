@@ -18,10 +18,11 @@ class BuildOnLinux(build_ext):
     """Says in one sentence why there is nothing to build elsewhere."""
 
     def run(self) -> None:
+        """Builds, on Linux."""
         if not sys.platform.startswith("linux"):
             raise SystemExit(
-                f"rcg needs Linux (x86-64 or aarch64): its channels are made of futexes, memory files "
-                f"and pidfds, which {sys.platform} does not have."
+                "rcg needs Linux (x86-64 or aarch64): its channels are made of futexes, memory "
+                f"files and pidfds, which {sys.platform} does not have."
             )
         super().run()
 
