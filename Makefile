@@ -59,7 +59,7 @@ types: setup
 
 ## run every notebook and check that its cells still pass
 notebooks: setup
-	$(PY) -m pytest --nbval-lax --nbval-cell-timeout=120 notebooks
+	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 ## measure rcg beside Ray Core, Ray's compiled graph and the limit (BENCH="--rows echo --json x.json")
 bench: setup

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `python -m rcg.bench`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import rcg.bench
+from rcg.bench import runner
+from rcg.bench.progress import Progress
+from rcg.bench.rows import select
+from rcg.bench.table import render
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0, or 2 for a wrong command line."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if asked.list:
+        for name, title in runner.titles().items():
+            print(f"{name:<16}{title}")
+        return 0
+    if asked.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    try:
+        rows = select([p for p in asked.rows.split(",") if p], runner.names())
+    except ValueError as error:
+        parser.error(str(error))
+    if asked.json is not None and not asked.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {asked.json.absolute().parent}")
+
+    # Ray reads these when its processes start.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    settings = runner.Settings(rows=rows, rounds=asked.rounds, seed=asked.seed)
+    report = runner.run(settings, Progress(runner.count_steps(settings), sys.stderr))
+    print(render(report), end="")
+    if asked.json is not None:
+        report.save(asked.json)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rcg.bench",
+        description=rcg.bench.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows",
+        default="",
+        metavar="NAMES",
+        help="which rows, by name or pattern, with commas between them: echo,numpy-*; default all",
+    )
+    parser.add_argument("--list", action="store_true", help="name the rows and end")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=runner.DEFAULT_ROUNDS,
+        metavar="N",
+        help=f"turns of each contestant on each row; default {runner.DEFAULT_ROUNDS}",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is no race: idle CPU, compile and teardown time, the recorder, planning.
+
+Each function takes what it needs and returns figures; which of them run is `runner`'s affair.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import rcg
+from rcg import _native
+from rcg.bench.contestants import RayCall, RayGraph, RcgGraph
+from rcg.bench.record import RCG, Figure
+from rcg.bench.rows import ROWS, Row
+from rcg.bench.statistics import median
+from rcg.bench.usage import Usage, read_usage, total
+from rcg.compiler.place import place
+from rcg.compiler.schedule import schedule
+from rcg.compiler.simulate import simulate
+from rcg.graph import ActorSpec, ConstArg, Graph, InputValue, MethodCall, NodeArg, Site
+
+IDLE_S = 10.0
+MOST_WAKEUPS_PER_S = 2.0
+MOST_RECORDER_NS = 50.0
+MOST_PLANNING_S = 2.0
+PLANNED_NODES = (2_500, 5_000, 10_000)
+COMPILES = 5
+TITLES = {
+    "idle": "CPU of a compiled graph that waits",
+    "lifecycle": "time to compile and to tear down",
+    "recorder": "cost of an event",
+    "planning": "time to plan large graphs",
+}
+
+
+def row_called(name: str) -> Row:
+    """Returns the row of this name."""
+    return next(row for row in ROWS if row.name == name)
+
+
+def measure_idle(
+    graphs: Mapping[str, RcgGraph | RayGraph],
+    bare: RayCall,
+    seconds: float = IDLE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Figure, ...]:
+    """Lets a compiled chain of 4 wait, and reads the kernel's books before and after.
+
+    All contestants wait at the same time. The processes' own ticks are shown beside those of actors
+    that have no graph, because a Ray worker does things of its own.
+    """
+    row = row_called("chain-4")
+    payload = row.payload(random.Random(0))
+    sessions = [graph.open(row, payload) for graph in graphs.values()]
+    for session in sessions:
+        session.call()
+    actors = {name: graph.actors for name, graph in graphs.items()} | {"no graph": bare.actors}
+    # Waits settle: a loop that has just been busy may still be looking around before it sleeps.
+    sleep(1.0)
+    before = {name: _usages(of) for name, of in actors.items()}
+    own_before = read_usage()
+    sleep(seconds)
+    own = read_usage().since(own_before)
+    each = {
+        name: [after.since(start) for after, start in zip(_usages(of), before[name], strict=True)]
+        for name, of in actors.items()
+    }
+    for session in sessions:
+        session.close()
+    loops = total(each[RCG])
+    worst = max((usage.wakeups / max(1, usage.threads) for usage in (own, *each[RCG])), default=0)
+    return (
+        Figure(
+            name="idle-ticks",
+            title=f"CPU ticks of rcg's threads in {seconds:.0f} s, waiting graph",
+            unit="ticks",
+            values={"driver": own.thread_ticks, "4 actors": loops.thread_ticks},
+            most=0,
+        ),
+        Figure(
+            name="idle-wakeups",
+            title="wake-ups a second of rcg's threads, waiting graph",
+            unit="1/s",
+            values={
+                "driver": own.wakeups / seconds,
+                "4 actors": loops.wakeups / seconds,
+                "busiest thread": worst / seconds,
+            },
+            most=MOST_WAKEUPS_PER_S,
+            bound=("busiest thread",),
+        ),
+        Figure(
+            name="idle-processes",
+            title=f"CPU ticks of 4 actor processes in {seconds:.0f} s, waiting graph",
+            unit="ticks",
+            values={name: total(usages).process_ticks for name, usages in each.items()},
+        ),
+    )
+
+
+def _usages(actors: Sequence[Any]) -> list[Usage]:
+    found: list[Usage] = rcg.get([actor.usage.remote() for actor in actors])
+    return found
+
+
+def measure_lifecycle(graphs: Mapping[str, RcgGraph | RayGraph]) -> tuple[Figure, ...]:
+    """Compiles and tears down a chain of 4, in turns, and returns the medians."""
+    row = row_called("chain-4")
+    payload = row.payload(random.Random(0))
+    compiled: dict[str, list[float]] = {name: [] for name in graphs}
+    torn_down: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(COMPILES):
+        for name, graph in graphs.items():
+            start = time.perf_counter()
+            whole = graph.compile(row, payload)
+            compiled[name].append((time.perf_counter() - start) * 1e3)
+            start = time.perf_counter()
+            whole.teardown()
+            torn_down[name].append((time.perf_counter() - start) * 1e3)
+    return (
+        Figure("compile", "compile, chain of 4", "ms", _medians(compiled)),
+        Figure("teardown", "teardown, chain of 4", "ms", _medians(torn_down)),
+    )
+
+
+def _medians(samples: Mapping[str, Iterable[float]]) -> dict[str, float]:
+    return {name: median(sorted(times)) for name, times in samples.items()}
+
+
+def measure_recorder(events: int = 20_000, rounds: int = 15) -> tuple[Figure, ...]:
+    """Times `mark`, as the actors' loop calls it, with the recorder on and off, in turns.
+
+    The difference is what recording costs: two calls that differ in nothing else.
+    """
+    times: dict[bool, list[float]] = {True: [], False: []}
+    with closing(_Board()) as board:
+        members = {record: board.member(record=record) for record in times}
+        for _ in range(rounds):
+            for record, member in members.items():
+                mark = member.mark
+                start = time.perf_counter_ns()
+                for execution in range(events):
+                    mark(1, execution)
+                times[record].append((time.perf_counter_ns() - start) / events)
+    on, off = (median(sorted(times[record])) for record in (True, False))
+    return (
+        Figure(
+            name="recorder",
+            title="recorder, per event",
+            unit="ns",
+            values={"recording": on - off, "call and recording": on, "call alone": off},
+            most=MOST_RECORDER_NS,
+            bound=("recording",),
+        ),
+    )
+
+
+class _Board:
+    """A board and an arena for one member that talks to nobody."""
+
+    def __init__(self) -> None:
+        self._board = os.memfd_create("rcg-bench-board", os.MFD_CLOEXEC)
+        self._arena = os.memfd_create("rcg-bench-arena", os.MFD_CLOEXEC)
+        _native.format_board(self._board, 1, [], 1024, 1 << 20)
+        _native.format_arena(self._arena, 0, 1, 1 << 20)
+
+    def member(self, *, record: bool) -> Any:
+        return _native.Member(self._board, [self._arena], 0, record=record, looping=True)
+
+    def close(self) -> None:
+        os.close(self._board)
+        os.close(self._arena)
+
+
+def measure_planning() -> tuple[Figure, ...]:
+    """Times place, schedule and simulate on graphs of growing size; linear growth shows."""
+    seconds = {}
+    for nodes in PLANNED_NODES:
+        graph = layered_graph(nodes)
+        start = time.perf_counter()
+        locations = {actor.id: "node" for actor in graph.actors}
+        simulate(schedule(place(graph, locations, "node", channel_slots=16)))
+        seconds[f"{nodes:,} nodes"] = time.perf_counter() - start
+    return (
+        Figure(
+            name="planning",
+            title="place, schedule and simulate",
+            unit="s",
+            values=seconds,
+            most=MOST_PLANNING_S,
+        ),
+    )
+
+
+def layered_graph(nodes: int, actors: int = 16) -> Graph:
+    """Returns a graph of `nodes` calls in layers, each call on two of the layer above.
+
+    The two are the actor's own value and its neighbour's, so every layer crosses processes.
+    """
+    site = Site(__file__, 0)
+    specs = tuple(ActorSpec(f"a{i}", "Stage", "") for i in range(actors))
+    bound: list[InputValue | MethodCall] = [InputValue(0, None, site)]
+    above = [0] * actors
+    while len(bound) <= nodes:
+        layer = []
+        for i in range(min(actors, nodes + 1 - len(bound))):
+            left, right = above[i], above[(i + 1) % actors]
+            args = (NodeArg(left), NodeArg(right), ConstArg("k0"))
+            bound.append(MethodCall(len(bound), f"a{i}", "step", args, (), 1, site))
+            layer.append(len(bound) - 1)
+        above = [*layer, *above[len(layer) :]]
+    return Graph(
+        nodes=tuple(bound),
+        outputs=tuple(dict.fromkeys(above)),
+        is_multi=True,
+        actors=specs,
+        num_positional=1,
+        keywords=(),
+    )

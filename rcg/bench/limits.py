@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the machine leaves no way around: a bare futex between two processes, and memcpy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from types import TracebackType
+
+import numpy as np
+
+from rcg import _native
+from rcg.bench.measure import Pace, Turn
+from rcg.bench.rows import Limit
+
+ROUND_TRIP_HOPS = 2
+PAGE_BYTES = 4096
+CHUNK = 200  # round trips between two looks at the clock
+UNCOUNTED = 10  # the first round trips after the other side was asleep
+
+
+class PingPong:
+    """A process on the other side of a futex word; `with` ends it."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("rcg-ping-pong", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, PAGE_BYTES)
+        self._other = subprocess.Popen(
+            [sys.executable, "-m", "rcg.bench.pong", str(self._fd)],
+            stdin=subprocess.PIPE,
+            pass_fds=[self._fd],
+            text=True,
+        )
+
+    def __enter__(self) -> PingPong:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the other process."""
+        if self._other.stdin is not None:
+            self._other.stdin.close()
+        self._other.wait()
+        os.close(self._fd)
+
+    def round_trips_ns(self, count: int) -> array[int]:
+        """Returns the times of `count` round trips after some that do not count.
+
+        Raises:
+            TimeoutError: The other process went away.
+        """
+        stdin = self._other.stdin
+        if stdin is None:
+            raise RuntimeError("the ping-pong has been closed")
+        stdin.write(f"{UNCOUNTED + count}\n")
+        stdin.flush()
+        times = array("Q")
+        times.frombytes(_native.ping_pong(self._fd, 0, UNCOUNTED + count))
+        return array("q", times[UNCOUNTED:])
+
+    def turn(self, hops: int) -> Turn:
+        """Returns a turn whose samples are the time of `hops` wake-ups, one after the other."""
+
+        def turn(pace: Pace) -> array[int]:
+            samples = array("q")
+            end = time.perf_counter_ns() + pace.time_ns
+            while len(samples) < pace.calls and time.perf_counter_ns() < end:
+                chunk = self.round_trips_ns(min(CHUNK, pace.calls - len(samples)))
+                samples.extend(round_trip * hops // ROUND_TRIP_HOPS for round_trip in chunk)
+            return samples
+
+        return turn
+
+
+def memcpy(size_bytes: int, copies: int) -> Callable[[], None]:
+    """Returns a call that copies `size_bytes` between warm buffers, `copies` times."""
+    source = np.ones(size_bytes, dtype=np.uint8)
+    target = np.zeros(size_bytes, dtype=np.uint8)
+
+    def call() -> None:
+        for _ in range(copies):
+            _native.memcpy(target, source)
+
+    return call
+
+
+def is_of_copies(limit: Limit) -> bool:
+    """Returns whether the limit is one of copying, not of waking up."""
+    return limit.copied_bytes > 0

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns and rounds: who runs when, and what is a sample. Knows no contestant by name.
+
+A *turn* is one contestant's go in one round: calls that do not count, then calls that do, until
+there are enough of them or the turn's time is over. A *round* gives every contestant a turn, in an
+order of its own. Samples are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import time
+from array import array
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Clock = Callable[[], int]
+Samples = array  # of type code "q"
+Turn = Callable[["Pace"], "array[int]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a turn is.
+
+    Attributes:
+        calls: Samples after which it ends.
+        time_ns: Time after which it ends even so; the call under way is finished.
+        warm_up: Calls before it that do not count.
+    """
+
+    calls: int
+    time_ns: int
+    warm_up: int
+
+    def __post_init__(self) -> None:
+        if self.calls < 1 or self.time_ns < 0 or self.warm_up < 0:
+            raise ValueError(f"a turn needs at least one call and no negative time, found {self}")
+
+
+def call_turn(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> Turn:
+    """Returns a turn whose samples are single calls."""
+
+    def turn(pace: Pace) -> array[int]:
+        samples = array("q")
+        for _ in range(pace.warm_up):
+            call()
+        end = clock() + pace.time_ns
+        for _ in range(pace.calls):
+            start = clock()
+            call()
+            stop = clock()
+            samples.append(stop - start)
+            if stop >= end:
+                break
+        return samples
+
+    return turn
+
+
+def async_turn(
+    call: Callable[[], Awaitable[object]],
+    loop: asyncio.AbstractEventLoop,
+    clock: Clock = time.perf_counter_ns,
+) -> Turn:
+    """Returns a turn whose samples are single calls awaited one after the other in `loop`."""
+
+    async def run(pace: Pace) -> array[int]:
+        samples = array("q")
+        for _ in range(pace.warm_up):
+            await call()
+        end = clock() + pace.time_ns
+        for _ in range(pace.calls):
+            start = clock()
+            await call()
+            stop = clock()
+            samples.append(stop - start)
+            if stop >= end:
+                break
+        return samples
+
+    return lambda pace: loop.run_until_complete(run(pace))
+
+
+def pipelined_turn(
+    submit: Callable[[], Any],
+    fetch: Callable[[Any], object],
+    in_flight: int,
+    clock: Clock = time.perf_counter_ns,
+) -> Turn:
+    """Returns a turn that keeps `in_flight` executions under way.
+
+    A sample is the time per item over `in_flight` items that follow each other: results may come in
+    bursts, so the time between two of them says little.
+    """
+
+    def turn(pace: Pace) -> array[int]:
+        samples = array("q")
+        pending = deque(submit() for _ in range(in_flight))
+
+        def items() -> None:
+            for _ in range(in_flight):
+                fetch(pending.popleft())
+                pending.append(submit())
+
+        for _ in range(-(-pace.warm_up // in_flight)):
+            items()
+        end = clock() + pace.time_ns
+        for _ in range(-(-pace.calls // in_flight)):
+            start = clock()
+            items()
+            stop = clock()
+            samples.append((stop - start) // in_flight)
+            if stop >= end:
+                break
+        while pending:
+            fetch(pending.popleft())
+        return samples
+
+    return turn
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keeps the cyclic collector from running in the middle of a sample."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def take_rounds(
+    turns: Mapping[str, Turn],
+    pace: Pace,
+    rounds: int,
+    rng: random.Random,
+    after_round: Callable[[], None] = lambda: None,
+) -> dict[str, array[int]]:
+    """Gives every contestant one turn in each round, in an order drawn anew for each round.
+
+    Args:
+        turns: By contestant.
+        pace: The length of every turn.
+        rounds: How many.
+        rng: Draws the orders.
+        after_round: Called after each round.
+
+    Returns:
+        All samples of each contestant, in the order in which they were taken.
+    """
+    samples = {name: array("q") for name in turns}
+    order = sorted(turns)
+    for _ in range(rounds):
+        rng.shuffle(order)
+        for name in order:
+            with without_collector():
+                found = turns[name](pace)
+            samples[name].extend(found)
+        after_round()
+    return samples

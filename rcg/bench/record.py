@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcome of a run as plain data, with its JSON form. Knows not how it was measured.
+
+A report reads back equal to what was written:
+
+>>> figure = Figure("recorder", "recorder, per event", "ns", {"rcg": 41.0}, most=50.0)
+>>> header = Header("0.1.0", "2.60.0", "3.11.7", "a machine", cores=2, seed=1, started="today")
+>>> report = Report(header, (), (figure,))
+>>> Report.from_json(report.to_json()) == report
+True
+>>> [str(verdict) for verdict in figure.verdicts]
+['recorder, per event: 41 <= 50']
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rcg.bench.rows import Target
+from rcg.bench.statistics import Summary
+
+SCHEMA = 1
+
+RCG = "rcg"
+RCG_FUTEX = "rcg futex"
+RAY_CALL = "Ray call"
+RAY_GRAPH = "Ray graph"
+LIMIT = "limit"
+CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target, and what was found."""
+
+    what: str
+    found: float
+    most: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether what was found is within the target."""
+        return self.found <= self.most
+
+    def __str__(self) -> str:
+        relation = "<=" if self.is_met else ">"
+        return f"{self.what}: {self.found:.3g} {relation} {self.most:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What one row gave: a summary in microseconds for each contestant that could run it.
+
+    Attributes:
+        name: The row's name.
+        title: The row's title.
+        target: What rcg was to reach.
+        summaries: By contestant.
+        absent: Why the others are missing, by contestant.
+    """
+
+    name: str
+    title: str
+    target: Target
+    summaries: Mapping[str, Summary]
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def ratio(self, contestant: str, to: str, quantity: str = "median") -> float | None:
+        """Returns `contestant`'s time as a share of `to`'s, or None where one is missing.
+
+        Args:
+            contestant: Whose time is divided.
+            to: By whose time.
+            quantity: `median`, `p99` or `p10`.
+        """
+        if contestant not in self.summaries or to not in self.summaries:
+            return None
+        divisor: float = getattr(self.summaries[to], quantity)
+        dividend: float = getattr(self.summaries[contestant], quantity)
+        return dividend / divisor if divisor else None
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The row's targets that could be judged: those whose contestants both ran."""
+        asked = (
+            ("median", RCG, "median", self.target.auto),
+            ("futex median", RCG_FUTEX, "median", self.target.futex),
+            ("p99", RCG, "p99", self.target.p99),
+        )
+        found = []
+        for what, contestant, quantity, most in asked:
+            ratio = self.ratio(contestant, RAY_GRAPH, quantity)
+            if most is not None and ratio is not None:
+                found.append(Verdict(what, ratio, most))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measurement that is no race: a few named values in one unit.
+
+    Attributes:
+        name: What `--rows` matches.
+        title: What a reader sees.
+        unit: Of every value.
+        values: By what they are of.
+        most: None of the values in `bound` may exceed it, if it is given.
+        bound: The values that `most` is about; empty means all.
+    """
+
+    name: str
+    title: str
+    unit: str
+    values: Mapping[str, float]
+    most: float | None = None
+    bound: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """One verdict for the worst of the bound values, or none without a target."""
+        values = [v for k, v in self.values.items() if not self.bound or k in self.bound]
+        if self.most is None or not values:
+            return ()
+        return (Verdict(self.title, max(values), self.most),)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What was measured where."""
+
+    rcg: str
+    ray: str
+    python: str
+    machine: str
+    cores: int
+    seed: int
+    started: str
+    rounds: int = 0
+    seconds: float = 0.0
+    load: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole run."""
+
+    header: Header
+    rows: tuple[RowResult, ...]
+    figures: tuple[Figure, ...]
+
+    @property
+    def short(self) -> tuple[tuple[str, Verdict], ...]:
+        """The targets that were missed, each with the title of its row or figure."""
+        found: list[tuple[str, Verdict]] = []
+        for entry in (*self.rows, *self.figures):
+            found += [(entry.title, verdict) for verdict in entry.verdicts if not verdict.is_met]
+        return tuple(found)
+
+    def to_json(self) -> str:
+        """Returns the report as JSON text that `from_json` reads back to an equal report.
+
+        Ratios and verdicts are written beside the numbers they follow from, for readers that are no
+        Python; reading back ignores them.
+        """
+        rows = [
+            asdict(row)
+            | {
+                "ratios": {
+                    to: {quantity: row.ratio(RCG, to, quantity) for quantity in ("median", "p99")}
+                    for to in CONTESTANTS
+                    if to != RCG and to in row.summaries
+                },
+                "verdicts": _verdicts(row),
+            }
+            for row in self.rows
+        ]
+        figures = [asdict(figure) | {"verdicts": _verdicts(figure)} for figure in self.figures]
+        whole = {"schema": SCHEMA, "unit": "us", "header": asdict(self.header)}
+        return json.dumps(whole | {"rows": rows, "figures": figures}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: The text is no report, or one of another schema.
+        """
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ValueError(f"this is no report of schema {SCHEMA}")
+        return cls(
+            header=Header(**data["header"]),
+            rows=tuple(_row(entry) for entry in data["rows"]),
+            figures=tuple(_figure(entry) for entry in data["figures"]),
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the report as JSON."""
+        path.write_text(self.to_json(), encoding="utf-8")
+
+
+def _verdicts(entry: RowResult | Figure) -> list[dict[str, Any]]:
+    return [asdict(verdict) | {"met": verdict.is_met} for verdict in entry.verdicts]
+
+
+def _row(entry: Mapping[str, Any]) -> RowResult:
+    return RowResult(
+        name=entry["name"],
+        title=entry["title"],
+        target=Target(**entry["target"]),
+        summaries={name: Summary(**summary) for name, summary in entry["summaries"].items()},
+        absent=dict(entry["absent"]),
+    )
+
+
+def _figure(entry: Mapping[str, Any]) -> Figure:
+    return Figure(
+        name=entry["name"],
+        title=entry["title"],
+        unit=entry["unit"],
+        values=dict(entry["values"]),
+        most=entry["most"],
+        bound=tuple(entry["bound"]),
+    )

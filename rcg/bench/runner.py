@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run: starts Ray and the contestants, takes the rows in turn, then the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+import rcg
+from rcg.bench import figures, limits
+from rcg.bench.contestants import (
+    Contestant,
+    RayCall,
+    RayGraph,
+    RcgGraph,
+    Session,
+    start_all,
+)
+from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn, take_rounds
+from rcg.bench.progress import Progress
+from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
+from rcg.bench.rows import ROWS, Payload, Row
+from rcg.bench.statistics import Summary
+
+# A turn is short, so that turns of all contestants meet the machine in the same state, and long
+# enough that what a switch between them costs is a small part of it.
+SMALL = Pace(calls=1000, time_ns=50_000_000, warm_up=20)
+BULK = Pace(calls=200, time_ns=40_000_000, warm_up=2)
+DEFAULT_ROUNDS = 20
+FIRST_CALLS = 30  # untimed, before the first round: every buffer has been used by then
+# Ray's graph keeps ten buffers of the largest array on each edge.
+OBJECT_STORE_BYTES = 3_000_000_000
+NANO = 1e-3  # samples are nanoseconds, tables microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is asked for.
+
+    Attributes:
+        rows: Names of rows and figures.
+        rounds: How often each contestant gets its turn on each row.
+        seed: Of payloads and of the orders of turns.
+    """
+
+    rows: tuple[str, ...]
+    rounds: int = DEFAULT_ROUNDS
+    seed: int = 0
+
+
+class WrongResult(Exception):
+    """A contestant returned something other than what the row is about."""
+
+
+def names() -> tuple[str, ...]:
+    """Returns what can be asked for: the rows, then the figures."""
+    return (*(row.name for row in ROWS), *figures.TITLES)
+
+
+def titles() -> dict[str, str]:
+    """Returns what each of `names()` measures."""
+    return {row.name: row.title for row in ROWS} | figures.TITLES
+
+
+def run(settings: Settings, progress: Progress) -> Report:
+    """Measures everything that was asked for on a Ray of its own, and shuts it down.
+
+    Args:
+        settings: What to measure.
+        progress: Told before and after each step; `count_steps` says how many there are.
+    """
+    started = time.perf_counter()
+    load = os.getloadavg()[0]
+    rows = [row for row in ROWS if row.name in settings.rows]
+    wanted = [name for name in figures.TITLES if name in settings.rows]
+    needs_ray = bool(rows) or bool({"idle", "lifecycle"} & set(wanted))
+    results: list[RowResult] = []
+    found: list[Figure] = []
+    contestants: list[Contestant] = []
+    absent: dict[str, str] = {}
+    if needs_ray:
+        progress.start("starting Ray and the actors")
+        start_ray()
+    try:
+        if needs_ray:
+            contestants, absent = start_all()
+        with limits.PingPong() as ping_pong:
+            for row in rows:
+                results.append(run_row(row, settings, contestants, absent, ping_pong, progress))
+        for name in wanted:
+            progress.start(figures.TITLES[name])
+            found += run_figure(name, contestants)
+            progress.advance()
+    finally:
+        progress.close()
+        if needs_ray:
+            ray.shutdown()
+    header = Header(
+        rcg=rcg.__version__,
+        ray=ray.__version__,
+        python=platform.python_version(),
+        machine=machine(),
+        cores=len(os.sched_getaffinity(0)),
+        seed=settings.seed,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        rounds=settings.rounds,
+        seconds=time.perf_counter() - started,
+        load=load,
+    )
+    return Report(header, tuple(results), tuple(found))
+
+
+def count_steps(settings: Settings) -> int:
+    """Returns how often `run` advances its progress."""
+    rows = sum(row.name in settings.rows for row in ROWS)
+    return rows * settings.rounds + sum(name in settings.rows for name in figures.TITLES)
+
+
+def start_ray() -> None:
+    """Starts a local Ray for this run alone, quiet and with room for every contestant's values."""
+    ray.init(
+        address="local",
+        num_cpus=len(os.sched_getaffinity(0)),
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+    )
+
+
+def run_row(
+    row: Row,
+    settings: Settings,
+    contestants: Sequence[Contestant],
+    absent: Mapping[str, str],
+    ping_pong: limits.PingPong,
+    progress: Progress,
+) -> RowResult:
+    """Measures one row. A contestant that fails on it is absent from it, with the reason."""
+    progress.start(row.title)
+    missing = [name for name in row.needs if find_spec(name) is None]
+    if missing:
+        reason = f"needs {', '.join(missing)}"
+        for _ in range(settings.rounds):
+            progress.advance()
+        everyone = dict.fromkeys((contestant.name for contestant in contestants), reason)
+        return RowResult(row.name, row.title, row.target, {}, {**absent, **everyone})
+
+    payload = row.payload(random.Random(f"{settings.seed} {row.name}"))
+    pace = BULK if row.is_bulk else SMALL
+    absent = dict(absent)
+    loop = asyncio.new_event_loop()
+    sessions: dict[str, Session] = {}
+    try:
+        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, ping_pong)}
+        for contestant in contestants:
+            try:
+                session = _open(contestant, row, payload, loop)
+                sessions[contestant.name] = session
+                _check(row, payload, session, loop)
+                turn = _turn(row, session, loop)
+                turn(Pace(FIRST_CALLS, time_ns=2_000_000_000, warm_up=0))
+                turns[contestant.name] = turn
+            except Exception as error:  # noqa: BLE001 - a table with a hole is worth more than none
+                absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        rng = random.Random(f"{settings.seed} {row.name} order")
+        samples = take_rounds(turns, pace, settings.rounds, rng, progress.advance)
+    finally:
+        for session in sessions.values():
+            session.close()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+    summaries = {name: Summary.of(times).scaled(NANO) for name, times in samples.items() if times}
+    return RowResult(row.name, row.title, row.target, summaries, absent)
+
+
+def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ...]:
+    """Measures one of the figures."""
+    graphs = {
+        contestant.name: contestant
+        for contestant in contestants
+        if isinstance(contestant, RcgGraph | RayGraph) and contestant.name != RCG_FUTEX
+    }
+    match name:
+        case "idle":
+            bare = next(c for c in contestants if isinstance(c, RayCall))
+            return figures.measure_idle(graphs, bare)
+        case "lifecycle":
+            return figures.measure_lifecycle(graphs)
+        case "recorder":
+            return figures.measure_recorder()
+        case "planning":
+            return figures.measure_planning()
+        case _:
+            raise ValueError(f"there is no figure {name!r}")
+
+
+def machine() -> str:
+    """Returns what the CPU calls itself, and the kernel."""
+    cpu = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return f"{cpu}, Linux {platform.release()}"
+
+
+def _open(
+    contestant: Contestant, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop
+) -> Session:
+    if not row.is_async:
+        return contestant.open(row, payload)
+
+    async def inside() -> Session:
+        return contestant.open(row, payload)
+
+    return loop.run_until_complete(inside())
+
+
+def _turn(row: Row, session: Session, loop: asyncio.AbstractEventLoop) -> Turn:
+    if row.is_async:
+        return async_turn(session.call_async, loop)
+    if row.in_flight > 1:
+        return pipelined_turn(session.submit, session.fetch, row.in_flight)
+    return call_turn(session.call)
+
+
+def _limit_turn(row: Row, ping_pong: limits.PingPong) -> Turn:
+    limit = row.limit
+    if limits.is_of_copies(limit):
+        return call_turn(limits.memcpy(limit.copied_bytes, limit.copies))
+    return ping_pong.turn(limit.hops)
+
+
+def _check(row: Row, payload: Payload, session: Session, loop: asyncio.AbstractEventLoop) -> None:
+    """Has the session run once and compares its value with the one the row must give.
+
+    Raises:
+        WrongResult: They differ.
+    """
+
+    async def inside() -> Any:
+        return await session.call_async()
+
+    value = loop.run_until_complete(inside()) if row.is_async else session.call()
+    expected: Any
+    match row.shape:
+        case "chain":
+            expected = payload[0]
+        case "scatter":
+            expected = [payload[0]] * row.actors
+        case "arguments":
+            expected = len(payload)
+    if not is_same(value, expected):
+        raise WrongResult(f"{row.name}: expected {expected!r}, found {value!r}")
+
+
+def is_same(value: Any, expected: Any) -> bool:
+    """Returns whether two values are equal, arrays and tensors element by element."""
+    if isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(
+            is_same(value[key], expected[key]) for key in expected
+        )
+    if hasattr(expected, "__array__"):
+        return bool(np.array_equal(np.asarray(value), np.asarray(expected)))
+    return bool(value == expected)

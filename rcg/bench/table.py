@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report as text for a terminal. Pure: a report in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rcg.bench.record import (
+    CONTESTANTS,
+    LIMIT,
+    RAY_CALL,
+    RAY_GRAPH,
+    RCG,
+    RCG_FUTEX,
+    Figure,
+    Report,
+    RowResult,
+    Verdict,
+)
+
+COLUMNS = ("", "median", "p99", "samples", "to Ray call", "to Ray graph", "to limit", "verdict")
+
+
+def render(report: Report) -> str:
+    """Returns the whole report as text that ends with a newline."""
+    lines = [*_header(report), ""]
+    if report.rows:
+        lines += [*_align([COLUMNS, *_race(report.rows)]), ""]
+    if report.figures:
+        lines += [*_align(list(_figures(report.figures))), ""]
+    lines += _closing(report)
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """Returns a number with about three digits, as a person would write it.
+
+    >>> [number(v) for v in (0.1234, 1.876, 26.64, 183.4, 8426.0, 0)]
+    ['0.123', '1.88', '26.6', '183', '8426', '0']
+    """
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    if abs(value) >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3f}"
+
+
+def _header(report: Report) -> Iterable[str]:
+    h = report.header
+    yield f"rcg {h.rcg}, Ray {h.ray}, Python {h.python}"
+    yield f"{h.machine}, {h.cores} cores, load {h.load:.1f}"
+    yield (
+        f"{h.started}, seed {h.seed}, {h.rounds} rounds, {h.seconds:.0f} s. "
+        "Times in microseconds; ratios are of medians (p99 beside it)."
+    )
+
+
+def _race(rows: Sequence[RowResult]) -> Iterable[Sequence[str]]:
+    for row in rows:
+        yield (row.title, "", "", "", "", "", "", "")
+        for contestant in CONTESTANTS:
+            if contestant in row.summaries:
+                yield _contestant(row, contestant)
+            elif contestant in row.absent:
+                yield (f"  {contestant}", "-", "-", "-", "", "", "", row.absent[contestant])
+
+
+def _contestant(row: RowResult, contestant: str) -> Sequence[str]:
+    summary = row.summaries[contestant]
+    return (
+        f"  {contestant}",
+        number(summary.median),
+        number(summary.p99),
+        str(summary.samples),
+        _ratios(row, contestant, RAY_CALL),
+        _ratios(row, contestant, RAY_GRAPH),
+        _ratios(row, contestant, LIMIT),
+        "; ".join(_judge(v) for v in row.verdicts if _whose(v) == contestant),
+    )
+
+
+def _ratios(row: RowResult, contestant: str, to: str) -> str:
+    if contestant in (to, LIMIT):
+        return ""
+    shares = [row.ratio(contestant, to, quantity) for quantity in ("median", "p99")]
+    return " ".join(number(share) for share in shares if share is not None)
+
+
+def _whose(verdict: Verdict) -> str:
+    return RCG_FUTEX if verdict.what.startswith("futex") else RCG
+
+
+def _judge(verdict: Verdict) -> str:
+    return f"{'ok' if verdict.is_met else 'SHORT'} {verdict}"
+
+
+def _figures(figures: Sequence[Figure]) -> Iterable[Sequence[str]]:
+    for figure in figures:
+        values = ", ".join(f"{name} {number(value)}" for name, value in figure.values.items())
+        verdict = "; ".join(
+            f"{'ok' if v.is_met else 'SHORT'} {number(v.found)} {'<=' if v.is_met else '>'} "
+            f"{number(v.most)}"
+            for v in figure.verdicts
+        )
+        yield (figure.title, f"{values} {figure.unit}", verdict)
+
+
+def _align(cells: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Pads columns: the first and the last to the left, numbers to the right."""
+    last = max(len(line) for line in cells) - 1
+    widths = [0] * (last + 1)
+    for line in cells:
+        for i, cell in enumerate(line):
+            # A title may run over the columns beside it, which are empty.
+            if i < last and not (i == 0 and not any(line[1:])):
+                widths[i] = max(widths[i], len(cell))
+    for line in cells:
+        padded = [
+            cell.ljust(width) if i in (0, last) or last < 3 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _closing(report: Report) -> Iterable[str]:
+    verdicts = [v for entry in (*report.rows, *report.figures) for v in entry.verdicts]
+    if not verdicts:
+        yield "No target could be judged in this run."
+        return
+    short = report.short
+    yield f"{len(verdicts) - len(short)} of {len(verdicts)} targets met."
+    for title, verdict in short:
+        prefix = "" if title == verdict.what else f"{title}, "
+        yield f"  short: {prefix}{verdict}"

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actor that every contestant calls. A plain class: each contestant makes an actor of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcg.bench.usage import Usage, read_usage
+
+
+class Worker:
+    """Methods that cost next to nothing, so that what is measured is the way to them."""
+
+    def echo(self, value: Any) -> Any:
+        """Returns what it is given."""
+        return value
+
+    def fresh(self, array: Any) -> Any:
+        """Returns a new array with the same contents."""
+        return array.copy()
+
+    def count(self, *values: Any) -> int:
+        """Returns how many values it was given."""
+        return len(values)
+
+    def usage(self) -> Usage:
+        """Returns what this process has used so far."""
+        return read_usage()

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents that rcg started from show, as programs in which only imports are rewritten.
+
+Each program is the code blocks of one part of a document, in their order, written for Ray's own
+`ray` and `ray.dag`. The rule of the README is applied to their import lines and to nothing else;
+then they run as a notebook would: block by block, in one namespace, with `await` at the top level,
+on a Ray that starts by itself, and they end without any clean-up that the document does not do.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Runs the blocks of a file (parted by lines `# %%`) as a notebook runs its cells.
+NOTEBOOK = """
+import ast, asyncio, inspect, sys
+
+async def main(blocks):
+    namespace = {"__name__": "__main__"}
+    for block in blocks:
+        code = compile(block, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, namespace)
+        if inspect.iscoroutine(result):
+            await result
+
+# What the blocks define belongs to __main__, as in a notebook.
+sys.modules["__main__"].__dict__.pop("__file__", None)
+asyncio.run(main(open(sys.argv[1]).read().split("# %%\\n")))
+"""
+
+IMPORT_LINE = re.compile(r"^(?P<verb>\s*(?:import|from)\s+)ray\b(?P<rest>.*)$", re.MULTILINE)
+
+
+def rewrite(source: str) -> str:
+    """Applies the README's one rule: `ray` becomes `rcg` in import lines.
+
+    >>> print(rewrite('''
+    ... import ray
+    ... import ray.dag
+    ... from ray.dag import InputNode
+    ... ray.get(ray)'''))
+    <BLANKLINE>
+    import rcg as ray
+    import rcg.dag
+    from rcg.dag import InputNode
+    ray.get(ray)
+    """
+
+    def replace(line: re.Match[str]) -> str:
+        verb, rest = line["verb"], line["rest"]
+        if verb.strip() == "import" and not rest.strip():
+            return f"{verb}rcg as ray"
+        return f"{verb}rcg{rest}"
+
+    return IMPORT_LINE.sub(replace, source)
+
+
+def run(blocks: str, folder: Path) -> list[str]:
+    """Runs a program as it stands after the rule, and returns the lines that it printed.
+
+    Anything that is wrong on the way, at exit included, fails the test with all that it said.
+    """
+    program, cells = folder / "notebook.py", folder / "cells.py"
+    program.write_text(NOTEBOOK)
+    cells.write_text(rewrite(blocks))
+    done = subprocess.run(
+        [sys.executable, str(program), str(cells)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    said = f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+    assert done.returncode == 0, said
+    assert "Traceback" not in done.stderr, said
+    assert "Exception ignored" not in done.stderr, said
+    return done.stdout.splitlines()
+
+
+HELLO = """
+import ray
+
+@ray.remote
+class Echo:
+  def echo(self, value):
+    return value
+
+first = Echo.remote()
+second = Echo.remote()
+# %%
+ref = first.echo.remote("hello")
+ref = second.echo.remote(ref)
+print(ray.get(ref))
+# %%
+import ray.dag
+import time
+
+with ray.dag.InputNode() as inp:
+  between = first.echo.bind(inp)
+  dag = second.echo.bind(between)
+# %%
+print(ray.get(dag.execute("hello")))
+print(ray.get(dag.execute("world")))
+
+for _ in range(10):
+  began = time.perf_counter()
+  ray.get(dag.execute("hello"))
+  print("took", time.perf_counter() - began)
+# %%
+cdag = dag.experimental_compile()
+print(cdag)
+# %%
+for _ in range(10):
+  began = time.perf_counter()
+  ray.get(cdag.execute("hello"))
+  print("took", time.perf_counter() - began)
+# %%
+cdag.teardown()
+
+print(ray.get(first.echo.remote("done")))
+"""
+
+
+def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path) -> None:
+    lines = run(HELLO, tmp_path)
+    assert lines[:3] == ["hello", "hello", "world"]
+    took = [line for line in lines if re.fullmatch(r"took \d\.\d+(e-\d+)?", line)]
+    assert len(took) == 20
+    [compiled] = [line for line in lines if line.startswith("CompiledDAG(")]
+    assert re.fullmatch(r"CompiledDAG\([0-9a-f]{32}\)", compiled)
+    assert lines[-1] == "done"
+
+
+ACROSS_ACTORS = """
+import ray
+
+@ray.remote
+class Echo:
+  def echo(self, value):
+    return value
+
+N = 3
+actors = [Echo.remote() for _ in range(N)]
+# %%
+import ray.dag
+with ray.dag.InputNode() as inp:
+  outputs = [actor.echo.bind(inp) for actor in actors]
+  dag = ray.dag.MultiOutputNode(outputs)
+# %%
+cdag = dag.experimental_compile()
+print(ray.get(cdag.execute("hello")))
+# %%
+with ray.dag.InputNode() as inp:
+  for actor in actors:
+    inp = actor.echo.bind(inp)
+  dag = inp
+# %%
+cdag = dag.experimental_compile()
+refs = [cdag.execute(f"hello{i}") for i in range(N)]
+print(ray.get(refs))
+"""
+
+
+def test_several_actors_at_once_then_one_after_the_other(tmp_path: Path) -> None:
+    """The second graph is compiled on live actors, and nothing is torn down before the exit."""
+    lines = run(ACROSS_ACTORS, tmp_path)
+    assert lines == ["['hello', 'hello', 'hello']", "['hello0', 'hello1', 'hello2']"]
+
+
+ASYNCIO = """
+import ray
+
+@ray.remote
+class Echo:
+  def echo(self, value):
+    return value
+
+actor = Echo.remote()
+import ray.dag
+with ray.dag.InputNode() as inp:
+  dag = actor.echo.bind(inp)
+
+cdag = dag.experimental_compile(enable_asyncio=True)
+# %%
+ref = await cdag.execute_async("hello")
+print(await ref)
+"""
+
+
+def test_asyncio(tmp_path: Path) -> None:
+    assert run(ASYNCIO, tmp_path) == ["hello"]
+
+
+OVERVIEW = """
+import ray
+from ray.dag import InputNode
+
+@ray.remote
+class Receiver:
+  def recv(self, data):
+    return sum(data)
+
+receiver = Receiver.remote()
+data = [1, 2, 3]
+# %%
+ref = receiver.recv.remote(data)
+print(ray.get(ref))
+# %%
+with InputNode() as inp:
+    graph = receiver.recv.bind(inp)
+
+graph = graph.experimental_compile()
+ref = graph.execute(data)
+print(ray.get(ref))
+"""
+
+
+def test_the_overviews_call_and_its_compiled_form(tmp_path: Path) -> None:
+    assert run(OVERVIEW, tmp_path) == ["6", "6"]
+
+
+def test_a_program_that_fails_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        run("print(1)\n# %%\n1 / 0\n", tmp_path)

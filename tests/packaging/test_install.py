@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel and the sdist: each is built, installed into an empty environment, used from elsewhere.
+
+"Empty" has one exception, to save minutes and gigabytes: what rcg depends on, and what builds it, is
+read from the environment that runs the tests, by one path file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "ARCHITECTURE.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "constraints.txt",
+    "pyproject.toml",
+    "setup.py",
+    "rcg",
+    "widgets",
+    "tests",
+    "notebooks",
+)
+
+PROGRAM = """
+import pathlib, sys
+import rcg as ray
+from rcg.dag import InputNode
+
+for module in (ray, ray._native):
+    assert pathlib.Path(module.__file__).is_relative_to(sys.prefix), module.__file__
+
+@ray.remote
+class Adder:
+    def add(self, value):
+        return value + 1
+
+ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
+actor = Adder.remote()
+with InputNode() as inp:
+    dag = actor.add.bind(inp)
+with dag.experimental_compile() as graph:
+    print("found", ray.get(graph.execute(41)))
+ray.shutdown()
+"""
+
+
+def run(*command: str, cwd: Path) -> str:
+    """Runs a command and returns what it printed; a failure tells everything that it said."""
+    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist, built from a copy of the sources."""
+    tree = tmp_path_factory.mktemp("tree")
+    built = tmp_path_factory.mktemp("dist")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", ".*")
+            )
+        elif source.exists():
+            shutil.copy(source, tree / name)
+    # `build` makes the wheel from the sdist, so the sdist is shown to be complete as well.
+    run(
+        sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(tree), cwd=tree
+    )
+    return built
+
+
+def only(folder: Path, pattern: str) -> Path:
+    [found] = folder.glob(pattern)
+    return found
+
+
+def make_environment(folder: Path) -> Path:
+    """Returns the interpreter of a new environment that sees the dependencies and not rcg."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    here = sysconfig.get_path("purelib")
+    there = run(
+        str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
+    ).strip()
+    # Path files beside the packages are not read this way: an editable rcg stays out of sight.
+    Path(there, "dependencies.pth").write_text(f"{here}\n")
+    run(
+        str(python),
+        "-c",
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('rcg') is not None)",
+        cwd=folder,
+    )
+    return python
+
+
+@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
+def test_what_is_built_installs_and_works_elsewhere(
+    pattern: str, distributions: Path, tmp_path: Path
+) -> None:
+    python = make_environment(tmp_path / "venv")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--force-reinstall",
+        "--no-build-isolation",
+        str(only(distributions, pattern)),
+        cwd=tmp_path,
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "program.py").write_text(PROGRAM)
+    assert "found 42" in run(str(python), "program.py", cwd=elsewhere).splitlines()
+
+
+def test_the_wheel_is_for_every_python_from_3_11_on_and_holds_no_tests(distributions: Path) -> None:
+    wheel = only(distributions, "*.whl")
+    assert "-cp311-abi3-linux_" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "rcg/_native.abi3.so" in names
+    assert "rcg/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops <= {"rcg", "rcg_widgets"}
+    assert not [name for name in names if name.endswith(".c")]
+
+
+def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distributions: Path) -> None:
+    sdist = only(distributions, "*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "setup.py",
+        "rcg/_native.c",
+        "tests/packaging/test_install.py",
+    } <= names
+    assert not [name for name in names if name.endswith(".so")]

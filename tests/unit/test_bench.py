@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pure parts of the bench: statistics, turns, targets, JSON, table, progress, command line."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+from array import array
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.bench import record, rows, usage
+from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
+from rcg.bench.progress import Progress
+from rcg.bench.record import (
+    LIMIT,
+    RAY_CALL,
+    RAY_GRAPH,
+    RCG,
+    RCG_FUTEX,
+    Figure,
+    Header,
+    Report,
+    RowResult,
+)
+from rcg.bench.rows import ROWS, Target
+from rcg.bench.statistics import Summary, median, percentile
+from rcg.bench.table import render
+
+TIMES = st.lists(st.integers(0, 10**9), min_size=1)
+
+
+class Clock:
+    """A clock that each call under test moves by as much as it is told to take."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def call_taking(self, *durations: int) -> Callable[[], None]:
+        remaining: Iterator[int] = iter(durations)
+
+        def call() -> None:
+            self.now += next(remaining)
+
+        return call
+
+
+def summary(median: float, p99: float = 0.0) -> Summary:
+    return Summary(samples=10, p10=median / 2, median=median, p99=p99 or median * 3)
+
+
+def header() -> Header:
+    return Header("0.1.0", "2.60.0", "3.11.7", "a machine", cores=2, seed=7, started="a day")
+
+
+def echo_result(**medians: float) -> RowResult:
+    names = {"rcg": RCG, "futex": RCG_FUTEX, "call": RAY_CALL, "graph": RAY_GRAPH, "limit": LIMIT}
+    return RowResult(
+        name="echo",
+        title="echo, 1 actor",
+        target=Target(auto=0.15, futex=0.35, p99=0.5),
+        summaries={names[key]: summary(value) for key, value in medians.items()},
+    )
+
+
+# --- statistics ---------------------------------------------------------------------------------
+
+
+@given(TIMES)
+def test_a_percentile_is_the_smallest_sample_that_covers_the_share(times: list[int]) -> None:
+    ordered = sorted(times)
+    for share in (0.0, 0.1, 0.5, 0.99, 1.0):
+        found = percentile(ordered, share)
+        assert found in times
+        assert sum(t <= found for t in times) >= share * len(times)
+        below = [t for t in times if t < found]
+        assert not below or len(below) < share * len(times)
+
+
+def test_percentiles_of_a_hundred() -> None:
+    ordered = list(range(1, 101))
+    assert [percentile(ordered, share) for share in (0.0, 0.1, 0.5, 0.99, 1.0)] == [
+        1,
+        10,
+        50,
+        99,
+        100,
+    ]
+
+
+def test_the_median_of_an_even_number_lies_between_the_middle_two() -> None:
+    assert median([1, 2, 4, 100]) == 3
+    assert median([1, 2, 100]) == 2
+
+
+@given(TIMES)
+def test_a_summary_does_not_depend_on_the_order(times: list[int]) -> None:
+    shuffled = list(times)
+    random.Random(1).shuffle(shuffled)
+    assert Summary.of(times) == Summary.of(shuffled)
+    assert Summary.of(times).samples == len(times)
+
+
+def test_a_summary_changes_units() -> None:
+    assert Summary.of([1000, 2000, 3000]).scaled(1e-3) == Summary(3, 1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize("function", [median, lambda times: percentile(times, 0.5), Summary.of])
+def test_no_samples_are_an_error(function: Callable[[list[float]], object]) -> None:
+    with pytest.raises(ValueError, match="at least one sample"):
+        function([])
+
+
+def test_a_share_beyond_one_is_an_error() -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        percentile([1.0], 99)
+
+
+# --- turns and rounds ---------------------------------------------------------------------------
+
+
+def test_a_turn_takes_the_samples_after_its_warm_up() -> None:
+    clock = Clock()
+    turn = call_turn(clock.call_taking(900, 800, 3, 4, 5), clock)
+    assert list(turn(Pace(calls=3, time_ns=10**6, warm_up=2))) == [3, 4, 5]
+
+
+def test_a_turn_ends_when_its_time_is_over_but_keeps_the_call_under_way() -> None:
+    clock = Clock()
+    turn = call_turn(clock.call_taking(*[40] * 9), clock)
+    assert list(turn(Pace(calls=9, time_ns=100, warm_up=0))) == [40, 40, 40]
+
+
+def test_an_async_turn_samples_like_any_other() -> None:
+    clock = Clock()
+    step = clock.call_taking(100, 7, 8)
+
+    async def call() -> None:
+        step()
+
+    loop = asyncio.new_event_loop()
+    try:
+        turn = async_turn(call, loop, clock)
+        assert list(turn(Pace(calls=2, time_ns=10**6, warm_up=1))) == [7, 8]
+    finally:
+        loop.close()
+
+
+def test_a_pipelined_turn_keeps_its_window_full_and_fetches_in_order() -> None:
+    clock = Clock()
+    submitted: list[int] = []
+    fetched: list[int] = []
+    widest = 0
+
+    def submit() -> int:
+        submitted.append(len(submitted))
+        return submitted[-1]
+
+    def fetch(item: int) -> None:
+        nonlocal widest
+        widest = max(widest, len(submitted) - len(fetched))
+        fetched.append(item)
+        clock.now += 5
+
+    turn = pipelined_turn(submit, fetch, 4, clock)
+    samples = turn(Pace(calls=10, time_ns=10**6, warm_up=1))
+    assert list(samples) == [5, 5, 5]  # per item, over 4 items each
+    assert widest == 4
+    assert fetched == submitted  # nothing is left under way
+
+
+def test_every_contestant_gets_a_turn_in_every_round_and_the_seed_gives_the_order() -> None:
+    def orders(seed: int) -> list[str]:
+        seen: list[str] = []
+
+        def turn_of(name: str) -> Callable[[Pace], array[int]]:
+            def turn(_: Pace) -> array[int]:
+                seen.append(name)
+                return array("q", [len(seen)])
+
+            return turn
+
+        turns = {name: turn_of(name) for name in "abc"}
+        samples = take_rounds(turns, Pace(1, 1, 0), 20, random.Random(seed))
+        assert {name: len(found) for name, found in samples.items()} == dict.fromkeys("abc", 20)
+        return seen
+
+    first = orders(1)
+    assert first == orders(1)
+    assert first != orders(2)
+    assert all(sorted(first[i : i + 3]) == ["a", "b", "c"] for i in range(0, 60, 3))
+    assert len({tuple(first[i : i + 3]) for i in range(0, 60, 3)}) > 1
+
+
+def test_the_collector_is_off_in_a_turn_and_on_again_after_it() -> None:
+    import gc
+
+    seen = []
+
+    def turn(_: Pace) -> array[int]:
+        seen.append(gc.isenabled())
+        return array("q", [1])
+
+    take_rounds({"a": turn}, Pace(1, 1, 0), 1, random.Random(0))
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_a_turn_without_calls_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one call"):
+        Pace(calls=0, time_ns=1, warm_up=0)
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
+    targets = {row.name: (row.target.auto, row.target.futex, row.target.p99) for row in ROWS}
+    assert len(targets) == len(ROWS)
+    assert targets == {
+        "echo": (0.15, 0.35, 0.5),
+        "chain-2": (0.2, None, 0.5),
+        "chain-4": (None, None, 0.5),
+        "scatter-2": (0.1, None, 0.5),
+        "scatter-4": (0.1, None, 0.5),
+        "pipeline-4": (0.15, None, 0.5),
+        "arguments-8": (0.2, None, 0.5),
+        "asyncio": (0.5, None, 0.5),
+        "numpy-1mb": (0.35, None, None),
+        "numpy-10mb": (0.25, None, None),
+        "numpy-64mb": (0.5, None, None),
+        "numpy-10mb-new": (0.7, None, None),
+        "tensors": (0.5, None, None),
+    }
+
+
+def test_payloads_follow_from_the_seed() -> None:
+    make = rows.array_of(8000)
+    first, again, other = (make(random.Random(seed))[0] for seed in (1, 1, 2))
+    assert isinstance(first, np.ndarray)
+    assert first.nbytes == 8000
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert rows.eight_arguments(random.Random(3)) == rows.eight_arguments(random.Random(3))
+
+
+def test_rows_are_selected_in_the_order_of_the_table() -> None:
+    names = [row.name for row in ROWS]
+    assert rows.select(["scatter-*", "echo"], names) == ("echo", "scatter-2", "scatter-4")
+    assert rows.select([], names) == tuple(names)
+
+
+def test_a_pattern_without_a_row_is_an_error_that_lists_them() -> None:
+    with pytest.raises(ValueError, match="no row is called 'eco'; there are: echo, chain"):
+        rows.select(["eco"], ["echo", "chain"])
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def test_ratios_are_of_medians_or_of_tails() -> None:
+    row = RowResult(
+        "echo",
+        "echo",
+        Target(),
+        {RCG: Summary(10, 1, 2, 30), RAY_GRAPH: Summary(10, 10, 20, 60)},
+    )
+    assert row.ratio(RCG, RAY_GRAPH) == 0.1
+    assert row.ratio(RCG, RAY_GRAPH, "p99") == 0.5
+    assert row.ratio(RCG, RAY_CALL) is None
+
+
+def test_targets_are_judged_against_the_compiled_graph() -> None:
+    row = echo_result(rcg=3.0, futex=9.0, call=600.0, graph=20.0)
+    assert [(v.what, v.is_met) for v in row.verdicts] == [
+        ("median", True),
+        ("futex median", False),
+        ("p99", True),
+    ]
+    assert [str(v) for v in row.verdicts if not v.is_met] == ["futex median: 0.45 > 0.35"]
+
+
+def test_a_target_is_met_when_it_is_reached_exactly() -> None:
+    figure = Figure("idle", "wake-ups", "1/s", {"driver": 1.0, "actors": 2.0}, most=2.0)
+    assert [v.is_met for v in figure.verdicts] == [True]
+
+
+def test_nothing_is_judged_without_the_compiled_graph() -> None:
+    assert echo_result(rcg=3.0, futex=9.0, call=600.0).verdicts == ()
+
+
+def test_a_figure_is_judged_by_the_worst_of_what_it_binds() -> None:
+    values = {"recording": 40.0, "call and recording": 90.0}
+    free = Figure("recorder", "recorder", "ns", values, most=50.0)
+    bound = Figure("recorder", "recorder", "ns", values, most=50.0, bound=("recording",))
+    assert [v.found for v in free.verdicts] == [90.0]
+    assert [v.is_met for v in bound.verdicts] == [True]
+
+
+def whole_report() -> Report:
+    missing = RowResult(
+        "tensors", "two tensors", Target(auto=0.5), {RCG: summary(9.0)}, {RAY_GRAPH: "needs torch"}
+    )
+    return Report(
+        header(),
+        (echo_result(rcg=1.9, futex=9.0, call=600.0, graph=25.0, limit=5.2), missing),
+        (
+            Figure("compile", "compile", "ms", {RCG: 12.5, RAY_GRAPH: 80.0}),
+            Figure("idle", "wake-ups", "1/s", {"driver": 3.0}, most=2.0),
+        ),
+    )
+
+
+def test_a_report_survives_json() -> None:
+    report = whole_report()
+    assert Report.from_json(report.to_json()) == report
+
+
+@given(
+    medians=st.dictionaries(
+        st.sampled_from(record.CONTESTANTS), st.floats(0, 1e9, allow_nan=False), min_size=1
+    ),
+    targets=st.tuples(*[st.none() | st.floats(0, 1)] * 3),
+    absent=st.dictionaries(st.sampled_from(record.CONTESTANTS), st.text()),
+)
+def test_any_report_survives_json_and_can_be_shown(
+    medians: dict[str, float],
+    targets: tuple[float | None, float | None, float | None],
+    absent: dict[str, str],
+) -> None:
+    row = RowResult(
+        "r", "a row", Target(*targets), {n: summary(m) for n, m in medians.items()}, absent
+    )
+    report = Report(header(), (row,), ())
+    assert Report.from_json(report.to_json()) == report
+    assert render(report).endswith("\n")
+
+
+def test_json_tells_ratios_and_verdicts_to_readers_that_are_no_python() -> None:
+    data = json.loads(whole_report().to_json())
+    echo = data["rows"][0]
+    assert echo["ratios"][RAY_GRAPH]["median"] == pytest.approx(1.9 / 25)
+    assert [v["met"] for v in echo["verdicts"]] == [True, False, True]
+    assert data["header"]["seed"] == 7
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 99}'])
+def test_other_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no report of schema"):
+        Report.from_json(text)
+
+
+def test_a_report_is_saved(tmp_path) -> None:
+    path = tmp_path / "bench.json"
+    whole_report().save(path)
+    assert Report.from_json(path.read_text()) == whole_report()
+
+
+# --- table --------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_who_took_how_long_and_what_falls_short() -> None:
+    text = render(whole_report())
+    lines = text.splitlines()
+    [rcg_line] = [line for line in lines if line.startswith("  rcg ") and "0.076" in line]
+    assert rcg_line.split()[1] == "1.90"
+    assert "ok median: 0.076 <= 0.15" in rcg_line
+    assert "SHORT futex median: 0.36 > 0.35" in text
+    assert "needs torch" in text
+    assert "compile" in text
+    assert "rcg 12.5, Ray graph 80.0 ms" in text
+    assert "2 of 4 targets met." in text
+    assert "  short: echo, 1 actor, futex median: 0.36 > 0.35" in lines
+    assert "  short: wake-ups: 3 > 2" in lines
+
+
+def test_columns_stand_below_each_other() -> None:
+    lines = render(whole_report()).splitlines()
+    heading = next(line for line in lines if "median" in line and "samples" in line)
+    end = heading.index("samples") + len("samples")
+    table = [line for line in lines if line.startswith("  ") and " 10" in line[:end]]
+    assert len(table) == 6
+    assert all(line[:end].endswith(" 10") for line in table)
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    assert "No target could be judged" in render(Report(header(), (), ()))
+
+
+# --- the kernel's books -------------------------------------------------------------------------
+
+
+def test_ticks_are_read_behind_the_programs_name() -> None:
+    fields = " ".join(str(n) for n in range(3, 53))
+    assert usage.parse_ticks(f"1 (ray::Echo (x) y) {fields}") == 14 + 15
+
+
+def test_wakeups_are_read_by_name() -> None:
+    status = "Name:\tx\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t4\n"
+    assert usage.parse_wakeups(status) == 17
+    with pytest.raises(ValueError, match="voluntary_ctxt_switches"):
+        usage.parse_wakeups("Name:\tx\n")
+
+
+def test_usage_is_of_threads_that_are_named_as_rcgs() -> None:
+    import threading
+
+    before = usage.read_usage()
+    release = threading.Event()
+    threads = [
+        threading.Thread(target=release.wait, name=name, daemon=True)
+        for name in ("rcg test", "someone else's")
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        assert usage.read_usage().threads == before.threads + 1
+    finally:
+        release.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_usage_adds_up_and_is_told_as_a_difference() -> None:
+    one, two = usage.Usage(10, 1, 3, 7), usage.Usage(14, 1, 4, 9)
+    assert two.since(one) == usage.Usage(4, 1, 1, 2)
+    assert usage.total([one, two]) == usage.Usage(24, 2, 7, 16)
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_silent_where_nobody_looks() -> None:
+    stream = io.StringIO()
+    progress = Progress(3, stream)
+    progress.start("echo")
+    progress.advance()
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+def test_progress_fills_up_on_a_terminal_and_goes_away() -> None:
+    stream = Terminal()
+    progress = Progress(2, stream)
+    progress.start("echo")
+    for _ in range(3):
+        progress.advance()
+    shown = stream.getvalue()
+    assert "  0 % echo" in shown
+    assert " 50 % echo" in shown
+    assert "100 % echo" in shown
+    assert "150" not in shown
+    progress.close()
+    assert stream.getvalue().endswith("\r\x1b[2K")
