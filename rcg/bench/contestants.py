@@ -20,6 +20,7 @@ import rcg.dag
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Payload, Row
 from rcg.bench.workers import Worker
+from rcg.options import WaitPolicy
 
 MOST_ACTORS = 4
 READY_TIMEOUT_S = 120
@@ -62,7 +63,7 @@ class RcgGraph:
         wait: The wait policy.
     """
 
-    def __init__(self, name: str, wait: str) -> None:
+    def __init__(self, name: str, wait: WaitPolicy) -> None:
         self.name = name
         self.actors = start_actors(rcg.remote(Worker))
         self._wait = wait

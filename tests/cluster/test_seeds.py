@@ -21,15 +21,13 @@ NOTEBOOK = """
 import ast, asyncio, inspect, sys
 
 async def main(blocks):
-    namespace = {"__name__": "__main__"}
+    namespace = sys.modules["__main__"].__dict__
     for block in blocks:
         code = compile(block, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, namespace)
         if inspect.iscoroutine(result):
             await result
 
-# What the blocks define belongs to __main__, as in a notebook.
-sys.modules["__main__"].__dict__.pop("__file__", None)
 asyncio.run(main(open(sys.argv[1]).read().split("# %%\\n")))
 """
 

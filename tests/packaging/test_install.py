@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel and the sdist: each is built, installed into an empty environment, used from elsewhere.
 
-"Empty" has one exception, to save minutes and gigabytes: what rcg depends on, and what builds it, is
-read from the environment that runs the tests, by one path file.
+"Empty" has one exception, to save minutes and gigabytes: what rcg depends on, and what builds it,
+is read from the environment that runs the tests, by one path file.
 """
 
 from __future__ import annotations
