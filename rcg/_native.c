@@ -1,0 +1,2043 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The native core: rings, blocks, bells and the flight recorder, in shared memory.
+ *
+ * It moves frames of bytes between processes, waits, and writes down what happened. It knows nothing of Ray, of DAGs
+ * or of pickling: `values.py` turns objects into (pickle bytes, buffers) and back, `channels/shm.py` names the errors.
+ *
+ * ---- Segments -------------------------------------------------------------------------------------------------
+ *
+ * A compiled graph has, on each node, one *board* and one *arena* per member (a member is one process of the graph;
+ * the driver is member 0). Segments have no name: their descriptors travel over the control socket.
+ *
+ *   board    +--------------+---------+---------+-----+-------------+-----+--------+--------+-----+
+ *   (RW)     | BoardHeader  | Bell[0] | Bell[1] | ... | Recorder[0] | ... | Ring 0 | Ring 1 | ... |
+ *            +--------------+---------+---------+-----+-------------+-----+--------+--------+-----+
+ *              magic, poison   one 64-byte line       now-line and          control lines, then slots
+ *              used / cap      per member             events, per member
+ *
+ *   arena    +--------------+------------------------+---------------------------------------------------+
+ *            | ArenaHeader  | Block[MAX_BLOCKS]      | data: block 0, block 1, ... (page aligned)        |
+ *            +--------------+------------------------+---------------------------------------------------+
+ *             mapped RW by all members                 mapped read-only by all, and once more writable
+ *
+ * The second, writable mapping serves the owner and a torch tensor that has exactly one reader. Address space is
+ * reserved once beyond the end of the file; memory is claimed with fallocate before anyone touches it, so a full
+ * /dev/shm is an error code here and never a SIGBUS there.
+ *
+ * ---- Ring -----------------------------------------------------------------------------------------------------
+ *
+ *   control  | constants | writer: seq, cpu | room_wanted | reader 0: seq, waiting | reader 1: ... |
+ *   slot     | Frame (64 B) | body: Desc[nbuffers], pickle bytes, small buffers |
+ *
+ * One writer, n readers, every reader sees every frame in order; frame k carries execution k, which is checked.
+ * A body that does not fit its slot lies in a block of its own, named by Frame.body.
+ *
+ *   writer:  wait until seq - reader[i].seq < nslots for all i -> fill slot -> seq += 1 -> wake readers that wait
+ *   reader:  wait until seq > mine -> copy out or lease -> mine += 1 -> wake the writer if it wants room
+ *
+ * ---- Bell -----------------------------------------------------------------------------------------------------
+ *
+ * A member sleeps on one futex word whatever it waits for. It announces the wait in the ring (`waiting` of a reader,
+ * `room_wanted` of a writer) so that nobody rings for what is not awaited:
+ *
+ *   sleeper: waiting += 1 | v = bell | look at the condition once more | futex_wait(bell, v) | waiting -= 1
+ *   waker:   publish      | waiting? -> bell += 1, futex_wake(bell)
+ *
+ * Publishing and the load of `waiting`, and likewise `waiting += 1` and the second look, are sequentially consistent:
+ * of a store and the load after it (Dekker's pattern), at least one side sees the other. Poison is one word in the
+ * board; who sets it rings every bell, so every waiter leaves at once.
+ *
+ * ---- Block ----------------------------------------------------------------------------------------------------
+ *
+ *   free (claims == 0) --owner: claims = all readers--> in flight --reader: lease--> held --last lease dies--> free
+ *                                                                         \--forward: more claims--> in flight
+ *
+ * `claims` is one atomic word with a field of `claim_bits` per member: a release is one subtraction, "free" is one
+ * load, the claims of a dead member are cleared by one AND. The owner stores the claims of all readers before it
+ * publishes, so messages that a dead reader never took are covered. Only a process that holds a claim may add others
+ * (forwarding), hence the word cannot be zero meanwhile and the owner cannot reuse the block. What does not fit its
+ * field is copied instead. In a forked child every release is a no-op.
+ *
+ * ---- Recorder -------------------------------------------------------------------------------------------------
+ *
+ * Per member a ring of 64-byte events, always on, and one line that says what the member does now. A program's loop
+ * takes one timestamp per op: it closes one event and opens the next. Any member can read any recorder at any time,
+ * also after its owner died; an event is valid when its `seq` is the number that was asked for.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ABI_VERSION 1 /* of the layout below; members compare it when they start */
+
+#define BOARD_MAGIC 0x31676372u /* "rcg1" */
+#define ARENA_MAGIC 0x61676372u
+#define FRAME_MAGIC 0x66676372u
+
+#define MAX_MEMBERS 64 /* one claim bit each in the word of a block */
+#define MAX_BLOCKS 65536u
+#define PAGE 4096u
+#define LINE 64u
+#define MIN_BLOCK (16u * 1024u)
+#define INLINE_BUFFER 4096u        /* buffers up to this size travel in the body of the frame */
+#define UNLOCKED_COPY (64u * 1024) /* copies above this size release the GIL */
+#define KEEP_FREE (64ull << 20)    /* free memory that stays committed in any case, so that it stays warm */
+#define NO_MEMBER UINT32_MAX
+#define NO_BLOCK UINT32_MAX
+
+typedef _Atomic uint32_t atomic_u32;
+typedef _Atomic uint64_t atomic_u64;
+
+/* ============================================================ layout */
+
+typedef struct {
+    uint32_t magic, abi;
+    uint32_t nmembers, nrings;
+    uint64_t size_bytes;
+    uint64_t recorder_offset, recorder_stride;
+    uint32_t nevents, claim_bits;
+    uint64_t cap_bytes;
+    uint64_t pad0;
+    _Alignas(LINE) atomic_u32 poison; /* 0, or POISON_* */
+    atomic_u32 culprit;               /* member that died, or NO_MEMBER */
+    _Alignas(LINE) atomic_u64 used_bytes; /* committed by all arenas of the graph */
+    uint64_t pad1[7];
+    /* then uint64_t ring_offset[nrings], Bell[nmembers], recorders, rings */
+} BoardHeader;
+_Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
+
+typedef struct {
+    _Alignas(LINE) atomic_u32 word;
+    uint32_t pad[15];
+} Bell;
+_Static_assert(sizeof(Bell) == LINE, "Bell");
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 seq;
+    atomic_u32 waiting;
+    uint32_t member;
+    uint64_t pad[6];
+} ReaderLine;
+_Static_assert(sizeof(ReaderLine) == LINE, "ReaderLine");
+
+typedef struct {
+    uint32_t index, nslots, slot_bytes, nreaders, writer, pad0[11];
+    _Alignas(LINE) atomic_u64 seq; /* frames published */
+    atomic_u32 cpu;                /* of the last publisher, plus one */
+    uint32_t pad1[13];
+    _Alignas(LINE) atomic_u32 room_wanted;
+    uint32_t pad2[15];
+    ReaderLine reader[]; /* nreaders, then the slots */
+} Ring;
+_Static_assert(sizeof(Ring) == 3 * LINE, "Ring");
+
+enum { KIND_PICKLE = 1, KIND_BYTES = 2, KIND_FAILURE = 3, KIND_END = 4 };
+
+typedef struct {
+    uint32_t magic, kind;
+    uint64_t execution;
+    uint64_t body_bytes, data_bytes; /* body: descriptors + data + small buffers */
+    uint32_t nbuffers, body_block;   /* NO_BLOCK: the body follows in the slot */
+    uint64_t payload_bytes;          /* everything, for statistics */
+    uint64_t pad[2];
+} Frame;
+_Static_assert(sizeof(Frame) == LINE, "Frame");
+
+enum { DESC_WRITABLE = 1 }; /* the object over it is written to (torch): fresh block, never shared */
+
+typedef struct {
+    uint32_t arena, block; /* block NO_BLOCK: `offset` counts from the start of the body */
+    uint32_t flags, pad;
+    uint64_t offset, bytes;
+} Desc;
+_Static_assert(sizeof(Desc) == 32, "Desc");
+
+typedef struct {
+    atomic_u64 claims;
+    uint64_t offset, capacity;
+    uint64_t pad;
+} Block;
+_Static_assert(sizeof(Block) == 32, "Block");
+
+typedef struct {
+    uint32_t magic, owner, claim_bits, pad0;
+    uint64_t reserve_bytes, pad1[5];
+    _Alignas(LINE) atomic_u32 nblocks;
+    _Alignas(LINE) atomic_u64 frees; /* how often a block became free */
+    uint64_t pad2[7];
+    Block block[]; /* MAX_BLOCKS */
+} ArenaHeader;
+_Static_assert(sizeof(ArenaHeader) == 3 * LINE, "ArenaHeader");
+
+#define ARENA_DATA ((sizeof(ArenaHeader) + (uint64_t)MAX_BLOCKS * sizeof(Block) + PAGE - 1) & ~(uint64_t)(PAGE - 1))
+
+enum { NOW_IDLE = 0, NOW_RUNNING = 1, NOW_WAITING = 2 };
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 head; /* events written so far */
+    uint32_t nevents, pid;
+    uint64_t pad0[6];
+    _Alignas(LINE) atomic_u64 since_ns; /* the now-line */
+    atomic_u64 execution;
+    atomic_u32 op, state, ring, pad1;
+    uint64_t pad2[4];
+} Recorder; /* then Event[nevents] */
+_Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 seq; /* number of the event, counted from 1; written last */
+    uint64_t start_ns, end_ns, waited_ns;
+    uint64_t execution, bytes;
+    uint32_t op, thread;
+    uint64_t pad;
+} Event;
+_Static_assert(sizeof(Event) == LINE, "Event");
+
+enum { POISON_CLOSED = 1, POISON_BROKEN = 2 };
+
+/* ============================================================ small things */
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static uint64_t align_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+static long futex(atomic_u32 *word, int op, uint32_t value, const struct timespec *timeout) {
+    return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
+}
+
+/* A forked child shares our claims but does not own them: objects remember the generation they were made in. */
+static atomic_u32 fork_generation;
+static void after_fork_in_child(void) { atomic_fetch_add(&fork_generation, 1); }
+
+typedef struct {
+    PyTypeObject *arena_type, *member_type, *reader_type, *writer_type, *lease_type, *frame_type;
+    PyObject *poisoned, *timed_out, *no_memory, *corrupt;
+    PyObject *buffers_name; /* "buffers" */
+} State;
+
+static void *allocate_object(PyTypeObject *type) {
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return alloc(type, 0);
+}
+
+static void free_object(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF((PyObject *)type);
+}
+
+static State *state_of(PyTypeObject *type) {
+    PyObject *module = PyType_GetModule(type);
+    return module ? PyModule_GetState(module) : NULL;
+}
+
+/* ============================================================ arena: blocks of one owner, mapped by all members */
+
+#define NCLASSES 160 /* 4 per doubling from 16 KiB reaches 16 KiB * 2^40 */
+
+typedef struct {
+    uint32_t *ids;
+    uint32_t count, room, recent, cursor;
+    uint64_t frees_seen;
+} SizeClass;
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    ArenaHeader *header;
+    uint8_t *readable, *writable;
+    uint64_t reserve;
+    uint32_t owner, holder, claim_bits, generation;
+    uint32_t *held; /* by block: live leases of this process */
+    uint32_t held_room;
+    /* the owner's books */
+    int fd;
+    uint64_t end, committed, tick;
+    uint64_t *used_at; /* by block: tick of its last use; 0 = its memory was given back */
+    uint32_t book_room;
+    SizeClass classes[NCLASSES];
+    uint64_t copies, forwards, grown;
+} Arena;
+
+static uint64_t claim_unit(const Arena *a, uint32_t member) { return 1ull << (a->claim_bits * member); }
+static uint64_t claim_mask(const Arena *a, uint32_t member) {
+    uint64_t field = a->claim_bits == 64 ? ~0ull : (1ull << a->claim_bits) - 1;
+    return field << (a->claim_bits * member);
+}
+
+static void arena_release(Arena *a, uint32_t block) {
+    uint64_t unit = claim_unit(a, a->holder);
+    uint64_t before = atomic_fetch_sub_explicit(&a->header->block[block].claims, unit, memory_order_acq_rel);
+    if (before == unit) atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
+}
+
+/* Size classes: 4 per doubling, so at most a fifth of a block is unused. */
+static uint32_t class_of(uint64_t bytes, uint64_t *capacity) {
+    uint64_t base = MIN_BLOCK;
+    uint32_t k = 0;
+    while (base * 2 <= bytes) base *= 2, k += 4;
+    uint64_t step = base / 4, q = bytes > base ? (bytes - base + step - 1) / step : 0;
+    *capacity = base + q * step;
+    return k + (uint32_t)q;
+}
+
+static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) {
+    int r;
+    do r = fallocate(a->fd, 0, (off_t)offset, (off_t)bytes);
+    while (r && errno == EINTR);
+    return r;
+}
+
+static bool block_is_free(const Arena *a, uint32_t id) {
+    return atomic_load_explicit(&a->header->block[id].claims, memory_order_acquire) == 0;
+}
+
+/* Gives the memory of free blocks back to the system, least recently used first, until at most `keep` bytes of free
+ * memory stay committed. The blocks keep their addresses and come back with fallocate. */
+static uint64_t arena_trim(Arena *a, BoardHeader *board, uint64_t keep) {
+    uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_relaxed);
+    uint64_t spare = 0, given = 0;
+    for (uint32_t id = 0; id < n; id++)
+        if (a->used_at[id] && block_is_free(a, id)) spare += a->header->block[id].capacity;
+    for (int pass = 0; pass < 2 && spare > keep; pass++) {
+        uint64_t old = pass || a->tick < 64 ? UINT64_MAX : a->tick - 64; /* first what rested for 64 allocations */
+        for (uint32_t id = 0; id < n && spare > keep; id++) {
+            Block *b = &a->header->block[id];
+            if (!a->used_at[id] || a->used_at[id] > old || !block_is_free(a, id)) continue;
+            if (fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(ARENA_DATA + b->offset),
+                          (off_t)b->capacity))
+                continue;
+            a->used_at[id] = 0;
+            a->committed -= b->capacity;
+            spare -= b->capacity;
+            given += b->capacity;
+            atomic_fetch_sub_explicit(&board->used_bytes, b->capacity, memory_order_relaxed);
+        }
+    }
+    return given;
+}
+
+/* A free committed block of class k, the most recently used first because its pages are warm; or -1. */
+static int64_t class_take(Arena *a, uint32_t k) {
+    SizeClass *c = &a->classes[k];
+    if (!c->count) return -1;
+    uint32_t id = c->ids[c->recent];
+    if (a->used_at[id] && block_is_free(a, id)) return id;
+    uint64_t frees = atomic_load_explicit(&a->header->frees, memory_order_acquire);
+    if (frees == c->frees_seen) return -1;
+    uint32_t look = c->count < 256 ? c->count : 256; /* bounded work a call when thousands are held */
+    for (uint32_t i = 0; i < look; i++) {
+        uint32_t j = c->cursor;
+        c->cursor = (j + 1) % c->count;
+        id = c->ids[j];
+        if (a->used_at[id] && block_is_free(a, id)) {
+            c->recent = j;
+            return id;
+        }
+    }
+    if (look == c->count) c->frees_seen = frees;
+    return -1;
+}
+
+static int64_t class_take_cold(Arena *a, uint32_t k) {
+    SizeClass *c = &a->classes[k];
+    for (uint32_t i = 0; i < c->count; i++)
+        if (!a->used_at[c->ids[i]]) {
+            c->recent = i;
+            return c->ids[i];
+        }
+    return -1;
+}
+
+static bool board_admit(BoardHeader *board, uint64_t bytes) {
+    uint64_t used = atomic_fetch_add_explicit(&board->used_bytes, bytes, memory_order_relaxed) + bytes;
+    if (used <= board->cap_bytes) return true;
+    atomic_fetch_sub_explicit(&board->used_bytes, bytes, memory_order_relaxed);
+    return false;
+}
+
+static bool reserve_books(Arena *a, uint32_t k, uint32_t id) {
+    if (id >= a->book_room) {
+        uint32_t room = a->book_room ? a->book_room * 2 : 64;
+        uint64_t *p = realloc(a->used_at, room * sizeof *p);
+        if (!p) return false;
+        memset(p + a->book_room, 0, (room - a->book_room) * sizeof *p);
+        a->used_at = p;
+        a->book_room = room;
+    }
+    SizeClass *c = &a->classes[k];
+    if (c->count == c->room) {
+        uint32_t room = c->room ? c->room * 2 : 4;
+        uint32_t *p = realloc(c->ids, room * sizeof *p);
+        if (!p) return false;
+        c->ids = p;
+        c->room = room;
+    }
+    return true;
+}
+
+/* Takes a block of at least `bytes` for the claims of `readers`; returns its id or -1 with errno. */
+static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t claims) {
+    uint64_t capacity;
+    uint32_t k = class_of(bytes, &capacity);
+    int64_t id = -1;
+    if (k >= NCLASSES) {
+        errno = ENOMEM;
+        return -1;
+    }
+    for (uint32_t j = k; j <= k + 4 && j < NCLASSES && id < 0; j++) id = class_take(a, j); /* up to twice the size */
+    if (id < 0) {
+        /* Growing: first give back what rests, so that changing sizes do not pile up. */
+        uint64_t used = atomic_load_explicit(&board->used_bytes, memory_order_relaxed);
+        uint64_t cap = board->cap_bytes, keep = used + capacity > cap / 2 ? 0 : cap / 8 > KEEP_FREE ? cap / 8 : KEEP_FREE;
+        if (a->committed > keep) arena_trim(a, board, keep);
+        id = class_take_cold(a, k);
+        bool fresh = id < 0;
+        uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_relaxed);
+        if (fresh && (n == MAX_BLOCKS || a->end + capacity > a->reserve || !reserve_books(a, k, n))) {
+            errno = ENOMEM;
+            return -1;
+        }
+        if (!board_admit(board, capacity)) {
+            errno = ENOSPC;
+            return -1;
+        }
+        uint64_t offset = fresh ? a->end : a->header->block[id].offset;
+        if ((fresh && n % (PAGE / sizeof(Block)) == 0 &&
+             arena_commit(a, sizeof(ArenaHeader) + n * sizeof(Block), 2 * PAGE)) ||
+            arena_commit(a, ARENA_DATA + offset, capacity)) {
+            int e = errno;
+            atomic_fetch_sub_explicit(&board->used_bytes, capacity, memory_order_relaxed);
+            errno = e;
+            return -1;
+        }
+        a->committed += capacity;
+        a->grown++;
+        if (fresh) {
+            id = n;
+            SizeClass *c = &a->classes[k];
+            c->recent = c->count;
+            c->ids[c->count++] = n;
+            a->header->block[id].offset = offset;
+            a->header->block[id].capacity = capacity;
+            a->end += capacity;
+            atomic_store_explicit(&a->header->nblocks, n + 1, memory_order_release);
+        }
+    }
+    a->used_at[id] = ++a->tick;
+    atomic_store_explicit(&a->header->block[id].claims, claims, memory_order_relaxed); /* published with the frame */
+    return id;
+}
+
+/* The block that holds address `p` and is leased by this process, or -1. Blocks lie in the order of their ids. */
+static int64_t arena_find(const Arena *a, const uint8_t *p, uint64_t bytes) {
+    if (!a->held || p < a->readable || p + bytes > a->readable + a->reserve) return -1;
+    uint64_t offset = (uint64_t)(p - a->readable);
+    uint32_t low = 0, high = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (a->header->block[middle].offset <= offset) low = middle + 1;
+        else high = middle;
+    }
+    if (!low) return -1;
+    uint32_t id = low - 1;
+    const Block *b = &a->header->block[id];
+    if (offset + bytes > b->offset + b->capacity || id >= a->held_room || !a->held[id]) return -1;
+    return id;
+}
+
+/* Adds the claims of the readers to a block that we hold. False when a field is full: copy instead. */
+static bool arena_share(Arena *a, uint32_t block, const uint32_t *members, uint32_t n) {
+    atomic_u64 *claims = &a->header->block[block].claims;
+    uint64_t seen = atomic_load_explicit(claims, memory_order_relaxed), wanted;
+    do {
+        wanted = seen;
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t mask = claim_mask(a, members[i]);
+            if ((wanted & mask) == mask) return false;
+            wanted += claim_unit(a, members[i]);
+        }
+    } while (!atomic_compare_exchange_weak_explicit(claims, &seen, wanted, memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+static void arena_unshare(Arena *a, uint32_t block, const uint32_t *members, uint32_t n) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += claim_unit(a, members[i]);
+    uint64_t before = atomic_fetch_sub_explicit(&a->header->block[block].claims, sum, memory_order_acq_rel);
+    if (before == sum) atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
+}
+
+static void arena_unmap(Arena *a) {
+    if (a->header) munmap(a->header, ARENA_DATA);
+    if (a->readable) munmap(a->readable, a->reserve);
+    if (a->writable) munmap(a->writable, a->reserve);
+    a->header = NULL;
+    a->readable = a->writable = NULL;
+}
+
+static void arena_dealloc(PyObject *self) {
+    Arena *a = (Arena *)self;
+    arena_unmap(a);
+    if (a->fd >= 0) close(a->fd);
+    free(a->held);
+    free(a->used_at);
+    for (int k = 0; k < NCLASSES; k++) free(a->classes[k].ids);
+    free_object(self);
+}
+
+static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder) {
+    Arena *a = allocate_object(state->arena_type);
+    if (!a) return NULL;
+    a->state = state;
+    a->fd = -1;
+    a->owner = owner;
+    a->holder = holder;
+    a->generation = atomic_load(&fork_generation);
+    void *p = mmap(NULL, ARENA_DATA, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (p == MAP_FAILED) goto refused;
+    a->header = p;
+    struct stat st;
+    if (fstat(fd, &st) || (uint64_t)st.st_size < PAGE || a->header->magic != ARENA_MAGIC || a->header->owner != owner) {
+        PyErr_Format(state->corrupt, "the segment handed over for member %u is not its arena", owner);
+        Py_DECREF((PyObject *)a);
+        return NULL;
+    }
+    a->reserve = a->header->reserve_bytes;
+    a->claim_bits = a->header->claim_bits;
+    p = mmap(NULL, a->reserve, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, (off_t)ARENA_DATA);
+    if (p == MAP_FAILED) goto refused;
+    a->readable = p;
+    p = mmap(NULL, a->reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)ARENA_DATA);
+    if (p == MAP_FAILED) goto refused;
+    a->writable = p;
+    if (owner == holder && (a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0) goto refused;
+    return a;
+refused:
+    PyErr_SetFromErrno(PyExc_OSError);
+    Py_DECREF((PyObject *)a);
+    return NULL;
+}
+
+static PyType_Slot arena_slots[] = {{Py_tp_dealloc, arena_dealloc}, {0, NULL}};
+static PyType_Spec arena_spec = {"rcg._native.Arena", sizeof(Arena), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, arena_slots};
+
+/* ============================================================ lease: a buffer over a block, one claim while it lives */
+
+typedef struct {
+    PyObject_HEAD
+    Arena *arena;
+    uint32_t block;
+    bool writable;
+    uint8_t *data;
+    Py_ssize_t bytes;
+} Lease;
+
+static PyObject *lease_new(Arena *a, uint32_t block, uint64_t offset, uint64_t bytes, bool writable) {
+    if (block >= a->held_room) {
+        uint32_t room = a->held_room ? a->held_room : 64;
+        while (room <= block) room *= 2;
+        uint32_t *p = realloc(a->held, room * sizeof *p);
+        if (!p) return PyErr_NoMemory();
+        memset(p + a->held_room, 0, (room - a->held_room) * sizeof *p);
+        a->held = p;
+        a->held_room = room;
+    }
+    Lease *l = allocate_object(a->state->lease_type);
+    if (!l) return NULL;
+    Py_INCREF((PyObject *)a);
+    l->arena = a;
+    l->block = block;
+    l->writable = writable;
+    l->data = (writable ? a->writable : a->readable) + a->header->block[block].offset + offset;
+    l->bytes = (Py_ssize_t)bytes;
+    a->held[block]++;
+    return (PyObject *)l;
+}
+
+static void lease_dealloc(PyObject *self) {
+    Lease *l = (Lease *)self;
+    if (l->arena) {
+        l->arena->held[l->block]--;
+        if (l->arena->generation == atomic_load(&fork_generation)) arena_release(l->arena, l->block);
+        Py_DECREF((PyObject *)l->arena);
+    }
+    free_object(self);
+}
+
+static int lease_getbuffer(PyObject *self, Py_buffer *view, int flags) {
+    Lease *l = (Lease *)self;
+    return PyBuffer_FillInfo(view, self, l->data, l->bytes, !l->writable, flags);
+}
+
+static PyType_Slot lease_slots[] = {
+    {Py_tp_dealloc, lease_dealloc}, {Py_bf_getbuffer, lease_getbuffer}, {0, NULL}};
+static PyType_Spec lease_spec = {"rcg._native.Lease", sizeof(Lease), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, lease_slots};
+
+/* ============================================================ member: one process of one graph */
+
+enum { POLICY_AUTO, POLICY_FUTEX, POLICY_YIELD, POLICY_SPIN };
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    BoardHeader *board;
+    Bell *bells;
+    Recorder *recorder;
+    Arena *arenas[MAX_MEMBERS];
+    uint32_t index, nmembers, generation;
+    int policy;
+    bool crowded;   /* more members than processors: pausing steals time from whom we wait for */
+    bool recording; /* the flight recorder is on */
+    bool looping;   /* runs a program: events are chained, poison ends it before more input is read */
+    /* the open event of a looping member */
+    uint64_t open_ns, open_waited_ns, open_bytes, open_execution;
+    uint32_t open_op;
+    bool is_open;
+    /* statistics */
+    atomic_u64 spins, sleeps, wakes;
+    atomic_u64 interrupts; /* of this process's own waits; watched like the sequence of a ring */
+    atomic_u32 interruptible;
+} Member;
+
+static uint64_t *ring_offsets(BoardHeader *board) { return (uint64_t *)(board + 1); }
+static Bell *bells_of(BoardHeader *board) {
+    return (Bell *)((uint8_t *)board + align_up(sizeof(BoardHeader) + board->nrings * sizeof(uint64_t), LINE));
+}
+static Recorder *recorder_of(BoardHeader *board, uint32_t member) {
+    return (Recorder *)((uint8_t *)board + board->recorder_offset + member * board->recorder_stride);
+}
+
+static void ring_bell(Member *m, uint32_t member) {
+    atomic_u32 *word = &m->bells[member].word;
+    atomic_fetch_add(word, 1);
+    futex(word, FUTEX_WAKE, INT_MAX, NULL);
+    atomic_fetch_add_explicit(&m->wakes, 1, memory_order_relaxed);
+}
+
+/* ---- events */
+
+static void write_event(Member *m, uint32_t op, uint64_t execution, uint64_t start, uint64_t end, uint64_t waited,
+                        uint64_t bytes) {
+    Recorder *r = m->recorder;
+    uint64_t n = m->looping ? atomic_load_explicit(&r->head, memory_order_relaxed)
+                            : atomic_fetch_add_explicit(&r->head, 1, memory_order_relaxed);
+    Event *e = (Event *)(r + 1) + n % r->nevents;
+    atomic_store_explicit(&e->seq, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    e->start_ns = start;
+    e->end_ns = end;
+    e->waited_ns = waited;
+    e->execution = execution;
+    e->bytes = bytes;
+    e->op = op;
+    atomic_store_explicit(&e->seq, n + 1, memory_order_release);
+    if (m->looping) atomic_store_explicit(&r->head, n + 1, memory_order_release);
+}
+
+static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since) {
+    Recorder *r = m->recorder;
+    atomic_store_explicit(&r->op, op, memory_order_relaxed);
+    atomic_store_explicit(&r->execution, execution, memory_order_relaxed);
+    atomic_store_explicit(&r->state, NOW_RUNNING, memory_order_relaxed);
+    atomic_store_explicit(&r->since_ns, since, memory_order_release);
+}
+
+/* One timestamp closes the open op and opens the next. */
+static void mark(Member *m, uint32_t op, uint64_t execution) {
+    if (!m->recording) return;
+    uint64_t t = now_ns();
+    if (m->is_open)
+        write_event(m, m->open_op, m->open_execution, m->open_ns, t, m->open_waited_ns, m->open_bytes);
+    m->open_op = op;
+    m->open_execution = execution;
+    m->open_ns = t;
+    m->open_waited_ns = m->open_bytes = 0;
+    m->is_open = true;
+    now_doing(m, op, execution, t);
+}
+
+/* ---- waiting */
+
+typedef struct {
+    atomic_u64 *word; /* the wait ends when it is not `seen` any more */
+    uint64_t seen;
+    atomic_u32 *waiting; /* announced here */
+    atomic_u32 *cpu;     /* where the other side last ran, plus one; may be NULL */
+} Watch;
+
+/* What a waiting end learned about its peer (all times in ns). */
+typedef struct {
+    uint64_t budget;
+    uint32_t probe, together, together_limit, apart;
+} Learned;
+
+#define BUDGET_MAX 50000u /* never spin longer: FACTS of the prototype, 2 cores */
+#define BUDGET_PROBE 20000u
+#define PAUSE_PHASE 2000u
+#define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
+
+enum { WAIT_READY, WAIT_TIMEOUT, WAIT_SIGNALS, WAIT_POISON };
+
+static bool watch_ready(const Watch *w, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (atomic_load_explicit(w[i].word, memory_order_acquire) != w[i].seen) return true;
+    return false;
+}
+
+static bool poisoned(const Member *m) {
+    return atomic_load_explicit(&m->board->poison, memory_order_acquire) != 0;
+}
+
+/* Both sides on one processor: spinning would only keep the peer from running, and the scheduler may leave them there
+ * for seconds. Every so often step off this processor and allow it again at once; the two sides use different limits,
+ * or they would move together. */
+static void step_aside(Learned *l, uint32_t cpu) {
+    if (++l->together < l->together_limit) return;
+    l->together = 0;
+    if (l->together_limit < 65536) l->together_limit *= 2;
+    cpu_set_t all, others;
+    if (sched_getaffinity(0, sizeof all, &all)) return;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (!CPU_COUNT(&others) || sched_setaffinity(0, sizeof others, &others)) return;
+    sched_setaffinity(0, sizeof all, &all);
+}
+
+/* The part of a wait that keeps the processor. True when ready. */
+static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
+    uint64_t budget, pause_phase;
+    switch (m->policy) {
+    case POLICY_FUTEX: return false;
+    case POLICY_YIELD: budget = BUDGET_MAX, pause_phase = 0; break;
+    case POLICY_SPIN: budget = pause_phase = 4 * BUDGET_MAX; break;
+    default:
+        budget = l->budget;
+        if (budget < PAUSE_PHASE) {
+            if (++l->probe < 32) return false;
+            l->probe = 0;
+            budget = BUDGET_PROBE;
+        }
+        pause_phase = m->crowded ? 0 : PAUSE_PHASE;
+        if (!m->crowded && w->cpu) {
+            int cpu = sched_getcpu();
+            if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
+                step_aside(l, (uint32_t)cpu);
+                return false;
+            }
+            l->together = 0;
+            if (l->together_limit > 8 && !(++l->apart & 1023)) l->together_limit /= 2;
+        }
+    }
+    for (uint64_t t = 0; t < budget; t = now_ns() - start) {
+        if (t < pause_phase)
+            for (int i = 0; i < 16; i++) {
+                relax();
+                if (watch_ready(w, n)) goto ready;
+            }
+        else
+            sched_yield();
+        if (watch_ready(w, n)) goto ready;
+        if (poisoned(m)) return false;
+    }
+    l->budget /= 2;
+    return false;
+ready:;
+    uint64_t wanted = 2 * (now_ns() - start) + 10000;
+    l->budget = (3 * l->budget + (wanted < BUDGET_MAX ? wanted : BUDGET_MAX)) / 4;
+    atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
+    return true;
+}
+
+/* Waits without the GIL until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. */
+static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline) {
+    if (watch_ready(w, n)) return WAIT_READY;
+    if (poisoned(m)) return WAIT_POISON;
+    uint64_t start = now_ns();
+    if (start >= deadline) return WAIT_TIMEOUT;
+    if (spin(m, w, n, l, start)) return WAIT_READY;
+
+    atomic_u32 *bell = &m->bells[m->index].word;
+    bool is_main = syscall(SYS_gettid) == getpid();
+    int outcome;
+    if (m->recording) atomic_store_explicit(&m->recorder->state, NOW_WAITING, memory_order_relaxed);
+    for (uint32_t i = 0; i < n; i++) atomic_fetch_add(w[i].waiting, 1);
+    for (;;) {
+        uint32_t value = atomic_load(bell);
+        bool ready = false;
+        for (uint32_t i = 0; i < n && !ready; i++) ready = atomic_load(w[i].word) != w[i].seen;
+        if (ready) {
+            outcome = WAIT_READY;
+            break;
+        }
+        if (atomic_load(&m->board->poison)) {
+            outcome = WAIT_POISON;
+            break;
+        }
+        uint64_t t = now_ns(), left = deadline - t;
+        if (t >= deadline) {
+            outcome = WAIT_TIMEOUT;
+            break;
+        }
+        if (is_main && left > SIGNAL_SLICE) left = SIGNAL_SLICE;
+        struct timespec ts = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+        atomic_fetch_add_explicit(&m->sleeps, 1, memory_order_relaxed);
+        long r = futex(bell, FUTEX_WAIT, value, deadline == UINT64_MAX && !is_main ? NULL : &ts);
+        if (r && (errno == EINTR || (errno == ETIMEDOUT && is_main))) {
+            outcome = watch_ready(w, n) ? WAIT_READY : now_ns() >= deadline ? WAIT_TIMEOUT : WAIT_SIGNALS;
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
+    if (m->recording) atomic_store_explicit(&m->recorder->state, NOW_RUNNING, memory_order_relaxed);
+    uint64_t took = now_ns() - start;
+    if (outcome == WAIT_READY && took < 2 * BUDGET_MAX) {
+        uint64_t wanted = took + took / 2 + 5000;
+        l->budget = (3 * l->budget + (wanted < BUDGET_MAX ? wanted : BUDGET_MAX)) / 4;
+    }
+    return outcome;
+}
+
+static PyObject *raise_poison(Member *m) {
+    uint32_t culprit = atomic_load(&m->board->culprit);
+    PyObject *args = Py_BuildValue("(Ii)", atomic_load(&m->board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
+    if (args) {
+        PyErr_SetObject(m->state->poisoned, args);
+        Py_DECREF(args);
+    }
+    return NULL;
+}
+
+/* Waits with the GIL held by the caller; 0 when ready, -1 with an exception. */
+static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *waited) {
+    uint64_t start = m->recording ? now_ns() : 0;
+    for (;;) {
+        int outcome;
+        Py_BEGIN_ALLOW_THREADS
+        outcome = wait_any(m, w, n, l, deadline);
+        Py_END_ALLOW_THREADS
+        if (m->recording) *waited = now_ns() - start;
+        switch (outcome) {
+        case WAIT_READY: return 0;
+        case WAIT_SIGNALS:
+            if (PyErr_CheckSignals()) return -1;
+            continue;
+        case WAIT_TIMEOUT: PyErr_SetNone(m->state->timed_out); return -1;
+        default: raise_poison(m); return -1;
+        }
+    }
+}
+
+/* timeout argument in ns: negative = never */
+static int deadline_from(PyObject *timeout, uint64_t *deadline) {
+    *deadline = UINT64_MAX;
+    if (!timeout || timeout == Py_None) return 0;
+    long long ns = PyLong_AsLongLong(timeout);
+    if (ns == -1 && PyErr_Occurred()) return -1;
+    if (ns >= 0) *deadline = now_ns() + (uint64_t)ns;
+    return 0;
+}
+
+static int check_usable(Member *m) {
+    if (m->generation == atomic_load(&fork_generation)) return 0;
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this process was forked from a member of the graph and is not one itself; use the graph in the "
+                    "parent process");
+    return -1;
+}
+
+/* ============================================================ ends of a ring */
+
+typedef struct {
+    PyObject_HEAD
+    Member *member;
+    Ring *ring;
+    uint8_t *slots;
+    uint64_t seq; /* next frame */
+    uint32_t op;
+    uint32_t reader; /* index of this reader in the ring */
+    bool busy;       /* a thread is inside */
+    bool broken;     /* a frame could be read only in part: its claims are gone */
+    Learned learned;
+    PyObject *decode, *failure; /* Reader: (data[, buffers=]) -> value, (data) -> failed value */
+    uint64_t room_until;        /* Writer: frames up to here have room */
+} End;
+
+static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->ring->nslots - 1)) * (uint64_t)e->ring->slot_bytes; }
+
+static void end_dealloc(PyObject *self) {
+    End *e = (End *)self;
+    Py_XDECREF(e->decode);
+    Py_XDECREF(e->failure);
+    Py_XDECREF((PyObject *)e->member);
+    free_object(self);
+}
+
+static int end_enter(End *e) {
+    if (check_usable(e->member)) return -1;
+    if (e->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this end of the ring is in use by another thread");
+        return -1;
+    }
+    e->busy = true;
+    return 0;
+}
+
+static PyObject *end_get_seq(PyObject *self, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(((End *)self)->seq);
+}
+
+/* ---- writing */
+
+/* Waits until every reader left the slot that frame `seq` will use. */
+static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited) {
+    Ring *r = e->ring;
+    if (e->seq < e->room_until) return 0;
+    for (uint32_t i = 0; i < r->nreaders; i++)
+        for (;;) {
+            uint64_t seen = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire);
+            if (e->seq - seen < r->nslots) break;
+            Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
+            if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, r->index, memory_order_relaxed);
+            if (wait_for(e->member, &w, 1, &e->learned, deadline, waited)) return -1;
+        }
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < r->nreaders; i++) {
+        uint64_t s = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire);
+        least = s < least ? s : least;
+    }
+    e->room_until = least + r->nslots;
+    return 0;
+}
+
+typedef struct {
+    Arena *arena;
+    uint32_t block;
+} Taken;
+
+static void give_back(Taken *taken, uint32_t n, const uint32_t *members, uint32_t nmembers) {
+    for (uint32_t i = 0; i < n; i++) arena_unshare(taken[i].arena, taken[i].block, members, nmembers);
+}
+
+static PyObject *raise_no_memory(Member *m, uint64_t bytes) {
+    int e = errno;
+    PyObject *args =
+        Py_BuildValue("(KKKi)", (unsigned long long)bytes,
+                      (unsigned long long)atomic_load_explicit(&m->board->used_bytes, memory_order_relaxed),
+                      (unsigned long long)m->board->cap_bytes, e);
+    if (args) {
+        PyErr_SetObject(m->state->no_memory, args);
+        Py_DECREF(args);
+    }
+    return NULL;
+}
+
+static void copy(uint8_t *to, const void *from, uint64_t bytes) {
+    if (bytes > UNLOCKED_COPY) {
+        Py_BEGIN_ALLOW_THREADS
+        memcpy(to, from, bytes);
+        Py_END_ALLOW_THREADS
+    } else
+        memcpy(to, from, bytes);
+}
+
+/* Puts one frame into the current slot: 0, or -1 with an exception and nothing left behind. */
+static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_bytes, PyObject *buffers,
+                     uint64_t writable, uint64_t *payload) {
+    Member *m = e->member;
+    Ring *r = e->ring;
+    Arena *mine = m->arenas[m->index];
+    uint32_t n = buffers ? (uint32_t)PyList_Size(buffers) : 0, ntaken = 0, members[MAX_MEMBERS];
+    uint64_t claims = 0;
+    for (uint32_t i = 0; i < r->nreaders; i++) {
+        members[i] = r->reader[i].member;
+        claims |= claim_unit(mine, members[i]);
+    }
+    int result = -1;
+    Py_buffer *views = NULL;
+    Taken *taken = NULL;
+    uint32_t nviews = 0;
+    uint64_t body = n * sizeof(Desc) + data_bytes, total = data_bytes;
+    if (n) {
+        views = PyMem_Calloc(n, sizeof *views);
+        taken = PyMem_Calloc(n + 1, sizeof *taken);
+        if (!views || !taken) {
+            PyErr_NoMemory();
+            goto done;
+        }
+        for (; nviews < n; nviews++) {
+            PyObject *item = PyList_GetItem(buffers, nviews);
+            if (!item || PyObject_GetBuffer(item, &views[nviews], PyBUF_ANY_CONTIGUOUS)) goto done;
+            uint64_t bytes = (uint64_t)views[nviews].len;
+            total += bytes;
+            if (bytes <= INLINE_BUFFER) body += bytes;
+        }
+    }
+    Frame *f = (Frame *)slot_of(e);
+    uint8_t *at = (uint8_t *)(f + 1);
+    uint32_t body_block = NO_BLOCK;
+    if (sizeof(Frame) + body > r->slot_bytes) {
+        Taken one;
+        int64_t id = arena_take(mine, m->board, body, claims);
+        if (id < 0) {
+            raise_no_memory(m, body);
+            goto done;
+        }
+        if (!taken && !(taken = PyMem_Calloc(1, sizeof *taken))) {
+            one = (Taken){mine, (uint32_t)id};
+            give_back(&one, 1, members, r->nreaders);
+            PyErr_NoMemory();
+            goto done;
+        }
+        taken[ntaken++] = (Taken){mine, (uint32_t)id};
+        body_block = (uint32_t)id;
+        at = mine->writable + mine->header->block[id].offset;
+    }
+    Desc *desc = (Desc *)at;
+    uint64_t offset = n * sizeof(Desc) + data_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        const Py_buffer *v = &views[i];
+        uint64_t bytes = (uint64_t)v->len;
+        bool writes = i < 64 ? (writable >> i) & 1 : writable == UINT64_MAX;
+        Desc d = {m->index, NO_BLOCK, writes ? DESC_WRITABLE : 0, 0, 0, bytes};
+        if (bytes <= INLINE_BUFFER) {
+            d.offset = offset;
+            memcpy(at + offset, v->buf, bytes);
+            offset += bytes;
+            desc[i] = d;
+            continue;
+        }
+        int64_t id = -1;
+        Arena *from = mine;
+        if (!writes) /* a buffer that came to us read-only goes on with one more claim, not with a copy */
+            for (uint32_t j = 0; j < m->nmembers && id < 0; j++)
+                if (m->arenas[j] && (id = arena_find(m->arenas[j], v->buf, bytes)) >= 0) {
+                    from = m->arenas[j];
+                    if (!arena_share(from, (uint32_t)id, members, r->nreaders)) id = -1, from = mine;
+                    break;
+                }
+        if (id >= 0) {
+            d.offset = (uint64_t)((uint8_t *)v->buf - from->readable) - from->header->block[id].offset;
+            mine->forwards++;
+        } else {
+            id = arena_take(mine, m->board, bytes, claims);
+            if (id < 0) {
+                raise_no_memory(m, bytes);
+                goto done;
+            }
+            copy(mine->writable + mine->header->block[id].offset, v->buf, bytes);
+            mine->copies++;
+        }
+        taken[ntaken++] = (Taken){from, (uint32_t)id};
+        d.arena = from->owner;
+        d.block = (uint32_t)id;
+        desc[i] = d;
+    }
+    copy(at + n * sizeof(Desc), data, data_bytes);
+    f->magic = FRAME_MAGIC;
+    f->kind = kind;
+    f->execution = e->seq;
+    f->body_bytes = body;
+    f->data_bytes = data_bytes;
+    f->nbuffers = n;
+    f->body_block = body_block;
+    f->payload_bytes = *payload = total;
+    result = 0;
+done:
+    if (result) give_back(taken, ntaken, members, r->nreaders);
+    for (uint32_t i = 0; i < nviews; i++) PyBuffer_Release(&views[i]);
+    PyMem_Free(views);
+    PyMem_Free(taken);
+    return result;
+}
+
+static void publish(End *e) {
+    Ring *r = e->ring;
+    Member *m = e->member;
+    int cpu = sched_getcpu();
+    atomic_store_explicit(&r->cpu, (uint32_t)(cpu + 1), memory_order_relaxed);
+    atomic_store(&r->seq, ++e->seq); /* sequentially consistent: before the loads of `waiting` */
+    for (uint32_t i = 0; i < r->nreaders; i++)
+        if (atomic_load(&r->reader[i].waiting)) ring_bell(m, r->reader[i].member);
+}
+
+/* write(kind, data, buffers=None, writable=0, timeout_ns=-1) */
+static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    End *e = (End *)self;
+    Member *m = e->member;
+    if (nargs < 2) {
+        PyErr_SetString(PyExc_TypeError, "write(kind, data, buffers=None, writable=0, timeout_ns=-1)");
+        return NULL;
+    }
+    uint32_t kind = (uint32_t)PyLong_AsUnsignedLong(args[0]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *buffers = nargs > 2 && args[2] != Py_None ? args[2] : NULL;
+    if (buffers && !PyList_Check(buffers)) {
+        PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");
+        return NULL;
+    }
+    uint64_t writable = 0, deadline = UINT64_MAX, waited = 0, payload = 0;
+    if (nargs > 3) {
+        writable = PyLong_AsUnsignedLongLong(args[3]);
+        if (PyErr_Occurred()) return NULL;
+    }
+    if (nargs > 4 && deadline_from(args[4], &deadline)) return NULL;
+    char *data;
+    Py_ssize_t data_bytes;
+    Py_buffer view = {0};
+    bool viewed = false;
+    if (PyBytes_Check(args[1])) {
+        if (PyBytes_AsStringAndSize(args[1], &data, &data_bytes)) return NULL;
+    } else {
+        if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE)) return NULL;
+        viewed = true;
+        data = view.buf;
+        data_bytes = view.len;
+    }
+    int failed = -1;
+    if (end_enter(e)) goto out;
+    uint64_t start = 0;
+    if (m->looping) mark(m, e->op, e->seq);
+    else if (m->recording) start = now_ns();
+    if (m->looping && poisoned(m)) raise_poison(m);
+    else if (!wait_for_room(e, deadline, &waited) &&
+             !fill_slot(e, kind, data, (uint64_t)data_bytes, buffers, writable, &payload)) {
+        publish(e);
+        failed = 0;
+        if (m->looping) {
+            m->open_waited_ns += waited;
+            m->open_bytes += payload;
+        } else if (m->recording) {
+            uint64_t end = now_ns();
+            write_event(m, e->op, e->seq - 1, start, end, waited, payload);
+            now_doing(m, e->op, e->seq - 1, end);
+        }
+    }
+    e->busy = false;
+out:
+    if (viewed) PyBuffer_Release(&view);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- reading */
+
+typedef struct {
+    uint32_t kind;
+    uint64_t execution, payload;
+    PyObject *data;    /* bytes, or a lease over a large body */
+    PyObject *buffers; /* list or NULL */
+} Message;
+
+static PyObject *raise_corrupt(End *e, const char *what) {
+    return PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->ring->index,
+                        (unsigned long long)e->seq, what);
+}
+
+static void message_clear(Message *msg) {
+    Py_CLEAR(msg->data);
+    Py_CLEAR(msg->buffers);
+}
+
+/* Above half the cap, results are copied to the heap instead of holding blocks. */
+static bool memory_is_short(const Member *m, const Arena *a) {
+    return atomic_load_explicit(&m->board->used_bytes, memory_order_relaxed) > m->board->cap_bytes / 2 ||
+           atomic_load_explicit(&a->header->nblocks, memory_order_relaxed) > MAX_BLOCKS / 2;
+}
+
+static PyObject *heap_copy(const uint8_t *from, uint64_t bytes, bool writable) {
+    PyObject *o = writable ? PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes)
+                           : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    if (o) copy((uint8_t *)(writable ? PyByteArray_AsString(o) : PyBytes_AsString(o)), from, bytes);
+    return o;
+}
+
+static Arena *arena_for(End *e, const Desc *d) {
+    Arena *a = d->arena < e->member->nmembers ? e->member->arenas[d->arena] : NULL;
+    if (!a || d->block >= atomic_load_explicit(&a->header->nblocks, memory_order_acquire)) return NULL;
+    uint64_t capacity = a->header->block[d->block].capacity;
+    return d->offset > capacity || d->bytes > capacity - d->offset ? NULL : a;
+}
+
+/* One buffer of the frame as an object with the buffer protocol. The claim of a block passes to the object, or is
+ * released here when the bytes are copied. */
+static PyObject *take_buffer(End *e, const Desc *d, const uint8_t *body, uint64_t body_bytes) {
+    bool writable = d->flags & DESC_WRITABLE;
+    if (d->block == NO_BLOCK) {
+        if (d->offset > body_bytes || d->bytes > body_bytes - d->offset)
+            return raise_corrupt(e, "a small buffer lies outside the frame");
+        return heap_copy(body + d->offset, d->bytes, writable);
+    }
+    Arena *a = arena_for(e, d);
+    if (!a) return raise_corrupt(e, "a buffer lies outside its block");
+    if ((writable && e->ring->nreaders > 1) || memory_is_short(e->member, a)) {
+        PyObject *o = heap_copy(a->readable + a->header->block[d->block].offset + d->offset, d->bytes, writable);
+        if (o) arena_release(a, d->block);
+        return o;
+    }
+    return lease_new(a, d->block, d->offset, d->bytes, writable);
+}
+
+/* Reads the current slot into a message; 0, or -1 with an exception and the frame still there. */
+static int parse_slot(End *e, Message *msg) {
+    Frame f = *(const Frame *)slot_of(e);
+    const uint8_t *body = slot_of(e) + sizeof(Frame);
+    *msg = (Message){f.kind, f.execution, f.payload_bytes, NULL, NULL};
+    if (f.magic != FRAME_MAGIC || f.kind < KIND_PICKLE || f.kind > KIND_END) {
+        raise_corrupt(e, "the header is damaged");
+        return -1;
+    }
+    if (f.execution != e->seq) {
+        PyErr_Format(e->member->state->corrupt, "ring %u: expected execution %llu and found %llu", e->ring->index,
+                     (unsigned long long)e->seq, (unsigned long long)f.execution);
+        return -1;
+    }
+    Desc where = {e->ring->writer, f.body_block, 0, 0, 0, f.body_bytes};
+    Arena *spilled = NULL;
+    if (f.body_block != NO_BLOCK) {
+        if (!(spilled = arena_for(e, &where))) {
+            raise_corrupt(e, "the body lies outside its block");
+            return -1;
+        }
+        body = spilled->readable + spilled->header->block[f.body_block].offset;
+    } else if (f.body_bytes > e->ring->slot_bytes - sizeof(Frame)) {
+        raise_corrupt(e, "the frame is longer than its slot");
+        return -1;
+    }
+    uint64_t table = (uint64_t)f.nbuffers * sizeof(Desc);
+    if (table > f.body_bytes || f.data_bytes > f.body_bytes - table) {
+        raise_corrupt(e, "the frame is truncated");
+        return -1;
+    }
+    if (f.nbuffers) {
+        if (!(msg->buffers = PyList_New(f.nbuffers))) return -1;
+        for (uint32_t i = 0; i < f.nbuffers; i++) {
+            Desc d;
+            memcpy(&d, body + i * sizeof d, sizeof d);
+            PyObject *o = take_buffer(e, &d, body, f.body_bytes);
+            if (!o || PyList_SetItem(msg->buffers, i, o)) {
+                message_clear(msg);
+                return -1;
+            }
+        }
+    }
+    if (spilled && f.kind != KIND_BYTES && f.data_bytes > INLINE_BUFFER) {
+        msg->data = lease_new(spilled, f.body_block, table, f.data_bytes, false); /* the claim passes to the lease */
+    } else {
+        msg->data = heap_copy(body + table, f.data_bytes, false);
+        if (msg->data && spilled) arena_release(spilled, f.body_block);
+    }
+    if (!msg->data) {
+        message_clear(msg);
+        return -1;
+    }
+    return 0;
+}
+
+/* Waits for the next frame and takes it off the ring. */
+static int receive(End *e, uint64_t deadline, Message *msg) {
+    Member *m = e->member;
+    Ring *r = e->ring;
+    uint64_t start = 0, waited = 0;
+    if (end_enter(e)) return -1;
+    int result = -1;
+    if (m->looping) mark(m, e->op, e->seq);
+    else if (m->recording) start = now_ns();
+    if (m->looping && poisoned(m)) {
+        raise_poison(m);
+        goto done;
+    }
+    if (atomic_load_explicit(&r->seq, memory_order_acquire) == e->seq) {
+        Watch w = {&r->seq, e->seq, &r->reader[e->reader].waiting, &r->cpu};
+        if (m->recording) atomic_store_explicit(&m->recorder->ring, r->index, memory_order_relaxed);
+        if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) goto done;
+    }
+    if (e->broken) {
+        raise_corrupt(e, "an earlier attempt to read it failed");
+        goto done;
+    }
+    if (parse_slot(e, msg)) {
+        e->broken = true;
+        goto done;
+    }
+    atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
+    if (atomic_load(&r->room_wanted)) ring_bell(m, r->writer);
+    if (m->looping) {
+        m->open_waited_ns += waited;
+        m->open_bytes += msg->payload;
+    } else if (m->recording) {
+        uint64_t end = now_ns();
+        write_event(m, e->op, e->seq - 1, start, end, waited, msg->payload);
+        now_doing(m, e->op, e->seq - 1, end);
+    }
+    result = 0;
+done:
+    e->busy = false;
+    return result;
+}
+
+/* Consumes the message. */
+static PyObject *decode(Message *msg, PyObject *loads, PyObject *failure, State *state) {
+    PyObject *value = NULL;
+    switch (msg->kind) {
+    case KIND_BYTES:
+        value = msg->data;
+        msg->data = NULL;
+        break;
+    case KIND_PICKLE:
+        if (!msg->buffers) value = PyObject_CallFunctionObjArgs(loads, msg->data, NULL);
+        else {
+            PyObject *args = PyTuple_New(1), *kwargs = PyDict_New();
+            if (args && kwargs && !PyDict_SetItem(kwargs, state->buffers_name, msg->buffers)) {
+                Py_INCREF(msg->data);
+                if (!PyTuple_SetItem(args, 0, msg->data)) value = PyObject_Call(loads, args, kwargs);
+            }
+            Py_XDECREF(args);
+            Py_XDECREF(kwargs);
+        }
+        break;
+    default: value = PyObject_CallFunctionObjArgs(failure, msg->data, NULL);
+    }
+    message_clear(msg);
+    return value;
+}
+
+/* read(timeout_ns=-1) -> value */
+static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    End *e = (End *)self;
+    uint64_t deadline = UINT64_MAX;
+    Message msg;
+    if (nargs && deadline_from(args[0], &deadline)) return NULL;
+    if (receive(e, deadline, &msg)) return NULL;
+    return decode(&msg, e->decode, e->failure, e->member->state);
+}
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    Message msg;
+    PyObject *decode, *failure;
+} FrameObject;
+
+static void frame_dealloc(PyObject *self) {
+    FrameObject *f = (FrameObject *)self;
+    message_clear(&f->msg);
+    Py_XDECREF(f->decode);
+    Py_XDECREF(f->failure);
+    free_object(self);
+}
+
+static PyObject *frame_decode(PyObject *self, PyObject *unused) {
+    (void)unused;
+    FrameObject *f = (FrameObject *)self;
+    if (!f->msg.data) {
+        PyErr_SetString(PyExc_RuntimeError, "this frame was decoded before");
+        return NULL;
+    }
+    return decode(&f->msg, f->decode, f->failure, f->state);
+}
+
+static PyObject *frame_get(PyObject *self, void *which) {
+    FrameObject *f = (FrameObject *)self;
+    return which ? PyBool_FromLong(f->msg.kind == KIND_FAILURE) : PyLong_FromUnsignedLongLong(f->msg.payload);
+}
+
+static PyMethodDef frame_methods[] = {
+    {"decode", frame_decode, METH_NOARGS, "The value of the frame, once."}, {NULL, NULL, 0, NULL}};
+static PyGetSetDef frame_getset[] = {{"is_failure", frame_get, NULL, NULL, (void *)1},
+                                     {"size_bytes", frame_get, NULL, NULL, NULL},
+                                     {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot frame_slots[] = {{Py_tp_dealloc, frame_dealloc},
+                                    {Py_tp_methods, frame_methods},
+                                    {Py_tp_getset, frame_getset},
+                                    {0, NULL}};
+static PyType_Spec frame_spec = {"rcg._native.Frame", sizeof(FrameObject), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
+
+/* take(timeout_ns=-1) -> Frame, not decoded */
+static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    End *e = (End *)self;
+    uint64_t deadline = UINT64_MAX;
+    if (nargs && deadline_from(args[0], &deadline)) return NULL;
+    FrameObject *f = allocate_object(e->member->state->frame_type);
+    if (!f) return NULL;
+    f->state = e->member->state;
+    Message msg;
+    if (receive(e, deadline, &msg)) {
+        Py_DECREF((PyObject *)f);
+        return NULL;
+    }
+    f->msg = msg;
+    Py_INCREF(e->decode);
+    f->decode = e->decode;
+    Py_INCREF(e->failure);
+    f->failure = e->failure;
+    return (PyObject *)f;
+}
+
+static PyObject *reader_pending(PyObject *self, PyObject *unused) {
+    (void)unused;
+    End *e = (End *)self;
+    return PyLong_FromUnsignedLongLong(atomic_load(&e->ring->seq) - e->seq);
+}
+
+static PyMethodDef reader_methods[] = {
+    {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL,
+     "read(timeout_ns=-1): wait for the next frame and return its value."},
+    {"take", (PyCFunction)(void (*)(void))reader_take, METH_FASTCALL,
+     "take(timeout_ns=-1): wait for the next frame and return it undecoded."},
+    {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting."},
+    {NULL, NULL, 0, NULL}};
+static PyMethodDef writer_methods[] = {
+    {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
+     "write(kind, data, buffers=None, writable=0, timeout_ns=-1): publish the next frame."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef end_getset[] = {{"seq", end_get_seq, NULL, "Index of the next frame.", NULL},
+                                   {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot reader_slots[] = {{Py_tp_dealloc, end_dealloc},
+                                     {Py_tp_methods, reader_methods},
+                                     {Py_tp_getset, end_getset},
+                                     {0, NULL}};
+static PyType_Slot writer_slots[] = {{Py_tp_dealloc, end_dealloc},
+                                     {Py_tp_methods, writer_methods},
+                                     {Py_tp_getset, end_getset},
+                                     {0, NULL}};
+static PyType_Spec reader_spec = {"rcg._native.Reader", sizeof(End), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, reader_slots};
+static PyType_Spec writer_spec = {"rcg._native.Writer", sizeof(End), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, writer_slots};
+
+/* ============================================================ Member as a Python object */
+
+static void member_dealloc(PyObject *self) {
+    Member *m = (Member *)self;
+    for (uint32_t i = 0; i < MAX_MEMBERS; i++) Py_XDECREF((PyObject *)m->arenas[i]);
+    if (m->board) munmap(m->board, m->board->size_bytes);
+    free_object(self);
+}
+
+static int policy_of(const char *name) {
+    static const char *const names[] = {"auto", "futex", "yield", "spin"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, names[i])) return i;
+    PyErr_Format(PyExc_ValueError, "unknown wait policy '%s': use auto, futex, yield or spin", name);
+    return -1;
+}
+
+/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False); the descriptors stay the caller's */
+static int member_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+    Member *m = (Member *)self;
+    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", NULL};
+    int fd, record = 1, looping = 0;
+    unsigned index;
+    PyObject *fds;
+    const char *wait = "auto";
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|spp", names, &fd, &fds, &index, &wait, &record, &looping))
+        return -1;
+    if (m->board) {
+        PyErr_SetString(PyExc_RuntimeError, "a Member is initialised once");
+        return -1;
+    }
+    if (!(m->state = state_of(Py_TYPE(self)))) return -1;
+    if ((m->policy = policy_of(wait)) < 0) return -1;
+    struct stat st;
+    if (fstat(fd, &st)) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    BoardHeader head;
+    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != BOARD_MAGIC ||
+        head.abi != ABI_VERSION || head.size_bytes != (uint64_t)st.st_size || index >= head.nmembers) {
+        PyErr_SetString(m->state->corrupt, "the descriptor is not a board of this version of rcg");
+        return -1;
+    }
+    void *p = mmap(NULL, head.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    m->board = p;
+    m->bells = bells_of(m->board);
+    m->recorder = recorder_of(m->board, index);
+    m->index = index;
+    m->nmembers = head.nmembers;
+    m->generation = atomic_load(&fork_generation);
+    m->recording = record;
+    m->looping = looping;
+    m->recorder->pid = (uint32_t)getpid();
+    cpu_set_t cpus;
+    m->crowded = !sched_getaffinity(0, sizeof cpus, &cpus) && (int)m->nmembers > CPU_COUNT(&cpus);
+    if (!PyList_Check(fds) || PyList_Size(fds) != (Py_ssize_t)m->nmembers) {
+        PyErr_SetString(PyExc_ValueError, "arena_fds must be a list with one descriptor (or -1) per member");
+        return -1;
+    }
+    for (uint32_t i = 0; i < m->nmembers; i++) {
+        long arena_fd = PyLong_AsLong(PyList_GetItem(fds, i));
+        if (arena_fd == -1 && PyErr_Occurred()) return -1;
+        if (arena_fd >= 0 && !(m->arenas[i] = arena_open(m->state, (int)arena_fd, i, index))) return -1;
+    }
+    if (!m->arenas[index]) {
+        PyErr_SetString(PyExc_ValueError, "a member needs its own arena");
+        return -1;
+    }
+    return 0;
+}
+
+static Ring *ring_at(Member *m, unsigned index) {
+    if (index < m->board->nrings) return (Ring *)((uint8_t *)m->board + ring_offsets(m->board)[index]);
+    PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", m->board->nrings, index);
+    return NULL;
+}
+
+static End *end_new(Member *m, PyTypeObject *type, Ring *ring, unsigned op) {
+    End *e = allocate_object(type);
+    if (!e) return NULL;
+    Py_INCREF((PyObject *)m);
+    e->member = m;
+    e->ring = ring;
+    e->slots = (uint8_t *)&ring->reader[ring->nreaders];
+    e->op = op;
+    e->learned.budget = BUDGET_PROBE;
+    e->learned.together_limit = m->index == 0 ? 24 : 8; /* the two sides must not step aside together */
+    return e;
+}
+
+static PyObject *member_reader(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index, op;
+    PyObject *loads, *failure;
+    if (!PyArg_ParseTuple(args, "IIOO", &index, &op, &loads, &failure) || check_usable(m)) return NULL;
+    Ring *ring = ring_at(m, index);
+    if (!ring) return NULL;
+    for (uint32_t i = 0; i < ring->nreaders; i++)
+        if (ring->reader[i].member == m->index) {
+            End *e = end_new(m, m->state->reader_type, ring, op);
+            if (!e) return NULL;
+            e->reader = i;
+            e->seq = atomic_load(&ring->reader[i].seq);
+            Py_INCREF(loads);
+            e->decode = loads;
+            Py_INCREF(failure);
+            e->failure = failure;
+            return (PyObject *)e;
+        }
+    return PyErr_Format(PyExc_ValueError, "member %u does not read ring %u", m->index, index);
+}
+
+static PyObject *member_writer(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index, op;
+    if (!PyArg_ParseTuple(args, "II", &index, &op) || check_usable(m)) return NULL;
+    Ring *ring = ring_at(m, index);
+    if (!ring) return NULL;
+    if (ring->writer != m->index)
+        return PyErr_Format(PyExc_ValueError, "member %u does not write ring %u", m->index, index);
+    End *e = end_new(m, m->state->writer_type, ring, op);
+    if (e) e->seq = atomic_load(&ring->seq);
+    return (PyObject *)e;
+}
+
+/* mark(op, execution): close the open op and open this one; for looping members */
+static PyObject *member_mark(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "mark(op, execution)");
+        return NULL;
+    }
+    uint32_t op = (uint32_t)PyLong_AsUnsignedLong(args[0]);
+    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    mark((Member *)self, op, execution);
+    Py_RETURN_NONE;
+}
+
+/* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or somebody interrupts */
+static PyObject *member_wait_any(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    PyObject *readers, *timeout = NULL, *interrupts = NULL;
+    if (!PyArg_ParseTuple(args, "O!|OO", &PyList_Type, &readers, &timeout, &interrupts) || check_usable(m)) return NULL;
+    uint64_t deadline, waited, seen = 0;
+    if (deadline_from(timeout, &deadline)) return NULL;
+    bool listens = interrupts && interrupts != Py_None;
+    if (listens && (seen = PyLong_AsUnsignedLongLong(interrupts)) == UINT64_MAX && PyErr_Occurred()) return NULL;
+    Py_ssize_t n = PyList_Size(readers);
+    if (n + listens < 1) {
+        PyErr_SetString(PyExc_ValueError, "wait_any needs something to wait for");
+        return NULL;
+    }
+    Watch *w = PyMem_Calloc((size_t)n + listens, sizeof *w);
+    if (!w) return PyErr_NoMemory();
+    Learned nothing = {0}, *learned = &nothing;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *o = PyList_GetItem(readers, i);
+        if (!PyObject_TypeCheck(o, m->state->reader_type) || ((End *)o)->member != m) {
+            PyMem_Free(w);
+            PyErr_SetString(PyExc_TypeError, "wait_any takes readers of this member");
+            return NULL;
+        }
+        End *e = (End *)o;
+        learned = &e->learned;
+        w[i] = (Watch){&e->ring->seq, e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
+    }
+    if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
+    int failed = wait_for(m, w, (uint32_t)(n + listens), learned, deadline, &waited);
+    PyMem_Free(w);
+    if (failed) return NULL;
+    return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
+}
+
+/* interrupt(): end this process's own wait_any calls that listen; any thread */
+static PyObject *member_interrupt(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Member *m = (Member *)self;
+    if (check_usable(m)) return NULL;
+    atomic_fetch_add(&m->interrupts, 1);
+    if (atomic_load(&m->interruptible)) ring_bell(m, m->index);
+    Py_RETURN_NONE;
+}
+
+/* poison(code, culprit=-1): end every wait of every member; the first one stands */
+static PyObject *member_poison(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned code;
+    int culprit = -1;
+    if (!PyArg_ParseTuple(args, "I|i", &code, &culprit) || check_usable(m)) return NULL;
+    uint32_t none = 0;
+    if (!atomic_load(&m->board->poison) && culprit >= 0) atomic_store(&m->board->culprit, (uint32_t)culprit);
+    bool first = atomic_compare_exchange_strong(&m->board->poison, &none, code);
+    if (!first && code == POISON_CLOSED) atomic_store(&m->board->poison, code); /* closing also ends a broken graph */
+    for (uint32_t i = 0; i < m->nmembers; i++) ring_bell(m, i);
+    return PyBool_FromLong(first);
+}
+
+static PyObject *member_get_poison(PyObject *self, void *closure) {
+    (void)closure;
+    Member *m = (Member *)self;
+    uint32_t culprit = atomic_load(&m->board->culprit);
+    return Py_BuildValue("(Ii)", atomic_load(&m->board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
+}
+
+/* now(member) -> (pid, op, execution, since_ns, state, ring, events so far) */
+static PyObject *member_now(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    Recorder *r = recorder_of(m->board, index);
+    return Py_BuildValue("(IIKKIIK)", r->pid, atomic_load(&r->op), (unsigned long long)atomic_load(&r->execution),
+                         (unsigned long long)atomic_load(&r->since_ns), atomic_load(&r->state),
+                         atomic_load(&r->ring), (unsigned long long)atomic_load(&r->head));
+}
+
+/* events(member, start) -> (next, lost, [(op, execution, start_ns, end_ns, waited_ns, bytes), ...]) */
+static PyObject *member_events(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index;
+    unsigned long long start;
+    if (!PyArg_ParseTuple(args, "IK", &index, &start)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    Recorder *r = recorder_of(m->board, index);
+    uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire), lost = 0, n = start;
+    if (head > r->nevents && n < head - r->nevents) {
+        lost = head - r->nevents - n;
+        n = head - r->nevents;
+    }
+    PyObject *list = PyList_New(0);
+    for (; list && n < head; n++) {
+        Event *e = (Event *)(r + 1) + n % r->nevents;
+        uint64_t seq = atomic_load_explicit(&e->seq, memory_order_acquire);
+        Event c = {.start_ns = e->start_ns, .end_ns = e->end_ns, .waited_ns = e->waited_ns,
+                   .execution = e->execution, .bytes = e->bytes, .op = e->op};
+        atomic_thread_fence(memory_order_acquire);
+        if (seq != n + 1 || atomic_load_explicit(&e->seq, memory_order_relaxed) != seq) {
+            lost++; /* overwritten, or being written, while we looked */
+            continue;
+        }
+        PyObject *t = Py_BuildValue("(IKKKKK)", c.op, (unsigned long long)c.execution, (unsigned long long)c.start_ns,
+                                    (unsigned long long)c.end_ns, (unsigned long long)c.waited_ns,
+                                    (unsigned long long)c.bytes);
+        if (!t || PyList_Append(list, t)) Py_CLEAR(list);
+        Py_XDECREF(t);
+    }
+    if (!list) return NULL;
+    return Py_BuildValue("(KKN)", (unsigned long long)n, (unsigned long long)lost, list);
+}
+
+/* ring(index) -> (published, [consumed by reader ...]) */
+static PyObject *member_ring(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    Ring *r = ring_at(m, index);
+    if (!r) return NULL;
+    PyObject *list = PyList_New(r->nreaders);
+    for (uint32_t i = 0; list && i < r->nreaders; i++) {
+        PyObject *o = PyLong_FromUnsignedLongLong(atomic_load(&r->reader[i].seq));
+        if (!o || PyList_SetItem(list, i, o)) Py_CLEAR(list);
+    }
+    return list ? Py_BuildValue("(KN)", (unsigned long long)atomic_load(&r->seq), list) : NULL;
+}
+
+/* trim(keep_bytes=0) -> bytes given back to the system; for the thread that writes */
+static PyObject *member_trim(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned long long keep = 0;
+    if (!PyArg_ParseTuple(args, "|K", &keep) || check_usable(m)) return NULL;
+    return PyLong_FromUnsignedLongLong(arena_trim(m->arenas[m->index], m->board, keep));
+}
+
+/* warm(bytes, count): commit and touch blocks of this size before they are needed */
+static PyObject *member_warm(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    Arena *a = m->arenas[m->index];
+    unsigned long long bytes;
+    unsigned count;
+    if (!PyArg_ParseTuple(args, "KI", &bytes, &count) || check_usable(m)) return NULL;
+    int64_t ids[16];
+    uint32_t n = 0;
+    for (; n < count && n < 16; n++) {
+        if ((ids[n] = arena_take(a, m->board, bytes, claim_unit(a, m->index))) < 0) break;
+        memset(a->writable + a->header->block[ids[n]].offset, 0, bytes);
+    }
+    for (uint32_t i = 0; i < n; i++) arena_release(a, (uint32_t)ids[i]);
+    return PyLong_FromUnsignedLong(n);
+}
+
+/* forget(member) -> blocks whose claims were cleared, because the member is dead */
+static PyObject *member_forget(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned dead;
+    if (!PyArg_ParseTuple(args, "I", &dead) || check_usable(m)) return NULL;
+    if (dead >= m->nmembers || dead == m->index) return PyErr_Format(PyExc_ValueError, "member %u cannot be forgotten", dead);
+    Arena *a = m->arenas[m->index];
+    uint64_t mask = claim_mask(a, dead), cleared = 0;
+    uint32_t n = atomic_load(&a->header->nblocks);
+    for (uint32_t id = 0; id < n; id++) {
+        uint64_t before = atomic_fetch_and(&a->header->block[id].claims, ~mask);
+        if (!(before & mask)) continue;
+        cleared++;
+        if (!(before & ~mask)) atomic_fetch_add(&a->header->frees, 1);
+    }
+    return PyLong_FromUnsignedLongLong(cleared);
+}
+
+static PyObject *member_statistics(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Member *m = (Member *)self;
+    Arena *a = m->arenas[m->index];
+    uint32_t n = atomic_load(&a->header->nblocks), busy = 0;
+    uint64_t held = 0;
+    for (uint32_t id = 0; id < n; id++)
+        if (!block_is_free(a, id)) busy++, held += a->header->block[id].capacity;
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsIsI}", "used_bytes",
+                         (unsigned long long)atomic_load(&m->board->used_bytes), "cap_bytes",
+                         (unsigned long long)m->board->cap_bytes, "committed_bytes", (unsigned long long)a->committed,
+                         "claimed_bytes", (unsigned long long)held, "copies", (unsigned long long)a->copies, "forwards",
+                         (unsigned long long)a->forwards, "spins", (unsigned long long)atomic_load(&m->spins), "sleeps",
+                         (unsigned long long)atomic_load(&m->sleeps), "wakes", (unsigned long long)atomic_load(&m->wakes), "blocks", n,
+                         "blocks_claimed", busy);
+}
+
+static PyMethodDef member_methods[] = {
+    {"reader", member_reader, METH_VARARGS, "reader(ring, op, decode, failure): this member's reading end."},
+    {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
+    {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
+     "mark(op, execution): one timestamp closes the open op and opens this one."},
+    {"wait_any", member_wait_any, METH_VARARGS, "wait_any(readers, timeout_ns=-1): wait until one has a frame."},
+    {"interrupt", member_interrupt, METH_NOARGS, "End this process's own waits that listen for it."},
+    {"poison", member_poison, METH_VARARGS, "poison(code, culprit=-1): wake every waiter; True if first."},
+    {"now", member_now, METH_VARARGS, "now(member) -> (pid, op, execution, since_ns, state, ring, events)."},
+    {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, events)."},
+    {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
+    {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
+    {"warm", member_warm, METH_VARARGS, "warm(bytes, count): commit and touch blocks ahead of their use."},
+    {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
+    {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef member_getset[] = {{"poisoned", member_get_poison, NULL, "(code, culprit or -1)", NULL},
+                                      {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot member_slots[] = {{Py_tp_doc, "One process of one graph: its bell, its arena, its ends of rings."},
+                                     {Py_tp_init, member_init},
+                                     {Py_tp_new, PyType_GenericNew},
+                                     {Py_tp_dealloc, member_dealloc},
+                                     {Py_tp_methods, member_methods},
+                                     {Py_tp_getset, member_getset},
+                                     {0, NULL}};
+static PyType_Spec member_spec = {"rcg._native.Member", sizeof(Member), 0, Py_TPFLAGS_DEFAULT, member_slots};
+
+/* ============================================================ module functions */
+
+/* format_board(fd, members, rings, events, cap_bytes) -> size; rings = [(writer, (reader, ...), slots, slot_bytes)] */
+static PyObject *format_board(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd;
+    unsigned nmembers, nevents;
+    unsigned long long cap;
+    PyObject *rings;
+    if (!PyArg_ParseTuple(args, "iIOIK", &fd, &nmembers, &rings, &nevents, &cap)) return NULL;
+    if (!nmembers || nmembers > MAX_MEMBERS || !nevents || !PyList_Check(rings)) {
+        PyErr_Format(PyExc_ValueError, "a board has 1 to %d members and at least one event", MAX_MEMBERS);
+        return NULL;
+    }
+    Py_ssize_t nrings = PyList_Size(rings);
+    uint64_t recorders = align_up(sizeof(BoardHeader) + (uint64_t)nrings * sizeof(uint64_t), LINE) + nmembers * sizeof(Bell);
+    uint64_t stride = sizeof(Recorder) + (uint64_t)nevents * sizeof(Event);
+    uint64_t size = align_up(recorders + nmembers * stride, PAGE);
+    BoardHeader *board = NULL;
+    /* twice over the rings: first their sizes, then their contents */
+    for (int pass = 0; pass < 2; pass++) {
+        uint64_t at = align_up(recorders + nmembers * stride, PAGE);
+        for (Py_ssize_t i = 0; i < nrings; i++) {
+            unsigned writer, nslots, slot_bytes;
+            PyObject *readers;
+            PyObject *item = PyList_GetItem(rings, i);
+            if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "IO!II", &writer, &PyTuple_Type, &readers, &nslots, &slot_bytes))
+                goto refused;
+            Py_ssize_t nreaders = PyTuple_Size(readers);
+            if (writer >= nmembers || nreaders < 1 || nreaders > MAX_MEMBERS || !nslots || (nslots & (nslots - 1)) ||
+                slot_bytes < 2 * sizeof(Frame) || slot_bytes % LINE) {
+                PyErr_Format(PyExc_ValueError,
+                             "ring %zd: needs a member as writer, 1 to %d readers, a power of two of slots and slots of "
+                             "a multiple of %u bytes",
+                             i, MAX_MEMBERS, LINE);
+                goto refused;
+            }
+            if (pass) {
+                Ring *r = (Ring *)((uint8_t *)board + at);
+                ring_offsets(board)[i] = at;
+                r->index = (uint32_t)i;
+                r->nslots = nslots;
+                r->slot_bytes = slot_bytes;
+                r->nreaders = (uint32_t)nreaders;
+                r->writer = writer;
+                for (Py_ssize_t j = 0; j < nreaders; j++) {
+                    unsigned long member = PyLong_AsUnsignedLong(PyTuple_GetItem(readers, j));
+                    if (PyErr_Occurred()) goto refused;
+                    if (member >= nmembers) {
+                        PyErr_Format(PyExc_ValueError, "ring %zd: no member %lu", i, member);
+                        goto refused;
+                    }
+                    r->reader[j].member = (uint32_t)member;
+                }
+            }
+            at += align_up(sizeof(Ring) + (uint64_t)nreaders * sizeof(ReaderLine) + (uint64_t)nslots * slot_bytes, PAGE);
+        }
+        if (pass) break;
+        size = at;
+        int r;
+        do r = fallocate(fd, 0, 0, (off_t)size);
+        while (r && errno == EINTR);
+        void *p = r ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
+        board = p;
+        board->abi = ABI_VERSION;
+        board->nmembers = nmembers;
+        board->nrings = (uint32_t)nrings;
+        board->size_bytes = size;
+        board->recorder_offset = recorders;
+        board->recorder_stride = stride;
+        board->nevents = nevents;
+        board->cap_bytes = cap;
+        board->claim_bits = nmembers <= 8 ? 8 : nmembers <= 16 ? 4 : nmembers <= 32 ? 2 : 1;
+        atomic_store(&board->culprit, NO_MEMBER);
+        for (uint32_t i = 0; i < nmembers; i++) recorder_of(board, i)->nevents = nevents;
+    }
+    board->magic = BOARD_MAGIC;
+    munmap(board, size);
+    return PyLong_FromUnsignedLongLong(size);
+refused:
+    if (board) munmap(board, size);
+    return NULL;
+}
+
+/* format_arena(fd, owner, members, reserve_bytes) */
+static PyObject *format_arena(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd;
+    unsigned owner, nmembers;
+    unsigned long long reserve;
+    if (!PyArg_ParseTuple(args, "iIIK", &fd, &owner, &nmembers, &reserve)) return NULL;
+    if (!nmembers || nmembers > MAX_MEMBERS || owner >= nmembers || reserve < MIN_BLOCK || reserve % PAGE) {
+        PyErr_SetString(PyExc_ValueError, "an arena needs an owner among 1 to 64 members and whole pages to reserve");
+        return NULL;
+    }
+    int r;
+    do r = fallocate(fd, 0, 0, PAGE);
+    while (r && errno == EINTR);
+    void *p = r ? MAP_FAILED : mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
+    ArenaHeader *h = p;
+    h->magic = ARENA_MAGIC;
+    h->owner = owner;
+    h->claim_bits = nmembers <= 8 ? 8 : nmembers <= 16 ? 4 : nmembers <= 32 ? 2 : 1;
+    h->reserve_bytes = reserve;
+    munmap(p, PAGE);
+    Py_RETURN_NONE;
+}
+
+/* memcpy(destination, source): the limit for moving bytes, without the GIL */
+static PyObject *native_memcpy(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer to, from;
+    if (!PyArg_ParseTuple(args, "w*y*", &to, &from)) return NULL;
+    size_t n = (size_t)(from.len < to.len ? from.len : to.len);
+    Py_BEGIN_ALLOW_THREADS
+    memcpy(to.buf, from.buf, n);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&to);
+    PyBuffer_Release(&from);
+    return PyLong_FromSize_t(n);
+}
+
+/* ping_pong(fd, role, rounds): the limit for waking a process. Two processes call it with roles 0 and 1 on the same
+ * descriptor of at least 4096 bytes; role 0 gets the round-trip times in ns as bytes of native uint64. Pure futex. */
+static PyObject *native_ping_pong(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd, role;
+    unsigned rounds;
+    if (!PyArg_ParseTuple(args, "iiI", &fd, &role, &rounds)) return NULL;
+    atomic_u32 *words = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (words == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
+    PyObject *times = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(rounds * sizeof(uint64_t)));
+    if (times) {
+        uint64_t *out = (uint64_t *)PyBytes_AsString(times);
+        atomic_u32 *mine = &words[role ? 16 : 0], *theirs = &words[role ? 0 : 16];
+        bool gone = false;
+        Py_BEGIN_ALLOW_THREADS
+        struct timespec patience = {30, 0};
+        for (uint32_t i = 1; i <= rounds && !gone; i++) {
+            uint64_t start = now_ns();
+            if (!role) {
+                atomic_store(theirs, i);
+                futex(theirs, FUTEX_WAKE, 1, NULL);
+            }
+            for (uint32_t seen; (seen = atomic_load(mine)) != i && !gone;)
+                gone = futex(mine, FUTEX_WAIT, seen, &patience) && errno == ETIMEDOUT;
+            if (role) {
+                atomic_store(theirs, i);
+                futex(theirs, FUTEX_WAKE, 1, NULL);
+            }
+            out[i - 1] = now_ns() - start;
+        }
+        Py_END_ALLOW_THREADS
+        if (gone) {
+            Py_CLEAR(times);
+            PyErr_SetString(PyExc_TimeoutError, "the other side of the ping-pong went away");
+        }
+    }
+    munmap((void *)words, PAGE);
+    return times;
+}
+
+static PyMethodDef module_methods[] = {
+    {"format_board", format_board, METH_VARARGS, "format_board(fd, members, rings, events, cap_bytes) -> size"},
+    {"format_arena", format_arena, METH_VARARGS, "format_arena(fd, owner, members, reserve_bytes)"},
+    {"memcpy", native_memcpy, METH_VARARGS, "memcpy(destination, source) -> bytes copied"},
+    {"ping_pong", native_ping_pong, METH_VARARGS, "ping_pong(fd, role, rounds) -> round-trip times in ns, as bytes"},
+    {NULL, NULL, 0, NULL}};
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type ? PyModule_AddType(module, *type) : -1;
+}
+
+static int add_error(PyObject *module, const char *name, const char *doc, PyObject **error) {
+    char full[64];
+    PyOS_snprintf(full, sizeof full, "rcg._native.%s", name);
+    *error = PyErr_NewExceptionWithDoc(full, doc, NULL, NULL);
+    return *error ? PyModule_AddObjectRef(module, name, *error) : -1;
+}
+
+static int module_exec(PyObject *module) {
+    static bool watching_forks; /* of the process, not of the interpreter */
+    State *s = PyModule_GetState(module);
+    if (!watching_forks) {
+        if (pthread_atfork(NULL, NULL, after_fork_in_child)) {
+            PyErr_SetString(PyExc_RuntimeError, "pthread_atfork failed");
+            return -1;
+        }
+        watching_forks = true;
+    }
+    if (!(s->buffers_name = PyUnicode_InternFromString("buffers"))) return -1;
+    if (add_type(module, &arena_spec, &s->arena_type) || add_type(module, &lease_spec, &s->lease_type) ||
+        add_type(module, &frame_spec, &s->frame_type) || add_type(module, &reader_spec, &s->reader_type) ||
+        add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type))
+        return -1;
+    if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->poisoned) ||
+        add_error(module, "TimedOut", "The deadline passed.", &s->timed_out) ||
+        add_error(module, "NoMemory", "NoMemory(wanted, used, cap, errno)", &s->no_memory) ||
+        add_error(module, "Corrupt", "A frame or a segment is damaged.", &s->corrupt))
+        return -1;
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {{"ABI_VERSION", ABI_VERSION},     {"KIND_PICKLE", KIND_PICKLE},     {"KIND_BYTES", KIND_BYTES},
+                     {"KIND_FAILURE", KIND_FAILURE},   {"KIND_END", KIND_END},           {"POISON_CLOSED", POISON_CLOSED},
+                     {"POISON_BROKEN", POISON_BROKEN}, {"MAX_MEMBERS", MAX_MEMBERS},     {"INLINE_BUFFER", INLINE_BUFFER},
+                     {"FRAME_BYTES", sizeof(Frame)},   {"NOW_IDLE", NOW_IDLE},           {"NOW_RUNNING", NOW_RUNNING},
+                     {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK}};
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value)) return -1;
+    return 0;
+}
+
+static void module_free(void *module) {
+    State *s = PyModule_GetState(module);
+    if (!s) return;
+    Py_CLEAR(s->arena_type);
+    Py_CLEAR(s->lease_type);
+    Py_CLEAR(s->frame_type);
+    Py_CLEAR(s->reader_type);
+    Py_CLEAR(s->writer_type);
+    Py_CLEAR(s->member_type);
+    Py_CLEAR(s->poisoned);
+    Py_CLEAR(s->timed_out);
+    Py_CLEAR(s->no_memory);
+    Py_CLEAR(s->corrupt);
+    Py_CLEAR(s->buffers_name);
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+static struct PyModuleDef module_def = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "rcg._native",
+                                        .m_doc = "Rings, blocks, bells and the flight recorder in shared memory.",
+                                        .m_size = sizeof(State),
+                                        .m_methods = module_methods,
+                                        .m_slots = module_slots,
+                                        .m_free = module_free};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module_def); }

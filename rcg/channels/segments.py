@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory without names: the board and the arenas of one graph on one node.
+
+Segments are files that no directory lists (``O_TMPFILE`` in /dev/shm, or ``memfd`` where that is
+small), so nothing is left behind whoever dies, whenever. The driver makes them and hands their
+descriptors to the members; see ``_native.c`` for what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rcg import _native
+from rcg.errors import OutOfSharedMemory
+from rcg.plan import DRIVER, ChannelSpec, Plan
+
+__all__ = ["MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
+
+MEMBER_LIMIT: Final[int] = _native.MAX_MEMBERS
+SHM: Final = "/dev/shm"
+# Below this, /dev/shm is the 64 MB that container runtimes give; memfd has no such limit.
+SMALLEST_USEFUL_SHM: Final = 1 << 30
+EVENTS_PER_MEMBER: Final = 4096
+# A ring takes 256 KiB: 16 slots of 16 KiB, or more and smaller ones. What does not fit its slot
+# goes to a block, which costs some 100 ns more.
+RING_BYTES: Final = 256 * 1024
+SMALLEST_SLOT: Final = 1024
+MOST_SLOTS: Final = 4096
+_PAGE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which number each process and each channel of a plan has in shared memory."""
+
+    members: dict[str, int]
+    rings: dict[str, int]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Layout:
+        """Return the layout of a plan: the same plan gives the same numbers in every process."""
+        processes = [program.process for program in plan.programs]
+        ordered = [DRIVER, *(p for p in processes if p != DRIVER)]
+        return cls(
+            {process: i for i, process in enumerate(ordered)},
+            {channel.id: i for i, channel in enumerate(plan.channels)},
+        )
+
+    def process(self, member: int) -> str:
+        """Return the process with this number."""
+        return next(name for name, number in self.members.items() if number == member)
+
+
+def slots_for(frames: int) -> int:
+    """Return how many slots a ring gets that must hold this many frames: a power of two."""
+    return min(MOST_SLOTS, max(2, 1 << (frames - 1).bit_length()))
+
+
+def _slot_bytes(slots: int) -> int:
+    return max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
+
+
+def default_memory_cap() -> int:
+    """Return how many bytes of shared memory a graph may use: half of what is to be had.
+
+    To be had is the least of the space in /dev/shm (unless it is so small that memfd is used), the
+    memory that the control group still allows, and the memory that is free on the machine.
+    """
+    limits = [_available_memory()]
+    if not _prefers_memfd():
+        limits.append(_free_bytes(SHM))
+    limits.extend(_cgroup_room())
+    return max(64 << 20, min(limits) // 2)
+
+
+def _free_bytes(path: str) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def _prefers_memfd() -> bool:
+    try:
+        found = os.statvfs(SHM)
+    except OSError:
+        return True
+    return found.f_blocks * found.f_frsize < SMALLEST_USEFUL_SHM
+
+
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE // 2
+
+
+def _cgroup_room() -> list[int]:
+    """Return what the memory control group (version 2, then 1) leaves; nothing where there is none.
+
+    The files are those of the group that a container sees as its root.
+    """
+    for limit, usage in (("memory.max", "memory.current"),
+                         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        root = Path("/sys/fs/cgroup")
+        try:
+            allowed = (root / limit).read_text().strip()
+            used = int((root / usage).read_text())
+        except (OSError, ValueError):
+            continue
+        if allowed != "max" and int(allowed) < 1 << 60:
+            return [max(0, int(allowed) - used)]
+    return []
+
+
+def _open_unnamed() -> int:
+    """Return the descriptor of an empty file in memory that has no name, closed on exec."""
+    if not _prefers_memfd():
+        try:
+            return os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:
+            pass  # a file system without O_TMPFILE
+    return os.memfd_create("rcg", os.MFD_CLOEXEC)
+
+
+class Segments:
+    """The board and the arenas of one graph, as descriptors. Made and owned by the driver.
+
+    Args:
+        plan: Decides how many rings there are, of what size and between whom.
+        cap_bytes: Most memory that the blocks of all arenas may take together.
+
+    Raises:
+        OutOfSharedMemory: There is no room for the rings themselves.
+    """
+
+    def __init__(self, plan: Plan, *, cap_bytes: int) -> None:
+        self.layout = Layout.of(plan)
+        self.cap_bytes = cap_bytes
+        self.board = -1
+        self.arenas: list[int] = []
+        count = len(self.layout.members)
+        # Addresses are reserved, not memory: with room to spare, because blocks keep theirs.
+        reserve = max(4 * cap_bytes, 1 << 30) // _PAGE * _PAGE
+        try:
+            self.board = _open_unnamed()
+            self.size_bytes: int = _native.format_board(
+                self.board, count, self._rings(plan.channels), EVENTS_PER_MEMBER, cap_bytes
+            )
+            for member in range(count):
+                self.arenas.append(_open_unnamed())
+                _native.format_arena(self.arenas[-1], member, count, reserve)
+        except OSError as error:
+            self.close()
+            raise OutOfSharedMemory(
+                f"there is no room in shared memory for the channels of this graph "
+                f"({error.strerror}): free some, or use fewer or smaller channels",
+                cap_bytes=cap_bytes,
+            ) from error
+
+    def _rings(self, channels: Sequence[ChannelSpec]) -> list[tuple[int, tuple[int, ...], int, int]]:
+        members = self.layout.members
+        rings = []
+        for channel in channels:
+            slots = slots_for(channel.slots)
+            readers = tuple(members[reader] for reader in channel.readers)
+            rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
+        return rings
+
+    def arenas_for(self, plan: Plan, process: str) -> list[int]:
+        """Return one descriptor per member, -1 where that member's blocks never arrive here."""
+        reach = dict(plan.reach).get(process, ())
+        return [
+            fd if name == process or name in reach else -1
+            for (name, _), fd in zip(self.layout.members.items(), self.arenas, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Close the descriptors; what is mapped stays. Idempotent."""
+        fds, self.board, self.arenas = [self.board, *self.arenas], -1, []
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)

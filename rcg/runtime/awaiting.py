@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asyncio: a thread that waits in shared memory and wakes event loops.
+
+One per graph, started by the first ``await`` that has to wait. It pumps the outlets that are
+awaited, unless a thread in ``get`` does, and tells the loops with ``call_soon_threadsafe``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from rcg import _native
+from rcg.runtime.outlet import Outlet
+from rcg.runtime.session import Session
+
+__all__ = ["Awaiter"]
+
+_Waiter = tuple[Outlet, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class Awaiter:
+    """Wakes coroutines when results arrive.
+
+    Args:
+        session: The graph.
+        outlets: Its outputs.
+    """
+
+    def __init__(self, session: Session, outlets: Sequence[Outlet]) -> None:
+        self._member = session.member
+        self._outlets = outlets
+        self._new: deque[_Waiter] = deque()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._graph_id = session.graph_id
+        session.on_end(self.wake)
+
+    def wait_for(self, outlet: Outlet, execution: int) -> asyncio.Future[None]:
+        """Return a future of the running loop, done when the result has arrived or never will."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._new.append((outlet, execution, loop, future))
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name=f"rcg-await-{self._graph_id[:6]}", daemon=True
+                    )
+                    self._thread.start()
+        self.wake()
+        return future
+
+    def wake(self) -> None:
+        """Have the thread look around; any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._member.interrupt()
+
+    def _run(self) -> None:
+        waiters: list[_Waiter] = []
+        seen = 0
+        try:
+            while True:
+                while self._new:
+                    waiter = self._new.popleft()
+                    waiter[0].awaited.add(waiter[1])
+                    waiters.append(waiter)
+                waiters = self._tell(waiters)
+                pumped = [
+                    outlet for outlet in {w[0].channel: w[0] for w in waiters}.values()
+                    if outlet.try_pump()
+                ]
+                try:
+                    seen = self._member.wait_any([o.reader.end for o in pumped], -1, seen)
+                    for outlet in pumped:
+                        outlet.take_pending()
+                finally:
+                    # The thread itself looks at what arrived, so nobody has to call it.
+                    for outlet in pumped:
+                        executions, outlet.awaited = outlet.awaited, set()
+                        outlet.release_pump()
+                        outlet.awaited = executions
+        except (_native.Poisoned, RuntimeError):
+            pass
+        finally:
+            # The graph ended: whoever waits learns why from the result itself.
+            self._thread = None
+            while self._new:
+                waiters.append(self._new.popleft())
+            for waiter in waiters:
+                _finish(waiter)
+
+    def _tell(self, waiters: list[_Waiter]) -> list[_Waiter]:
+        """Wake those whose result is there; returns the others."""
+        left = []
+        for waiter in waiters:
+            outlet, execution, _, future = waiter
+            if future.cancelled():
+                outlet.awaited.discard(execution)
+            elif execution < outlet.arrived:
+                outlet.awaited.discard(execution)
+                _finish(waiter)
+            else:
+                left.append(waiter)
+        return left
+
+
+def _finish(waiter: _Waiter) -> None:
+    _, _, loop, future = waiter
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_set_done, future)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,573 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executing a compiled graph: ``CompiledDAG`` and the refs of its results.
+
+The driver's program is run here, lazily: ``execute`` is its inputs and writes, ``get`` its reads. A
+full window makes ``execute`` wait, and while it waits it takes results off every output, so a
+caller with one thread cannot block himself.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, ClassVar, Final, NoReturn
+
+from rcg import _native
+from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
+from rcg.errors import ChannelTimeout, GraphError, MessageTooLarge
+from rcg.options import Deadline, timeout_from_user
+from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
+from rcg.runtime.awaiting import Awaiter
+from rcg.runtime.failure import capture_own
+from rcg.runtime.outlet import FAILED, PENDING, READY, Outlet
+from rcg.runtime.session import Session
+from rcg.runtime.window import Window
+from rcg.runtime.worker import make_codec
+from rcg.values import Encoded
+
+__all__ = [
+    "CompiledDAG",
+    "CompiledDAGFuture",
+    "CompiledDAGRef",
+    "get_refs",
+    "teardown_all",
+    "wait_refs",
+]
+
+# A get of several refs waits this long for one before it looks whether another has failed.
+_LOOK_AROUND_S: Final = 0.002
+_UNSET: Final[Any] = object()
+
+
+class CompiledDAGRef:
+    """The result of one output of one execution.
+
+    It can be got any number of times (the same object each time), in any order, from any thread of
+    the process that executed, and awaited. Dropping it unread lets go of the result.
+    """
+
+    __slots__ = ("__weakref__", "_dag", "_outlet", "channel_index", "execution", "state", "value")
+
+    def __init__(
+        self, dag: CompiledDAG, outlet: Outlet, execution: int, channel_index: int | None
+    ) -> None:
+        self._dag = dag
+        self._outlet = outlet
+        self.execution = execution
+        self.channel_index = channel_index
+        self.state = PENDING
+        self.value: Any = None
+
+    @property
+    def execution_index(self) -> int:
+        """Which execution this belongs to, counted from 0."""
+        return self.execution
+
+    def get(self, timeout: float | None = _UNSET) -> Any:
+        """Wait for the result and return it.
+
+        Args:
+            timeout: Seconds; None waits as long as the actors live. Without it, the graph's
+                ``get_timeout``.
+
+        Raises:
+            Exception: What a method raised: the user's own type and a ``RayTaskError``.
+            ChannelTimeout: The time was up; the result can be got later.
+            ActorDiedError: An actor of the graph is dead.
+            ChannelClosed: The graph was torn down first.
+        """
+        if self.state < READY:
+            dag = self._dag
+            if timeout is _UNSET:
+                timeout = dag._get_timeout_s
+            elif timeout is not None:
+                timeout = timeout_from_user(timeout, "timeout")
+            dag._fetch(self, self._outlet, timeout)
+        if self.state == FAILED:
+            raise self.value.with_traceback(None)
+        return self.value
+
+    def done(self) -> bool:
+        """Return whether ``get`` would return, or raise, without waiting."""
+        return (
+            self.state >= READY
+            or self._dag._session.is_closed
+            or self._outlet.has(self.execution)
+            or self._dag._session.is_broken
+        )
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            # Results are often microseconds away: let the loop turn a few times before the waiting
+            # thread is brought in, which costs two changes of thread.
+            for _ in range(_TURNS):
+                yield
+                if self.done():
+                    break
+            else:
+                yield from self._dag._awaiter.wait_for(self._outlet, self.execution).__await__()
+        return self.get()
+
+    def __repr__(self) -> str:
+        return (
+            f"CompiledDAGRef({self._dag.get_id()}, execution_index={self.execution}, "
+            f"channel_index={self.channel_index})"
+        )
+
+    def __del__(self) -> None:
+        # Nothing here may take a lock: this runs wherever the last reference happens to go.
+        try:
+            if self.state < READY:
+                self._outlet.dropped.append(self.execution)
+                self._dag._finished.append(self.execution)
+        except AttributeError:
+            pass  # never completely made
+
+    def __copy__(self) -> NoReturn:
+        raise ValueError("CompiledDAGRef cannot be copied.")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise ValueError("CompiledDAGRef cannot be deep copied.")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "CompiledDAGRef cannot be used as Ray task/actor argument, put or pickled: its result "
+            "lives in the process that called execute(). Get it there and pass the value. "
+            "(It was found to be non-serializable.)"
+        )
+
+
+CompiledDAGFuture = CompiledDAGRef
+_TURNS: Final = 20
+
+
+class _TwinRef(CompiledDAGRef):
+    """The second ref of an output that is listed twice: it shares the first one's result."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: CompiledDAGRef, channel_index: int | None) -> None:
+        super().__init__(first._dag, first._outlet, first.execution, channel_index)
+        self._first = first
+
+    def get(self, timeout: float | None = _UNSET) -> Any:
+        return self._first.get(timeout)
+
+    def done(self) -> bool:
+        return self._first.done()
+
+    def __del__(self) -> None:
+        pass
+
+
+class CompiledDAG:
+    """A DAG of actor methods that runs on its actors' own loops until it is torn down.
+
+    Made by ``compile``. Usable from any thread of the process that compiled it, in sync and asyncio
+    code alike. Torn down by ``teardown()``, at the end of a ``with`` block, when it is garbage
+    collected, and at interpreter exit.
+    """
+
+    _live: ClassVar[weakref.WeakSet[CompiledDAG]] = weakref.WeakSet()
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._plan = session.plan
+        options = session.options
+        self._get_timeout_s = options.get_timeout_s
+        self._codec = make_codec()
+        self._submitting = threading.Lock()
+        # Executions with one more output fetched or dropped, for the window to count. A deque, because
+        # refs die anywhere, also inside our own locks: appending needs none.
+        self._finished: deque[int] = deque()
+        self._arguments = _arguments_of(self._plan)
+        self._outlets, self._writers, self._outputs = self._open_channels()
+        self._awaiter = Awaiter(session, self._outlets)
+        for outlet in self._outlets:
+            outlet.on_awaited = self._awaiter.wake
+        self._window = Window(
+            limit=options.max_inflight_executions,
+            buffered_limit=options.max_buffered_results,
+            outputs=len(self._outlets),
+            is_strict=options.is_inflight_limit_set_by_user,
+        )
+        self._finalizer = weakref.finalize(self, session.close_nowait)
+        CompiledDAG._live.add(self)
+
+    def _open_channels(
+        self,
+    ) -> tuple[list[Outlet], list[tuple[int | str | None, Writer]], list[Outlet]]:
+        """Return the outlets, the writer of each input key, and the outlet of each output."""
+        session, rings = self._session, self._session.layout.rings
+        keys: dict[int, int | str | None] = {}
+        outlets: dict[int, Outlet] = {}
+        writers: list[tuple[int | str | None, Writer]] = []
+        outputs: list[Outlet] = []
+        for index, op in enumerate(self._plan.program(DRIVER).ops):
+            match op:
+                case Input():
+                    keys[op.out] = op.key
+                case Write():
+                    writer = Writer(session.member, rings[op.channel], index, self._codec)
+                    writers.append((keys[op.slot], writer))
+                case Read():
+                    reader = Reader(session.member, rings[op.channel], index)
+                    outlets[op.out] = Outlet(op.channel, reader, None)
+                case Output():
+                    outputs = [outlets[slot] for slot in op.slots]
+        return list(outlets.values()), writers, outputs
+
+    # --- running
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Start one execution and return the ref of its result, or a list of refs.
+
+        Returns at once while the window has room; then it waits for an earlier execution to
+        complete (or raises, if the limit was set by the user). Several threads may call it.
+
+        Args:
+            *args: What the DAG's input takes by position.
+            **kwargs: What it takes by name; others are ignored, as in Ray.
+
+        Raises:
+            ValueError: Wrong number or names of arguments; nothing was submitted.
+            UnpicklableError: An argument cannot be sent; nothing was submitted.
+            MessageTooLarge: An argument is larger than shared memory; nothing was submitted.
+            CapacityExceededError: Fetch results first; nothing was submitted.
+            ChannelTimeout: No room within ``submit_timeout``; nothing was submitted.
+            ActorDiedError, ChannelClosed: The graph has ended.
+        """
+        session = self._session
+        if session._is_closed or session._gone is not None:
+            raise session.end_error()
+        arguments = self._arguments(args, kwargs)
+        encode = self._codec.encode
+        ready = [(writer, encode(arguments[key])) for key, writer in self._writers]
+        with self._submitting:
+            window = self._window
+            if self._finished:
+                self._release_finished()
+            window.check_capacity()
+            if window.submitted - window.complete >= window.limit:
+                self._make_room()
+            self._write(ready)
+            execution = window.submit()
+        outputs = self._outputs
+        if not self._plan.is_multi:
+            return CompiledDAGRef(self, outputs[0], execution, None)
+        refs: list[CompiledDAGRef] = []
+        first: dict[str, CompiledDAGRef] = {}
+        for index, outlet in enumerate(outputs):
+            known = first.get(outlet.channel)
+            if known is None:
+                known = first[outlet.channel] = CompiledDAGRef(self, outlet, execution, index)
+                refs.append(known)
+            else:
+                refs.append(_TwinRef(known, index))
+        return refs
+
+    async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Start one execution without blocking the event loop; returns refs to be awaited.
+
+        It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
+        errors.
+        """
+        import asyncio
+
+        window = self._window
+        if window.submitted - self._complete() < window.limit:
+            return self.execute(*args, **kwargs)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, lambda: self.execute(*args, **kwargs))
+
+    def _write(self, ready: list[tuple[Writer, Encoded]]) -> None:
+        """Write all inputs of one execution, or none."""
+        written = 0
+        for writer, encoded in ready:
+            try:
+                writer.write_encoded(encoded)
+            except NATIVE_ERRORS as error:
+                if not isinstance(error, _native.NoMemory):
+                    raise self._session.translate(error) from None
+                if not written:
+                    self._write_when_memory_is_free(writer, encoded)
+                else:
+                    # Others of this execution are out: it runs, and fails with the reason.
+                    writer.write(capture_own(self._session.translate(error)))
+            written += 1
+
+    def _write_when_memory_is_free(self, writer: Writer, encoded: Encoded) -> None:
+        """Memory is waited for here only, where nothing of the execution is held yet."""
+        size, cap = encoded.size_bytes, self._session.member.statistics()["cap_bytes"]
+        if size > cap:
+            raise MessageTooLarge(
+                f"an argument of {size:,} bytes does not fit into the graph's shared memory of "
+                f"{cap:,} bytes: raise `memory_cap_bytes` or pass it in parts",
+                size_bytes=size,
+                limit_bytes=cap,
+            )
+        window = self._window
+        deadline = Deadline(self._session.options.submit_timeout_s)
+        while True:
+            complete = self._complete()
+            try:
+                writer.write_encoded(encoded)
+                return
+            except _native.NoMemory as error:
+                if complete >= window.submitted:
+                    raise self._session.translate(error) from None
+            self._advance(complete + 1, deadline)
+
+    def _make_room(self) -> None:
+        window = self._window
+        wanted = window.submitted - window.limit + 1
+        if self._complete() < wanted:
+            self._advance(wanted, Deadline(self._session.options.submit_timeout_s))
+
+    def _advance(self, complete: int, deadline: Deadline) -> None:
+        """Wait until so many executions are complete, taking results off every output."""
+        try:
+            for outlet in self._outlets:
+                outlet.advance_to(complete, deadline)
+        except NATIVE_ERRORS as error:
+            if isinstance(error, _native.TimedOut):
+                raise self._timeout(
+                    "there was no room for another execution", deadline.timeout_s
+                ) from None
+            raise self._session.translate(error) from None
+        self._complete()
+
+    def _complete(self) -> int:
+        """How many executions are complete."""
+        outlets = self._outlets
+        complete = outlets[0].arrived
+        for outlet in outlets:
+            arrived = outlet.arrived
+            if arrived < complete:
+                complete = arrived
+        self._window.arrive(complete)
+        return complete
+
+    def _release_finished(self) -> None:
+        finished, release = self._finished, self._window.release
+        while finished:
+            release(finished.popleft())
+        for outlet in self._outlets:
+            if outlet.dropped:
+                outlet.discard_dropped()
+
+    # --- fetching
+
+    def _fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> None:
+        session = self._session
+        if session._is_closed:
+            raise session.end_error()
+        try:
+            is_first = outlet.fetch(ref, timeout_s)
+        except NATIVE_ERRORS as error:
+            if isinstance(error, _native.TimedOut):
+                raise self._timeout(
+                    f"execution {ref.execution} has no result yet", timeout_s
+                ) from None
+            raise session.translate(error) from None
+        if is_first:
+            self._finished.append(ref.execution)
+
+    def _timeout(self, what: str, timeout_s: float | None) -> ChannelTimeout:
+        return ChannelTimeout(
+            f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting.",
+            timeout_s=timeout_s,
+            report=self.report(),
+        )
+
+    # --- seeing
+
+    def get_id(self) -> str:
+        """Return the id of the graph, in hex."""
+        return self._session.graph_id
+
+    @property
+    def plan(self) -> Plan:
+        """What runs: programs and channels; prints as text."""
+        return self._plan
+
+    @property
+    def is_teardown(self) -> bool:
+        """Whether it was torn down."""
+        return self._session.is_closed
+
+    def report(self) -> str:
+        """Return who does what, since when, and who waits for whom, as a table."""
+        return self._session.report()
+
+    def __repr__(self) -> str:
+        return f"CompiledDAG({self._session.graph_id})"
+
+    # --- the end
+
+    def teardown(self, kill_actors: bool = False) -> None:
+        """Stop the loops on the actors, which stay usable. Idempotent, from any thread.
+
+        Waits until the loops have ended, at most the graph's ``teardown_timeout``; Ctrl-C finishes
+        first.
+
+        Args:
+            kill_actors: Kill the actors as well.
+        """
+        interrupted = _run_uninterrupted(
+            lambda: self._session.close(
+                timeout_s=self._session.options.teardown_timeout_s, kill_actors=kill_actors
+            )
+        )
+        self._finalizer.detach()
+        CompiledDAG._live.discard(self)
+        if interrupted:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> CompiledDAG:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.teardown()
+
+
+def _run_uninterrupted(call: Callable[[], None]) -> bool:
+    """Run ``call`` to its end; returns whether Ctrl-C was pressed meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        call()
+        return False
+    thread = threading.Thread(target=call, name="rcg-teardown", daemon=True)
+    interrupted = False
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            interrupted = True
+    return interrupted
+
+
+def _arguments_of(plan: Plan) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """Return a function from (args, kwargs) of ``execute`` to a table: input key -> value."""
+    keys = {op.key for op in plan.program(DRIVER).ops if isinstance(op, Input)}
+    positional, keywords = plan.num_positional, plan.keywords
+
+    def refuse(args: tuple[Any, ...]) -> NoReturn:
+        raise GraphError(
+            f"dag.execute() or dag.execute_async() must be called with {positional} positional "
+            f"args, got {len(args)}"
+        )
+
+    if keys == {None}:
+
+        def whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) != 1:
+                refuse(args)
+            return {None: args[0]}
+
+        return whole
+
+    def several(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) != positional:
+            refuse(args)
+        table: dict[int | str | None, Any] = dict(enumerate(args))
+        for name in keywords:
+            if name not in kwargs:
+                raise GraphError(
+                    f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
+                )
+            table[name] = kwargs[name]
+        return table
+
+    return several
+
+
+def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
+    """Return the results of several refs; raises as soon as any of them has failed.
+
+    Args:
+        refs: Of any compiled graphs of this process.
+        timeout_s: For all of them together; without it, each graph's ``get_timeout``.
+
+    Raises:
+        Exception: See ``CompiledDAGRef.get``.
+    """
+    deadline = None if timeout_s is _UNSET else Deadline(timeout_s)
+    values = []
+    for index, ref in enumerate(refs):
+        if ref.state < READY and index + 1 < len(refs):
+            _wait_watching(ref, refs[index + 1 :], deadline)
+        values.append(ref.get() if deadline is None else ref.get(deadline.remaining_s()))
+    return values
+
+
+def _wait_watching(
+    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline | None
+) -> None:
+    """Wait until ``ref`` is done, or raise the failure of another one that came first."""
+    if deadline is None:
+        deadline = Deadline(ref._dag._get_timeout_s)
+    patience = _LOOK_AROUND_S
+    while not ref.done():
+        left = deadline.remaining_s()
+        try:
+            ref.get(patience if left is None else min(patience, left))
+            return
+        except ChannelTimeout:
+            if deadline.expired:
+                raise
+        for other in others:
+            if other.done():
+                other.get()
+        patience = min(2 * patience, 0.1)
+
+
+def wait_refs(
+    refs: Sequence[CompiledDAGRef], *, num_returns: int = 1, timeout_s: float | None = None
+) -> tuple[list[CompiledDAGRef], list[CompiledDAGRef]]:
+    """Wait until ``num_returns`` of the refs are done; returns (done, others), each in order.
+
+    Nothing is fetched. At most ``num_returns`` refs are in the first list, as in Ray.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        done = [ref for ref in refs if ref.done()]
+        if len(done) >= num_returns or deadline.expired:
+            chosen = set(map(id, done[:num_returns]))
+            return (
+                [ref for ref in refs if id(ref) in chosen],
+                [ref for ref in refs if id(ref) not in chosen],
+            )
+        _wait_for_any([ref for ref in refs if ref.state < READY and not ref.done()], deadline)
+
+
+def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
+    """Wait until something happened at one of these refs' graphs, at most a tenth of a second."""
+    left = deadline.remaining_s()
+    graphs = {id(ref._dag): ref._dag for ref in pending}
+    slice_s = 0.1 if len(graphs) == 1 else 0.005
+    wait_s = slice_s if left is None else min(slice_s, left)
+    dag = pending[0]._dag
+    outlets = [o for o in {id(r._outlet): r._outlet for r in pending if r._dag is dag}.values()]
+    pumped = [outlet for outlet in outlets if outlet.try_pump()]
+    try:
+        if pumped:
+            dag._session.member.wait_any([o.reader.end for o in pumped], int(wait_s * 1e9))
+            for outlet in pumped:
+                outlet.take_pending()
+        else:  # other threads pump all of them
+            threading.Event().wait(min(wait_s, 0.002))
+    except (_native.TimedOut, _native.Poisoned):
+        pass
+    finally:
+        for outlet in pumped:
+            outlet.release_pump()
+
+
+def teardown_all() -> None:
+    """Tear down every live graph of this process."""
+    for dag in list(CompiledDAG._live):
+        dag.teardown()
+

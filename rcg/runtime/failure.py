@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a failed execution carries: an exception on its way from an actor to the driver.
+
+Users' exceptions arrive as instances of their own class *and* of Ray's ``RayTaskError``, with the
+traceback of the actor. An exception that does not pickle still arrives, as its text. Errors of rcg
+itself (no shared memory, a value that does not pickle) arrive as what they are.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from rcg import cluster
+from rcg.channels.shm import Failure
+from rcg.errors import RcgError
+
+__all__ = ["Origin", "capture", "capture_own", "to_exception"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where methods run: what an error says about its actor."""
+
+    label: str
+    actor_id: str
+    actor_repr: str
+    pid: int
+    ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    origin: Origin
+    method: str
+    execution: int
+    traceback_text: str
+    cause: bytes | None
+    cause_text: str
+
+
+def capture(error: BaseException, origin: Origin, method: str, execution: int) -> Failure:
+    """Return a user's exception as a Failure; called in the actor, within ``except``."""
+    trace: TracebackType | None = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, trace and trace.tb_next))
+    cause: bytes | None
+    try:
+        cause = cluster.dumps(error)
+        cluster.loads(cause)  # a constructor that needs arguments fails only here
+    except Exception:  # noqa: BLE001 - users' exceptions run users' code
+        cause = None
+    described = "".join(traceback.format_exception_only(error)).strip()
+    report = _Report(origin, method, execution, text, cause, described)
+    return Failure(pickle.dumps(report, 5))
+
+
+def capture_own(error: RcgError) -> Failure:
+    """Return an error of rcg as a Failure."""
+    return Failure(pickle.dumps(error, 5))
+
+
+class _Unpicklable(Exception):
+    """Stands in for an exception that could not be sent: its text is the original's."""
+
+
+def to_exception(failure: Failure) -> BaseException:
+    """Return the exception to raise at the driver."""
+    report: Any = pickle.loads(failure.data)
+    if isinstance(report, RcgError):
+        return report
+    cause: BaseException
+    try:
+        cause = _Unpicklable(report.cause_text) if report.cause is None else cluster.loads(report.cause)
+    except Exception:  # noqa: BLE001 - the class may not be importable here
+        cause = _Unpicklable(report.cause_text)
+    origin = report.origin
+    error = cluster.task_error(
+        f"{origin.label}.{report.method}",
+        report.traceback_text,
+        cause,
+        pid=origin.pid,
+        ip=origin.ip,
+        actor_repr=origin.actor_repr,
+        actor_id=origin.actor_id,
+    )
+    raised = cluster.as_user_error(error)
+    raised.execution = report.execution  # type: ignore[attr-defined]
+    return raised

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting a plan: asking the actors where they are, and starting their loops.
+
+Both steps are ordinary actor calls, so a busy actor answers when its method has returned; after
+some seconds a log line says whom we wait for, and at the deadline an error names them.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg import _native, cluster
+from rcg.channels.segments import Segments, default_memory_cap
+from rcg.errors import (
+    ActorDiedError,
+    ChannelTimeout,
+    CompileError,
+    PlacementError,
+    RcgError,
+    UnsupportedNodeError,
+)
+from rcg.options import Deadline, Options
+from rcg.plan import Bindings, Build, Call, Const, Plan, Program
+from rcg.runtime.execute import CompiledDAG
+from rcg.runtime.session import Session
+from rcg.runtime.worker import Start, describe, start
+from rcg.version import __version__
+
+__all__ = ["Located", "launch", "locate"]
+
+_log = logging.getLogger("rcg")
+
+_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where everybody is.
+
+    Attributes:
+        actors: The Ray node of each actor, by its id in the plan.
+        driver: The Ray node of this process.
+    """
+
+    actors: dict[str, str]
+    driver: str
+
+
+def locate(
+    bindings: Bindings, deadline: Deadline, methods: Mapping[str, tuple[str, ...]] | None = None
+) -> Located:
+    """Ask every actor where it is and whether it can take part.
+
+    Args:
+        bindings: The actors' handles.
+        deadline: Until when they have to answer.
+        methods: What the graph calls, by actor.
+
+    Raises:
+        ActorDiedError: An actor is dead.
+        PlacementError: An actor's process has no rcg, or another one.
+        UnsupportedNodeError: A method is a coroutine.
+        ChannelTimeout: Some did not answer in time; the text names them.
+    """
+    methods = methods or {}
+    own = cluster.current_actor_id()
+    calls: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for actor, handle in bindings.actors.items():
+        if own is not None and cluster.actor_id(handle) == own:
+            found[actor] = describe(_own_instance(), methods.get(actor, ()))
+        else:
+            calls[actor] = cluster.submit(handle, describe, methods.get(actor, ()))
+    found.update(_gather(calls, bindings, deadline, "answer"))
+    for actor, description in found.items():
+        _check(cluster.actor_label(bindings.actors[actor]), description)
+    return Located({actor: found[actor]["node"] for actor in bindings.actors}, cluster.node_id())
+
+
+def _own_instance() -> Any:
+    instance = cluster.current_actor_instance()
+    if instance is None:
+        raise CompileError("this actor takes part in the graph it compiles, but was not found here")
+    return instance
+
+
+def _check(label: str, description: Mapping[str, Any]) -> None:
+    version, abi = description["version"], description["abi"]
+    if (version, abi) != (__version__, _native.ABI_VERSION):
+        raise PlacementError(
+            f"{label} on node {description['node']} has rcg {version} (shared memory layout {abi}) "
+            f"and the driver has {__version__} ({_native.ABI_VERSION}): install the same version "
+            "on every node, or give it in the actor's runtime_env",
+            actor=label,
+            location=description["node"],
+        )
+    if description["machine"] != platform.machine():
+        raise PlacementError(f"{label} runs on another kind of machine", actor=label)
+    if description["missing"]:
+        raise CompileError(f"{label} has no method {description['missing'][0]!r}", actor=label)
+    if description["coroutines"]:
+        raise UnsupportedNodeError(
+            f"{label}.{description['coroutines'][0]} is an `async def` method, which a compiled "
+            "graph cannot call yet: bind a plain method",
+            node=f"{label}.{description['coroutines'][0]}",
+        )
+
+
+def _gather(
+    calls: Mapping[str, Any], bindings: Bindings, deadline: Deadline, verb: str
+) -> dict[str, Any]:
+    """Wait for the answers of several actors; raises the first error as rcg's own."""
+    pending = dict(calls)
+    answers: dict[str, Any] = {}
+    begun = Deadline(_PATIENCE_S)
+    has_told = False
+    while pending:
+        left = deadline.remaining_s()
+        refs = list(pending.values())
+        cluster.wait(refs, timeout_s=_POLL_S if left is None else min(_POLL_S, left))
+        ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
+        for actor in [a for a, ref in pending.items() if ref in ready]:
+            answers[actor] = _answer(actor, pending.pop(actor), bindings)
+        names = ", ".join(_name(bindings, actor) for actor in pending)
+        if pending and deadline.expired:
+            raise ChannelTimeout(
+                f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
+                f"{names}. They may still be running a method or starting up; raise `timeout`, or "
+                "see what they do with `ray stack`.",
+                timeout_s=deadline.timeout_s,
+            )
+        if pending and begun.expired and not has_told:
+            has_told = True
+            _log.warning("rcg: compile() waits for %s to %s (busy with a method?)", names, verb)
+    return answers
+
+
+def _name(bindings: Bindings, actor: str) -> str:
+    return repr(bindings.actors[actor])
+
+
+def _answer(actor: str, ref: Any, bindings: Bindings) -> Any:
+    name = _name(bindings, actor)
+    try:
+        return cluster.get(ref)
+    except RcgError:
+        raise
+    except Exception as error:
+        if cluster.is_actor_death(error):
+            raise ActorDiedError(
+                f"{name} is dead, so the graph cannot be compiled: {error}",
+                actor=name,
+                actor_id=cluster.actor_id(bindings.actors[actor]),
+            ) from error
+        own = cluster.cause_of(error)
+        if isinstance(own, RcgError):
+            raise own from error
+        if isinstance(own, ImportError):
+            raise PlacementError(
+                f"the process of {name} cannot import rcg ({own}): install rcg "
+                f"{__version__} on that node, or give it in the actor's runtime_env "
+                '({"pip": ["rcg"]})',
+                actor=name,
+            ) from error
+        raise CompileError(f"{name} could not start its part of the graph: {error}") from error
+
+
+def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline) -> CompiledDAG:
+    """Start the loops of a plan on its actors and return the graph, ready to execute.
+
+    Raises:
+        OutOfSharedMemory: There is no room for the channels.
+        ActorDiedError, PlacementError, ChannelTimeout: As in ``locate``; what was started is
+            stopped again.
+    """
+    graph_id = uuid.uuid4().hex
+    segments = Segments(plan, cap_bytes=options.memory_cap_bytes or default_memory_cap())
+    try:
+        session = Session(graph_id, plan, dict(bindings.actors), options, segments)
+    except BaseException:
+        segments.close()
+        raise
+    try:
+        _start_loops(session, bindings, deadline)
+        session.check_running()
+        session.seal()
+        return CompiledDAG(session)
+    except BaseException:
+        session.control.forget(sorted(set(bindings.actors) - set(session.control.pids)))
+        session.close(timeout_s=5.0)
+        raise
+
+
+def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> None:
+    own = cluster.current_actor_id()
+    calls: dict[str, Any] = {}
+    for actor, handle in bindings.actors.items():
+        spec = _start_for(session, actor, handle, bindings)
+        if own is not None and cluster.actor_id(handle) == own:
+            if session.options.thread == "main":
+                raise CompileError(
+                    "an actor that compiles a graph it takes part in is busy on its main thread, so "
+                    'the graph cannot have it: use thread="own"'
+                )
+            start(_own_instance(), spec)
+        else:
+            calls[actor] = cluster.submit(handle, start, spec)
+    if session.options.thread == "main":
+        _wait_connected(session, calls, bindings, deadline)
+    else:
+        _gather(calls, bindings, deadline, "start")
+
+
+def _wait_connected(
+    session: Session, calls: Mapping[str, Any], bindings: Bindings, deadline: Deadline
+) -> None:
+    """Wait for loops whose start call returns only when the graph ends."""
+    tick = threading.Event()
+    while set(calls) - set(session.control.pids):
+        refs = list(calls.values())
+        ready, _ = cluster.wait(refs, timeout_s=0)
+        for actor, ref in calls.items():
+            if ref in ready:
+                _answer(actor, ref, bindings)
+        if deadline.expired:
+            _gather({a: calls[a] for a in set(calls) - set(session.control.pids)}, bindings,
+                    deadline, "start")
+        tick.wait(0.005)
+
+
+def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) -> Start:
+    program = session.plan.program(actor)
+    named = _constants_of(program)
+    return Start(
+        graph_id=session.graph_id,
+        program=program,
+        member=session.layout.members[actor],
+        rings=session.layout.rings,
+        address=session.control.address,
+        secret=session.control.secret,
+        constants={name: bindings.constants[name] for name in named},
+        options=session.options,
+        actor=(session.plan.label(actor), cluster.actor_id(handle), repr(handle)),
+        version=__version__,
+        abi=_native.ABI_VERSION,
+    )
+
+
+def _constants_of(program: Program) -> list[str]:
+    """Return the constants and templates that a program names."""
+    names: dict[str, None] = {}
+    for op in program.ops:
+        match op:
+            case Build():
+                names[op.template] = None
+            case Call():
+                given = (*op.args, *(value for _, value in op.kwargs))
+                names.update((value.id, None) for value in given if isinstance(value, Const))
+    return list(names)
+

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running graph as its driver sees it: shared memory, control socket, state, and its end.
+
+A session is *running*, then *broken* (a member died) or *closed* (torn down), and a broken one can
+still be closed. It never calls Ray but to ask for the cause of a death and to kill on request, so
+that ending one is safe anywhere: in ``__del__``, at interpreter exit, without a cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rcg import _native, cluster
+from rcg.channels.segments import Layout, Segments
+from rcg.channels.shm import translate
+from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, RcgError
+from rcg.options import Deadline, Options
+from rcg.plan import DRIVER, Plan
+from rcg.runtime.control import ControlServer
+from rcg.runtime.report import activities, format_activities
+
+__all__ = ["Session"]
+
+_log = logging.getLogger("rcg")
+
+# How long to wait for Ray's own words about a death that the kernel has already confirmed.
+_CAUSE_PATIENCE_S: Final = 5.0
+# After this long a teardown says whom it waits for.
+_PATIENCE_S: Final = 5.0
+
+
+class Session:
+    """The driver's hold on one running graph.
+
+    Args:
+        graph_id: Hex id.
+        plan: What runs.
+        handles: Ray's handles of the actors, by process.
+        options: Of the graph.
+        segments: Shared memory; closed with the session.
+    """
+
+    def __init__(
+        self,
+        graph_id: str,
+        plan: Plan,
+        handles: Mapping[str, Any],
+        options: Options,
+        segments: Segments,
+    ) -> None:
+        self.graph_id = graph_id
+        self.plan = plan
+        self.handles = handles
+        self.options = options
+        self.layout: Layout = segments.layout
+        self._segments = segments
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._closed = threading.Event()
+        self._gone: tuple[str, str] | None = None
+        self._cause: RcgError | None = None
+        self._on_end: list[Callable[[], None]] = []
+        self.member = _native.Member(
+            segments.board,
+            segments.arenas_for(plan, DRIVER),
+            0,
+            options.wait,
+            options.record,
+            False,
+        )
+        self.control = ControlServer(
+            graph_id, list(handles), self._descriptors_for, self._member_gone
+        )
+
+    def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
+        return self._segments.board, self._segments.arenas_for(self.plan, process)
+
+    def seal(self) -> None:
+        """Close the descriptors once every member has them: what is mapped stays."""
+        self._segments.close()
+
+    # --- state
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the graph was torn down."""
+        return self._is_closed
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a member died."""
+        return self._gone is not None
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once when the session breaks or closes; it must not block."""
+        with self._lock:
+            if not self._is_closed and self._gone is None:
+                self._on_end.append(call)
+                return
+        call()
+
+    def _member_gone(self, process: str, how: str) -> None:
+        with self._lock:
+            if self._gone is not None or self._is_closed:
+                return
+            self._gone = process, how
+            calls, self._on_end = self._on_end, []
+        number = self.layout.members[process]
+        self.member.poison(_native.POISON_BROKEN, number)
+        self.member.forget(number)
+        for call in calls:
+            call()
+
+    # --- errors
+
+    def check_running(self) -> None:
+        """Raise what stands in the way of using the graph, if anything does.
+
+        Raises:
+            ChannelClosed: It was torn down.
+            ActorDiedError: A member died.
+        """
+        if self._is_closed or self._gone is not None:
+            raise self.end_error()
+
+    def end_error(self) -> RcgError:
+        """Return the error of a graph that ended: closed by us, or the death of a member."""
+        if self._is_closed:
+            return ChannelClosed("Channel closed. The compiled graph was torn down.")
+        if self._gone is None:
+            return ChannelBroken("a process of the graph is gone")
+        with self._lock:
+            known = self._cause
+        if known is None:
+            known = self._find_cause(*self._gone)
+            with self._lock:
+                self._cause = known
+        return known.with_traceback(None)
+
+    def _find_cause(self, process: str, how: str) -> RcgError:
+        label = self.plan.label(process)
+        last = self.last_words(process)
+        if "\n" in how or "loop failed" in how:
+            return ChannelBroken(f"{label} left the compiled graph: {how}", peer=label)
+        why = ""
+        try:
+            cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
+            why = "Ray runs the actor again, but the graph has lost it."
+        except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
+            why = str(error).strip()
+        return ActorDiedError(
+            f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The other "
+            f"actors are usable: tear this graph down and compile a new one.\n{why}",
+            actor=label,
+            actor_id=cluster.actor_id(self.handles[process]),
+        )
+
+    def last_words(self, process: str) -> str:
+        """Return what the flight recorder has as the process's last op."""
+        for activity in activities(self.member, self.plan, self.layout):
+            if activity.process == process:
+                return f"{activity.op}, execution {activity.execution}"
+        return "unknown"
+
+    def report(self) -> str:
+        """Return a table of who does what and waits for whom; also when actors are stuck or dead."""
+        return format_activities(activities(self.member, self.plan, self.layout))
+
+    def translate(self, error: BaseException) -> RcgError:
+        """Return rcg's error for one of the native core's, with what this session knows."""
+        if isinstance(error, _native.Poisoned):
+            return self.end_error()
+        return translate(error)
+
+    # --- the end
+
+    def close(self, *, timeout_s: float | None, kill_actors: bool = False) -> None:
+        """Stop every loop and let go of shared memory. Idempotent, any thread.
+
+        Blocks until the loops have ended, or ``timeout_s``; a loop that is still in a user's method
+        ends when the method returns, and is named in a warning.
+        """
+        if not self._begin_close():
+            self._closed.wait(timeout_s)
+            if kill_actors:
+                self._kill(list(self.handles))
+            return
+        try:
+            deadline = Deadline(timeout_s)
+            patience = min(_PATIENCE_S, timeout_s if timeout_s is not None else _PATIENCE_S)
+            late = self.control.wait_stopped(Deadline(patience))
+            if late and not (timeout_s is not None and timeout_s <= patience):
+                self._say_late(late, kill_actors)
+                late = self.control.wait_stopped(deadline)
+            if kill_actors:
+                self._kill(list(self.handles))
+            elif late:
+                _log.warning(
+                    "rcg: teardown stopped waiting for %s after %s s: the method they run goes on, "
+                    "and their part in the graph ends when it returns",
+                    ", ".join(map(self.plan.label, late)),
+                    timeout_s,
+                )
+        finally:
+            self.control.close()
+            self._segments.close()
+            self._closed.set()
+
+    def close_nowait(self) -> None:
+        """Tell everyone to stop and return at once: for garbage collection and interpreter exit."""
+        if self._begin_close():
+            self.control.close()
+            self._segments.close()
+            self._closed.set()
+
+    def _begin_close(self) -> bool:
+        """Mark as closed and wake everybody; False when somebody else has."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._is_closed = True
+            calls, self._on_end = self._on_end, []
+        try:
+            self.member.poison(_native.POISON_CLOSED)
+        except RuntimeError:  # a forked child: the graph is the parent's
+            self._closed.set()
+            return False
+        self.control.stop()
+        for call in calls:
+            call()
+        return True
+
+    def _say_late(self, late: list[str], kill_actors: bool) -> None:
+        for process in late:
+            _log.warning(
+                "rcg: %s is still running %s after teardown(); waiting for it.%s",
+                self.plan.label(process),
+                self.last_words(process),
+                ""
+                if kill_actors
+                else " Call teardown(kill_actors=True) to kill the actors instead.",
+            )
+
+    def _kill(self, processes: list[str]) -> None:
+        for process in processes:
+            try:
+                cluster.kill(self.handles[process])
+            except Exception as error:  # noqa: BLE001 - dead already, or no cluster any more
+                _log.debug("rcg: killing %s: %s", process, error)

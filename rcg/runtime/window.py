@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The window: which executions are under way, and whose results still wait. Pure bookkeeping.
+
+An execution is *submitted*, then *complete* when every output has arrived at the driver, and
+*released* when every output was fetched or its ref dropped::
+
+    released <= complete <= submitted          (as counts; releases may come out of order)
+
+By default an execution stops being in flight when it is complete: a full window means waiting, and
+only the buffer of unfetched results has a hard limit. A user who set the limit himself is told at
+once instead, and then unfetched executions count as in flight, as in Ray.
+"""
+
+from __future__ import annotations
+
+from rcg.errors import CapacityExceededError
+
+__all__ = ["Window"]
+
+
+class Window:
+    """Counts executions. Not thread-safe: the caller holds its lock.
+
+    Args:
+        limit: Executions that may be in flight.
+        buffered_limit: Complete executions whose results may wait to be fetched.
+        outputs: Outputs per execution that are fetched or dropped one by one.
+        is_strict: Whether unfetched executions count as in flight.
+    """
+
+    __slots__ = (
+        "_buffered_limit", "_is_strict", "_left", "_outputs", "complete", "limit", "released",
+        "submitted",
+    )
+
+    def __init__(
+        self, *, limit: int, buffered_limit: int, outputs: int, is_strict: bool = False
+    ) -> None:
+        self.limit = limit
+        self._buffered_limit = buffered_limit
+        self._outputs = outputs
+        self._is_strict = is_strict
+        self._left: dict[int, int] = {}
+        self.submitted = 0
+        self.complete = 0
+        self.released = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Executions that count against the limit."""
+        return self.submitted - (self.released if self._is_strict else self.complete)
+
+    @property
+    def buffered(self) -> int:
+        """Complete executions whose results were neither fetched nor dropped."""
+        return max(0, self.complete - self.released)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next execution has to wait for one to complete."""
+        return self.submitted - self.complete >= self.limit
+
+    def check_capacity(self) -> None:
+        """Raise when waiting would not help, because the user has to fetch results first.
+
+        Raises:
+            CapacityExceededError: Nothing was changed; fetch or drop a ref and try again.
+        """
+        unfetched = self.submitted - self.released
+        if self._is_strict:
+            if unfetched >= self.limit:
+                raise CapacityExceededError(
+                    f"The compiled graph can't have more than {self.limit} in-flight executions, "
+                    f"and you currently have {unfetched} in-flight executions. Retrieve an output "
+                    "using rcg.get before submitting more requests or increase "
+                    "`_max_inflight_executions`.",
+                    limit=self.limit,
+                )
+        elif unfetched >= self.limit + self._buffered_limit:
+            raise CapacityExceededError(
+                f"{unfetched} executions were submitted and their results never fetched, and the "
+                f"compiled graph keeps at most {self._buffered_limit} (`_max_buffered_results`): "
+                "fetch some with rcg.get, or drop their refs, before submitting more.",
+                limit=self._buffered_limit,
+            )
+
+    def submit(self) -> int:
+        """Count a new execution and return its index."""
+        index = self.submitted
+        self.submitted = index + 1
+        if self._outputs > 1:
+            self._left[index] = self._outputs
+        return index
+
+    def arrive(self, complete: int) -> None:
+        """Note that the first ``complete`` executions are complete."""
+        if complete > self.complete:
+            self.complete = complete
+
+    def release(self, execution: int) -> None:
+        """Note that one more output of an execution was fetched or dropped."""
+        if self._outputs > 1:
+            left = self._left[execution] - 1
+            if left:
+                self._left[execution] = left
+                return
+            del self._left[execution]
+        self.released += 1

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actor's side: a loop that runs one program, and how it starts.
+
+``describe`` and ``start`` are called in the actor through ``__ray_call__``; they are importable by
+name, so they travel as a name. The loop is a flat list of steps made from the program's ops; each
+step is one closure over the slots. Recording is part of it: reads and writes record themselves in
+the native core, a Call is one ``mark`` more.
+
+What is here must not know how graphs are compiled, nor what the driver does with results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import platform
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg import _native, cluster
+from rcg.channels.shm import Failure, Reader, Writer, translate
+from rcg.errors import ExecutionError, InternalError, PlacementError, UnpicklableError
+from rcg.options import Options
+from rcg.plan import Build, Call, Const, Free, Program, Read, Slot, Write
+from rcg.runtime.control import ControlClient
+from rcg.runtime.failure import Origin, capture, capture_own
+from rcg.values import Codec
+from rcg.version import __version__
+
+__all__ = ["Start", "describe", "make_codec", "start"]
+
+_log = logging.getLogger("rcg")
+
+# Methods of different graphs on an actor never overlap: held for one Call, never while waiting.
+# One actor lives in a process, so the lock is the process's.
+_CALL_LOCK: Final = threading.Lock()
+
+# A loop that found nothing to read for this long gives its free memory back, once.
+_IDLE_NS: Final = 2_000_000_000
+
+_Step = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Everything an actor needs to run its part of a graph.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        program: What to run.
+        member: This process's number in shared memory.
+        rings: Number of each channel's ring.
+        address: The driver's control socket.
+        secret: Proves that the driver sent us.
+        constants: The constants and templates that the program names.
+        options: Of the graph.
+        actor: What errors say about this actor: its label, its id and its repr.
+        version: The driver's version of rcg.
+        abi: The driver's layout of shared memory.
+    """
+
+    graph_id: str
+    program: Program
+    member: int
+    rings: Mapping[str, int]
+    address: str
+    secret: str
+    constants: Mapping[str, Any]
+    options: Options
+    actor: tuple[str, str, str]
+    version: str
+    abi: int
+
+
+def make_codec() -> Codec:
+    """Return the codec of a process that is part of a Ray cluster."""
+    return Codec(
+        cluster.by_value_pickler(), cluster.opaque_types(), cluster.modules_pickled_by_value
+    )
+
+
+def describe(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
+    """Return what the driver must know before it compiles for this actor.
+
+    Args:
+        instance: The actor.
+        methods: The methods that the graph calls.
+    """
+    cls = type(instance)
+    return {
+        "version": __version__,
+        "abi": _native.ABI_VERSION,
+        "machine": platform.machine(),
+        "node": cluster.node_id(),
+        "pid": os.getpid(),
+        "missing": [name for name in methods if not callable(getattr(instance, name, None))],
+        "coroutines": [
+            name
+            for name in methods
+            if inspect.iscoroutinefunction(getattr(cls, name, None))
+            or inspect.isasyncgenfunction(getattr(cls, name, None))
+        ],
+    }
+
+
+def start(instance: Any, spec: Start) -> None:
+    """Start the loop of one graph on this actor.
+
+    With ``thread="own"`` it returns once the loop runs; with ``thread="main"`` the loop takes the
+    calling thread, and it returns when the graph has ended.
+
+    Raises:
+        PlacementError: This process has another rcg than the driver, or cannot reach it.
+    """
+    if (spec.version, spec.abi) != (__version__, _native.ABI_VERSION):
+        raise PlacementError(
+            f"this process has rcg {__version__} (shared memory layout {_native.ABI_VERSION}), the "
+            f"driver has {spec.version} ({spec.abi}): install the same version on every node"
+        )
+    control = ControlClient(spec.address, spec.secret, spec.program.process)
+    try:
+        member = _native.Member(
+            control.board,
+            control.arenas,
+            spec.member,
+            spec.options.wait,
+            spec.options.record,
+            True,
+        )
+        control.close_descriptors()
+        loop = _Loop(instance, spec, member, control)
+    except BaseException as error:
+        control.finish(f"it could not start: {error}")
+        raise
+    name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
+    control.watch(loop.on_owner_gone, f"rcg-watch-{spec.graph_id[:6]}")
+    if spec.options.thread == "main":
+        loop.run()
+    else:
+        threading.Thread(target=loop.run, name=name, daemon=True).start()
+
+
+class _Loop:
+    """Runs one program on one actor until the graph ends."""
+
+    def __init__(
+        self, instance: Any, spec: Start, member: _native.Member, control: ControlClient
+    ) -> None:
+        self._member = member
+        self._control = control
+        self._spec = spec
+        self._codec = make_codec()
+        label, actor_id, actor_repr = spec.actor
+        self._origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
+        self._execution = 0
+        self._steps = _Steps(self, instance, spec, member, self._codec).make()
+
+    @property
+    def origin(self) -> Origin:
+        """Where this loop's methods run."""
+        return self._origin
+
+    @property
+    def execution(self) -> int:
+        """Index of the execution that runs now."""
+        return self._execution
+
+    def run(self) -> None:
+        """Run executions until the graph is closed or breaks; reports any other end."""
+        steps = self._steps
+        failure: str | None = None
+        try:
+            while True:
+                for step in steps:
+                    step()
+                self._execution += 1
+        except _native.Poisoned:
+            pass
+        except BaseException as error:  # the loop must not end in silence
+            _log.exception("the loop of %s ended", self._spec.program.process)
+            failure = f"its loop failed: {translate(error)}\n{traceback.format_exc()}"
+        finally:
+            self._steps = []  # releases what the slots hold
+            self._control.finish(failure)
+
+    def on_owner_gone(self) -> None:
+        """End the loop, and every other member's: the driver is dead."""
+        with contextlib.suppress(RuntimeError):
+            self._member.poison(_native.POISON_BROKEN, 0)
+
+
+class _Steps:
+    """Makes the steps of a program: op -> closure over the slots."""
+
+    def __init__(
+        self,
+        loop: _Loop,
+        instance: Any,
+        spec: Start,
+        member: _native.Member,
+        codec: Codec,
+    ) -> None:
+        self._loop = loop
+        self._instance = instance
+        self._spec = spec
+        self._member = member
+        self._codec = codec
+        made = (slot for op in spec.program.ops for slot in op.made())
+        self._slots: list[Any] = [None] * (max(made, default=-1) + 1)
+        self._has_read = False
+
+    def make(self) -> list[_Step]:
+        """Return one step per op, in order."""
+        return [self._step(index, op) for index, op in enumerate(self._spec.program.ops)]
+
+    def _step(self, index: int, op: object) -> _Step:
+        match op:
+            case Read():
+                return self._read(index, op)
+            case Call():
+                return self._call(index, op)
+            case Write():
+                return self._write(index, op)
+            case Build():
+                return self._build(op)
+            case Free():
+                return self._free(op)
+        raise InternalError(f"an actor cannot run the op {op}")
+
+    def _read(self, index: int, op: Read) -> _Step:
+        reader = Reader(self._member, self._spec.rings[op.channel], index)
+        slots, out, read, trim = self._slots, op.out, reader.read, self._member.trim
+
+        def step() -> None:
+            slots[out] = read()
+
+        def first_step() -> None:
+            try:
+                slots[out] = read(_IDLE_NS)
+            except _native.TimedOut:
+                trim()
+                slots[out] = read()
+
+        is_first, self._has_read = not self._has_read, True
+        return first_step if is_first else step
+
+    def _write(self, index: int, op: Write) -> _Step:
+        writer = Writer(self._member, self._spec.rings[op.channel], index, self._codec)
+        slots, source, write, channel = self._slots, op.slot, writer.write, op.channel
+
+        def step() -> None:
+            try:
+                write(slots[source])
+            except (_native.NoMemory, UnpicklableError) as error:
+                # Nothing was written: this execution fails, the graph goes on.
+                known = (
+                    error
+                    if isinstance(error, UnpicklableError)
+                    else translate(error, channel=channel)
+                )
+                write(capture_own(known))
+
+        return step
+
+    def _build(self, op: Build) -> _Step:
+        slots, out, sources = self._slots, op.out, op.slots
+        fill = self._spec.constants[op.template].fill
+
+        def step() -> None:
+            values = [slots[source] for source in sources]
+            slots[out] = _first_failure(values) or fill(values)
+
+        return step
+
+    def _free(self, op: Free) -> _Step:
+        slots, freed = self._slots, op.slots
+        if len(freed) == 1:
+            (only,) = freed
+
+            def step_one() -> None:
+                slots[only] = None
+
+            return step_one
+
+        def step() -> None:
+            for slot in freed:
+                slots[slot] = None
+
+        return step
+
+    def _call(self, index: int, op: Call) -> _Step:
+        slots, mark, loop = self._slots, self._member.mark, self._loop
+        method = getattr(self._instance, op.method)
+        lock: Any = contextlib.nullcontext() if self._spec.options.concurrent else _CALL_LOCK
+        name, outs = op.method, op.outs
+        args = [self._argument(argument) for argument in op.args]
+        kwargs = [(key, *self._argument(argument)) for key, argument in op.kwargs]
+
+        def fail(failure: Failure) -> None:
+            for out in outs:
+                slots[out] = failure
+
+        if len(args) == 1 and not kwargs and len(outs) == 1 and args[0][0]:
+            # The commonest shape, spelt out: it is run thousands of times a second.
+            (_, source), (out,) = args[0], outs
+
+            def step_one() -> None:
+                value = slots[source]
+                if type(value) is Failure:
+                    slots[out] = value
+                    return
+                execution = loop.execution
+                mark(index, execution)
+                try:
+                    with lock:
+                        slots[out] = method(value)
+                except BaseException as error:
+                    slots[out] = capture(error, loop.origin, name, execution)
+
+            return step_one
+
+        def step() -> None:
+            values = [slots[given] if is_slot else given for is_slot, given in args]
+            named = {key: slots[given] if is_slot else given for key, is_slot, given in kwargs}
+            failure = _first_failure(values) or _first_failure(list(named.values()))
+            if failure is not None:
+                fail(failure)
+                return
+            execution = loop.execution
+            mark(index, execution)
+            try:
+                with lock:
+                    result = method(*values, **named)
+            except BaseException as error:
+                fail(capture(error, loop.origin, name, execution))
+                return
+            if len(outs) == 1:
+                slots[outs[0]] = result
+            else:
+                self._take_apart(result, outs, fail, name, execution)
+
+        return step
+
+    def _take_apart(
+        self,
+        result: Any,
+        outs: tuple[int, ...],
+        fail: Callable[[Failure], None],
+        name: str,
+        execution: int,
+    ) -> None:
+        """Spread the values of a method with several outputs over their slots."""
+        label = f"{self._loop.origin.label}.{name}"
+        if not isinstance(result, (tuple, list)):
+            text = f"Expected a tuple of {len(outs)} outputs, but got {type(result).__name__}"
+        elif len(result) != len(outs):
+            text = f"Expected {len(outs)} outputs, but got {len(result)} outputs"
+        else:
+            for out, value in zip(outs, result, strict=True):
+                self._slots[out] = value
+            return
+        fail(
+            capture_own(
+                ExecutionError(
+                    f"{text} from {label}, which is declared with num_returns={len(outs)}",
+                    execution=execution,
+                    actor=label,
+                )
+            )
+        )
+
+    def _argument(self, argument: Slot | Const) -> tuple[bool, Any]:
+        if isinstance(argument, Slot):
+            return True, argument.index
+        return False, self._spec.constants[argument.id]
+
+
+def _first_failure(values: list[Any]) -> Failure | None:
+    for value in values:
+        if type(value) is Failure:
+            return value
+    return None
