@@ -5,8 +5,9 @@ What makes the comparison fair:
 
 * **In turns.** All contestants of a row are ready at the same time, and each round gives each of
   them one turn, in an order shuffled from the seed. A machine that grows slower or faster during
-  the run does so for all of them. A contestant that waits for its turn has its actors and its loops
-  waiting, as they would in a program.
+  the run does so for all of them.
+* **Alone.** While one has its turn, the actor processes of the others are stopped (SIGSTOP): what a
+  compiled graph burns while it waits is a figure of its own, and must not be paid by the others.
 * **Alike.** The same actor class, the same payload object, the same topology, written down once for
   all (`rows`). Every contestant gets actors of its own, with the same options; rcg and Ray's
   compiled graph use their defaults.

@@ -8,8 +8,11 @@ still has one; this module and `rcg.interop` are the only ones that may look at 
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +20,7 @@ import ray
 
 import rcg
 import rcg.dag
+from rcg.bench.measure import Pace, Turn
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Payload, Row
 from rcg.bench.workers import Worker
@@ -46,9 +50,15 @@ class Session:
 
 
 class Contestant(Protocol):
-    """One way to have actors work for a row."""
+    """One way to have actors work for a row.
+
+    Attributes:
+        name: What the table calls it.
+        actors: Its actors, nobody else's.
+    """
 
     name: str
+    actors: list[Any]
 
     def open(self, row: Row, payload: Payload) -> Session:
         """Gets ready for a row. An async row is opened inside the event loop it will run in."""
@@ -156,6 +166,35 @@ class RayGraph:
             fetch=get,
             close=graph.teardown,
         )
+
+
+class Stage:
+    """Lets the actor processes of one contestant run at a time; the others are stopped.
+
+    Between turns all of them run. A stopped process keeps its place: what was sent to it is there
+    when it goes on.
+    """
+
+    def __init__(self, contestants: Iterable[Contestant]) -> None:
+        self._pids: dict[str, list[int]] = {
+            contestant.name: rcg.get([actor.pid.remote() for actor in contestant.actors])
+            for contestant in contestants
+        }
+
+    def turn_of(self, name: str, turn: Turn) -> Turn:
+        """Returns the turn with everyone but `name` stopped while it lasts."""
+        others = [pid for other, pids in self._pids.items() if other != name for pid in pids]
+
+        def alone(pace: Pace) -> array[int]:
+            try:
+                for pid in others:
+                    os.kill(pid, signal.SIGSTOP)
+                return turn(pace)
+            finally:
+                for pid in others:
+                    os.kill(pid, signal.SIGCONT)
+
+        return alone
 
 
 def start_actors(actor_class: Any) -> list[Any]:

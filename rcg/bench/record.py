@@ -156,7 +156,8 @@ class Report:
     def short(self) -> tuple[tuple[str, Verdict], ...]:
         """The targets that were missed, each with the title of its row or figure."""
         found: list[tuple[str, Verdict]] = []
-        for entry in (*self.rows, *self.figures):
+        entries: tuple[RowResult | Figure, ...] = (*self.rows, *self.figures)
+        for entry in entries:
             found += [(entry.title, verdict) for verdict in entry.verdicts if not verdict.is_met]
         return tuple(found)
 

@@ -26,6 +26,7 @@ from rcg.bench.contestants import (
     RayGraph,
     RcgGraph,
     Session,
+    Stage,
     start_all,
 )
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn, take_rounds
@@ -81,7 +82,7 @@ def run(settings: Settings, progress: Progress) -> Report:
         settings: What to measure.
         progress: Told before and after each step; `count_steps` says how many there are.
     """
-    started = time.perf_counter()
+    started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
     rows = [row for row in ROWS if row.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
@@ -97,8 +98,9 @@ def run(settings: Settings, progress: Progress) -> Report:
         if needs_ray:
             contestants, absent = start_all()
         with limits.PingPong() as ping_pong:
+            cast = Cast(contestants, absent, Stage(contestants), ping_pong)
             for row in rows:
-                results.append(run_row(row, settings, contestants, absent, ping_pong, progress))
+                results.append(run_row(row, settings, cast, progress))
         for name in wanted:
             progress.start(figures.TITLES[name])
             found += run_figure(name, contestants)
@@ -114,9 +116,9 @@ def run(settings: Settings, progress: Progress) -> Report:
         machine=machine(),
         cores=len(os.sched_getaffinity(0)),
         seed=settings.seed,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=started.isoformat(timespec="seconds"),
         rounds=settings.rounds,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - began,
         load=load,
     )
     return Report(header, tuple(results), tuple(found))
@@ -140,14 +142,24 @@ def start_ray() -> None:
     )
 
 
-def run_row(
-    row: Row,
-    settings: Settings,
-    contestants: Sequence[Contestant],
-    absent: Mapping[str, str],
-    ping_pong: limits.PingPong,
-    progress: Progress,
-) -> RowResult:
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Everyone who takes part in a row.
+
+    Attributes:
+        contestants: Those who can.
+        absent: Why the others cannot, by name.
+        stage: Keeps them out of each other's turns.
+        ping_pong: The limit of small rows.
+    """
+
+    contestants: Sequence[Contestant]
+    absent: Mapping[str, str]
+    stage: Stage
+    ping_pong: limits.PingPong
+
+
+def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress) -> RowResult:
     """Measures one row. A contestant that fails on it is absent from it, with the reason."""
     progress.start(row.title)
     missing = [name for name in row.needs if find_spec(name) is None]
@@ -155,17 +167,19 @@ def run_row(
         reason = f"needs {', '.join(missing)}"
         for _ in range(settings.rounds):
             progress.advance()
-        everyone = dict.fromkeys((contestant.name for contestant in contestants), reason)
-        return RowResult(row.name, row.title, row.target, {}, {**absent, **everyone})
+        everyone = dict.fromkeys((contestant.name for contestant in cast.contestants), reason)
+        return RowResult(row.name, row.title, row.target, {}, {**cast.absent, **everyone})
 
     payload = row.payload(random.Random(f"{settings.seed} {row.name}"))
     pace = BULK if row.is_bulk else SMALL
-    absent = dict(absent)
+    absent = dict(cast.absent)
     loop = asyncio.new_event_loop()
+    # Ray's graph leaves a cancelled future behind when it is torn down, which nobody awaits.
+    loop.set_exception_handler(lambda _loop, _context: None)
     sessions: dict[str, Session] = {}
     try:
-        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, ping_pong)}
-        for contestant in contestants:
+        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, cast.ping_pong)}
+        for contestant in cast.contestants:
             try:
                 session = _open(contestant, row, payload, loop)
                 sessions[contestant.name] = session
@@ -176,6 +190,7 @@ def run_row(
             except Exception as error:  # noqa: BLE001 - a table with a hole is worth more than none
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
         rng = random.Random(f"{settings.seed} {row.name} order")
+        turns = {name: cast.stage.turn_of(name, turn) for name, turn in turns.items()}
         samples = take_rounds(turns, pace, settings.rounds, rng, progress.advance)
     finally:
         for session in sessions.values():

@@ -18,7 +18,17 @@ from rcg.bench.record import (
     Verdict,
 )
 
-COLUMNS = ("", "median", "p99", "samples", "to Ray call", "to Ray graph", "to limit", "verdict")
+COLUMNS = (
+    "",
+    "p10",
+    "median",
+    "p99",
+    "samples",
+    "to Ray call",
+    "to Ray graph",
+    "to limit",
+    "verdict",
+)
 
 
 def render(report: Report) -> str:
@@ -61,18 +71,19 @@ def _header(report: Report) -> Iterable[str]:
 
 def _race(rows: Sequence[RowResult]) -> Iterable[Sequence[str]]:
     for row in rows:
-        yield (row.title, "", "", "", "", "", "", "")
+        yield (row.title, *[""] * (len(COLUMNS) - 1))
         for contestant in CONTESTANTS:
             if contestant in row.summaries:
                 yield _contestant(row, contestant)
             elif contestant in row.absent:
-                yield (f"  {contestant}", "-", "-", "-", "", "", "", row.absent[contestant])
+                yield (f"  {contestant}", "-", "-", "-", "-", "", "", "", row.absent[contestant])
 
 
 def _contestant(row: RowResult, contestant: str) -> Sequence[str]:
     summary = row.summaries[contestant]
     return (
         f"  {contestant}",
+        number(summary.p10),
         number(summary.median),
         number(summary.p99),
         str(summary.samples),
@@ -127,12 +138,13 @@ def _align(cells: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def _closing(report: Report) -> Iterable[str]:
-    verdicts = [v for entry in (*report.rows, *report.figures) for v in entry.verdicts]
-    if not verdicts:
+    judged = sum(len(row.verdicts) for row in report.rows)
+    judged += sum(len(figure.verdicts) for figure in report.figures)
+    if not judged:
         yield "No target could be judged in this run."
         return
     short = report.short
-    yield f"{len(verdicts) - len(short)} of {len(verdicts)} targets met."
+    yield f"{judged - len(short)} of {judged} targets met."
     for title, verdict in short:
         prefix = "" if title == verdict.what else f"{title}, "
         yield f"  short: {prefix}{verdict}"

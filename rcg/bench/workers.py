@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rcg.bench.usage import Usage, read_usage
@@ -22,6 +23,10 @@ class Worker:
     def count(self, *values: Any) -> int:
         """Returns how many values it was given."""
         return len(values)
+
+    def pid(self) -> int:
+        """Returns the id of this process."""
+        return os.getpid()
 
     def usage(self) -> Usage:
         """Returns what this process has used so far."""
