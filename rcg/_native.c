@@ -738,6 +738,15 @@ static void step_aside(Learned *l, uint32_t cpu) {
     sched_setaffinity(0, sizeof all, &all);
 }
 
+/* A wait ended after `took`: how long the next one may keep the processor. A loop that shares processors with the
+ * rest of its graph yields rather than pauses, which costs the others nothing: it may do so for the whole budget
+ * while executions follow each other closely, and a miss ends that. */
+static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, uint64_t more) {
+    uint64_t wanted = times * took + more;
+    if (wanted > BUDGET_MAX || (m->crowded && m->looping)) wanted = BUDGET_MAX;
+    l->budget = m->crowded && m->looping ? wanted : (3 * l->budget + wanted) / 4;
+}
+
 /* The part of a wait that keeps the processor. True when ready. */
 static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
     uint64_t budget, pause_phase;
@@ -776,9 +785,8 @@ static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t sta
     }
     l->budget /= 2;
     return false;
-ready:;
-    uint64_t wanted = 2 * (now_ns() - start) + 10000;
-    l->budget = (3 * l->budget + (wanted < BUDGET_MAX ? wanted : BUDGET_MAX)) / 4;
+ready:
+    learn(m, l, now_ns() - start, 2, 10000);
     atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
     return true;
 }
@@ -825,10 +833,7 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
     if (m->recording) atomic_store_explicit(&m->recorder->state, NOW_RUNNING, memory_order_relaxed);
     uint64_t took = now_ns() - start;
-    if (outcome == WAIT_READY && took < 2 * BUDGET_MAX) {
-        uint64_t wanted = took + took / 2 + 5000;
-        l->budget = (3 * l->budget + (wanted < BUDGET_MAX ? wanted : BUDGET_MAX)) / 4;
-    }
+    if (outcome == WAIT_READY && took < 4 * BUDGET_MAX) learn(m, l, took, 1, 5000);
     return outcome;
 }
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
 
 from rcg import _native
 from rcg.runtime.outlet import Outlet
@@ -27,12 +26,10 @@ class Awaiter:
 
     Args:
         session: The graph.
-        outlets: Its outputs.
     """
 
-    def __init__(self, session: Session, outlets: Sequence[Outlet]) -> None:
+    def __init__(self, session: Session) -> None:
         self._member = session.member
-        self._outlets = outlets
         self._new: deque[_Waiter] = deque()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -70,11 +67,12 @@ class Awaiter:
                     waiters.append(waiter)
                 waiters = self._tell(waiters)
                 pumped = [
-                    outlet for outlet in {w[0].channel: w[0] for w in waiters}.values()
+                    outlet
+                    for outlet in {w[0].channel: w[0] for w in waiters}.values()
                     if outlet.try_pump()
                 ]
                 try:
-                    seen = self._member.wait_any([o.reader.end for o in pumped], -1, seen)
+                    seen = self._member.wait_any([outlet.end for outlet in pumped], -1, seen)
                     for outlet in pumped:
                         outlet.take_pending()
                 finally:

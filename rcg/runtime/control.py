@@ -201,10 +201,9 @@ class ControlServer:
                                 poller.unregister(member.pidfd)
                                 del by_pidfd[member.pidfd]
                             member.close()
-                        elif member.state == "member" and member.pidfd >= 0:
-                            if member.pidfd not in by_pidfd:
-                                by_pidfd[member.pidfd] = member
-                                poller.register(member.pidfd, select.POLLIN)
+                        elif member.pidfd >= 0 and member.pidfd not in by_pidfd:
+                            by_pidfd[member.pidfd] = member
+                            poller.register(member.pidfd, select.POLLIN)
         finally:
             for member in self._connected.values():
                 member.close()

@@ -179,14 +179,14 @@ class CompiledDAG:
         self._get_timeout_s = options.get_timeout_s
         self._codec = make_codec()
         self._submitting = threading.Lock()
-        # Executions with one more output fetched or dropped, for the window to count. A deque, because
-        # refs die anywhere, also inside our own locks: appending needs none.
+        # Executions with one more output fetched or dropped, for the window to count. A deque,
+        # because refs die anywhere, also inside our own locks: appending needs none.
         self._finished: deque[int] = deque()
-        self._arguments = _arguments_of(self._plan)
+        self._awaiter = Awaiter(session)
         self._outlets, self._writers, self._outputs = self._open_channels()
-        self._awaiter = Awaiter(session, self._outlets)
-        for outlet in self._outlets:
-            outlet.on_awaited = self._awaiter.wake
+        is_whole = [key for key, _ in self._writers] == [None]
+        self._whole = self._writers[0][1] if is_whole else None
+        self._outlet = None if self._plan.is_multi else self._outputs[0]
         self._window = Window(
             limit=options.max_inflight_executions,
             buffered_limit=options.max_buffered_results,
@@ -214,7 +214,7 @@ class CompiledDAG:
                     writers.append((keys[op.slot], writer))
                 case Read():
                     reader = Reader(session.member, rings[op.channel], index)
-                    outlets[op.out] = Outlet(op.channel, reader, None)
+                    outlets[op.out] = Outlet(op.channel, reader, self._awaiter.wake)
                 case Output():
                     outputs = [outlets[slot] for slot in op.slots]
         return list(outlets.values()), writers, outputs
@@ -239,27 +239,39 @@ class CompiledDAG:
             ChannelTimeout: No room within ``submit_timeout``; nothing was submitted.
             ActorDiedError, ChannelClosed: The graph has ended.
         """
-        session = self._session
-        if session._is_closed or session._gone is not None:
-            raise session.end_error()
-        arguments = self._arguments(args, kwargs)
-        encode = self._codec.encode
-        ready = [(writer, encode(arguments[key])) for key, writer in self._writers]
-        with self._submitting:
-            window = self._window
-            if self._finished:
-                self._release_finished()
-            window.check_capacity()
-            if window.submitted - window.complete >= window.limit:
-                self._make_room()
-            self._write(ready)
-            execution = window.submit()
-        outputs = self._outputs
-        if not self._plan.is_multi:
-            return CompiledDAGRef(self, outputs[0], execution, None)
+        if self._session.is_over:
+            raise self._session.end_error()
+        if self._whole is not None:
+            # One input, one value: the commonest shape, spelt out.
+            if len(args) != 1:
+                self._refuse_count(len(args))
+            with self._submitting:
+                window = self._window
+                if window.submitted >= window.free_until:
+                    self._make_room()
+                try:
+                    self._whole.write(args[0])
+                except NATIVE_ERRORS as error:
+                    self._write_again(error, self._whole, self._codec.encode(args[0]))
+                execution = window.submit()
+        else:
+            arguments = self._arguments(args, kwargs)
+            encode = self._codec.encode
+            ready = [(writer, encode(arguments[key])) for key, writer in self._writers]
+            with self._submitting:
+                window = self._window
+                if window.submitted >= window.free_until:
+                    self._make_room()
+                self._write(ready)
+                execution = window.submit()
+        if self._outlet is not None:
+            return CompiledDAGRef(self, self._outlet, execution, None)
+        return self._refs(execution)
+
+    def _refs(self, execution: int) -> list[CompiledDAGRef]:
         refs: list[CompiledDAGRef] = []
         first: dict[str, CompiledDAGRef] = {}
-        for index, outlet in enumerate(outputs):
+        for index, outlet in enumerate(self._outputs):
             known = first.get(outlet.channel)
             if known is None:
                 known = first[outlet.channel] = CompiledDAGRef(self, outlet, execution, index)
@@ -267,6 +279,27 @@ class CompiledDAG:
             else:
                 refs.append(_TwinRef(known, index))
         return refs
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[int | str | None, Any]:
+        """Return the value of each input key."""
+        if len(args) != self._plan.num_positional:
+            self._refuse_count(len(args))
+        table: dict[int | str | None, Any] = dict(enumerate(args))
+        for name in self._plan.keywords:
+            if name not in kwargs:
+                raise GraphError(
+                    f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
+                )
+            table[name] = kwargs[name]
+        return table
+
+    def _refuse_count(self, found: int) -> NoReturn:
+        raise GraphError(
+            "dag.execute() or dag.execute_async() must be called with "
+            f"{self._plan.num_positional} positional args, got {found}"
+        )
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """Start one execution without blocking the event loop; returns refs to be awaited.
@@ -284,19 +317,25 @@ class CompiledDAG:
 
     def _write(self, ready: list[tuple[Writer, Encoded]]) -> None:
         """Write all inputs of one execution, or none."""
-        written = 0
+        is_first = True
         for writer, encoded in ready:
             try:
                 writer.write_encoded(encoded)
             except NATIVE_ERRORS as error:
-                if not isinstance(error, _native.NoMemory):
-                    raise self._session.translate(error) from None
-                if not written:
-                    self._write_when_memory_is_free(writer, encoded)
-                else:
+                if is_first:
+                    self._write_again(error, writer, encoded)
+                elif isinstance(error, _native.NoMemory):
                     # Others of this execution are out: it runs, and fails with the reason.
                     writer.write(capture_own(self._session.translate(error)))
-            written += 1
+                else:
+                    raise self._session.translate(error) from None
+            is_first = False
+
+    def _write_again(self, error: Exception, writer: Writer, encoded: Encoded) -> None:
+        """Go on after the first write of an execution failed: wait for memory, or raise."""
+        if not isinstance(error, _native.NoMemory):
+            raise self._session.translate(error) from None
+        self._write_when_memory_is_free(writer, encoded)
 
     def _write_when_memory_is_free(self, writer: Writer, encoded: Encoded) -> None:
         """Memory is waited for here only, where nothing of the execution is held yet."""
@@ -321,10 +360,19 @@ class CompiledDAG:
             self._advance(complete + 1, deadline)
 
     def _make_room(self) -> None:
-        window = self._window
-        wanted = window.submitted - window.limit + 1
-        if self._complete() < wanted:
+        """Let the window look at what happened since; wait while it is full."""
+        window, finished = self._window, self._finished
+        while finished:
+            window.release(finished.popleft())
+        for outlet in self._outlets:
+            if outlet.dropped:
+                outlet.discard_dropped()
+        self._complete()
+        window.look()
+        if window.is_full:
+            wanted = window.submitted - window.limit + 1
             self._advance(wanted, Deadline(self._session.options.submit_timeout_s))
+            window.look()
 
     def _advance(self, complete: int, deadline: Deadline) -> None:
         """Wait until so many executions are complete, taking results off every output."""
@@ -340,7 +388,7 @@ class CompiledDAG:
         self._complete()
 
     def _complete(self) -> int:
-        """How many executions are complete."""
+        """Count what has arrived; returns how many executions are complete."""
         outlets = self._outlets
         complete = outlets[0].arrived
         for outlet in outlets:
@@ -349,14 +397,6 @@ class CompiledDAG:
                 complete = arrived
         self._window.arrive(complete)
         return complete
-
-    def _release_finished(self) -> None:
-        finished, release = self._finished, self._window.release
-        while finished:
-            release(finished.popleft())
-        for outlet in self._outlets:
-            if outlet.dropped:
-                outlet.discard_dropped()
 
     # --- fetching
 
@@ -449,41 +489,6 @@ def _run_uninterrupted(call: Callable[[], None]) -> bool:
     return interrupted
 
 
-def _arguments_of(plan: Plan) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function from (args, kwargs) of ``execute`` to a table: input key -> value."""
-    keys = {op.key for op in plan.program(DRIVER).ops if isinstance(op, Input)}
-    positional, keywords = plan.num_positional, plan.keywords
-
-    def refuse(args: tuple[Any, ...]) -> NoReturn:
-        raise GraphError(
-            f"dag.execute() or dag.execute_async() must be called with {positional} positional "
-            f"args, got {len(args)}"
-        )
-
-    if keys == {None}:
-
-        def whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if len(args) != 1:
-                refuse(args)
-            return {None: args[0]}
-
-        return whole
-
-    def several(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) != positional:
-            refuse(args)
-        table: dict[int | str | None, Any] = dict(enumerate(args))
-        for name in keywords:
-            if name not in kwargs:
-                raise GraphError(
-                    f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
-                )
-            table[name] = kwargs[name]
-        return table
-
-    return several
-
-
 def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
     """Return the results of several refs; raises as soon as any of them has failed.
 
@@ -550,11 +555,11 @@ def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None
     slice_s = 0.1 if len(graphs) == 1 else 0.005
     wait_s = slice_s if left is None else min(slice_s, left)
     dag = pending[0]._dag
-    outlets = [o for o in {id(r._outlet): r._outlet for r in pending if r._dag is dag}.values()]
+    outlets = list({id(r._outlet): r._outlet for r in pending if r._dag is dag}.values())
     pumped = [outlet for outlet in outlets if outlet.try_pump()]
     try:
         if pumped:
-            dag._session.member.wait_any([o.reader.end for o in pumped], int(wait_s * 1e9))
+            dag._session.member.wait_any([outlet.end for outlet in pumped], int(wait_s * 1e9))
             for outlet in pumped:
                 outlet.take_pending()
         else:  # other threads pump all of them
@@ -570,4 +575,3 @@ def teardown_all() -> None:
     """Tear down every live graph of this process."""
     for dag in list(CompiledDAG._live):
         dag.teardown()
-

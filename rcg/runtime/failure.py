@@ -73,7 +73,9 @@ def to_exception(failure: Failure) -> BaseException:
         return report
     cause: BaseException
     try:
-        cause = _Unpicklable(report.cause_text) if report.cause is None else cluster.loads(report.cause)
+        cause = (
+            _Unpicklable(report.cause_text) if report.cause is None else cluster.loads(report.cause)
+        )
     except Exception:  # noqa: BLE001 - the class may not be importable here
         cause = _Unpicklable(report.cause_text)
     origin = report.origin

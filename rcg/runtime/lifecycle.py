@@ -206,8 +206,8 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
         if own is not None and cluster.actor_id(handle) == own:
             if session.options.thread == "main":
                 raise CompileError(
-                    "an actor that compiles a graph it takes part in is busy on its main thread, so "
-                    'the graph cannot have it: use thread="own"'
+                    "an actor that compiles a graph it takes part in is busy on its main thread, "
+                    'so the graph cannot have it: use thread="own"'
                 )
             start(_own_instance(), spec)
         else:
@@ -230,8 +230,12 @@ def _wait_connected(
             if ref in ready:
                 _answer(actor, ref, bindings)
         if deadline.expired:
-            _gather({a: calls[a] for a in set(calls) - set(session.control.pids)}, bindings,
-                    deadline, "start")
+            _gather(
+                {a: calls[a] for a in set(calls) - set(session.control.pids)},
+                bindings,
+                deadline,
+                "start",
+            )
         tick.wait(0.005)
 
 
@@ -264,4 +268,3 @@ def _constants_of(program: Program) -> list[str]:
                 given = (*op.args, *(value for _, value in op.kwargs))
                 names.update((value.id, None) for value in given if isinstance(value, Const))
     return list(names)
-

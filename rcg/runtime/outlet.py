@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from rcg import _native
@@ -43,19 +44,29 @@ class Outlet:
     """
 
     __slots__ = (
-        "_changed", "_frames", "_lock", "_waiting", "awaited", "channel", "dropped", "is_pumped",
-        "on_awaited", "reader",
+        "_changed",
+        "_frames",
+        "_lock",
+        "_pump",
+        "_waiting",
+        "awaited",
+        "channel",
+        "dropped",
+        "end",
+        "on_awaited",
+        "take",
     )
 
-    def __init__(self, channel: str, reader: Reader, on_awaited: Any) -> None:
+    def __init__(self, channel: str, reader: Reader, on_awaited: Callable[[], None]) -> None:
         self.channel = channel
-        self.reader = reader
+        self.end = reader.end
+        self.take = reader.take
         self.on_awaited = on_awaited
-        self._lock = threading.Lock()
+        self._pump = threading.Lock()  # held by the thread that takes frames off the ring
+        self._lock = threading.Lock()  # for what follows
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._frames: dict[int, _native.Frame] = {}
-        self.is_pumped = False
         # Executions whose ref was dropped unread. A deque, because refs die anywhere, also inside
         # our own locks: appending needs none.
         self.dropped: deque[int] = deque()
@@ -64,7 +75,7 @@ class Outlet:
     @property
     def arrived(self) -> int:
         """How many frames were taken off the ring."""
-        return self.reader.seq
+        return self.end.seq
 
     @property
     def buffered(self) -> int:
@@ -73,9 +84,9 @@ class Outlet:
 
     def has(self, execution: int) -> bool:
         """Return whether the result can be had without waiting."""
-        reader = self.reader
-        seq = reader.seq
-        return execution < seq or execution < seq + reader.pending()
+        end = self.end
+        seq = end.seq
+        return execution < seq or execution < seq + end.pending()
 
     def fetch(self, result: Result, timeout_s: float | None) -> bool:
         """Wait for one result and fill it; READY or FAILED afterwards.
@@ -87,107 +98,108 @@ class Outlet:
             _native.TimedOut: The time was up; the result can be fetched later.
             _native.Poisoned: The graph ended before the result came.
         """
-        execution = result.execution
-        deadline = None
-        frame = None
-        with self._lock:
-            while True:
-                state = result.state
-                if state >= READY:
-                    return False
-                if state == PENDING:
-                    if self._frames and (frame := self._frames.pop(execution, None)) is not None:
-                        result.state = DECODING
-                        break
-                    if not self.is_pumped:
-                        self.is_pumped = True
-                        break
-                if deadline is None:
-                    deadline = Deadline(timeout_s)
-                self._wait(deadline)
-        if frame is not None:
-            self._finish(result, frame.decode())
-            return True
-        reader = self.reader
-        try:
-            if reader.seq == execution:
-                value = reader.read(-1 if timeout_s is None else timeout_ns(timeout_s))
-            else:
-                if deadline is None:
-                    deadline = Deadline(timeout_s)
-                self._take_until(execution, deadline)
-                value = reader.read(timeout_ns(deadline.remaining_s()))
-        except BaseException:
+        end = self.end
+        if not self._pump.acquire(False):
+            return self._fetch_beside_others(result, Deadline(timeout_s))
+        if end.seq != result.execution:
             self.release_pump()
-            raise
-        if type(value) is Failure:
-            result.value = to_exception(value)
-            result.state = FAILED
-        else:
-            result.value = value
-            result.state = READY
-        self.release_pump()
+            return self._fetch_beside_others(result, Deadline(timeout_s))
+        try:
+            value = end.read(-1 if timeout_s is None else timeout_ns(timeout_s))
+            if type(value) is Failure:
+                result.value = to_exception(value)
+                result.state = FAILED
+            else:
+                result.value = value
+                result.state = READY
+        except BaseException as error:
+            if end.seq <= result.execution:
+                raise  # nothing was taken
+            _fail(result, error)  # what unpickling raised is this result
+        finally:
+            self._pump.release()
+            if self._waiting or self.awaited:
+                self._tell()
         return True
 
-    def _finish(self, result: Result, value: Any) -> None:
-        if type(value) is Failure:
-            result.value = to_exception(value)
-            result.state = FAILED
-        else:
-            result.value = value
-            result.state = READY
+    def _fetch_beside_others(self, result: Result, deadline: Deadline) -> bool:
+        """``fetch`` when other threads are about, or when results come out of order."""
+        execution = result.execution
+        frame = None
         with self._lock:
-            if self._waiting:
-                self._changed.notify_all()
-
-    def _wait(self, deadline: Deadline) -> None:
-        """Wait for another thread's news; the lock is held."""
-        self._waiting += 1
+            self._waiting += 1  # before the pump is tried, so that who releases it tells us
+            try:
+                while True:
+                    if result.state >= READY:
+                        return False
+                    if result.state == PENDING:
+                        frame = self._frames.pop(execution, None)
+                        if frame is not None:
+                            result.state = DECODING
+                            break
+                        if self._pump.acquire(False):
+                            break
+                    if not self._changed.wait(deadline.remaining_s()) and deadline.expired:
+                        raise _native.TimedOut
+            finally:
+                self._waiting -= 1
+        if frame is None:
+            try:
+                self._take_until(execution, deadline)
+                frame = self.take(timeout_ns(deadline.remaining_s()))
+                result.state = DECODING
+            finally:
+                self.release_pump()
         try:
-            if not self._changed.wait(deadline.remaining_s()) and deadline.expired:
-                raise _native.TimedOut
-        finally:
-            self._waiting -= 1
+            value = frame.decode()
+            if type(value) is Failure:
+                _fail(result, to_exception(value))
+            else:
+                result.value = value
+                result.state = READY
+        except BaseException as error:  # noqa: BLE001 - what unpickling raised is this result
+            _fail(result, error)
+        self._tell()
+        return True
 
-    # --- pumping: for the one thread that set is_pumped
-
-    def try_pump(self) -> bool:
-        """Become the pump, if nobody is."""
+    def _tell(self) -> None:
+        """Have the others look again."""
         with self._lock:
-            if self.is_pumped:
-                return False
-            self.is_pumped = True
-            return True
-
-    def release_pump(self) -> None:
-        """Stop being the pump; whoever waits looks again."""
-        with self._lock:
-            self.is_pumped = False
-            if self._waiting:
-                self._changed.notify_all()
+            self._changed.notify_all()
             is_awaited = bool(self.awaited)
         if is_awaited:
             self.on_awaited()
 
-    def take_pending(self) -> int:
-        """Take what lies on the ring, without waiting; returns how many frames."""
-        count: int = self.reader.pending()
-        for _ in range(count):
+    # --- pumping: for the one thread that holds the pump
+
+    def try_pump(self) -> bool:
+        """Become the pump, if nobody is."""
+        return self._pump.acquire(False)
+
+    def release_pump(self) -> None:
+        """Stop being the pump; whoever waits looks again."""
+        self._pump.release()
+        if self._waiting or self.awaited:
+            self._tell()
+
+    def take_pending(self) -> None:
+        """Take what lies on the ring, without waiting."""
+        for _ in range(self.end.pending()):
             self._take_one(0)
-        return count
 
     def _take_until(self, execution: int, deadline: Deadline) -> None:
-        while self.reader.seq < execution:
+        while self.end.seq < execution:
             self._take_one(timeout_ns(deadline.remaining_s()))
 
     def _take_one(self, timeout: int) -> None:
-        execution = self.reader.seq
-        frame = self.reader.take(timeout)
+        execution = self.end.seq
+        frame = self.take(timeout)
         with self._lock:
             self._frames[execution] = frame
             if self._waiting:
                 self._changed.notify_all()
-        self.discard_dropped()
+        if self.dropped:
+            self.discard_dropped()
 
     def discard_dropped(self) -> None:
         """Let go of frames whose refs are gone."""
@@ -195,8 +207,8 @@ class Outlet:
             try:
                 execution = self.dropped.popleft()
             except IndexError:
-                return
-            if execution >= self.reader.seq:
+                return  # another thread is at it
+            if execution >= self.end.seq:
                 self.dropped.append(execution)  # still to come
             else:
                 self._frames.pop(execution, None)
@@ -207,14 +219,28 @@ class Outlet:
         Raises:
             _native.TimedOut, _native.Poisoned: As in ``fetch``.
         """
-        while self.reader.seq < count:
+        while self.end.seq < count:
             if self.try_pump():
                 try:
                     self._take_until(count, deadline)
                     self.take_pending()
                 finally:
                     self.release_pump()
-            else:
-                with self._lock:
-                    if self.is_pumped and self.reader.seq < count:
-                        self._wait(deadline)
+                return
+            with self._lock:
+                self._waiting += 1
+                try:
+                    if (
+                        self._pump.locked()
+                        and self.end.seq < count
+                        and not self._changed.wait(deadline.remaining_s())
+                        and deadline.expired
+                    ):
+                        raise _native.TimedOut
+                finally:
+                    self._waiting -= 1
+
+
+def _fail(result: Result, error: BaseException) -> None:
+    result.value = error
+    result.state = FAILED

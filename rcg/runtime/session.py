@@ -58,6 +58,7 @@ class Session:
         self.layout: Layout = segments.layout
         self._segments = segments
         self._lock = threading.Lock()
+        self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
         self._closed = threading.Event()
         self._gone: tuple[str, str] | None = None
@@ -107,6 +108,7 @@ class Session:
             if self._gone is not None or self._is_closed:
                 return
             self._gone = process, how
+            self.is_over = True
             calls, self._on_end = self._on_end, []
         number = self.layout.members[process]
         self.member.poison(_native.POISON_BROKEN, number)
@@ -166,7 +168,7 @@ class Session:
         return "unknown"
 
     def report(self) -> str:
-        """Return a table of who does what and waits for whom; also when actors are stuck or dead."""
+        """Return a table of who does what and waits for whom, also for stuck and dead ones."""
         return format_activities(activities(self.member, self.plan, self.layout))
 
     def translate(self, error: BaseException) -> RcgError:
@@ -221,7 +223,7 @@ class Session:
         with self._lock:
             if self._is_closed:
                 return False
-            self._is_closed = True
+            self._is_closed = self.is_over = True
             calls, self._on_end = self._on_end, []
         try:
             self.member.poison(_native.POISON_CLOSED)

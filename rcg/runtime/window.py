@@ -29,7 +29,14 @@ class Window:
     """
 
     __slots__ = (
-        "_buffered_limit", "_is_strict", "_left", "_outputs", "complete", "limit", "released",
+        "_buffered_limit",
+        "_is_strict",
+        "_left",
+        "_outputs",
+        "complete",
+        "free_until",
+        "limit",
+        "released",
         "submitted",
     )
 
@@ -44,6 +51,8 @@ class Window:
         self.submitted = 0
         self.complete = 0
         self.released = 0
+        # So many may be submitted before anybody has to look again; see `look`.
+        self.free_until = 0
 
     @property
     def in_flight(self) -> int:
@@ -60,29 +69,33 @@ class Window:
         """Whether the next execution has to wait for one to complete."""
         return self.submitted - self.complete >= self.limit
 
-    def check_capacity(self) -> None:
-        """Raise when waiting would not help, because the user has to fetch results first.
+    def look(self) -> None:
+        """Work out how many more may be submitted before the next look.
+
+        ``execute`` compares one number; what completed or was released since is counted only when
+        that number is reached.
 
         Raises:
-            CapacityExceededError: Nothing was changed; fetch or drop a ref and try again.
+            CapacityExceededError: Waiting would not help: the user has to fetch or drop a ref
+                first. Nothing was changed.
         """
         unfetched = self.submitted - self.released
-        if self._is_strict:
-            if unfetched >= self.limit:
-                raise CapacityExceededError(
-                    f"The compiled graph can't have more than {self.limit} in-flight executions, "
-                    f"and you currently have {unfetched} in-flight executions. Retrieve an output "
-                    "using rcg.get before submitting more requests or increase "
-                    "`_max_inflight_executions`.",
-                    limit=self.limit,
-                )
-        elif unfetched >= self.limit + self._buffered_limit:
+        if self._is_strict and unfetched >= self.limit:
+            raise CapacityExceededError(
+                f"The compiled graph can't have more than {self.limit} in-flight executions, and "
+                f"you currently have {unfetched} in-flight executions. Retrieve an output using "
+                "rcg.get before submitting more requests or increase `_max_inflight_executions`.",
+                limit=self.limit,
+            )
+        if not self._is_strict and unfetched >= self.limit + self._buffered_limit:
             raise CapacityExceededError(
                 f"{unfetched} executions were submitted and their results never fetched, and the "
                 f"compiled graph keeps at most {self._buffered_limit} (`_max_buffered_results`): "
                 "fetch some with rcg.get, or drop their refs, before submitting more.",
                 limit=self._buffered_limit,
             )
+        most = self.limit if self._is_strict else self.limit + self._buffered_limit
+        self.free_until = min(self.complete + self.limit, self.released + most)
 
     def submit(self) -> int:
         """Count a new execution and return its index."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg import _native, cluster
-from rcg.channels.shm import Failure, Reader, Writer, translate
+from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
 from rcg.errors import ExecutionError, InternalError, PlacementError, UnpicklableError
 from rcg.options import Options
 from rcg.plan import Build, Call, Const, Free, Program, Read, Slot, Write
@@ -156,19 +156,9 @@ class _Loop:
         self._spec = spec
         self._codec = make_codec()
         label, actor_id, actor_repr = spec.actor
-        self._origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
-        self._execution = 0
+        self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
+        self.execution = 0  # the one that runs now
         self._steps = _Steps(self, instance, spec, member, self._codec).make()
-
-    @property
-    def origin(self) -> Origin:
-        """Where this loop's methods run."""
-        return self._origin
-
-    @property
-    def execution(self) -> int:
-        """Index of the execution that runs now."""
-        return self._execution
 
     def run(self) -> None:
         """Run executions until the graph is closed or breaks; reports any other end."""
@@ -178,10 +168,10 @@ class _Loop:
             while True:
                 for step in steps:
                     step()
-                self._execution += 1
+                self.execution += 1
         except _native.Poisoned:
             pass
-        except BaseException as error:  # the loop must not end in silence
+        except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
             _log.exception("the loop of %s ended", self._spec.program.process)
             failure = f"its loop failed: {translate(error)}\n{traceback.format_exc()}"
         finally:
@@ -235,16 +225,27 @@ class _Steps:
     def _read(self, index: int, op: Read) -> _Step:
         reader = Reader(self._member, self._spec.rings[op.channel], index)
         slots, out, read, trim = self._slots, op.out, reader.read, self._member.trim
+        loop = self._loop
 
         def step() -> None:
-            slots[out] = read()
+            try:
+                slots[out] = read()
+            except NATIVE_ERRORS:
+                raise
+            except Exception as error:  # noqa: BLE001 - unpickling runs any code
+                # The frame is taken: this execution fails, the graph goes on.
+                slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
 
         def first_step() -> None:
             try:
                 slots[out] = read(_IDLE_NS)
             except _native.TimedOut:
                 trim()
-                slots[out] = read()
+                step()
+            except NATIVE_ERRORS:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
 
         is_first, self._has_read = not self._has_read, True
         return first_step if is_first else step
@@ -319,7 +320,7 @@ class _Steps:
                 try:
                     with lock:
                         slots[out] = method(value)
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - users' code raises anything
                     slots[out] = capture(error, loop.origin, name, execution)
 
             return step_one
@@ -336,7 +337,7 @@ class _Steps:
             try:
                 with lock:
                     result = method(*values, **named)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - users' code raises anything
                 fail(capture(error, loop.origin, name, execution))
                 return
             if len(outs) == 1:
