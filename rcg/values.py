@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one encoder: any value to (kind, pickle bytes, buffers), and back.
 
-Two picklers share the work. C pickle is fast and right for nearly everything; it is *wrong*, and silently so, for
-classes and functions of ``__main__`` (it writes their name, and the reader's ``__main__`` is another program) and for
-handles whose pickle needs the cluster's own bookkeeping. So the fast pickle is thrown away, and the value pickled by
-value, when the bytes mention ``__main__``, when an opaque type (an ObjectRef, an actor handle) is met, or when C pickle
-refuses.
+Two picklers share the work. C pickle is fast and right for nearly everything; it is *wrong*, and
+silently so, for classes and functions of ``__main__`` (it writes their name, and the reader's
+``__main__`` is another program) and for handles whose pickle needs the cluster's own bookkeeping.
+So the fast pickle is thrown away, and the value pickled by value, when the bytes mention
+``__main__``, when an opaque type (an ObjectRef, an actor handle) is met, or when C pickle refuses.
 
-Arrays and tensors go out of band: their bytes are handed to the channel as buffers, their pickle holds only dtype and
-shape. NumPy arrays arrive read-only, of whatever size, so that they may share memory; torch tensors arrive writable,
-because torch has no other kind, and the channel gives each reader its own memory for them.
+Arrays and tensors go out of band: their bytes are handed to the channel as buffers, their pickle
+holds only dtype and shape. NumPy arrays arrive read-only, of whatever size, so that they may share
+memory; torch tensors arrive writable, because torch has no other kind, and the channel gives each
+reader its own memory for them.
 
-This room knows nothing of Ray, of channels or of graphs: the cluster's pickler and its opaque types are handed in.
+This room knows nothing of Ray, of channels or of graphs: the cluster's pickler and its opaque types
+are handed in.
 """
 
 from __future__ import annotations
@@ -21,42 +23,36 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from rcg import _native
 from rcg.errors import UnpicklableError
 
-__all__ = ["Codec", "Encoded", "loads"]
+__all__ = ["Codec", "Encoded", "loads", "size_of"]
 
 loads: Final = pickle.loads
 
 PROTOCOL: Final = 5
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
 _BY_NAME_ELSEWHERE: Final = b"__main__"
+_DEEPEST_SEARCH: Final = 20
 
 
-class Encoded(NamedTuple):
-    """A value ready for a channel.
+# A value ready for a channel: (kind, data, buffers, writable). A plain tuple, for speed.
+#   kind      _native.KIND_PICKLE, or KIND_BYTES: `data` is the value itself
+#   data      the pickle
+#   buffers   its out-of-band buffers in order, or None
+#   writable  bit i is set when the object over buffer i will be written to (a tensor); with more
+#             than 64 buffers all bits stand for "every one"
+Encoded = tuple[int, bytes, "list[pickle.PickleBuffer] | None", int]
 
-    Attributes:
-        kind: ``_native.KIND_PICKLE`` or ``KIND_BYTES`` (``data`` is the value itself).
-        data: The pickle.
-        buffers: Out-of-band buffers in the order of the pickle, or None.
-        writable: Bit i is set when the object over buffer i will be written to (a tensor); with more than 64 buffers
-            all bits stand for "every one".
-    """
 
-    kind: int
-    data: bytes
-    buffers: list[pickle.PickleBuffer] | None
-    writable: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the pickle and of all buffers."""
-        return len(self.data) + sum(memoryview(b).nbytes for b in self.buffers or ())
+def size_of(encoded: Encoded) -> int:
+    """Return the bytes of the pickle and of all buffers."""
+    _, data, buffers, _ = encoded
+    return len(data) + sum(memoryview(buffer).nbytes for buffer in buffers or ())
 
 
 class _Opaque(Exception):
@@ -72,15 +68,19 @@ def _refuse(_: object) -> Any:
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """NumPy's own out-of-band reduction, for every layout and dtype it would otherwise copy into the pickle."""
+    """NumPy's own out-of-band reduction, also where NumPy itself would copy into the pickle."""
     dtype = array.dtype
     if dtype.hasobject:
         return array.__reduce_ex__(PROTOCOL)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         array = array.copy(order="C")
-    if dtype.kind in "mM" or dtype.isbuiltin != 1:  # the buffer protocol has no words for dates, records need care
-        order = "C" if array.flags.c_contiguous else "F"
-        raw = array.reshape(-1, order=order).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
+    if (
+        dtype.kind in "mM" or dtype.isbuiltin != 1
+    ):  # the buffer protocol has no words for dates, records need care
+        order: Any = "C" if array.flags.c_contiguous else "F"
+        raw: Any = np.empty(0, np.uint8)
+        if array.nbytes:
+            raw = array.reshape((-1,), order=order).view(np.uint8)
         return _rebuild_array, (pickle.PickleBuffer(raw), dtype, array.shape, order)
     return array.__reduce_ex__(PROTOCOL)
 
@@ -100,7 +100,8 @@ def _reduce_tensor(tensor: Any) -> Any:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     raw = plain.reshape(-1).view(torch.uint8).numpy().view(_TensorBytes)
     dtype = str(plain.dtype).removeprefix("torch.")
-    return _rebuild_tensor, (pickle.PickleBuffer(raw), dtype, tuple(plain.shape), tensor.requires_grad)
+    shape, wants_grad = tuple(plain.shape), tensor.requires_grad
+    return _rebuild_tensor, (pickle.PickleBuffer(raw), dtype, shape, wants_grad)
 
 
 def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
@@ -114,14 +115,40 @@ def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_gr
     return tensor.requires_grad_() if requires_grad else tensor
 
 
+class _Sink:
+    """What a pickler writes to: a list of pieces."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self.write = write
+
+
+class _Fast:
+    """A C pickler that is used again and again, which halves the cost of a small value."""
+
+    __slots__ = ("buffers", "clear", "dump", "pieces")
+
+    def __init__(self, kind: type[pickle.Pickler]) -> None:
+        self.pieces: list[bytes] = []
+        self.buffers: list[pickle.PickleBuffer] = []
+        sink: Any = _Sink(self.pieces.append)
+        pickler = kind(sink, PROTOCOL, buffer_callback=self.buffers.append)
+        self.dump = pickler.dump
+        self.clear = pickler.clear_memo
+
+
 class Codec:
     """Encodes values; one per process and graph. Decoding is ``loads`` alone and needs no codec.
 
+    Any thread may encode.
+
     Args:
-        by_value_pickler: A pickler class like cloudpickle's (``reducer_override``), which writes classes and functions
-            of ``__main__`` by value and knows how to keep opaque objects alive.
+        by_value_pickler: A pickler class like cloudpickle's (``reducer_override``), which writes
+            classes and functions of ``__main__`` by value and knows how to keep opaque objects
+            alive.
         opaque_types: Exact types that only this pickler may write.
-        registered_by_value: Says whether the user asked for whole modules to be pickled by value.
+        registered_by_value: Says which whole modules the user asked to be pickled by value.
     """
 
     def __init__(
@@ -139,16 +166,19 @@ class Codec:
         self._copyreg_seen = len(copyreg.dispatch_table)
         self._knows_torch = False
 
-        class Fast(pickle.Pickler):
+        class FastPickler(pickle.Pickler):
             dispatch_table = self._table
 
-        class ByValue(by_value_pickler):  # type: ignore[misc]
+        class ByValuePickler(by_value_pickler):  # type: ignore[misc]
             def reducer_override(self, obj: Any) -> Any:
                 reduce = reducers.get(type(obj))
                 return reduce(obj) if reduce is not None else super().reducer_override(obj)
 
-        self._fast = Fast
-        self._by_value = ByValue
+        self._fast = FastPickler
+        self._by_value = ByValuePickler
+        # Picklers at rest. Taken out while in use: other threads, and values whose own pickling
+        # encodes, find none and make another.
+        self._spare: list[_Fast] = []
 
     def encode(self, value: object) -> Encoded:
         """Return the value as bytes and buffers; the buffers still point into the value.
@@ -158,34 +188,45 @@ class Codec:
         """
         kind = type(value)
         if kind is bytes:
-            return Encoded(_native.KIND_BYTES, value, None, 0)  # type: ignore[arg-type]
+            return _native.KIND_BYTES, value, None, 0
         if kind in _ATOMS:
-            return Encoded(_native.KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0)
-        self._catch_up()
+            return _native.KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
+        if not self._knows_torch or len(copyreg.dispatch_table) != self._copyreg_seen:
+            self._catch_up()
         buffers: list[pickle.PickleBuffer] = []
-        file = io.BytesIO()
+        try:
+            fast = self._spare.pop() if self._spare else _Fast(self._fast)
+        except IndexError:  # another thread was quicker
+            fast = _Fast(self._fast)
         try:
             if self._registered_by_value():
                 raise _Opaque
-            self._fast(file, PROTOCOL, buffer_callback=buffers.append).dump(value)
-            data = file.getvalue()
+            fast.dump(value)
+            pieces = fast.pieces
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            fast.clear()
+            if fast.buffers:
+                buffers = fast.buffers.copy()
+                fast.buffers.clear()
+            self._spare.append(fast)
             if _BY_NAME_ELSEWHERE in data:
                 raise _Opaque
         except Exception:  # noqa: BLE001 - whatever made C pickle refuse, the second pickler decides
             data = self._encode_by_value(value, buffers := [])
         if not buffers:
-            return Encoded(_native.KIND_PICKLE, data, None, 0)
-        return Encoded(_native.KIND_PICKLE, data, buffers, self._writable(buffers))
+            return _native.KIND_PICKLE, data, None, 0
+        return _native.KIND_PICKLE, data, buffers, self._writable(buffers)
 
     def _encode_by_value(self, value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
         file = io.BytesIO()
         try:
             self._by_value(file, PROTOCOL, buffer_callback=buffers.append).dump(value)
-        except Exception as error:  # noqa: BLE001 - pickling runs any code
+        except Exception as error:
             where, part = self._find_unpicklable(value, "value")
+            kind = f"{type(part).__module__}.{type(part).__qualname__}"
             raise UnpicklableError(
-                f"{where} cannot be sent to another process: {type(part).__module__}.{type(part).__qualname__} "
-                f"does not pickle ({error})",
+                f"{where} cannot be sent to another process: {kind} does not pickle ({error})",
                 where=where,
             ) from error
         return file.getvalue()
@@ -203,10 +244,11 @@ class Codec:
             children = [(f"{path}.{name}", child) for name, child in vars(value).items()]
         else:
             children = ()
-        if depth < 20:
+        if depth < _DEEPEST_SEARCH:
             for where, child in children:
                 try:
-                    self._by_value(io.BytesIO(), PROTOCOL, buffer_callback=lambda _: False).dump(child)
+                    file = io.BytesIO()
+                    self._by_value(file, PROTOCOL, buffer_callback=lambda _: False).dump(child)
                 except Exception:  # noqa: BLE001 - looking for the part that raises
                     return self._find_unpicklable(child, where, depth + 1)
         return path, value
@@ -214,7 +256,7 @@ class Codec:
     def _writable(self, buffers: list[pickle.PickleBuffer]) -> int:
         if not self._knows_torch:
             return 0
-        tensors = [type(memoryview(buffer).obj) is _TensorBytes for buffer in buffers]
+        tensors = [isinstance(memoryview(buffer).obj, _TensorBytes) for buffer in buffers]
         if len(buffers) > 64:
             return (1 << 64) - 1 if any(tensors) else 0
         return sum(1 << i for i, is_tensor in enumerate(tensors) if is_tensor)

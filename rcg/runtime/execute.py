@@ -25,7 +25,7 @@ from rcg.runtime.outlet import FAILED, PENDING, READY, Outlet
 from rcg.runtime.session import Session
 from rcg.runtime.window import Window
 from rcg.runtime.worker import make_codec
-from rcg.values import Encoded
+from rcg.values import Encoded, size_of
 
 __all__ = [
     "CompiledDAG",
@@ -339,7 +339,7 @@ class CompiledDAG:
 
     def _write_when_memory_is_free(self, writer: Writer, encoded: Encoded) -> None:
         """Memory is waited for here only, where nothing of the execution is held yet."""
-        size, cap = encoded.size_bytes, self._session.member.statistics()["cap_bytes"]
+        size, cap = size_of(encoded), self._session.member.statistics()["cap_bytes"]
         if size > cap:
             raise MessageTooLarge(
                 f"an argument of {size:,} bytes does not fit into the graph's shared memory of "
@@ -545,7 +545,9 @@ def wait_refs(
                 [ref for ref in refs if id(ref) in chosen],
                 [ref for ref in refs if id(ref) not in chosen],
             )
-        _wait_for_any([ref for ref in refs if ref.state < READY and not ref.done()], deadline)
+        pending = [ref for ref in refs if not ref.done()]
+        if pending:  # another thread may have taken in what was missing a moment ago
+            _wait_for_any(pending, deadline)
 
 
 def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
