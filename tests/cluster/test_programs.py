@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that come with rcg: `python -m rcg.demo` and `python -m rcg.bench`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rcg.bench.record import LIMIT, RAY_CALL, RCG, RCG_FUTEX, Report
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True, timeout=280
+    )
+
+
+def test_the_demo_shows_results_and_timings(tmp_path: Path) -> None:
+    done = run("rcg.demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "rcg, chain: hello Ada Grace Barbara" in lines
+    assert any(line.startswith("chain of 3") and "us" in line for line in lines)
+    assert lines[-1] == "after teardown: goodbye Ada"
+
+
+def test_the_bench_races_everyone_and_writes_what_it_shows(tmp_path: Path) -> None:
+    """One short round: what is tested is that all take part and agree, not how fast they are."""
+    done = run(
+        "rcg.bench",
+        *("--rows", "scatter-2,pipeline-4,asyncio,numpy-1mb,lifecycle,recorder"),
+        *("--rounds", "1", "--seed", "5", "--json", "report.json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    report = Report.from_json((tmp_path / "report.json").read_text())
+    assert report.header.seed == 5
+    assert [row.name for row in report.rows] == ["scatter-2", "pipeline-4", "asyncio", "numpy-1mb"]
+    for row in report.rows:
+        assert {RCG, RCG_FUTEX, RAY_CALL, LIMIT} <= row.summaries.keys(), row.absent
+        assert row.title in done.stdout
+        assert all(summary.samples for summary in row.summaries.values())
+    assert [figure.name for figure in report.figures] == ["compile", "teardown", "recorder"]
+    assert "targets met" in done.stdout or "No target" in done.stdout
+
+
+def test_the_bench_lists_its_rows_without_measuring(tmp_path: Path) -> None:
+    done = run("rcg.bench", "--list", cwd=tmp_path)
+    assert done.returncode == 0
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names[0] == "echo"
+    assert names[-4:] == ["idle", "lifecycle", "recorder", "planning"]
+
+
+def test_the_bench_refuses_rows_and_files_that_cannot_be(tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--rows", "ecoh"), "no row is called 'ecoh'; there are: echo, "),
+        (("--json", "nowhere/report.json"), "there is no folder"),
+        (("--rounds", "0"), "--rounds must be at least 1"),
+    ):
+        done = run("rcg.bench", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
