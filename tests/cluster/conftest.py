@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.cluster.stage import Company, Driver, Gate
 
 # Workers of a test session start faster without these, and nothing here is about them.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# A machine that is busy with other things is slow to start Ray; that is not what is tested.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +27,47 @@ def ray_session() -> Iterator[None]:
     ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def stages(ray_session: None) -> Company:
+    """Gives the tests of a module so many actors, which they share."""
+    return Company()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """A closed gate."""
+    made = Gate(tmp_path / "gate")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
+    """Makes closed gates."""
+    made: list[Gate] = []
+
+    def make() -> Gate:
+        made.append(Gate(tmp_path / f"gate{len(made)}"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def driver(ray_session: None, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Starts a program that joins this Ray session; it is gone when the test ends."""
+    started: list[Driver] = []
+
+    def start(source: str, *arguments: Any, **options: Any) -> Driver:
+        folder = tmp_path / f"driver{len(started)}"
+        folder.mkdir()
+        started.append(Driver(source, folder, *arguments, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actor of these tests, and a gate: how a test holds a method without sleeping.
+
+Methods that must not finish yet pass a ``Gate``, which the test opens. A closed gate is a locked
+file and "somebody came to it" is a byte in a pipe, so both work from any process, and they end with
+the process that holds them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rcg
+
+# A guard against hanging, for waits that are over in milliseconds.
+GUARD_S = 120
+
+
+class Gate:
+    """Closed when made; ``open`` lets everybody through, now and later.
+
+    Args:
+        folder: A folder of its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock, self._pipe = str(folder / "lock"), str(folder / "pipe")
+        os.mkfifo(self._pipe)
+        # Both ways, so that neither side ever waits for the other to open it.
+        self._came = os.open(self._pipe, os.O_RDWR)
+        self._held = os.open(self._lock, os.O_CREAT | os.O_RDWR)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+
+    def __reduce__(self) -> Any:
+        return _GateSeenFromFar, (self._lock, self._pipe)
+
+    def wait_for(self, visitors: int = 1) -> None:
+        """Block until so many more have come to the gate."""
+        for _ in range(visitors):
+            assert os.read(self._came, 1)
+
+    def open(self) -> None:
+        """Let everybody through."""
+        fcntl.flock(self._held, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Open it for good and let go of the files."""
+        os.close(self._held)
+        os.close(self._came)
+
+
+class _GateSeenFromFar:
+    """A gate in the process of a visitor."""
+
+    def __init__(self, lock: str, pipe: str) -> None:
+        self._lock, self._pipe = lock, pipe
+
+    def __reduce__(self) -> Any:
+        return _GateSeenFromFar, (self._lock, self._pipe)
+
+    def announce(self) -> None:
+        """Say that somebody came."""
+        pipe = os.open(self._pipe, os.O_WRONLY)
+        os.write(pipe, b"x")
+        os.close(pipe)
+
+    def pass_through(self) -> None:
+        """Say that somebody came, and wait until the gate is open."""
+        self.announce()
+        lock = os.open(self._lock, os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        os.close(lock)
+
+
+class Refusal(Exception):
+    """What ``Stage.fail`` raises."""
+
+
+class Plain:
+    """What the actors of these tests do."""
+
+    def __init__(self, name: str = "stage") -> None:
+        self.name = name
+        self.calls: list[Any] = []
+        self.kept: list[Any] = []
+
+    def echo(self, x):
+        return x
+
+    def add(self, x, y):
+        return x + y
+
+    def double(self, x):
+        return 2 * x
+
+    def note(self, x):
+        """Remember the call and pass on the value."""
+        self.calls.append(x)
+        return x
+
+    def noted(self, *_):
+        """What ``note`` was called with, in order."""
+        return list(self.calls)
+
+    def forget(self):
+        self.calls.clear()
+
+    def tell(self, *args, **kwargs):
+        """Who was called, and with what."""
+        return self.name, args, kwargs
+
+    @rcg.method(num_returns=2)
+    def split(self, x):
+        return x, -x
+
+    @rcg.method(num_returns=2)
+    def wrong_count(self, x):
+        return x
+
+    def pass_gate(self, x, gate):
+        gate.pass_through()
+        return x
+
+    def pass_gate_when(self, x, trigger, gate):
+        """Stop at the gate for one value only."""
+        if x == trigger:
+            gate.pass_through()
+        return x
+
+    def fail(self, x):
+        raise Refusal(f"no {x}")
+
+    def fail_when(self, x, trigger):
+        if x == trigger:
+            raise Refusal(f"no {x}")
+        return x
+
+    def hold_gate(self, gate):
+        """Keep the actor busy, as an ordinary call."""
+        gate.pass_through()
+        return "passed"
+
+    def pid(self, *_):
+        return os.getpid()
+
+    def thread(self, *_):
+        """Which thread runs this."""
+        return threading.current_thread().name
+
+    def join_threads(self, graph_id):
+        """Wait until the threads that run this graph here have ended."""
+        mine = [t for t in threading.enumerate() if t.name.endswith(graph_id[:6])]
+        for thread in mine:
+            thread.join(GUARD_S)
+        return [thread.name for thread in mine if thread.is_alive()]
+
+    def open_files(self, *_):
+        return len(os.listdir("/proc/self/fd"))
+
+    def die(self, x):
+        os._exit(3)
+
+    def die_when(self, x, trigger):
+        if x == trigger:
+            os._exit(3)
+        return x
+
+
+Stage = rcg.remote(num_cpus=0)(Plain)
+
+
+class Company:
+    """Actors that the tests of one module share; made when first asked for."""
+
+    def __init__(self) -> None:
+        self._members: list[Any] = []
+
+    def __call__(self, count: int) -> list[Any]:
+        """Return so many actors, the same ones each time, with nothing noted."""
+        while len(self._members) < count:
+            self._members.append(Stage.remote(f"stage{len(self._members)}"))
+        chosen = self._members[:count]
+        rcg.get([member.forget.remote() for member in chosen])
+        return chosen
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Start ``call`` on a thread; returns a function that waits for it and gives its result."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.extend((call(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+            outcome.extend((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(GUARD_S)
+        assert not thread.is_alive(), "the thread hangs"
+        value, error = outcome
+        if error is not None:
+            raise error
+        return value
+
+    return result
+
+
+def session_address() -> str:
+    """Where a driver in another process finds this Ray session."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+class Driver:
+    """A program of its own that joins this Ray session: ``ray`` is rcg, ``say`` prints a line.
+
+    Args:
+        source: The program.
+        folder: Where to keep it.
+        *arguments: What it finds in ``sys.argv[1:]``.
+    """
+
+    PRELUDE = """\
+import sys
+import rcg as ray
+from rcg.dag import InputNode, MultiOutputNode
+
+def say(*words):
+    print(*words, flush=True)
+
+"""
+    CONNECT = """\
+ray.init(address={address!r}, log_to_driver=False, logging_level="error")
+
+"""
+
+    def __init__(
+        self, source: str, folder: Path, *arguments: object, joins: bool = True, stdin: Any = None
+    ) -> None:
+        program = folder / "driver.py"
+        head = self.PRELUDE
+        if joins:
+            head += self.CONNECT.format(address=session_address())
+        program.write_text(head + source)
+        self.errors_at = folder / "stderr.txt"
+        with self.errors_at.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(program), *map(str, arguments)],
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=stdin,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stderr(self) -> str:
+        return self.errors_at.read_text()
+
+    def line(self) -> str:
+        """Wait for the next line that the program says."""
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said, f"the program ended: {self.process.wait(GUARD_S)}\n{self.stderr}"
+        return said.rstrip("\n")
+
+    def expect(self, *lines: str) -> None:
+        """The program says exactly this next."""
+        for line in lines:
+            said = self.line()
+            assert said == line, f"expected {line!r}, found {said!r}\n{self.stderr}"
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        os.kill(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill -9, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(GUARD_S)
+
+    def finish(self) -> str:
+        """Wait for a clean end: code 0 and no complaint; returns the rest of what it said."""
+        rest, _ = self.process.communicate(timeout=GUARD_S)
+        said = f"--- stdout\n{rest}\n--- stderr\n{self.stderr}"
+        assert self.process.returncode == 0, said
+        assert "Traceback" not in self.stderr, said
+        assert "Exception ignored" not in self.stderr, said
+        return rest
+
+    def end(self) -> None:
+        """Clean up after a test, however it ended."""
+        if self.process.poll() is None:
+            self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

@@ -1,0 +1,542 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same graphs from asyncio: awaiting refs, mixing with sync code, cancelling, many loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from ray.exceptions import RayCgraphCapacityExceeded
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import ChannelClosed, ChannelTimeout
+from tests.cluster.stage import GUARD_S, Refusal, in_thread
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+SOON_S = 0.05
+
+
+def run(coroutine: Any) -> Any:
+    """Run it in a loop of its own, and do not hang."""
+
+    async def guarded() -> Any:
+        return await asyncio.wait_for(coroutine, GUARD_S)
+
+    return asyncio.run(guarded())
+
+
+def compile_echo(actor, **options):
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    return dag.experimental_compile(**options)
+
+
+def compile_gated(actor, gate, **options):
+    """The value 0 stops at the gate; others pass."""
+    with InputNode() as inp:
+        dag = actor.pass_gate_when.bind(inp, 0, gate)
+    return dag.experimental_compile(**options)
+
+
+async def came(gate):
+    """The gate has a visitor, and the loop goes on meanwhile."""
+    await asyncio.get_running_loop().run_in_executor(None, gate.wait_for)
+
+
+@pytest.fixture
+def echo(stages):
+    (actor,) = stages(1)
+    with compile_echo(actor) as graph:
+        yield graph
+
+
+# --- awaiting
+
+
+def test_await_gives_the_value_again_and_again(echo):
+    async def main():
+        ref = await echo.execute_async([1])
+        assert isinstance(ref, rcg.CompiledDAGFuture)
+        first = await ref
+        assert first == [1]
+        assert await ref is first
+        assert rcg.get(ref) is first
+
+    run(main())
+
+
+def test_a_ref_of_execute_can_be_awaited_and_one_of_execute_async_got(echo):
+    async def main():
+        assert await echo.execute(1) == 1
+        return await echo.execute_async(2)
+
+    ref = run(main())
+    # The loop is gone; the ref is not.
+    assert rcg.get(ref) == 2
+
+
+def test_many_results_one_after_the_other(echo):
+    async def main():
+        return [await (await echo.execute_async(i)) for i in range(500)]
+
+    assert run(main()) == list(range(500))
+
+
+def test_gather(echo):
+    async def one(i):
+        return await (await echo.execute_async(i))
+
+    async def main():
+        return await asyncio.gather(*[one(i) for i in range(200)])
+
+    assert run(main()) == list(range(200))
+
+
+def test_awaiting_out_of_order(stages, gate):
+    """Those in front have not come when the last is asked for."""
+    (actor,) = stages(1)
+
+    async def main(graph):
+        refs = [await graph.execute_async(i) for i in range(6)]
+        tasks = [asyncio.ensure_future(_await(ref)) for ref in refs[::-1]]
+        await came(gate)
+        gate.open()
+        assert await asyncio.gather(*tasks) == [5, 4, 3, 2, 1, 0]
+        assert [await ref for ref in (refs[3], refs[0], refs[5])] == [3, 0, 5]
+
+    with compile_gated(actor, gate) as graph:
+        run(main(graph))
+
+
+async def _await(ref):
+    return await ref
+
+
+def test_several_outputs(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        first = a.echo.bind(inp)
+        dag = MultiOutputNode([first, b.double.bind(inp), first])
+
+    async def main(graph):
+        for i in range(20):
+            refs = await graph.execute_async(i)
+            assert isinstance(refs, list)
+            assert await asyncio.gather(*map(_await, refs)) == [i, 2 * i, i]
+
+    with dag.experimental_compile() as graph:
+        run(main(graph))
+
+
+def test_the_loop_goes_on_while_a_result_is_awaited(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        task = asyncio.ensure_future(_await(await graph.execute_async(0)))
+        await came(gate)
+        turns = 0
+        while turns < 100:
+            await asyncio.sleep(0)
+            turns += 1
+        assert not task.done()
+        gate.open()
+        assert await task == 0
+
+    with compile_gated(actor, gate) as graph:
+        run(main(graph))
+
+
+def test_exceptions_come_through_await(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.fail_when.bind(inp, 1)
+
+    async def main(graph):
+        refs = [await graph.execute_async(i) for i in range(3)]
+        for _ in range(2):
+            with pytest.raises(Refusal, match="no 1"):
+                await refs[1]
+        found = await asyncio.gather(*map(_await, refs), return_exceptions=True)
+        assert (found[0], found[2]) == (0, 2)
+        assert isinstance(found[1], Refusal)
+
+    with dag.experimental_compile() as graph:
+        run(main(graph))
+
+
+def test_wait_for_with_a_timeout_loses_nothing(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        ref = await graph.execute_async(0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(ref), SOON_S)
+        gate.open()
+        assert await ref == 0
+
+    with compile_gated(actor, gate) as graph:
+        run(main(graph))
+
+
+def test_cancelled_awaits_leave_the_others_alone(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        refs = [await graph.execute_async(i) for i in range(4)]
+        tasks = [asyncio.ensure_future(_await(ref)) for ref in (*refs, refs[0])]
+        await came(gate)
+        for task in (tasks[0], tasks[2]):
+            task.cancel()
+        done = await asyncio.gather(tasks[0], tasks[2], return_exceptions=True)
+        assert all(isinstance(error, asyncio.CancelledError) for error in done)
+        gate.open()
+        assert await asyncio.gather(tasks[1], tasks[3], tasks[4]) == [1, 3, 0]
+        # Cancelling an await is not cancelling the execution.
+        assert [await ref for ref in refs] == [0, 1, 2, 3]
+
+    with compile_gated(actor, gate) as graph:
+        run(main(graph))
+
+
+def test_futures_that_are_dropped_count_no_more(stages):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        for i in range(200):
+            await graph.execute_async(i)
+        assert await (await graph.execute_async("last")) == "last"
+
+    with compile_echo(actor, max_buffered_results=5) as graph:
+        run(main(graph))
+
+
+def test_enable_asyncio_is_accepted(stages):
+    (actor,) = stages(1)
+    with pytest.warns(DeprecationWarning, match="enable_asyncio"):
+        graph = compile_echo(actor, enable_asyncio=True)
+    with graph:
+        assert rcg.get(graph.execute(1)) == 1
+
+
+# --- sync and async on one graph
+
+
+def test_sync_and_async_mixed_on_one_graph(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.echo.bind(inp))
+
+    async def main(graph):
+        for i in range(100):
+            first, second = graph.execute(i), await graph.execute_async(-i)
+            if i % 2:
+                assert (await first, rcg.get(second)) == (i, -i)
+            else:
+                assert (await second, rcg.get(first)) == (-i, i)
+
+    with dag.experimental_compile() as graph:
+        run(main(graph))
+
+
+def test_threads_get_while_a_loop_awaits(echo):
+    async def awaiting():
+        for i in range(200):
+            assert await (await echo.execute_async(("loop", i))) == ("loop", i)
+
+    def getting(name):
+        for i in range(200):
+            assert rcg.get(echo.execute((name, i))) == (name, i)
+
+    ends = [in_thread(lambda: run(awaiting()))]
+    ends += [in_thread(lambda n=n: getting(n)) for n in range(3)]
+    for end in ends:
+        end()
+
+
+def test_one_ref_awaited_and_got_at_once(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(ref):
+        return await asyncio.gather(_await(ref), _await(ref))
+
+    with compile_gated(actor, gate) as graph:
+        ref = graph.execute(0)
+        gate.wait_for()
+        ends = [in_thread(lambda: rcg.get(ref)) for _ in range(2)]
+        loops = [in_thread(lambda: run(main(ref))) for _ in range(2)]
+        gate.open()
+        assert [end() for end in ends] == [0, 0]
+        assert [end() for end in loops] == [[0, 0], [0, 0]]
+
+
+def test_a_sync_get_that_gives_up_leaves_the_await(stages, gate):
+    """The thread in get reads for both; when it stops, the await has to go on."""
+    (actor,) = stages(1)
+
+    async def main(graph):
+        ref = await graph.execute_async(0)
+        later = await graph.execute_async(1)
+        task = asyncio.ensure_future(_await(later))
+        with pytest.raises(ChannelTimeout):
+            rcg.get(ref, timeout=SOON_S)
+        await came(gate)
+        gate.open()
+        assert await task == 1
+        assert await ref == 0
+
+    with compile_gated(actor, gate) as graph:
+        run(main(graph))
+
+
+def test_many_loops_in_many_threads(stages):
+    actors = stages(3)
+    with InputNode() as inp:
+        dag = MultiOutputNode([actor.echo.bind(inp) for actor in actors])
+
+    async def one(graph, value):
+        refs = await graph.execute_async(value)
+        return await asyncio.gather(*map(_await, refs))
+
+    async def main(graph, name):
+        values = [(name, i) for i in range(60)]
+        found = await asyncio.gather(*[one(graph, value) for value in values])
+        assert found == [[value] * 3 for value in values]
+
+    with dag.experimental_compile() as graph:
+        ends = [in_thread(lambda n=n: run(main(graph, n))) for n in range(4)]
+        for end in ends:
+            end()
+
+
+def test_one_loop_after_the_other(echo):
+    async def main(i):
+        return await (await echo.execute_async(i))
+
+    assert [run(main(i)) for i in range(20)] == list(range(20))
+
+
+def test_a_loop_that_closes_while_it_awaits_disturbs_nobody(stages, gate):
+    (actor,) = stages(1)
+
+    async def abandon(ref):
+        task = asyncio.ensure_future(_await(ref))
+        await asyncio.sleep(0)
+        assert not task.done()
+
+    async def main(ref):
+        return await ref
+
+    with compile_gated(actor, gate) as graph:
+        ref, later = graph.execute(0), graph.execute(1)
+        gate.wait_for()
+        loop = asyncio.new_event_loop()
+        future = loop.create_task(_await(ref))
+        for _ in range(50):  # past the turns that an await gives away before it waits
+            loop.run_until_complete(asyncio.sleep(0))
+        future.cancel()
+        loop.run_until_complete(asyncio.gather(future, return_exceptions=True))
+        loop.close()
+        end = in_thread(lambda: run(main(later)))
+        gate.open()
+        assert end() == 1
+        assert rcg.get(ref) == 0
+
+
+# --- backpressure
+
+
+def test_execute_async_waits_for_room_without_blocking_the_loop(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        async def submit():
+            return [await graph.execute_async(i) for i in range(100)]
+
+        task = asyncio.ensure_future(submit())
+        await came(gate)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not task.done()
+        gate.open()
+        refs = await task
+        assert await asyncio.gather(*map(_await, refs)) == list(range(100))
+
+    with compile_gated(actor, gate) as graph:
+        run(main(graph))
+
+
+def test_a_thousand_at_once(echo):
+    """Far more coroutines want in than there is room, and each gets its own result."""
+
+    async def one(i):
+        return await (await echo.execute_async(i))
+
+    async def main():
+        return await asyncio.gather(*[one(i) for i in range(1000)])
+
+    assert run(main()) == list(range(1000))
+
+
+def test_waiting_for_room_can_be_cancelled_and_submits_nothing(stages, gate):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.note.bind(actor.pass_gate_when.bind(inp, 0, gate))
+
+    async def main(graph):
+        refs = [await graph.execute_async(i) for i in range(10)]  # as many as there is room for
+        waiting = [asyncio.ensure_future(graph.execute_async(i)) for i in range(10, 14)]
+        await came(gate)
+        assert not any(task.done() for task in waiting)
+        for i in (0, 2):  # the one whose turn it is, and one behind it
+            waiting[i].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting[i]
+        gate.open()
+        refs += [await waiting[1], await waiting[3]]
+        expected = [*range(10), 11, 13]
+        assert await asyncio.gather(*map(_await, refs)) == expected
+        assert rcg.get(actor.noted.remote()) == expected
+
+    with dag.experimental_compile() as graph:
+        run(main(graph))
+
+
+def test_coroutines_execute_in_the_order_in_which_they_came(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.note.bind(inp)
+
+    async def main(graph):
+        tasks = [asyncio.ensure_future(graph.execute_async(i)) for i in range(100)]
+        refs = await asyncio.gather(*tasks)
+        assert await asyncio.gather(*map(_await, refs)) == list(range(100))
+        assert rcg.get(actor.noted.remote()) == list(range(100))
+
+    with dag.experimental_compile() as graph:
+        run(main(graph))
+
+
+def test_execute_async_waits_for_room_no_longer_than_it_was_told(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        refs = []
+
+        async def submit():
+            for i in range(1000):
+                refs.append(await graph.execute_async(i))
+
+        with pytest.raises(ChannelTimeout):
+            await submit()
+        gate.open()
+        assert await asyncio.gather(*map(_await, refs)) == list(range(len(refs)))
+        assert await (await graph.execute_async(5)) == 5
+
+    with compile_gated(actor, gate, submit_timeout=SOON_S) as graph:
+        run(main(graph))
+
+
+def test_the_users_limit_raises_from_execute_async(stages, gate):
+    (actor,) = stages(1)
+
+    async def main(graph):
+        ref = await graph.execute_async(0)
+        with pytest.raises(RayCgraphCapacityExceeded):
+            await graph.execute_async(1)
+        gate.open()
+        assert await ref == 0
+        assert await (await graph.execute_async(2)) == 2
+
+    with compile_gated(actor, gate, _max_inflight_executions=1) as graph:
+        run(main(graph))
+
+
+# --- the end
+
+
+def test_teardown_while_awaiting_raises(stages, gate):
+    (actor,) = stages(1)
+    graph = compile_gated(actor, gate, teardown_timeout=GUARD_S)
+
+    async def main():
+        refs = [await graph.execute_async(i) for i in (0, 1)]
+        tasks = [asyncio.ensure_future(_await(ref)) for ref in refs]
+        many = asyncio.ensure_future(submit())
+        await came(gate)
+        ending = in_thread(graph.teardown)
+        found = await asyncio.gather(*tasks, many, return_exceptions=True)
+        assert [type(error) for error in found] == [ChannelClosed] * 3
+        with pytest.raises(ChannelClosed):
+            await graph.execute_async(2)
+        with pytest.raises(ChannelClosed):
+            await refs[0]
+        gate.open()
+        ending()
+
+    async def submit():
+        for i in range(1, 1000):
+            await graph.execute_async(i)
+
+    run(main())
+
+
+def test_teardown_ends_the_waiting_thread(stages):
+    (actor,) = stages(1)
+    graph = compile_echo(actor)
+
+    async def main():
+        for i in range(50):
+            assert await (await graph.execute_async(i)) == i
+
+    run(main())
+    graph.teardown()
+    mine = [t for t in threading.enumerate() if t.name.endswith(graph.get_id()[:6])]
+    for thread in mine:
+        thread.join(GUARD_S)
+        assert not thread.is_alive()
+
+
+EXIT_WHILE_AWAITING = """
+import asyncio
+
+@ray.remote(num_cpus=0)
+class Actor:
+    def stop(self, x):
+        import threading
+        if x == 0:
+            say_no_more = threading.Event()
+            say_no_more.wait()
+        return x
+
+actor = Actor.remote()
+with InputNode() as inp:
+    graph = actor.stop.bind(inp).experimental_compile(teardown_timeout=0.1)
+
+async def one(i):
+    return await (await graph.execute_async(i))
+
+async def main():
+    assert await one(1) == 1
+    # One is held, one waits behind it, and many more wait for room.
+    tasks = [asyncio.ensure_future(one(0)) for i in range(30)]
+    await asyncio.wait(tasks, timeout=0.05)
+    say("leaving")
+    HOW
+
+asyncio.run(main())
+say("left")
+"""
+
+
+@pytest.mark.parametrize("how", ["return", "raise SystemExit(0)"])
+def test_the_interpreter_exits_while_results_are_awaited(driver, how):
+    """With a method that never returns: nothing joins a thread that waits for it."""
+    program = driver(EXIT_WHILE_AWAITING.replace("HOW", how))
+    program.expect("leaving")
+    if how == "return":
+        program.expect("left")
+    assert program.finish() == ""

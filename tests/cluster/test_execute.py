@@ -1,0 +1,999 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executing a compiled graph from one process: refs, outputs, order, backpressure, its end."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    RayCgraphCapacityExceeded,
+    RayChannelError,
+    RayChannelTimeoutError,
+)
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import CapacityExceededError, ChannelClosed, ChannelTimeout, GraphError
+from tests.cluster.stage import GUARD_S, Gate, Stage, in_thread
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+# Long enough for a result that is there, and over soon where there is none.
+SOON_S = 0.05
+
+
+def compile_echo(actor, **options):
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    return dag.experimental_compile(**options)
+
+
+def compile_gated(actor, gate, **options):
+    """The value 0 stops at the gate; others pass."""
+    with InputNode() as inp:
+        dag = actor.pass_gate_when.bind(inp, 0, gate)
+    return dag.experimental_compile(**options)
+
+
+def submit_into(refs, graph, count):
+    """Execute so many times, or until it raises."""
+    for i in range(count):
+        refs.append(graph.execute(i))
+
+
+@pytest.fixture
+def echo(stages) -> Iterator[rcg.CompiledDAG]:
+    (actor,) = stages(1)
+    with compile_echo(actor) as graph:
+        yield graph
+
+
+# --- refs
+
+
+def test_a_ref_can_be_got_again_and_is_the_same_object_each_time(echo):
+    ref = echo.execute([1, 2])
+    first = rcg.get(ref)
+    assert first == [1, 2]
+    assert rcg.get(ref) is first
+    assert ref.get() is first
+    assert rcg.get([ref, ref]) == [first, first]
+
+
+def test_refs_can_be_got_out_of_order(echo):
+    refs = [echo.execute([i]) for i in range(8)]
+    for i in (7, 0, 3, 3, 5, 1, 2, 6, 4):
+        assert rcg.get(refs[i]) == [i]
+    assert rcg.get(refs) == [[i] for i in range(8)]
+
+
+def test_a_list_comes_in_its_own_order(echo):
+    refs = [echo.execute(i) for i in range(5)]
+    assert rcg.get(refs[::-1]) == [4, 3, 2, 1, 0]
+    assert rcg.get([]) == []
+
+
+def test_rcgs_and_rays_refs_in_one_list(echo, stages):
+    (actor,) = stages(1)
+    rays = [actor.echo.remote(10), rcg.put(11)]
+    ours = [echo.execute(0), echo.execute(1)]
+    assert rcg.get([rays[0], ours[1], rays[1], ours[0]]) == [10, 1, 11, 0]
+    ready, others = rcg.wait([*ours, *rays], num_returns=4)
+    assert (ready, others) == ([*ours, *rays], [])
+    assert rcg.get(rays[0]) == 10
+
+
+def test_a_list_with_something_else_is_refused(echo):
+    ref = echo.execute(1)
+    with pytest.raises(TypeError, match="found int at position 1"):
+        rcg.get([ref, 3])
+    assert rcg.get(ref) == 1
+
+
+def test_a_ref_says_what_it_is(echo):
+    ref = echo.execute(1)
+    assert str(ref) == f"CompiledDAGRef({echo.get_id()}, execution_index=0, channel_index=None)"
+    assert isinstance(ref, rcg.CompiledDAGRef)
+    assert str(echo) == f"CompiledDAG({echo.get_id()})"
+    assert rcg.get(ref) == 1
+
+
+def test_a_timeout_of_get_is_all_the_timeouts_that_people_catch(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        ref = graph.execute(0)
+        gate.wait_for()
+        for kind in (RayChannelTimeoutError, TimeoutError, ChannelTimeout, RayChannelError):
+            with pytest.raises(kind):
+                rcg.get(ref, timeout=SOON_S)
+        with pytest.raises(ChannelTimeout) as raised:
+            ref.get(timeout=0)
+        # It says who is at it: the actor, in this method.
+        assert "pass_gate_when" in raised.value.report
+        assert "Plain" in raised.value.report
+        gate.open()
+        assert rcg.get(ref, timeout=GUARD_S) == 0
+        assert rcg.get(ref, timeout=0) == 0
+
+
+def test_a_timeout_of_a_list_is_for_all_of_it_and_loses_nothing(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        early, late = graph.execute(1), graph.execute(0)
+        with pytest.raises(ChannelTimeout):
+            rcg.get([early, late], timeout=SOON_S)
+        with pytest.raises((ChannelTimeout, GetTimeoutError)):
+            rcg.get([rcg.put(5), late], timeout=SOON_S)
+        gate.open()
+        assert rcg.get([early, late]) == [1, 0]
+
+
+def test_the_graphs_own_timeout_is_the_default_of_get(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate, get_timeout=SOON_S) as graph:
+        ref = graph.execute(0)
+        with pytest.raises(ChannelTimeout):
+            rcg.get(ref)
+        with pytest.raises(ChannelTimeout):
+            ref.get()
+        gate.open()
+        assert ref.get(timeout=GUARD_S) == 0
+
+
+def test_later_results_can_be_got_while_one_timed_out(stages, gate):
+    """On another actor: what is behind it on the same one has to wait."""
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.pass_gate_when.bind(inp, 0, gate), b.echo.bind(inp)])
+    with dag.experimental_compile() as graph:
+        (slow, fast), (slow_too, fast_too) = graph.execute(0), graph.execute(1)
+        with pytest.raises(ChannelTimeout):
+            rcg.get(slow, timeout=SOON_S)
+        assert rcg.get([fast_too, fast]) == [1, 0]
+        gate.open()
+        assert rcg.get([slow_too, slow]) == [1, 0]
+
+
+def test_done_says_whether_get_would_wait(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        first, second = graph.execute(1), graph.execute(0)
+        assert rcg.get(first) == 1
+        assert first.done()
+        gate.wait_for()
+        assert not second.done()
+        gate.open()
+        rcg.wait([second])
+        assert second.done()
+        assert rcg.get(second, timeout=0) == 0
+
+
+def test_wait_tells_the_ready_from_the_others(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        refs = [graph.execute(i) for i in (2, 1, 0, 3)]
+        assert rcg.wait(refs, num_returns=2) == (refs[:2], refs[2:])
+        assert rcg.wait(refs) == (refs[:1], refs[1:])
+        ready, others = rcg.wait(refs, num_returns=3, timeout=SOON_S)
+        assert (ready, others) == (refs[:2], refs[2:])
+        assert rcg.wait(refs[2:], timeout=0) == ([], refs[2:])
+        gate.open()
+        assert rcg.wait(refs, num_returns=4) == (refs, [])
+        assert rcg.get(refs) == [2, 1, 0, 3]
+
+
+def test_wait_on_several_graphs_and_on_ray(stages, gates):
+    a, b, c = stages(3)
+    first, second, third = gates(), gates(), gates()
+    with compile_gated(a, first) as one, compile_gated(b, second) as two:
+        refs = [one.execute(0), two.execute(0), c.hold_gate.remote(third)]
+        for each in (first, second, third):
+            each.wait_for()
+        assert rcg.wait(refs, timeout=0) == ([], refs)
+        second.open()
+        assert rcg.wait(refs) == ([refs[1]], [refs[0], refs[2]])
+        third.open()
+        assert rcg.wait(refs, num_returns=2) == (refs[1:], refs[:1])
+        first.open()
+        assert rcg.get(refs) == [0, 0, "passed"]
+
+
+def test_wait_wakes_for_what_another_thread_takes_in(stages, gate):
+    """One thread reads the output while another waits on a later result of it."""
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        first, second = graph.execute(0), graph.execute(1)
+        gate.wait_for()
+        got = in_thread(lambda: rcg.get(first))
+        waited = in_thread(lambda: rcg.wait([second]))
+        gate.open()
+        assert got() == 0
+        assert waited() == ([second], [])
+
+
+def test_wait_refuses_what_ray_refuses(echo):
+    ref = echo.execute(1)
+    with pytest.raises(TypeError, match="list"):
+        rcg.wait(ref)
+    with pytest.raises(ValueError, match="unique"):
+        rcg.wait([ref, ref])
+    with pytest.raises(ValueError, match="num_returns"):
+        rcg.wait([ref], num_returns=2)
+    assert rcg.get(ref) == 1
+
+
+def test_a_failed_result_is_ready_for_wait(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.fail.bind(inp)
+    with dag.experimental_compile() as graph:
+        ref = graph.execute(1)
+        assert rcg.wait([ref]) == ([ref], [])
+        assert ref.done()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        copy.copy,
+        copy.deepcopy,
+        pickle.dumps,
+        ray.cloudpickle.dumps,
+        rcg.put,
+        lambda ref: rcg.put([ref]),
+        lambda ref: ray.put({"deep": [ref]}),
+        lambda ref: Stage.remote(ref),
+    ],
+)
+def test_a_ref_stays_where_it_was_made(echo, use):
+    ref = echo.execute(1)
+    with pytest.raises((ValueError, TypeError), match="CompiledDAGRef"):
+        use(ref)
+    assert rcg.get(ref) == 1
+
+
+def test_a_ref_is_no_argument_of_a_call(echo, stages):
+    (actor,) = stages(1)
+    ref = echo.execute(1)
+    with pytest.raises(TypeError, match="CompiledDAGRef"):
+        actor.echo.remote(ref)
+    with pytest.raises(TypeError, match="CompiledDAGRef"):
+        actor.echo.remote([ref])
+    with pytest.raises(TypeError, match="CompiledDAGRef"):
+        echo.execute(ref)
+    with pytest.raises(TypeError, match="CompiledDAGRef"):
+        ray.wait([ref])
+    assert rcg.get(echo.execute(rcg.get(ref))) == 1
+
+
+# --- what runs, and in which order
+
+
+def test_actors_work_at_different_executions_at_the_same_time(stages, gates):
+    """The first goes on with later executions while the second is held in an early one."""
+    a, b = stages(2)
+    came, held = gates(), gates()
+    came.open()
+    with InputNode() as inp:
+        dag = b.pass_gate_when.bind(a.pass_gate.bind(inp, came), 0, held)
+    with dag.experimental_compile() as graph:
+        refs = [graph.execute(i) for i in range(3)]
+        held.wait_for()
+        came.wait_for(3)
+        assert not refs[0].done()
+        held.open()
+        assert rcg.get(refs) == [0, 1, 2]
+
+
+def test_the_driver_is_needed_only_for_input_and_output(stages, gate):
+    """A value travels through three actors while this process does nothing but wait for a byte."""
+    a, b, c = stages(3)
+    gate.open()
+    with InputNode() as inp:
+        dag = c.pass_gate.bind(b.double.bind(a.double.bind(inp)), gate)
+    with dag.experimental_compile() as graph:
+        ref = graph.execute(3)
+        gate.wait_for()
+        assert rcg.get(ref) == 12
+
+
+def test_each_actor_runs_executions_in_order_and_methods_in_the_order_of_their_binds(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        first = a.note.bind(inp)
+        far = b.note.bind(first)
+        second = a.tell.bind(inp, "second")
+        third = a.note.bind(far)
+        dag = MultiOutputNode([second, third])
+    with dag.experimental_compile() as graph:
+        refs = [graph.execute(i) for i in range(20)]
+        assert [rcg.get(pair)[1] for pair in refs] == list(range(20))
+        assert rcg.get(b.noted.remote()) == list(range(20))
+        notes = rcg.get(a.noted.remote())
+        # Twice each, and of one execution never before all of the earlier ones.
+        assert notes == sorted(notes) and notes == [i for i in range(20) for _ in range(2)]
+
+
+def test_a_method_of_the_same_actor_sees_the_very_object(stages):
+    """No copy within a process, as in Ray."""
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        passed = actor.note.bind(inp)
+        again = actor.note.bind(passed)
+        dag = actor.tell.bind(passed, again)
+    with dag.experimental_compile() as graph:
+        _, (x, y), _ = rcg.get(graph.execute([1]))
+        assert x is y
+
+
+def test_several_inputs_by_position_by_name_and_by_attribute(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.tell.bind(a.add.bind(inp[0], inp[1]), inp.word, inp["other"], flag=inp.flag)
+    with dag.experimental_compile() as graph:
+        name, args, kwargs = rcg.get(graph.execute(2, 3, word="w", other="o", flag=True))
+        assert (name, args, kwargs) == ("stage1", (5, "w", "o"), {"flag": True})
+
+
+def test_nodes_and_constants_as_keyword_arguments(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.tell.bind(1, key=a.double.bind(inp), other=[2])
+    with dag.experimental_compile() as graph:
+        assert rcg.get(graph.execute(4)) == ("stage1", (1,), {"key": 8, "other": [2]})
+
+
+def test_nodes_nested_in_containers(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        doubled = a.double.bind(inp)
+        dag = b.tell.bind([doubled, {"in": (inp, 1)}], deep={"list": [[doubled]]})
+    with dag.experimental_compile() as graph:
+        for x in (1, 2):
+            assert rcg.get(graph.execute(x)) == (
+                "stage1",
+                ([2 * x, {"in": (x, 1)}],),
+                {"deep": {"list": [[2 * x]]}},
+            )
+
+
+def test_constants_arrive_as_they_were_bound(stages):
+    (actor,) = stages(1)
+    constant = {"a": [1, 2]}
+    with InputNode() as inp:
+        dag = actor.tell.bind(inp, constant, None, key=constant)
+    with dag.experimental_compile() as graph:
+        for x in range(2):
+            assert rcg.get(graph.execute(x))[1:] == ((x, constant, None), {"key": constant})
+
+
+def test_several_outputs_come_as_a_list_of_refs(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.double.bind(inp), b.echo.bind(inp)])
+    with dag.experimental_compile() as graph:
+        refs = graph.execute(3)
+        assert isinstance(refs, list)
+        assert [ref.channel_index for ref in refs] == [0, 1]
+        assert rcg.get(refs) == [6, 3]
+        assert rcg.get(refs[1]) == 3
+
+
+def test_one_output_in_a_list_is_a_list_of_one_ref(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = MultiOutputNode([actor.double.bind(inp)])
+    with dag.experimental_compile() as graph:
+        (ref,) = graph.execute(3)
+        assert rcg.get(ref) == 6
+
+
+def test_the_same_node_twice_among_the_outputs(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        node = a.note.bind(inp)
+        dag = MultiOutputNode([node, b.double.bind(node), node])
+    with dag.experimental_compile() as graph:
+        first, doubled, second = graph.execute([1])
+        assert rcg.get([first, doubled, second]) == [[1], [1, 1], [1]]
+        assert rcg.get(first) is rcg.get(second)
+        # In any order, one of them dropped, and for more executions than fit a window.
+        for i in range(30):
+            first, doubled, second = graph.execute([i])
+            del first
+            assert rcg.get([second, doubled]) == [[i], [i, i]]
+            assert second.done()
+        assert rcg.get(a.noted.remote()) == [[1], *([i] for i in range(30))]
+
+
+def test_an_output_that_is_also_used_downstream(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        middle = a.double.bind(inp)
+        dag = MultiOutputNode([middle, b.double.bind(middle)])
+    with dag.experimental_compile() as graph:
+        assert rcg.get(graph.execute(1)) == [2, 4]
+
+
+def test_several_returns_taken_apart(stages):
+    a, b, c = stages(3)
+    with InputNode() as inp:
+        plus, minus = a.split.bind(inp)
+        dag = MultiOutputNode([b.double.bind(plus), c.double.bind(minus), minus])
+    with dag.experimental_compile() as graph:
+        assert rcg.get(graph.execute(3)) == [6, -6, -3]
+
+
+def test_only_one_part_of_several_returns_is_used(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        _, minus = a.split.bind(inp)
+        dag = b.double.bind(minus)
+    with dag.experimental_compile() as graph:
+        assert [rcg.get(graph.execute(i)) for i in range(20)] == [-2 * i for i in range(20)]
+
+
+def test_a_tuple_is_one_value_where_one_return_is_declared(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    with dag.experimental_compile() as graph:
+        assert rcg.get(graph.execute((1, 2))) == (1, 2)
+
+
+def test_many_readers_of_one_value(stages):
+    actors = stages(4)
+    with InputNode() as inp:
+        first = actors[0].echo.bind(inp)
+        dag = MultiOutputNode([actor.tell.bind(first, inp) for actor in actors])
+    with dag.experimental_compile() as graph:
+        for i in range(20):
+            found = rcg.get(graph.execute([i]))
+            assert found == [(f"stage{n}", ([i], [i]), {}) for n in range(4)]
+
+
+@pytest.mark.parametrize("wait", ["auto", "futex", "yield", "spin"])
+def test_every_way_of_waiting_gives_the_same_results(stages, wait):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([b.double.bind(a.double.bind(inp)), a.echo.bind(inp)])
+    with dag.experimental_compile(wait=wait) as graph:
+        refs = [graph.execute(i) for i in range(100)]
+        assert [rcg.get(pair) for pair in refs] == [[4 * i, i] for i in range(100)]
+
+
+def test_state_of_an_actor_is_one_for_graphs_and_calls(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.note.bind(inp)
+    with dag.experimental_compile() as graph:
+        rcg.get(graph.execute("graph"))
+        rcg.get(actor.note.remote("call"))
+        rcg.get(graph.execute("graph again"))
+        assert rcg.get(actor.noted.remote()) == ["graph", "call", "graph again"]
+
+
+def test_the_actors_main_thread_on_request(stages):
+    """With ``thread="main"`` ordinary calls wait until teardown, and then run."""
+    actor = Stage.remote()
+    with InputNode() as inp:
+        dag = actor.thread.bind(inp)
+    own = dag.experimental_compile()
+    assert rcg.get(own.execute(1)) != "MainThread"
+    own.teardown()
+    graph = dag.experimental_compile(thread="main")
+    assert rcg.get(graph.execute(1)) == "MainThread"
+    waiting = actor.echo.remote("after")
+    assert rcg.get(graph.execute(1)) == "MainThread"
+    assert ray.wait([waiting], timeout=0) == ([], [waiting])
+    graph.teardown()
+    assert rcg.get(waiting) == "after"
+    rcg.kill(actor)
+
+
+# --- ordinary calls, several graphs, compiling again
+
+
+def test_ordinary_calls_work_during_and_after(stages, gate):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.pass_gate_when.bind(a.echo.bind(inp), 0, gate)
+    graph = dag.experimental_compile()
+    ref = graph.execute(0)
+    gate.wait_for()
+    # The actor is in the graph's method; an ordinary call runs beside it.
+    assert rcg.get([a.echo.remote(1), b.echo.remote(2)]) == [1, 2]
+    gate.open()
+    assert rcg.get(ref) == 0
+    graph.teardown()
+    assert rcg.get([a.echo.remote(3), b.echo.remote(4)]) == [3, 4]
+
+
+def test_several_graphs_over_one_actor_at_once(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        forth = b.double.bind(a.double.bind(inp))
+    with InputNode() as inp:
+        back = a.echo.bind(b.echo.bind(inp))
+    with InputNode() as inp:
+        alone = a.note.bind(inp)
+    graphs = [dag.experimental_compile() for dag in (forth, back, alone)]
+    refs = [[graph.execute(i) for graph in graphs] for i in range(50)]
+    assert [rcg.get(row) for row in refs] == [[4 * i, i, i] for i in range(50)]
+    graphs[0].teardown()
+    assert [rcg.get(graph.execute(7)) for graph in graphs[1:]] == [7, 7]
+    for graph in graphs:
+        graph.teardown()
+
+
+def test_methods_of_different_graphs_never_overlap_on_an_actor(stages, gates):
+    (actor,) = stages(1)
+    first, second = gates(), gates()
+    second.open()
+    one, two = (compile_gated(actor, each) for each in (first, second))
+    held = one.execute(0)
+    first.wait_for()
+    waiting = two.execute(0)
+    with pytest.raises(ChannelTimeout):
+        rcg.get(waiting, timeout=SOON_S)
+    first.open()
+    assert rcg.get([held, waiting]) == [0, 0]
+    one.teardown()
+    two.teardown()
+
+
+def test_methods_of_different_graphs_overlap_on_request(stages, gates):
+    (actor,) = stages(1)
+    first, second = gates(), gates()
+    second.open()
+    one, two = (compile_gated(actor, each, concurrent=True) for each in (first, second))
+    held = one.execute(0)
+    first.wait_for()
+    assert rcg.get(two.execute(0)) == 0
+    first.open()
+    assert rcg.get(held) == 0
+    one.teardown()
+    two.teardown()
+
+
+def test_a_root_can_be_compiled_again_while_it_runs_and_after(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.double.bind(inp)
+    first = dag.experimental_compile()
+    second = dag.experimental_compile()
+    assert (rcg.get(first.execute(1)), rcg.get(second.execute(2))) == (2, 4)
+    first.teardown()
+    assert rcg.get(second.execute(3)) == 6
+    second.teardown()
+    with dag.experimental_compile() as third:
+        assert rcg.get(third.execute(4)) == 8
+
+
+def test_a_node_in_the_middle_can_be_compiled_too(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        middle = a.double.bind(inp)
+        dag = b.double.bind(middle)
+    with dag.experimental_compile() as whole:
+        with pytest.warns(UserWarning, match=r"do not run: Plain.double"):
+            part = middle.experimental_compile()
+        assert (rcg.get(whole.execute(1)), rcg.get(part.execute(1))) == (4, 2)
+        part.teardown()
+
+
+# --- bad input at run time
+
+
+def test_a_wrong_number_of_arguments_submits_nothing(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.note.bind(inp)
+    with dag.experimental_compile() as graph:
+        for args in ((), (1, 2)):
+            with pytest.raises(ValueError, match=f"1 positional args, got {len(args)}"):
+                graph.execute(*args)
+        with pytest.raises(GraphError):
+            graph.execute(inp=1)
+        assert rcg.get(graph.execute(5)) == 5
+        assert rcg.get(actor.noted.remote()) == [5]
+
+
+def test_arguments_that_are_missing_or_too_many(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.tell.bind(inp[0], inp[1], inp.x)
+    with dag.experimental_compile() as graph:
+        with pytest.raises(ValueError, match="2 positional args, got 1"):
+            graph.execute((1, 2), x=3)
+        with pytest.raises(ValueError, match="kwarg `x`"):
+            graph.execute(1, 2)
+        with pytest.raises(ValueError, match="2 positional args, got 3"):
+            graph.execute(1, 2, 3, x=4)
+        # Others are ignored, as in Ray.
+        assert rcg.get(graph.execute(1, 2, x=3, y=4))[1] == (1, 2, 3)
+
+
+# --- backpressure and limits
+
+
+def test_a_thousand_executions_without_a_get_do_not_deadlock(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([b.double.bind(a.double.bind(inp)), a.echo.bind(inp)])
+    with dag.experimental_compile() as graph:
+        refs = [graph.execute(i) for i in range(1000)]
+        assert [rcg.get(pair) for pair in refs] == [[4 * i, i] for i in range(1000)]
+
+
+def test_unfetched_results_have_a_limit(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.note.bind(inp)
+    with dag.experimental_compile(max_buffered_results=5) as graph:
+        refs = []
+        with pytest.raises(RayCgraphCapacityExceeded) as raised:
+            submit_into(refs, graph, 1000)
+        assert isinstance(raised.value, CapacityExceededError)
+        assert raised.value.limit == 5
+        assert 5 <= len(refs) < 1000
+        with pytest.raises(RayCgraphCapacityExceeded):
+            graph.execute("again")
+        # Nothing was submitted, and nothing was lost.
+        assert rcg.get(refs[0]) == 0
+        refs.append(graph.execute(len(refs)))
+        assert rcg.get(refs) == list(range(len(refs)))
+        assert rcg.get(actor.noted.remote()) == list(range(len(refs)))
+
+
+def test_refs_that_are_dropped_unread_count_no_more(stages):
+    (actor,) = stages(1)
+    with compile_echo(actor, max_buffered_results=5) as graph:
+        for i in range(200):
+            graph.execute(i)
+        assert rcg.get(graph.execute("last")) == "last"
+
+
+def test_a_mixture_of_kept_and_dropped_refs(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.echo.bind(inp), b.double.bind(inp)])
+    with dag.experimental_compile(max_buffered_results=5) as graph:
+        for i in range(100):
+            first, second = graph.execute(i)
+            if i % 3 == 0:
+                del first
+                assert rcg.get(second) == 2 * i
+            elif i % 3 == 1:
+                assert rcg.get(first) == i
+                del second
+            else:
+                del first, second
+        early, late = graph.execute(1), graph.execute(2)
+        del early[0]
+        assert rcg.get(late) == [2, 4]
+        assert rcg.get(early[0]) == 2
+
+
+def test_a_limit_of_the_user_raises_at_once_and_without_side_effect(stages, gate):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        dag = actor.note.bind(actor.pass_gate_when.bind(inp, 0, gate))
+    with dag.experimental_compile(_max_inflight_executions=2) as graph:
+        refs = [graph.execute(0), graph.execute(1)]
+        with pytest.raises(RayCgraphCapacityExceeded, match="more than 2 in-flight executions"):
+            graph.execute(2)
+        gate.open()
+        rcg.wait(refs, num_returns=2)
+        # Complete, but not fetched: still in flight, as in Ray.
+        with pytest.raises(RayCgraphCapacityExceeded):
+            graph.execute(2)
+        assert rcg.get(refs[1]) == 1
+        third = graph.execute(3)
+        with pytest.raises(RayCgraphCapacityExceeded):
+            graph.execute(4)
+        del refs
+        fourth = graph.execute(5)
+        assert rcg.get([third, fourth]) == [3, 5]
+        assert rcg.get(actor.noted.remote()) == [0, 1, 3, 5]
+
+
+def test_the_users_limit_and_several_outputs(stages):
+    """An execution counts until all of its outputs were fetched or dropped."""
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.echo.bind(inp), b.echo.bind(inp)])
+    with dag.experimental_compile(_max_inflight_executions=1) as graph:
+        first, second = graph.execute(1)
+        assert rcg.get(first) == 1
+        with pytest.raises(RayCgraphCapacityExceeded):
+            graph.execute(2)
+        del second
+        assert rcg.get(graph.execute(3)) == [3, 3]
+
+
+def test_execute_waits_for_room_no_longer_than_it_was_told(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate, submit_timeout=SOON_S) as graph:
+        refs = []
+        with pytest.raises(RayChannelTimeoutError):
+            submit_into(refs, graph, 1000)
+        gate.open()
+        assert rcg.get(refs) == list(range(len(refs)))
+        assert rcg.get(graph.execute(5)) == 5
+
+
+def test_execute_waits_for_room_while_another_thread_gets(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        first = graph.execute(0)
+        got = in_thread(lambda: rcg.get(first))
+        gate.wait_for()
+        submitted = in_thread(lambda: [graph.execute(i) for i in range(1, 100)])
+        gate.open()
+        assert got() == 0
+        assert rcg.get(submitted()) == list(range(1, 100))
+
+
+# --- threads
+
+
+def test_many_threads_on_one_graph(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([b.echo.bind(a.echo.bind(inp)), a.double.bind(inp)])
+    with dag.experimental_compile() as graph:
+
+        def work(thread: int) -> bool:
+            kept = []
+            for i in range(100):
+                value = 1000 * thread + i
+                refs = graph.execute(value)
+                if i % 3 == 0:
+                    kept.append((value, refs))
+                elif i % 3 == 1:
+                    assert rcg.get(refs[::-1]) == [2 * value, value]
+                else:
+                    rcg.wait(refs, num_returns=2)
+                    assert rcg.get(refs[1]) == 2 * value
+            return all(rcg.get(refs) == [value, 2 * value] for value, refs in kept)
+
+        results = [in_thread(lambda n=n: work(n)) for n in range(8)]
+        assert all(result() for result in results)
+
+
+def test_many_threads_get_one_ref(stages, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        ref = graph.execute(0)
+        gate.wait_for()
+        results = [in_thread(lambda: rcg.get(ref)) for _ in range(8)]
+        lists = [in_thread(lambda: rcg.get([ref])) for _ in range(2)]
+        gate.open()
+        assert [result() for result in results] == [0] * 8
+        assert [result() for result in lists] == [[0]] * 2
+
+
+def test_a_thread_that_times_out_leaves_the_others_waiting(stages, gate):
+    """The thread that reads gives up; one of the others has to take over."""
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as graph:
+        refs = [graph.execute(0), graph.execute(1)]
+        gate.wait_for()
+        impatient = in_thread(lambda: rcg.get(refs[0], timeout=SOON_S))
+        patient = [in_thread(lambda ref=ref: rcg.get(ref)) for ref in refs]
+        with pytest.raises(ChannelTimeout):
+            impatient()
+        gate.open()
+        assert [result() for result in patient] == [0, 1]
+
+
+# --- the end
+
+
+def test_teardown_is_idempotent_and_leaves_the_actors_usable(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.echo.bind(inp))
+    graph = dag.experimental_compile()
+    assert rcg.get(graph.execute(1)) == 1
+    assert not graph.is_teardown
+    graph.teardown()
+    graph.teardown()
+    assert graph.is_teardown
+    assert rcg.get([a.echo.remote(2), b.echo.remote(3)]) == [2, 3]
+    left = [actor.join_threads.remote(graph.get_id()) for actor in (a, b)]
+    assert rcg.get(left) == [[], []]
+
+
+def test_teardown_of_a_graph_that_never_ran(stages):
+    (actor,) = stages(1)
+    graph = compile_echo(actor)
+    graph.teardown()
+    assert rcg.get(actor.join_threads.remote(graph.get_id())) == []
+
+
+def test_teardown_from_several_threads(stages):
+    (actor,) = stages(1)
+    graph = compile_echo(actor)
+    ref = graph.execute(1)
+    for end in [in_thread(graph.teardown) for _ in range(8)]:
+        end()
+    with pytest.raises(ChannelClosed):
+        graph.execute(2)
+    with pytest.raises(ChannelClosed):
+        rcg.get(ref)
+
+
+def test_after_teardown_everything_raises_at_once(stages, gate):
+    (actor,) = stages(1)
+    graph = compile_gated(actor, gate)
+    fetched, unfetched, pending = graph.execute(1), graph.execute(2), graph.execute(0)
+    assert rcg.get(fetched) == 1
+    gate.wait_for()
+    gate.open()
+    graph.teardown()
+    for kind in (RayChannelError, ChannelClosed):
+        with pytest.raises(kind, match="Channel closed"):
+            graph.execute(3)
+        with pytest.raises(kind, match="Channel closed"):
+            rcg.get(pending)
+        with pytest.raises(kind, match="Channel closed"):
+            rcg.get([unfetched])
+    assert pending.done()
+    assert rcg.wait([pending]) == ([pending], [])
+    # What was fetched before stays.
+    assert rcg.get(fetched) == 1
+
+
+def test_teardown_wakes_who_waits(stages, gates):
+    """In get, in wait and in execute, whatever the actor does."""
+    a, b = stages(2)
+    held = gates()
+    with InputNode() as inp:
+        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, held))
+    graph = dag.experimental_compile(teardown_timeout=GUARD_S)
+    ref = graph.execute(0)
+    held.wait_for()
+    gets = [in_thread(lambda: rcg.get(ref)) for _ in range(2)]
+    many = in_thread(lambda: [graph.execute(i) for i in range(1, 100)])
+    waits = in_thread(lambda: rcg.wait([ref]))
+    ending = in_thread(graph.teardown)
+    for waiting in (*gets, many):
+        with pytest.raises(ChannelClosed):
+            waiting()
+    assert waits() == ([ref], [])
+    held.open()
+    ending()
+    assert rcg.get(a.echo.remote(1)) == 1
+
+
+def test_teardown_does_not_wait_for_ever_for_a_method(stages, gate, caplog):
+    """It is told how long; the actor's part ends when its method does."""
+    (actor,) = stages(1)
+    graph = compile_gated(actor, gate, teardown_timeout=SOON_S)
+    graph.execute(0)
+    gate.wait_for()
+    graph.teardown()
+    assert any("Plain" in record.getMessage() for record in caplog.records)
+    gate.open()
+    assert rcg.get(actor.join_threads.remote(graph.get_id())) == []
+    with compile_echo(actor) as again:
+        assert rcg.get(again.execute(1)) == 1
+
+
+def test_kill_actors_on_request(gate):
+    a, b = Stage.remote(), Stage.remote()
+    with InputNode() as inp:
+        dag = b.pass_gate_when.bind(a.echo.bind(inp), 0, gate)
+    graph = dag.experimental_compile(teardown_timeout=SOON_S)
+    graph.execute(0)
+    gate.wait_for()
+    graph.teardown(kill_actors=True)
+    for actor in (a, b):
+        with pytest.raises(ray.exceptions.RayActorError):
+            rcg.get(actor.echo.remote(1))
+
+
+def test_a_graph_that_is_torn_down_can_still_kill_its_actors():
+    actor = Stage.remote()
+    graph = compile_echo(actor)
+    graph.teardown()
+    assert rcg.get(actor.echo.remote(1)) == 1
+    graph.teardown(kill_actors=True)
+    with pytest.raises(ray.exceptions.RayActorError):
+        rcg.get(actor.echo.remote(1))
+
+
+def test_with_tears_down_also_when_the_body_raises(stages):
+    (actor,) = stages(1)
+    with pytest.raises(KeyError), compile_echo(actor) as graph:
+        raise KeyError
+    assert graph.is_teardown
+    assert rcg.get(actor.join_threads.remote(graph.get_id())) == []
+
+
+def test_binding_the_name_again_tears_the_old_graph_down(stages):
+    """As in a notebook: no reference, no graph. Reference counting is enough, no collector."""
+    a, b = stages(2)
+    gc.disable()
+    try:
+        cdag = compile_echo(a)
+        assert rcg.get(cdag.execute(1)) == 1
+        old, seen = cdag.get_id(), weakref.ref(cdag)
+        cdag = compile_echo(b)
+        assert seen() is None
+    finally:
+        gc.enable()
+    assert rcg.get(a.join_threads.remote(old)) == []
+    assert rcg.get(cdag.execute(2)) == 2
+    cdag.teardown()
+
+
+def test_a_ref_keeps_its_graph(stages):
+    (actor,) = stages(1)
+    graph = compile_echo(actor)
+    ref, seen = graph.execute([1]), weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert rcg.get(ref) == [1]
+    del ref
+    gc.collect()
+    assert seen() is None
+
+
+def test_an_awaited_graph_is_collected_too(stages):
+    """The thread that waits for asyncio must not keep the graph."""
+    import asyncio
+
+    (actor,) = stages(1)
+    graph = compile_echo(actor)
+
+    async def use(graph) -> None:
+        for i in range(50):
+            assert await (await graph.execute_async(i)) == i
+
+    asyncio.run(use(graph))
+    seen, old = weakref.ref(graph), graph.get_id()
+    del graph
+    gc.collect()
+    assert seen() is None
+    assert rcg.get(actor.join_threads.remote(old)) == []
+    left = [t for t in threading.enumerate() if t.name.endswith(old[:6])]
+    for thread in left:
+        thread.join(GUARD_S)
+        assert not thread.is_alive()
+
+
+def test_a_graph_in_a_cycle_is_collected(stages):
+    (actor,) = stages(1)
+    graph = compile_echo(actor)
+    graph.myself = [graph]
+    seen, old = weakref.ref(graph), graph.get_id()
+    del graph
+    gc.collect()
+    assert seen() is None
+    assert rcg.get(actor.join_threads.remote(old)) == []
+
+
+def test_report_shows_who_does_what(stages, gate: Gate):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
+    with dag.experimental_compile() as graph:
+        ref = graph.execute(0)
+        gate.wait_for()
+        lines = graph.report().splitlines()
+        assert len(lines) == 4
+        (busy,) = [line for line in lines if "pass_gate_when" in line]
+        assert "running" in busy
+        gate.open()
+        assert rcg.get(ref) == 0
