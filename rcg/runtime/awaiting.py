@@ -11,14 +11,48 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from rcg import _native
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.session import Session
 
-__all__ = ["Awaiter"]
+__all__ = ["Awaiter", "Queue"]
 
 _Waiter = tuple[Outlet, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class Queue:
+    """Coroutines of one event loop that want to execute, in the order in which they came.
+
+    Entered by ``async with``; only the first of them looks for room, so each result wakes one.
+
+    Args:
+        on_empty: Called when the last one has left.
+    """
+
+    def __init__(self, on_empty: Callable[[], object]) -> None:
+        self._turn = asyncio.Lock()
+        self._on_empty = on_empty
+        self.length = 0
+
+    async def __aenter__(self) -> None:
+        self.length += 1
+        try:
+            await self._turn.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        # No await in here: whoever leaves executes before the next one looks.
+        self._turn.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.length -= 1
+        if not self.length:
+            self._on_empty()
 
 
 class Awaiter:
@@ -33,6 +67,7 @@ class Awaiter:
         self._new: deque[_Waiter] = deque()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._queues: dict[asyncio.AbstractEventLoop, Queue] = {}
         self._graph_id = session.graph_id
         session.on_end(self.wake)
 
@@ -50,6 +85,18 @@ class Awaiter:
                     self._thread.start()
         self.wake()
         return future
+
+    def has_queue(self) -> bool:
+        """Whether coroutines of the running loop wait for room."""
+        return bool(self._queues) and asyncio.get_running_loop() in self._queues
+
+    def queue(self) -> Queue:
+        """Return the queue of the running loop, to be entered at once."""
+        loop = asyncio.get_running_loop()
+        found = self._queues.get(loop)
+        if found is None:
+            found = self._queues[loop] = Queue(lambda: self._queues.pop(loop, None))
+        return found
 
     def wake(self) -> None:
         """Have the thread look around; any thread."""
