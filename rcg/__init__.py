@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled graphs of Ray actors over shared memory, on plain Ray Core.
+
+``import rcg as ray`` is meant to work: what rcg defines is listed in ``__all__``, and any other
+name is Ray's, looked up when it is used. Importing rcg imports neither Ray nor anything heavy; a
+name is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from rcg.version import __version__
+
+if TYPE_CHECKING:
+    from rcg import dag, errors, experimental
+    from rcg.actors import (
+        ActorClass,
+        ActorHandle,
+        ActorMethod,
+        get_actor,
+        kill,
+        method,
+        remote,
+        unwrap,
+        wrap_actor,
+    )
+    from rcg.interop import compile
+    from rcg.refs import get, put, wait
+    from rcg.runtime.execute import CompiledDAG
+    from rcg.runtime.results import CompiledDAGFuture, CompiledDAGRef
+
+__all__ = [
+    # actors
+    "ActorClass",
+    "ActorHandle",
+    "ActorMethod",
+    "get_actor",
+    "kill",
+    "method",
+    "remote",
+    "unwrap",
+    "wrap_actor",
+    # references
+    "get",
+    "put",
+    "wait",
+    # compiled DAGs
+    "CompiledDAG",
+    "CompiledDAGFuture",
+    "CompiledDAGRef",
+    "compile",
+    # the session
+    "shutdown",
+    # rooms
+    "dag",
+    "errors",
+    "experimental",
+    "__version__",
+]
+
+_HOMES: Final = {
+    **dict.fromkeys(
+        (
+            "ActorClass",
+            "ActorHandle",
+            "ActorMethod",
+            "get_actor",
+            "kill",
+            "method",
+            "remote",
+            "unwrap",
+            "wrap_actor",
+        ),
+        "rcg.actors",
+    ),
+    **dict.fromkeys(("get", "put", "wait"), "rcg.refs"),
+    "CompiledDAG": "rcg.runtime.execute",
+    **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.results"),
+    "compile": "rcg.interop",
+}
+_ROOMS: Final = ("dag", "errors", "experimental")
+
+
+def shutdown(**options: Any) -> None:
+    """Tear down the compiled DAGs of this process, then disconnect from Ray.
+
+    Args:
+        **options: Ray's options of ``shutdown``.
+    """
+    execute = sys.modules.get("rcg.runtime.execute")
+    if execute is not None:
+        execute.teardown_all()
+    importlib.import_module("rcg.cluster").shutdown(**options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"rcg.{name}")
+    elif name.startswith("_"):  # also what `from rcg import _native` asks for first
+        raise AttributeError(f"module 'rcg' has no attribute {name!r}")
+    else:
+        # Not kept: what Ray says may change between sessions.
+        return importlib.import_module("rcg.cluster").attribute(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    rays = importlib.import_module("rcg.cluster").attribute_names()
+    return sorted({*__all__, *rays})

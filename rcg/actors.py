@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actors as users see them: Ray's, with ``bind``.
+
+A handle, a class and a method are thin wrappers (composition) of Ray's, to which every call goes.
+They do not pose as Ray's types: Ray serializes a top-level handle by its type, so one that posed as
+Ray's would arrive unwrapped. ``wrap_actor`` and ``unwrap`` go back and forth.
+
+This room stands above ``rcg.dag``: a handle's ``bind`` makes a node, while a node needs only Ray's
+handle. It must know nothing of graphs and plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, overload
+
+from rcg import cluster
+from rcg.dag.nodes import ClassMethodNode, bind_method
+from rcg.dag.site import find_site
+from rcg.errors import UnsupportedNodeError
+from rcg.refs import refuse_compiled_refs
+
+__all__ = [
+    "ActorClass",
+    "ActorHandle",
+    "ActorMethod",
+    "get_actor",
+    "kill",
+    "method",
+    "remote",
+    "unwrap",
+    "wrap_actor",
+]
+
+Nodes = ClassMethodNode | tuple[ClassMethodNode, ...]
+
+
+# --- handles ----------------------------------------------------------------------------------
+
+
+class ActorHandle:
+    """A handle of an actor: Ray's, with methods that also ``bind``.
+
+    Prints, compares, hashes and pickles as Ray's handle does. Users get it from
+    ``ActorClass.remote``, ``get_actor`` and ``wrap_actor``.
+
+    Args:
+        ray_handle: Ray's handle.
+    """
+
+    __slots__ = ("__weakref__", "_ray_handle")
+
+    def __init__(self, ray_handle: Any) -> None:
+        self._ray_handle = ray_handle
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_ray_handle" or _is_special(name):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+        found = getattr(self._ray_handle, name)
+        if cluster.is_actor_method(found):
+            return ActorMethod(self._ray_handle, name, found)
+        # What else Ray keeps on a handle, for code that looks there.
+        return found
+
+    def __dir__(self) -> list[str]:
+        return list(dir(self._ray_handle))
+
+    def __repr__(self) -> str:
+        return repr(self._ray_handle)
+
+    def __hash__(self) -> int:
+        return hash(self._ray_handle)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ActorHandle):
+            other = other._ray_handle
+        return bool(self._ray_handle == other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Ray's handle is pickled by Ray, which counts who holds it.
+        return wrap_actor, (self._ray_handle,)
+
+
+class ActorMethod:
+    """A method of an actor, to be called with ``remote`` or put into a DAG with ``bind``."""
+
+    __slots__ = ("_handle", "_method", "_name")
+
+    def __init__(self, ray_handle: Any, name: str, ray_method: Any) -> None:
+        self._handle = ray_handle
+        self._name = name
+        self._method = ray_method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: an actor's methods run in the actor.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "Actor methods cannot be called directly. Instead of running "
+            f"'object.{self._name}()', try 'object.{self._name}.remote()'."
+        )
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method as an ordinary Ray task; returns its ObjectRef (or one per value).
+
+        Raises:
+            TypeError: The arguments do not fit, or one is a reference of a compiled DAG.
+        """
+        refuse_compiled_refs((*args, *kwargs.values()))
+        return self._method.remote(*args, **kwargs)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Nodes:
+        """Put a call of the method into a DAG; nothing runs yet.
+
+        On each actor, bound calls run in the order in which they were bound.
+
+        Args:
+            *args: Nodes, constants, and lists, tuples or dicts (their values) with nodes inside.
+            **kwargs: The same by keyword.
+
+        Returns:
+            The node, or a tuple of k nodes if the method returns k values.
+
+        Raises:
+            SignatureError: The arguments do not fit the method.
+            GraphError: A node is where rcg does not look for one, or of another input.
+            UnsupportedNodeError: The method is a generator, or a node is not rcg's.
+            TypeError: An argument is a reference of a compiled DAG.
+        """
+        refuse_compiled_refs((*args, *kwargs.values()))
+        return bind_method(self._handle, self._name, args, kwargs, {})
+
+    def options(self, **options: Any) -> BoundOptions:
+        """Return the method with Ray's options of a call (``num_returns=2``, ...) set."""
+        return BoundOptions(self, self._method.options(**options), options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ActorMethod.__slots__ or _is_special(name):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+        return getattr(self._method, name)
+
+    def __repr__(self) -> str:
+        return f"ActorMethod({self._handle!r}.{self._name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (ActorHandle(self._handle), self._name)
+
+
+class BoundOptions:
+    """A method of an actor with options set; what ``actor.method.options(...)`` returns."""
+
+    __slots__ = ("_method", "_options", "_ray_options")
+
+    def __init__(self, method: ActorMethod, ray_options: Any, options: Mapping[str, Any]) -> None:
+        self._method = method
+        self._ray_options = ray_options
+        self._options = dict(options)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method; see ``ActorMethod.remote``."""
+        refuse_compiled_refs((*args, *kwargs.values()))
+        return self._ray_options.remote(*args, **kwargs)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Nodes:
+        """Put a call into a DAG; see ``ActorMethod.bind``."""
+        refuse_compiled_refs((*args, *kwargs.values()))
+        return bind_method(self._method._handle, self._method._name, args, kwargs, self._options)
+
+
+def wrap_actor(handle: Any) -> ActorHandle:
+    """Return a handle with ``bind`` for one of Ray's; one that has it already is returned as it is.
+
+    Raises:
+        TypeError: It is no handle of an actor.
+        PlacementError: It belongs to a Ray Client connection.
+    """
+    if isinstance(handle, ActorHandle):
+        return handle
+    cluster.refuse_client(handle)
+    if not cluster.is_actor_handle(handle):
+        raise TypeError(f"wrap_actor() takes a handle of an actor, got {type(handle).__name__}")
+    return ActorHandle(handle)
+
+
+def unwrap(handle: Any) -> Any:
+    """Return Ray's own handle, for code that insists on it; Ray's handles are returned as they are.
+
+    Raises:
+        TypeError: It is no handle of an actor.
+    """
+    if isinstance(handle, ActorHandle):
+        return handle._ray_handle
+    if not cluster.is_actor_handle(handle):
+        raise TypeError(f"unwrap() takes a handle of an actor, got {type(handle).__name__}")
+    return handle
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """Return a handle of a named actor.
+
+    Raises:
+        ValueError: There is none of that name in the namespace.
+    """
+    return wrap_actor(cluster.get_actor(name, namespace))
+
+
+def kill(actor: Any, *, no_restart: bool = True) -> None:
+    """Kill an actor at once, by rcg's handle or by Ray's.
+
+    Compiled DAGs that it is part of end with an ``ActorDiedError``.
+
+    Raises:
+        ValueError: It is no handle of an actor.
+    """
+    handle = actor._ray_handle if isinstance(actor, ActorHandle) else actor
+    cluster.kill(handle, no_restart=no_restart)
+
+
+# --- classes and functions --------------------------------------------------------------------
+
+
+class ActorClass:
+    """What ``remote`` makes of a class: Ray's actor class, whose actors have ``bind``.
+
+    Args:
+        ray_class: Ray's actor class.
+    """
+
+    __slots__ = ("__weakref__", "_ray_class")
+
+    def __init__(self, ray_class: Any, bases: Any = None, namespace: Any = None) -> None:
+        if bases is not None:
+            # `class B(A)` with an actor class A calls this as a metaclass. Ray says why not.
+            plain = tuple([_ray_class_of(base) for base in bases])
+            actor_class = next(base for base in plain if cluster.is_actor_class(base))
+            type(actor_class)(ray_class, plain, namespace)
+        self._ray_class = ray_class
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Create an actor; returns its handle at once.
+
+        Raises:
+            TypeError: The arguments do not fit the constructor, or one is a reference of a
+                compiled DAG.
+            PlacementError: This process is connected by Ray Client.
+        """
+        refuse_compiled_refs((*args, *kwargs.values()))
+        return wrap_actor(self._ray_class.remote(*args, **kwargs))
+
+    def options(self, **options: Any) -> ActorClassOptions:
+        """Return the class with Ray's options of an actor (``name="x"``, ...) set."""
+        return ActorClassOptions(self._ray_class.options(**options), str(self))
+
+    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: actors are made before they are put into a DAG.
+
+        Raises:
+            UnsupportedNodeError: Always.
+        """
+        _refuse_class_node(str(self))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: ``remote`` makes an actor.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"Actors cannot be instantiated directly. Instead of '{self}()', use '{self}.remote()'."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_ray_class" or _is_special(name):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+        # Constants and static methods of the class, as on Ray's.
+        return getattr(self._ray_class, name)
+
+    def __str__(self) -> str:
+        return type(self._ray_class).__name__.removeprefix("ActorClass(").removesuffix(")")
+
+    def __repr__(self) -> str:
+        return f"ActorClass({self})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorClass, (self._ray_class,)
+
+
+class ActorClassOptions:
+    """An actor class with options set; what ``ActorClass.options(...)`` returns."""
+
+    __slots__ = ("_name", "_ray_options")
+
+    def __init__(self, ray_options: Any, name: str) -> None:
+        self._ray_options = ray_options
+        self._name = name
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Create an actor; see ``ActorClass.remote``."""
+        refuse_compiled_refs((*args, *kwargs.values()))
+        return wrap_actor(self._ray_options.remote(*args, **kwargs))
+
+    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse; see ``ActorClass.bind``."""
+        _refuse_class_node(self._name)
+
+
+@overload
+def remote(target: type, /) -> ActorClass: ...
+@overload
+def remote(target: Callable[..., Any], /) -> Any: ...
+@overload
+def remote(**options: Any) -> Callable[[Any], Any]: ...
+def remote(*args: Any, **options: Any) -> Any:
+    """Make an actor class of a class, or a remote function of a function; all that Ray accepts.
+
+    Used as ``@remote``, ``@remote(num_cpus=1)`` or ``remote(SomeClass)``. A function becomes Ray's
+    own remote function; only its ``bind`` says that it cannot be part of a DAG.
+
+    Raises:
+        TypeError: What it is applied to is neither a class nor a function.
+        ValueError: An option is not one of Ray's, or out of range.
+    """
+    made = cluster.remote(*args, **options)
+    if not args:
+        return lambda target: _dress(made(target))
+    return _dress(made)
+
+
+def method(*args: Any, **options: Any) -> Any:
+    """Declare how a method of an actor class is called, e.g. ``@method(num_returns=2)``; Ray's."""
+    return cluster.method(*args, **options)
+
+
+def _dress(made: Any) -> Any:
+    """Add to what Ray's ``remote`` made what rcg adds."""
+    if cluster.is_actor_class(made):
+        return ActorClass(made)
+    cluster.refuse_client(made)
+    if cluster.is_remote_function(made):
+        made.bind = _FunctionBind(getattr(made, "_function_name", "the function"))
+    return made
+
+
+class _FunctionBind:
+    """The ``bind`` of a remote function. A class, so that it pickles with the function."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name.rpartition(".")[2]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UnsupportedNodeError(
+            "Compiled DAGs currently only support actor method nodes: "
+            f"`{self._name}` is a remote function. Make it a method of an actor.",
+            node=self._name,
+            site=find_site(),
+        )
+
+
+def _refuse_class_node(name: str) -> NoReturn:
+    raise UnsupportedNodeError(
+        "Compiled DAGs can only bind methods to an actor that is already created with "
+        f"Actor.remote(): write `actor = {name}.remote(...)` first, then `actor.method.bind(...)`",
+        node=name,
+        site=find_site(),
+    )
+
+
+def _ray_class_of(base: Any) -> Any:
+    return base._ray_class if isinstance(base, ActorClass) else base
+
+
+def _is_special(name: str) -> bool:
+    """Names that Python, pickle and notebooks look for; Ray's own start with ``__ray_``."""
+    return name.startswith("__") and not name.startswith("__ray_")

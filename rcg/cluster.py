@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ray, as far as rcg uses it: named functions, one for each thing that rcg asks of a cluster.
+
+Besides the error tree this is the only room that imports Ray, so what a new release changes is
+mended here. It stands on Ray's public core. Where Ray has no public way to learn something (the
+signatures of a handle's methods), the semi-public attribute that several releases share is read,
+and the function says what it returns when that is missing. This room must know nothing of graphs,
+channels or wrapped handles: every handle here is Ray's own.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import ray.actor
+import ray.exceptions
+import ray.remote_function
+from ray import cloudpickle
+
+from rcg.errors import PlacementError
+
+__all__ = [
+    "actor_id",
+    "actor_label",
+    "actor_method_num_returns",
+    "actor_method_signature",
+    "as_user_error",
+    "attribute",
+    "attribute_names",
+    "by_value_pickler",
+    "cause_of",
+    "current_actor_id",
+    "current_actor_instance",
+    "dumps",
+    "get",
+    "get_actor",
+    "is_actor_class",
+    "is_actor_death",
+    "is_actor_handle",
+    "is_actor_method",
+    "is_object_ref",
+    "is_remote_function",
+    "kill",
+    "loads",
+    "method",
+    "modules_pickled_by_value",
+    "node_id",
+    "node_ip",
+    "opaque_types",
+    "probe",
+    "put",
+    "ray_version",
+    "refuse_client",
+    "remote",
+    "shutdown",
+    "submit",
+    "task_error",
+    "wait",
+]
+
+# Ray adds this parameter to the methods of an actor when it traces; users never pass it.
+_TRACE_PARAMETER = "_ray_trace_ctx"
+
+# `Actor(Stage, 05224b2e...)`: how Ray has printed a handle in every release so far.
+_HANDLE_TEXT = re.compile(r"Actor\((?P<label>.*), (?P<id>[0-9a-f]+)\)")
+
+
+# --- this process -----------------------------------------------------------------------------
+
+
+def ray_version() -> str:
+    """Return the version of the installed Ray."""
+    return str(ray.__version__)
+
+
+def node_id() -> str:
+    """Return the id of the node this process runs on, in hex. Connects to Ray if need be."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def node_ip() -> str:
+    """Return the address of the node this process runs on."""
+    return str(ray.util.get_node_ip_address())
+
+
+def current_actor_id() -> str | None:
+    """Return the id, in hex, of the actor this process is; None in a driver or a task."""
+    if not ray.is_initialized():
+        return None
+    found = ray.get_runtime_context().get_actor_id()
+    return None if found is None else str(found)
+
+
+def current_actor_instance() -> Any | None:
+    """Return the instance of the actor this process is; None in a driver or a task.
+
+    An actor that compiles a graph it takes part in is busy with that very call, so it cannot be
+    asked through Ray for its own instance. It is read from the runtime context's worker, and where
+    a Ray has none there, found among the objects alive: a process holds one actor.
+    """
+    own = current_actor_id()
+    if own is None:
+        return None
+    worker = getattr(ray.get_runtime_context(), "worker", None)
+    for key, instance in getattr(worker, "actors", {}).items():
+        if key.hex() == own:
+            return instance
+    for candidate in gc.get_objects():
+        if "__ray_actor_class__" in vars(type(candidate)):
+            return candidate
+    return None
+
+
+def shutdown(**options: Any) -> None:
+    """Disconnect from the cluster; ``options`` are Ray's."""
+    ray.shutdown(**options)
+
+
+def attribute(name: str, *, of: str = "ray") -> Any:
+    """Return what Ray's module ``of`` calls ``name``, for names that rcg leaves to Ray.
+
+    Raises:
+        AttributeError: This Ray has no such module, or no such name in it.
+    """
+    try:
+        return getattr(importlib.import_module(of), name)
+    except ImportError:
+        raise AttributeError(f"this Ray ({ray_version()}) has no {of}.{name}") from None
+
+
+def attribute_names(*, of: str = "ray") -> list[str]:
+    """Return the public names of Ray's module ``of``; none where this Ray does not have it."""
+    try:
+        names = dir(importlib.import_module(of))
+    except ImportError:
+        return []
+    return [name for name in names if not name.startswith("_")]
+
+
+# --- telling things apart ---------------------------------------------------------------------
+
+
+def is_actor_handle(thing: object) -> bool:
+    """Return whether this is a handle of Ray's own."""
+    return isinstance(thing, ray.actor.ActorHandle)
+
+
+def is_actor_class(thing: object) -> bool:
+    """Return whether this is what Ray's ``remote`` makes of a class."""
+    return isinstance(thing, ray.actor.ActorClass)
+
+
+def is_actor_method(thing: object) -> bool:
+    """Return whether this is a method of one of Ray's handles."""
+    return isinstance(thing, ray.actor.ActorMethod)
+
+
+def is_remote_function(thing: object) -> bool:
+    """Return whether this is what Ray's ``remote`` makes of a function."""
+    return isinstance(thing, ray.remote_function.RemoteFunction)
+
+
+def is_object_ref(thing: object) -> bool:
+    """Return whether this is a reference to an object in Ray's store."""
+    return isinstance(thing, ray.ObjectRef)
+
+
+def refuse_client(thing: object) -> None:
+    """Raise where ``thing`` comes from a Ray Client (``ray://``) connection.
+
+    Raises:
+        PlacementError: It does. A client has no process of its own in the cluster, so there
+            is nothing that shared memory could connect.
+    """
+    if any(base.__module__.startswith("ray.util.client") for base in type(thing).__mro__):
+        raise PlacementError(
+            "this handle belongs to a Ray Client connection (an address that starts with ray://), "
+            "and compiled graphs do not work through one: the driver must run on a node of the "
+            "cluster. Connect with rcg.init(address='auto') there, or submit the program as a job."
+        )
+
+
+# --- actors -----------------------------------------------------------------------------------
+
+
+def remote(*args: Any, **options: Any) -> Any:
+    """Call ``ray.remote``."""
+    return ray.remote(*args, **options)
+
+
+def method(*args: Any, **options: Any) -> Any:
+    """Call ``ray.method``."""
+    return ray.method(*args, **options)
+
+
+def get_actor(name: str, namespace: str | None = None) -> Any:
+    """Return the handle of a named actor.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    return ray.get_actor(name, namespace=namespace)
+
+
+def kill(handle: Any, *, no_restart: bool = True) -> None:
+    """Kill an actor at once, without its ``atexit`` handlers."""
+    ray.kill(handle, no_restart=no_restart)
+
+
+def actor_id(handle: Any) -> str:
+    """Return the actor's id in hex, which tells actors apart in the whole cluster."""
+    found = getattr(handle, "_actor_id", None)
+    if found is not None:
+        return str(found.hex())
+    parsed = _HANDLE_TEXT.fullmatch(repr(handle))
+    return parsed["id"] if parsed else ""
+
+
+def actor_label(handle: Any) -> str:
+    """Return the name of the actor's class, for people; a local class without its function."""
+    parsed = _HANDLE_TEXT.fullmatch(repr(handle))
+    return parsed["label"].rpartition(".")[2] if parsed else type(handle).__name__
+
+
+def actor_method_signature(handle: Any, name: str) -> inspect.Signature | None:
+    """Return the signature of a method without ``self``; None where Ray does not know it.
+
+    It is unknown for actors in other languages, for generators in some releases (their signature
+    is empty), and on a Ray whose handles do not carry signatures.
+    """
+    signatures = getattr(handle, "_ray_method_signatures", None)
+    parameters = None if signatures is None else signatures.get(name)
+    if parameters is None:
+        return None
+    kept = [parameter for parameter in parameters if parameter.name != _TRACE_PARAMETER]
+    return inspect.Signature(kept)
+
+
+def actor_method_num_returns(handle: Any, name: str) -> int | str:
+    """Return how many values a method returns: a number, or "streaming" for a generator.
+
+    1, which is what Ray assumes of an undecorated method, where Ray does not say.
+    """
+    declared = getattr(handle, "_ray_method_num_returns", None)
+    found = None if declared is None else declared.get(name)
+    if found is None:
+        found = getattr(getattr(handle, name, None), "_num_returns", None)
+    return 1 if found is None else found
+
+
+def submit(handle: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Have the actor run ``function(instance, *args, **kwargs)``; returns an ObjectRef at once.
+
+    On a plain actor the call queues behind the method that is running. Give a function of an
+    importable module: it is pickled by reference.
+    """
+    return handle.__ray_call__.remote(function, *args, **kwargs)
+
+
+def probe(handle: Any) -> Any:
+    """Return an ObjectRef that resolves once the actor is up, and fails with its death's cause."""
+    return handle.__ray_ready__.remote()
+
+
+# --- objects ----------------------------------------------------------------------------------
+
+
+def get(refs: Any, *, timeout_s: float | None = None, **options: Any) -> Any:
+    """Return the value of an ObjectRef, or of each in a list.
+
+    Raises:
+        ray.exceptions.GetTimeoutError: It took longer than ``timeout_s``.
+    """
+    return ray.get(refs, timeout=timeout_s, **options)
+
+
+def put(value: Any, **options: Any) -> Any:
+    """Store a value in Ray's object store and return its ObjectRef."""
+    return ray.put(value, **options)
+
+
+def wait(
+    refs: Any,
+    *,
+    num_returns: int = 1,
+    timeout_s: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[Any], list[Any]]:
+    """Wait until ``num_returns`` of a list of ObjectRefs are ready; returns (ready, others)."""
+    ready, others = ray.wait(
+        refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch_local
+    )
+    return ready, others
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle with Ray's cloudpickle: definitions of ``__main__``, lambdas, handles, ObjectRefs."""
+    return bytes(cloudpickle.dumps(value))
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """Load what ``dumps`` made."""
+    return cloudpickle.loads(data)
+
+
+def by_value_pickler() -> type[Any]:
+    """Return the pickler class that writes definitions of ``__main__`` by value.
+
+    It is Ray's cloudpickle: it also keeps the ObjectRefs and handles that it meets alive.
+    """
+    found: type[Any] = cloudpickle.CloudPickler
+    return found
+
+
+def opaque_types() -> tuple[type, ...]:
+    """Return the exact types that only Ray's own pickler may write."""
+    return (ray.ObjectRef, ray.ObjectRefGenerator, ray.actor.ActorHandle)
+
+
+def modules_pickled_by_value() -> tuple[str, ...]:
+    """Return the modules that the user asked to be pickled by value."""
+    return tuple(cloudpickle.list_registry_pickle_by_value())
+
+
+# --- errors of users' methods -----------------------------------------------------------------
+
+
+def task_error(
+    function_name: str,
+    traceback_text: str,
+    cause: BaseException,
+    *,
+    pid: int | None = None,
+    ip: str | None = None,
+    actor_repr: str | None = None,
+    actor_id: str | None = None,
+) -> Any:
+    """Build Ray's record of an exception in a user's method: the ``RayTaskError``, not raised.
+
+    Args:
+        function_name: Name of the method, as it should be printed.
+        traceback_text: The traceback in the actor, formatted.
+        cause: The exception itself. One that does not pickle is replaced by its text.
+        pid: The actor's process; this one if None.
+        ip: Address of the actor's node; this one's if None.
+        actor_repr: The actor's ``repr``, printed beside the traceback.
+        actor_id: The actor's id in hex.
+    """
+    return ray.exceptions.RayTaskError(
+        function_name,
+        traceback_text,
+        cause,
+        pid=pid,
+        ip=ip,
+        actor_repr=actor_repr,
+        actor_id=actor_id,
+    )
+
+
+def as_user_error(error: Any) -> Exception:
+    """Turn a ``RayTaskError`` into the exception to raise: it also is of the user's own type."""
+    raised: Exception = error.as_instanceof_cause()
+    return raised
+
+
+def is_actor_death(error: BaseException) -> bool:
+    """Return whether the error says that the process of an actor is gone, for now or for good."""
+    return isinstance(error, ray.exceptions.RayActorError)
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the exception that a remote call raised in its own process; None for other errors."""
+    return error.cause if isinstance(error, ray.exceptions.RayTaskError) else None

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binding a method: from a handle and arguments to a checked ``CallRecord``.
+
+Whatever can be wrong with a call by itself is said here, at the line of the ``bind``. This room
+tells nodes from other values through a function that its caller gives, so it serves rcg's own nodes
+and those of ``ray.dag`` alike, and knows neither.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rcg import cluster
+from rcg.dag.records import (
+    CallRecord,
+    Constant,
+    Nested,
+    RecordArgument,
+    ValueRecord,
+    common_source,
+    next_order,
+)
+from rcg.errors import GraphError, SignatureError, UnsupportedNodeError
+from rcg.graph import Site, Template
+
+__all__ = ["AsRecord", "bind_call"]
+
+# The record of a node, None for a value that is no node.
+AsRecord = Callable[[object], ValueRecord | None]
+
+# Their attributes are code, not data that travels with the argument.
+_OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+
+
+def bind_call(
+    handle: Any,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    options: Mapping[str, Any],
+    as_record: AsRecord,
+    site: Site,
+) -> CallRecord:
+    """Record a call of an actor's method.
+
+    Containers with nodes inside are taken apart now; later changes to them have no effect.
+
+    Args:
+        handle: Ray's handle of the actor.
+        method: Name of the method.
+        args: What the user gave to ``bind``.
+        kwargs: What the user gave to ``bind`` by keyword.
+        options: What the user gave to ``options``, of which ``num_returns`` counts here.
+        as_record: Tells nodes from other values.
+        site: Where the user wrote it.
+
+    Raises:
+        SignatureError: The arguments do not fit the method.
+        GraphError: A node is where rcg does not look for one, or of another input.
+        UnsupportedNodeError: The method is a generator.
+    """
+    label = cluster.actor_label(handle)
+    name = f"{label}.{method}"
+    _check_signature(handle, method, args, kwargs, name=name, site=site)
+    num_returns = _num_returns(handle, method, options, name=name, site=site)
+    frozen_args = tuple(_freeze(value, as_record, name=name, site=site) for value in args)
+    frozen_kwargs = tuple(
+        (key, _freeze(value, as_record, name=name, site=site)) for key, value in kwargs.items()
+    )
+    arguments = (*frozen_args, *(value for _, value in frozen_kwargs))
+    source = common_source(
+        (record for argument in arguments for record in _nodes_of(argument)), taker=name, site=site
+    )
+    call = CallRecord(
+        order=next_order(),
+        site=site,
+        source=source,
+        handle=handle,
+        label=label,
+        method=method,
+        args=frozen_args,
+        kwargs=frozen_kwargs,
+        options=tuple(options.items()),
+        num_returns=num_returns,
+    )
+    if source is not None:
+        source.bound.add(call)
+    return call
+
+
+def _check_signature(
+    handle: Any,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    site: Site,
+) -> None:
+    signature = cluster.actor_method_signature(handle, method)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        # The words Ray uses, which people search for; then the place, which it does not tell.
+        raise SignatureError(
+            f"{error}. The function `{method}` has a signature `{signature}`, but the given "
+            f"arguments to `bind` doesn't match. args: {tuple(args)}. kwargs: {dict(kwargs)}.",
+            node=name,
+            site=site,
+        ) from None
+
+
+def _num_returns(
+    handle: Any, method: str, options: Mapping[str, Any], *, name: str, site: Site
+) -> int:
+    found = options.get("num_returns")
+    if found is None:
+        found = cluster.actor_method_num_returns(handle, method)
+    if isinstance(found, str):
+        raise UnsupportedNodeError(
+            f"{name} is a generator (num_returns={found!r}), and a compiled graph runs methods "
+            "that return: have it return a list, or a fixed number of values with num_returns=k",
+            node=name,
+            site=site,
+        )
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise GraphError(
+            f"num_returns of {name} must be a whole number of at least 1, found {found!r}",
+            node=name,
+            site=site,
+        )
+    return found
+
+
+def _freeze(value: Any, as_record: AsRecord, *, name: str, site: Site) -> RecordArgument:
+    record = as_record(value)
+    if record is not None:
+        return record
+    template, nodes = Template.of(
+        value, lambda item: as_record(item) is not None, node=name, site=site
+    )
+    if nodes:
+        inner = tuple(found for found in map(as_record, nodes) if found is not None)
+        return Nested(template, inner)
+    _refuse_hidden_node(value, as_record, name=name, site=site)
+    return Constant(value)
+
+
+def _refuse_hidden_node(value: Any, as_record: AsRecord, *, name: str, site: Site) -> None:
+    """Look one level into an object; deeper ones are noticed when the object is pickled."""
+    if isinstance(value, _OPAQUE):
+        return
+    for attribute, item in getattr(value, "__dict__", {}).items():
+        if as_record(item) is not None:
+            raise GraphError(
+                f"an argument of {name} has a DAG node in its attribute `{attribute}` "
+                f"(of {type(value).__name__}): nodes may be nested in lists, tuples, named tuples "
+                "and the values of dicts; put it there, or pass it as an argument of its own",
+                node=name,
+                site=site,
+            )
+
+
+def _nodes_of(argument: RecordArgument) -> tuple[ValueRecord, ...]:
+    match argument:
+        case Constant():
+            return ()
+        case Nested(nodes=nodes):
+            return nodes
+        case _:
+            return (argument,)

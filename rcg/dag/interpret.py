@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running a DAG without compiling it: every call is an ordinary Ray task.
+
+For debugging, and to see what compiling changes: same nodes, same order on each actor, same values;
+results are Ray's ObjectRefs. This room knows nothing of graphs, plans or channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.dag.records import (
+    AttributeRecord,
+    CallRecord,
+    Constant,
+    InputRecord,
+    Nested,
+    OutputsRecord,
+    PartRecord,
+    Record,
+    RecordArgument,
+    reached_from,
+)
+from rcg.errors import GraphError
+from rcg.graph import Template
+
+__all__ = ["interpret"]
+
+
+def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Submit every call above ``root`` to its actor, in creation order.
+
+    Does not wait for results. Arguments are counted as by the compiled DAG; besides, a DAG that
+    takes several may be given one object to take them from (``execute([1, 2])`` for ``inp[0]`` and
+    ``inp[1]``), as in Ray.
+
+    Args:
+        root: The record of the node that ``execute`` was called on.
+        args: What the user gave.
+        kwargs: What the user gave by keyword.
+
+    Returns:
+        The ObjectRef of the root's value, or a list of them for several outputs; for an output that
+        is the input, its value.
+
+    Raises:
+        GraphError: The number or the names of the arguments are not those of the DAG.
+    """
+    records = reached_from(root)
+    values = _inputs(records, args, kwargs)
+    for record in records:
+        match record:
+            case CallRecord():
+                values[record] = _submit(record, values)
+            case PartRecord(call=call, index=index):
+                values[record] = values[call][index]
+            case OutputsRecord(outputs=outputs):
+                return [values[output] for output in outputs]
+            case InputRecord() | AttributeRecord():
+                pass
+    return values[root]
+
+
+def _inputs(
+    records: Sequence[Record], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[Record, Any]:
+    """Return the value of every input record for these arguments."""
+    whole = [record for record in records if isinstance(record, InputRecord)]
+    attributes = [record for record in records if isinstance(record, AttributeRecord)]
+    keywords = [record.key for record in attributes if isinstance(record.key, str)]
+    positions = [record.key for record in attributes if isinstance(record.key, int)]
+    num_positional = max(positions, default=0 if whole else -1) + 1
+
+    is_one_object = len(args) == 1 and not kwargs
+    if is_one_object and num_positional + len(keywords) > 1:
+        return {record: _take(args[0], record) for record in attributes}
+    if len(args) != num_positional:
+        raise GraphError(
+            "dag.execute() or dag.execute_async() must be called with "
+            f"{num_positional} positional args, got {len(args)}"
+        )
+    for name in keywords:
+        if name not in kwargs:
+            raise GraphError(
+                f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
+            )
+    values: dict[Record, Any] = {}
+    for record in whole:
+        values[record] = args[0]
+    for part in attributes:
+        values[part] = args[part.key] if isinstance(part.key, int) else kwargs[part.key]
+    return values
+
+
+def _take(given: Any, record: AttributeRecord) -> Any:
+    if record.accessor == "attribute":
+        return getattr(given, str(record.key))
+    return given[record.key]
+
+
+def _submit(call: CallRecord, values: Mapping[Record, Any]) -> Any:
+    method = getattr(call.handle, call.method)
+    if call.options:
+        method = method.options(**dict(call.options))
+    return method.remote(
+        *[_resolve(argument, values) for argument in call.args],
+        **{key: _resolve(argument, values) for key, argument in call.kwargs},
+    )
+
+
+def _resolve(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
+    match argument:
+        case Constant(value=value):
+            return value
+        case Nested(template=template, nodes=nodes):
+            return _FILL_TASK.remote(template, *[values[node] for node in nodes])
+        case _:
+            return values[argument]
+
+
+def _fill(template: Template, *values: Any) -> Any:
+    """Runs in a task of its own."""
+    return template.fill(values)
+
+
+# Ray waits for refs that are arguments, not for refs inside a container. A task in between gets
+# them as arguments, so the method sees values, as in a compiled DAG, and nobody blocks here.
+_FILL_TASK: Final = cluster.remote(num_cpus=0)(_fill)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the user wrote to the checked graph: records -> Graph + Bindings.
+
+Ids are given in creation order, and nothing here depends on a hash: the same program gives the same
+graph. What a ``Graph`` can tell by itself it checks itself, when it is built; only what needs the
+records is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rcg import cluster
+from rcg.dag.records import (
+    AttributeRecord,
+    CallRecord,
+    Constant,
+    InputRecord,
+    Nested,
+    OutputsRecord,
+    PartRecord,
+    Record,
+    RecordArgument,
+    ValueRecord,
+    describe,
+    reached_from,
+)
+from rcg.errors import GraphError
+from rcg.graph import (
+    ActorSpec,
+    Argument,
+    ConstArg,
+    Graph,
+    InputValue,
+    MethodCall,
+    NestedArg,
+    Node,
+    NodeArg,
+    Part,
+)
+from rcg.plan import Bindings
+
+__all__ = ["lower", "unreached_calls"]
+
+
+def lower(root: Record) -> tuple[Graph, Bindings]:
+    """Return the graph of everything above ``root``, and the objects that its ids stand for.
+
+    Raises:
+        GraphError: The DAG cannot be compiled; the text names the node and where it was bound.
+    """
+    if root.source is None:
+        raise GraphError(
+            "No InputNode found in the DAG: when traversing upwards, no upstream node was found "
+            f"for {describe(root)}. Bind at least one node to an InputNode.",
+            node=root.name,
+            site=root.site,
+        )
+    outputs = root.outputs if isinstance(root, OutputsRecord) else (root,)
+    # Parts of the input that were touched count even if nothing uses them: the graph refuses an
+    # argument that would be asked of the caller for nothing.
+    values = _in_creation_order(reached_from(root), root.source.attributes.values())
+    lowering = _Lowering(values)
+    nodes = tuple([lowering.node_of(record) for record in values])
+    keys = [node.key for node in nodes if isinstance(node, InputValue)]
+    positions = [key for key in keys if isinstance(key, int)]
+    is_whole = None in keys
+    graph = Graph(
+        nodes=nodes,
+        outputs=tuple([lowering.ids[record] for record in outputs]),
+        is_multi=isinstance(root, OutputsRecord),
+        actors=tuple(lowering.actors),
+        num_positional=max(positions, default=0 if is_whole else -1) + 1,
+        keywords=tuple([key for key in keys if isinstance(key, str)]),
+    )
+    return graph, lowering.bindings
+
+
+def unreached_calls(root: Record) -> list[CallRecord]:
+    """Return the calls that are bound under the same input but not above ``root``, in order."""
+    if root.source is None:
+        return []
+    reached = set(reached_from(root))
+    stray = [call for call in root.source.bound if call not in reached]
+    return sorted(stray, key=lambda call: call.order)
+
+
+def _in_creation_order(
+    reached: Iterable[Record], touched: Iterable[AttributeRecord]
+) -> list[ValueRecord]:
+    values: dict[ValueRecord, None] = {}
+    for record in (*reached, *touched):
+        if not isinstance(record, OutputsRecord):
+            values[record] = None
+    return sorted(values, key=lambda record: record.order)
+
+
+class _Lowering:
+    """Gives ids to records, actors and constants, in the order in which they are met."""
+
+    def __init__(self, values: Iterable[ValueRecord]) -> None:
+        self.ids: dict[ValueRecord, int] = {record: index for index, record in enumerate(values)}
+        self.actors: list[ActorSpec] = []
+        self.bindings = Bindings({}, {})
+        self._actor_ids: dict[str, str] = {}
+
+    def node_of(self, record: ValueRecord) -> Node:
+        node_id = self.ids[record]
+        match record:
+            case InputRecord():
+                return InputValue(node_id, None, record.site)
+            case AttributeRecord(key=key):
+                return InputValue(node_id, key, record.site)
+            case PartRecord(call=call, index=index):
+                return Part(node_id, self.ids[call], index, record.site)
+            case CallRecord():
+                return MethodCall(
+                    node_id,
+                    self._actor_of(record),
+                    record.method,
+                    tuple([self._argument_of(value) for value in record.args]),
+                    tuple([(key, self._argument_of(value)) for key, value in record.kwargs]),
+                    record.num_returns,
+                    record.site,
+                )
+
+    def _actor_of(self, call: CallRecord) -> str:
+        key = cluster.actor_id(call.handle)
+        # Two handles of one actor have the same id; a handle that tells none is its own actor.
+        identity = key or f"handle {id(call.handle)}"
+        found = self._actor_ids.get(identity)
+        if found is None:
+            found = self._actor_ids[identity] = f"a{len(self.actors)}"
+            self.actors.append(ActorSpec(found, call.label, key))
+            self.bindings.actors[found] = call.handle
+        return found
+
+    def _argument_of(self, argument: RecordArgument) -> Argument:
+        match argument:
+            case Constant(value=value):
+                return ConstArg(self._constant(value))
+            case Nested(template=template, nodes=nodes):
+                return NestedArg(
+                    self._constant(template), tuple([self.ids[node] for node in nodes])
+                )
+            case _:
+                return NodeArg(self.ids[argument])
+
+    def _constant(self, value: Any) -> str:
+        const = f"k{len(self.bindings.constants)}"
+        self.bindings.constants[const] = value
+        return const

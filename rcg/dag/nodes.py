@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes that users write a DAG with.
+
+Each is a thin face over a record (``rcg.dag.records``): it adds the ways of writing (``inp[0]``,
+``with``), and running and compiling what has been written. Making a node does nothing on the
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn, Self, Unpack
+
+from rcg import cluster
+from rcg.dag.binding import bind_call
+from rcg.dag.compile import CompileKeywords, compile_record
+from rcg.dag.interpret import interpret
+from rcg.dag.records import (
+    AttributeRecord,
+    CallRecord,
+    InputRecord,
+    OutputsRecord,
+    PartRecord,
+    Record,
+    ValueRecord,
+    common_source,
+    describe,
+    next_order,
+)
+from rcg.dag.site import find_site
+from rcg.errors import GraphError, UnsupportedNodeError
+from rcg.graph import Site
+from rcg.runtime.execute import CompiledDAG
+
+__all__ = [
+    "ClassMethodNode",
+    "DAGNode",
+    "InputAttributeNode",
+    "InputNode",
+    "MultiOutputNode",
+    "bind_method",
+]
+
+_RUN_INSTEAD = "To run the DAG, use .compile().execute(...), or .execute(...) without compiling."
+
+
+class DAGNode:
+    """What all nodes have in common. Users get nodes from ``InputNode()`` and ``bind``."""
+
+    __slots__ = ("__weakref__", "_record")
+
+    _record: Record
+
+    def compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
+        """Compile everything that this node depends on, and start it on its actors.
+
+        The same node may be compiled again; each compiled DAG is on its own.
+
+        Args:
+            **options: All optional; see ``rcg.dag.compile.CompileKeywords``. Among them
+                ``timeout`` (seconds for the actors to answer), ``submit_timeout``,
+                ``get_timeout``, ``max_inflight_executions``, ``wait``, ``concurrent``, ``thread``.
+
+        Returns:
+            The compiled DAG; use it with ``with``, or call its ``teardown``.
+
+        Raises:
+            TypeError: There is no such option.
+            ValueError: An option's value is out of range.
+            GraphError: The DAG is wrong; says at which node and where it was bound.
+            CompileError: It is right but cannot be compiled for these actors.
+            ActorDiedError: An actor is dead.
+            ChannelTimeout: An actor did not answer in time.
+        """
+        return compile_record(self._record, options)
+
+    def experimental_compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
+        """Do what ``compile`` does, under the name that Ray gave it."""
+        return compile_record(self._record, options)
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the DAG once without compiling it, every call as an ordinary Ray task.
+
+        Does not wait for the result.
+
+        Returns:
+            The ObjectRef of this node's value; for a ``MultiOutputNode`` a list of them.
+
+        Raises:
+            ValueError: The arguments are not those that the DAG takes.
+        """
+        return interpret(self._record, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _no_attribute(self, name)
+
+    def __iter__(self) -> NoReturn:
+        # Without this, `inp[0]`, `inp[1]`, ... would make any input an endless sequence.
+        raise TypeError(
+            f"{self!r} is one value and cannot be taken apart here. A method that returns k "
+            "values is declared with @rcg.method(num_returns=k) or called with "
+            ".options(num_returns=k).bind(...); parts of the input are inp[0], inp['name']."
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise GraphError(
+            f"{self!r} is a node of a DAG, not a value, and cannot be pickled. It was passed to "
+            "a task, put into an object that travels with an argument, or bound to a plain Ray "
+            "handle (rcg.wrap_actor(handle) makes one that takes it).",
+            node=self._record.name,
+            site=self._record.site,
+        )
+
+    def __repr__(self) -> str:
+        return describe(self._record)
+
+
+class InputNode(DAGNode):
+    """The input of a DAG: what ``execute`` will be called with.
+
+    Used as it is, it stands for the one positional argument. ``inp[0]``, ``inp[1]`` stand for
+    several positional ones, ``inp["x"]`` or ``inp.x`` for keywords. A DAG uses it one way or the
+    other.
+
+    Args:
+        *args: None are allowed.
+        input_type: Accepted as Ray does, and not looked at.
+        **kwargs: None are allowed.
+
+    Raises:
+        GraphError: It was given arguments; values belong to ``execute``.
+    """
+
+    __slots__ = ("_attributes",)
+
+    _record: InputRecord
+
+    def __init__(self, *args: Any, input_type: Any = None, **kwargs: Any) -> None:
+        site = find_site()
+        if args or kwargs:
+            raise GraphError(
+                "InputNode should not take any args or kwargs: it stands for what execute() will "
+                "be called with",
+                site=site,
+            )
+        self._record = InputRecord(order=next_order(), site=site)
+        self._attributes: dict[int | str, InputAttributeNode] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def __getitem__(self, key: int | str) -> InputAttributeNode:
+        if isinstance(key, bool) or not isinstance(key, int | str):
+            raise GraphError(
+                "Please only use int index or str as first-level key to access fields of dag "
+                f"input: found {key!r}",
+                node="InputNode",
+                site=find_site(),
+            )
+        if isinstance(key, int) and key < 0:
+            raise GraphError(
+                f"positional arguments of a DAG are counted from 0, found inp[{key}]",
+                node="InputNode",
+                site=find_site(),
+            )
+        return self._attribute(key, "item")
+
+    def __getattr__(self, name: str) -> InputAttributeNode:
+        # Underscored names are asked for by pickle, copy and notebooks, who mean no argument.
+        if name.startswith("_") or name in _RESERVED:
+            raise _no_attribute(self, name)
+        return self._attribute(name, "attribute")
+
+    def _attribute(
+        self, key: int | str, accessor: Literal["item", "attribute"]
+    ) -> InputAttributeNode:
+        found = self._attributes.get(key)
+        if found is None:
+            record = AttributeRecord(
+                order=next_order(),
+                site=find_site(),
+                source=self._record,
+                key=key,
+                accessor=accessor,
+            )
+            self._record.attributes[key] = record
+            found = self._attributes[key] = InputAttributeNode(record)
+        return found
+
+
+class InputAttributeNode(DAGNode):
+    """One argument of ``execute``; made by ``inp[0]``, ``inp["x"]`` or ``inp.x``."""
+
+    __slots__ = ()
+
+    _record: AttributeRecord
+
+    def __init__(self, record: AttributeRecord) -> None:
+        self._record = record
+
+    @property
+    def key(self) -> int | str:
+        """The position or the name of the argument."""
+        return self._record.key
+
+
+class ClassMethodNode(DAGNode):
+    """A call of an actor's method, or one of its values where it returns several."""
+
+    __slots__ = ()
+
+    _record: CallRecord | PartRecord
+
+    def __init__(self, record: CallRecord | PartRecord) -> None:
+        self._record = record
+
+    def get_method_name(self) -> str:
+        """Return the name of the method."""
+        return self._call.method
+
+    @property
+    def num_returns(self) -> int:
+        """How many values the call returns."""
+        return self._call.num_returns
+
+    @property
+    def is_class_method_call(self) -> bool:
+        """Whether this is the call itself."""
+        return isinstance(self._record, CallRecord)
+
+    @property
+    def is_class_method_output(self) -> bool:
+        """Whether this is one of the values of a call that returns several."""
+        return isinstance(self._record, PartRecord)
+
+    @property
+    def output_idx(self) -> int | None:
+        """Which of the values it is; None for a call."""
+        return self._record.index if isinstance(self._record, PartRecord) else None
+
+    @property
+    def _call(self) -> CallRecord:
+        return self._record.call if isinstance(self._record, PartRecord) else self._record
+
+
+class MultiOutputNode(DAGNode):
+    """The end of a DAG with several outputs: ``execute`` returns a list, even of one.
+
+    Args:
+        args: The nodes whose values to return, in order; the same node may appear twice.
+
+    Raises:
+        GraphError: It is no list or tuple, it is empty, or something in it is no node.
+    """
+
+    __slots__ = ()
+
+    _record: OutputsRecord
+
+    def __init__(self, args: Sequence[DAGNode]) -> None:
+        site = find_site()
+        if not isinstance(args, list | tuple):
+            raise GraphError(
+                f"Invalid input type for `args`, {type(args)}: MultiOutputNode takes a list or a "
+                "tuple of nodes",
+                node="MultiOutputNode",
+                site=site,
+            )
+        if not args:
+            raise GraphError(
+                "MultiOutputNode needs at least one node", node="MultiOutputNode", site=site
+            )
+        outputs = tuple(
+            [_output_record(position, output, site) for position, output in enumerate(args)]
+        )
+        self._record = OutputsRecord(
+            order=next_order(),
+            site=site,
+            source=common_source(outputs, taker="MultiOutputNode", site=site),
+            outputs=outputs,
+        )
+
+
+def bind_method(
+    handle: Any,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
+    """Make the node of a method's call; what ``actor.method.bind(...)`` does.
+
+    Args:
+        handle: Ray's handle of the actor.
+        method: Name of the method.
+        args: The arguments: nodes, containers with nodes inside, and constants.
+        kwargs: The same by keyword.
+        options: What the user gave to ``options``.
+
+    Returns:
+        The node, or a tuple of k nodes if the method returns k values.
+
+    Raises:
+        SignatureError: The arguments do not fit the method.
+        GraphError: A node is where rcg does not look for one, or of another input.
+        UnsupportedNodeError: The method is a generator, or a node is not rcg's.
+        PlacementError: The handle belongs to a Ray Client connection.
+    """
+    cluster.refuse_client(handle)
+    site = find_site()
+    name = f"{cluster.actor_label(handle)}.{method}"
+
+    def as_record(value: object) -> ValueRecord | None:
+        return _value_record(value, taker=name, site=site)
+
+    call = bind_call(handle, method, args, kwargs, options=options, as_record=as_record, site=site)
+    if call.num_returns == 1:
+        return ClassMethodNode(call)
+    parts = [
+        PartRecord(order=next_order(), site=site, call=call, index=index)
+        for index in range(call.num_returns)
+    ]
+    return tuple([ClassMethodNode(part) for part in parts])
+
+
+# Names that a node answers with a sentence, even an input, where any name is a keyword.
+_RESERVED = ("bind", "remote", "with_tensor_transport")
+
+
+def _no_attribute(node: DAGNode, name: str) -> AttributeError:
+    """The words are Ray's where it has some."""
+    kind = type(node)
+    match name:
+        case "bind":
+            text = f".bind() cannot be used again on {kind}: {node!r} is a node already"
+        case "remote":
+            text = f".remote() cannot be used on {kind}. {_RUN_INSTEAD}"
+        case "with_tensor_transport":
+            text = (
+                f".with_tensor_transport() cannot be used on {kind} in this release: every value, "
+                "tensors included, goes through shared memory"
+            )
+        case _:
+            text = f"{kind.__name__!r} object has no attribute {name!r}"
+    return AttributeError(text, name=name, obj=node)
+
+
+def _output_record(position: int, output: object, site: Site) -> ValueRecord:
+    record = _value_record(output, taker="MultiOutputNode", site=site)
+    if record is None:
+        raise GraphError(
+            f"MultiOutputNode takes nodes, but found {output!r} at position {position}",
+            node="MultiOutputNode",
+            site=site,
+        )
+    return record
+
+
+def _value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None:
+    """Return the record of a node whose value can be used; None for what is no node."""
+    if isinstance(value, DAGNode):
+        if isinstance(value._record, OutputsRecord):
+            raise GraphError(
+                f"{taker} takes {value!r}, which is the end of a DAG and not a value: pass the "
+                "nodes in it",
+                node=value._record.name,
+                site=site,
+            )
+        return value._record
+    if type(value).__module__.startswith("ray.dag."):
+        _refuse_foreign_node(value, taker=taker, site=site)
+    return None
+
+
+def _refuse_foreign_node(node: object, *, taker: str, site: Site) -> NoReturn:
+    kind = type(node).__name__
+    match kind:
+        case "FunctionNode":
+            why = "Compiled DAGs currently only support actor method nodes"
+        case "ClassNode":
+            why = (
+                "Compiled DAGs can only bind methods to an actor that is already created with "
+                "Actor.remote()"
+            )
+        case _:
+            why = (
+                "nodes of ray.dag cannot be mixed with rcg's: import InputNode from rcg.dag, and "
+                "bind methods of rcg's handles (rcg.wrap_actor(handle) makes one of Ray's)"
+            )
+    raise UnsupportedNodeError(f"{why}; {taker} takes a {kind}", node=kind, site=site)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user wrote, one frozen record per node.
+
+The nodes that users hold (``rcg.dag.nodes``) are faces over these records; lowering, interpreting
+and compiling read only the records, so they need not know the faces, which know them. A record
+refers upward to the records whose values it takes, never downward: what was bound and then thrown
+away is gone. The one downward view is weak, in ``InputRecord.bound``, and serves one warning.
+
+A record never changes, except that an input lists what is bound to it. Each record has a number
+from one counter per process: creation order, which is the order in which an actor runs its calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from rcg.errors import GraphError
+from rcg.graph import Site, Template
+
+__all__ = [
+    "AttributeRecord",
+    "CallRecord",
+    "Constant",
+    "InputRecord",
+    "Nested",
+    "OutputsRecord",
+    "PartRecord",
+    "Record",
+    "RecordArgument",
+    "ValueRecord",
+    "common_source",
+    "describe",
+    "next_order",
+    "reached_from",
+    "upstream_of",
+]
+
+# Process-wide on purpose: calls on one actor run in the order in which they were bound, whichever
+# copy of its handle they were bound through.
+_orders: Final = itertools.count()
+
+
+def next_order() -> int:
+    """Return the next number in creation order. Any thread may call."""
+    return next(_orders)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class InputRecord:
+    """The input of a DAG as a whole.
+
+    Attributes:
+        attributes: The parts of it that were touched, by key.
+        bound: The calls that depend on it and are still alive.
+    """
+
+    order: int
+    site: Site
+    attributes: dict[int | str, AttributeRecord] = field(default_factory=dict)
+    bound: weakref.WeakSet[CallRecord] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def source(self) -> InputRecord:
+        """The input that this depends on: itself."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return "InputNode"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class AttributeRecord:
+    """One positional (int) or keyword (str) argument of ``execute``.
+
+    Attributes:
+        accessor: How the user reached it: ``inp[key]`` is an item, ``inp.key`` an attribute. It
+            matters only where a single object is given to an uncompiled DAG and taken apart.
+    """
+
+    order: int
+    site: Site
+    source: InputRecord
+    key: int | str
+    accessor: Literal["item", "attribute"]
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return f"InputNode[{self.key!r}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """An argument that is the same in every execution."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nested:
+    """A container with nodes inside, taken apart when it was bound."""
+
+    template: Template
+    nodes: tuple[ValueRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class CallRecord:
+    """A call of an actor's method.
+
+    Attributes:
+        source: The input that it depends on, directly or not; None for a call of constants.
+        handle: Ray's handle, which keeps the actor alive as long as the node.
+        options: Ray's options of the call, for the uncompiled run.
+    """
+
+    order: int
+    site: Site
+    source: InputRecord | None
+    handle: Any
+    label: str
+    method: str
+    args: tuple[RecordArgument, ...]
+    kwargs: tuple[tuple[str, RecordArgument], ...]
+    options: tuple[tuple[str, Any], ...]
+    num_returns: int
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return f"{self.label}.{self.method}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class PartRecord:
+    """One of the values of a call that returns several."""
+
+    order: int
+    site: Site
+    call: CallRecord
+    index: int
+
+    @property
+    def source(self) -> InputRecord | None:
+        """The input that this depends on."""
+        return self.call.source
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return f"{self.call.name}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class OutputsRecord:
+    """Several outputs, in the user's order."""
+
+    order: int
+    site: Site
+    source: InputRecord | None
+    outputs: tuple[ValueRecord, ...]
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return "MultiOutputNode"
+
+
+ValueRecord = InputRecord | AttributeRecord | CallRecord | PartRecord
+RecordArgument = ValueRecord | Constant | Nested
+Record = ValueRecord | OutputsRecord
+
+
+def describe(record: Record) -> str:
+    """Return a record's name and place: ``Stage.fwd (pipeline.py:12)``."""
+    return f"{record.name} ({record.site})"
+
+
+def upstream_of(record: Record) -> Iterator[ValueRecord]:
+    """Yield the records whose values this one takes, in order, repeats included.
+
+    A part of the input takes nothing: to use ``inp[0]`` is not to use ``inp``.
+    """
+    match record:
+        case InputRecord() | AttributeRecord():
+            return
+        case PartRecord(call=call):
+            yield call
+        case OutputsRecord(outputs=outputs):
+            yield from outputs
+        case CallRecord(args=args, kwargs=kwargs):
+            for argument in itertools.chain(args, (argument for _, argument in kwargs)):
+                match argument:
+                    case Constant():
+                        pass
+                    case Nested(nodes=nodes):
+                        yield from nodes
+                    case _:
+                        yield argument
+
+
+def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> InputRecord | None:
+    """Return the one input that all these depend on; None if they depend on none.
+
+    Args:
+        records: What is to be used together.
+        taker: Name of what uses them.
+        site: Where the user wrote that.
+
+    Raises:
+        GraphError: They depend on two different ``InputNode``s.
+    """
+    found: ValueRecord | None = None
+    for record in records:
+        if record.source is None:
+            continue
+        if found is None:
+            found = record
+        elif record.source is not found.source:
+            raise GraphError(
+                f"{taker} takes {describe(found)} and {describe(record)}, which come from "
+                f"different InputNodes ({found.source and found.source.site} and "
+                f"{record.source.site}): a DAG has one input, so bind all of it under the same one",
+                node=taker,
+                site=site,
+            )
+    return None if found is None else found.source
+
+
+def reached_from(root: Record) -> list[Record]:
+    """Return the root and everything above it, in creation order."""
+    found: dict[Record, None] = {root: None}
+    stack: list[Record] = [root]
+    while stack:
+        for above in upstream_of(stack.pop()):
+            if above not in found:
+                found[above] = None
+                stack.append(above)
+    return sorted(found, key=lambda record: record.order)

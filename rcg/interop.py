@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rcg.compile``: a DAG of rcg's nodes or, if a user hands one over, of ``ray.dag``'s.
+
+The one room (beside the benchmark) that knows what nodes of ``ray.dag`` look like. It looks at that
+module only when it meets such a node, so everything works on a Ray that does not have it.
+
+Ray's nodes know no place in the source and no common order, only each call's position among the
+calls of its actor. Records are made of them in an order that agrees with both the values' flow and
+those positions; their place is the line that handed them over.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+from rcg import cluster
+from rcg.dag.binding import bind_call
+from rcg.dag.compile import CompileKeywords, compile_record
+from rcg.dag.nodes import DAGNode
+from rcg.dag.records import (
+    AttributeRecord,
+    InputRecord,
+    OutputsRecord,
+    PartRecord,
+    Record,
+    common_source,
+    next_order,
+)
+from rcg.dag.site import find_site
+from rcg.errors import GraphError, UnsupportedNodeError
+from rcg.graph import Site, Template
+from rcg.runtime.execute import CompiledDAG
+
+__all__ = ["compile", "is_ray_node", "records_of_ray_dag"]
+
+
+def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
+    """Compile a DAG and start it on its actors.
+
+    Args:
+        dag: The root: a node of rcg, or of ``ray.dag``.
+        **options: See ``DAGNode.compile``.
+
+    Raises:
+        TypeError: ``dag`` is no node, or there is no such option.
+        ValueError: An option's value is out of range.
+        GraphError: The DAG is wrong.
+        CompileError: It is right but cannot be compiled for these actors.
+        ActorDiedError: An actor is dead.
+        ChannelTimeout: An actor did not answer in time.
+    """
+    if isinstance(dag, DAGNode):
+        return compile_record(dag._record, options)
+    if is_ray_node(dag):
+        return compile_record(records_of_ray_dag(dag), options)
+    raise TypeError(
+        f"compile() takes the root of a DAG, a node, got {type(dag).__name__}"
+        + (": put the nodes into a MultiOutputNode" if isinstance(dag, list | tuple) else "")
+    )
+
+
+def is_ray_node(thing: object) -> bool:
+    """Return whether this is a node of ``ray.dag``, without importing it."""
+    return any(base.__module__.startswith("ray.dag.") for base in type(thing).__mro__)
+
+
+def records_of_ray_dag(root: Any) -> Record:
+    """Return the records of a DAG of ``ray.dag``'s nodes.
+
+    Raises:
+        UnsupportedNodeError: A node is of a kind that rcg does not run.
+        GraphError: The nodes form a cycle, or one is where rcg does not look for one.
+    """
+    return _Conversion(root, find_site()).run()
+
+
+class _Conversion:
+    """Makes one record for each of Ray's nodes, upstream first."""
+
+    def __init__(self, root: Any, site: Site) -> None:
+        self._dag = importlib.import_module("ray.dag")
+        self._root = root
+        self._site = site
+        self._records: dict[Any, Any] = {}
+
+    def run(self) -> Record:
+        for node in _in_order(self._upstream_first()):
+            self._records[node] = self._record_of(node)
+        root: Record = self._records[self._root]
+        return root
+
+    def _upstream_first(self) -> dict[Any, list[Any]]:
+        """Return every node that the root needs, in post-order, with what it takes."""
+        taken: dict[Any, list[Any]] = {}
+        finished: dict[Any, list[Any]] = {}
+        stack = [self._root]
+        while stack:
+            node = stack[-1]
+            if node in finished:
+                stack.pop()
+            elif node in taken:
+                finished[node] = taken[node]
+                stack.pop()
+            else:
+                self._refuse_unknown(node)
+                taken[node] = self._upstream_of(node)
+                stack.extend(reversed([above for above in taken[node] if above not in taken]))
+        for node in list(finished):
+            if type(node) is self._dag.InputNode:
+                # Those that are touched but not used are for the graph to refuse.
+                for attribute in node.input_attribute_nodes.values():
+                    finished.setdefault(attribute, [node])
+        return finished
+
+    def _refuse_unknown(self, node: Any) -> None:
+        dag = self._dag
+        kind = type(node)
+        reason = None
+        if kind is dag.FunctionNode:
+            reason = "Compiled DAGs currently only support actor method nodes"
+        elif kind is dag.ClassNode or (
+            kind is dag.ClassMethodNode
+            and node.is_class_method_call
+            and node._get_actor_handle() is None
+        ):
+            reason = (
+                "Compiled DAGs can only bind methods to an actor that is already created with "
+                "Actor.remote()"
+            )
+        elif kind not in (
+            dag.InputNode,
+            dag.InputAttributeNode,
+            dag.ClassMethodNode,
+            dag.MultiOutputNode,
+        ):
+            reason = f"this release has no counterpart of ray.dag's {kind.__name__}"
+        elif type(node.type_hint).__name__ != "ChannelOutputType":
+            reason = (
+                "with_tensor_transport() has no effect in this release, where every value goes "
+                "through shared memory; leave it out"
+            )
+        if reason is not None:
+            raise UnsupportedNodeError(
+                f"{reason}: found {_name(node)}", node=_name(node), site=self._site
+            )
+
+    def _upstream_of(self, node: Any) -> list[Any]:
+        dag = self._dag
+        kind = type(node)
+        if kind is dag.InputNode:
+            return []
+        if kind is dag.InputAttributeNode:
+            return [node._dag_input_node]
+        if kind is dag.MultiOutputNode:
+            return list(node.get_args())
+        if node.is_class_method_output:
+            return [node.class_method_call]
+        arguments = [*node.get_args(), *node.get_kwargs().values()]
+        return [
+            found
+            for argument in arguments
+            for found in Template.of(
+                argument, is_ray_node, node=node.get_method_name(), site=self._site
+            )[1]
+        ]
+
+    def _record_of(self, node: Any) -> Record:
+        dag, site = self._dag, self._site
+        kind = type(node)
+        if kind is dag.InputNode:
+            return InputRecord(order=next_order(), site=site)
+        if kind is dag.InputAttributeNode:
+            return self._attribute_record(node)
+        if kind is dag.MultiOutputNode:
+            outputs = tuple([self._records[output] for output in node.get_args()])
+            return OutputsRecord(
+                order=next_order(),
+                site=site,
+                source=common_source(outputs, taker="MultiOutputNode", site=site),
+                outputs=outputs,
+            )
+        if node.is_class_method_output:
+            return PartRecord(
+                order=next_order(),
+                site=site,
+                call=self._records[node.class_method_call],
+                index=node.output_idx,
+            )
+        return bind_call(
+            node._get_actor_handle(),
+            node.get_method_name(),
+            node.get_args(),
+            node.get_kwargs(),
+            options={name: value for name, value in node.get_options().items() if value},
+            as_record=lambda value: self._records[value] if is_ray_node(value) else None,
+            site=site,
+        )
+
+    def _attribute_record(self, node: Any) -> AttributeRecord:
+        source: InputRecord = self._records[node._dag_input_node]
+        by_attribute = node._accessor_method == "__getattr__"
+        record = AttributeRecord(
+            order=next_order(),
+            site=self._site,
+            source=source,
+            key=node.key,
+            accessor="attribute" if by_attribute else "item",
+        )
+        source.attributes[record.key] = record
+        return record
+
+
+def _in_order(upstream: Mapping[Any, Sequence[Any]]) -> list[Any]:
+    """Sort nodes so that values flow forward and each actor's calls are in its bind order.
+
+    Kahn's algorithm; among nodes that are free, the one met first goes first.
+
+    Raises:
+        GraphError: No such order exists.
+    """
+    position = {node: index for index, node in enumerate(upstream)}
+    before: dict[Any, set[Any]] = {node: set(above) for node, above in upstream.items()}
+    for earlier, later in _bind_order(upstream):
+        before[later].add(earlier)
+    after: dict[Any, list[Any]] = {node: [] for node in before}
+    for node, earlier_nodes in before.items():
+        for earlier in earlier_nodes:
+            after[earlier].append(node)
+    missing = {node: len(earlier_nodes) for node, earlier_nodes in before.items()}
+    free = [(position[node], node) for node, count in missing.items() if not count]
+    heapq.heapify(free)
+    ordered: list[Any] = []
+    while free:
+        _, node = heapq.heappop(free)
+        ordered.append(node)
+        for later in after[node]:
+            missing[later] -= 1
+            if not missing[later]:
+                heapq.heappush(free, (position[later], later))
+    if len(ordered) < len(before):
+        stuck = [node for node, count in missing.items() if count]
+        raise GraphError(
+            "the DAG has a cycle, or calls bound to an actor in an order in which they cannot run, "
+            f"among {', '.join(map(_name, stuck))}",
+            node=_name(stuck[0]),
+        )
+    return ordered
+
+
+def _bind_order(nodes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of calls of one actor, the earlier first, by Ray's bind index.
+
+    Every copy of a handle counts its own calls, so calls are compared only if they were bound
+    through the same one.
+    """
+    calls: dict[int, list[Any]] = {}
+    for node in nodes:
+        # By name, as a node of the input would take any attribute for an argument.
+        if type(node).__name__ == "ClassMethodNode" and node.is_class_method_call:
+            calls.setdefault(id(node._get_actor_handle()), []).append(node)
+    for of_one_handle in calls.values():
+        of_one_handle.sort(key=lambda node: node._get_bind_index())
+        yield from itertools.pairwise(of_one_handle)
+
+
+def _name(node: Any) -> str:
+    """What a person would call it; Ray prints a node with everything above it."""
+    kind = type(node).__name__
+    if kind != "ClassMethodNode":
+        return kind
+    call = node.class_method_call if node.is_class_method_output else node
+    handle = call._get_actor_handle()
+    label = kind if handle is None else cluster.actor_label(handle)
+    return f"{label}.{call.get_method_name()}"

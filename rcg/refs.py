@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``get``, ``put`` and ``wait`` on references of every kind: those of compiled DAGs and Ray's own.
+
+What holds no reference of a compiled DAG goes to Ray as it is, with Ray's rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.options import Deadline, timeout_from_user
+from rcg.runtime.results import CompiledDAGRef, get_refs, wait_refs
+
+__all__ = ["get", "put", "refuse_compiled_refs", "wait"]
+
+# A list of both kinds has nothing that both would wake, so it is looked at in turns that grow from
+# the first of these (a result that is about to come) to the second (idle CPU below 1 %).
+_FIRST_TURN_S: Final = 0.001
+_LONGEST_TURN_S: Final = 0.05
+
+
+def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> Any:
+    """Return the value of a reference, or of each reference in a list.
+
+    May be repeated, and called from any thread. A list may hold references of compiled DAGs and
+    of Ray.
+
+    Args:
+        object_refs: A reference or a list of them.
+        timeout: Seconds for the whole call, also for a list; None waits as long as it takes (for a
+            compiled DAG: as long as its ``get_timeout`` says), 0 does not wait.
+        **options: Ray's, for Ray's references.
+
+    Returns:
+        The value, or the list of values in the order of the references.
+
+    Raises:
+        ChannelTimeout: A compiled DAG's result did not come in time; it can still be got later.
+        ray.exceptions.GetTimeoutError: One of Ray's did not.
+        ActorDiedError: An actor that it depends on died.
+        ChannelClosed: The compiled DAG was torn down before the result came.
+        TypeError: A list with a reference of a compiled DAG holds something that is none.
+        Exception: What the user's method raised, in its own type. For a list, as soon as any
+            member has failed.
+    """
+    if isinstance(object_refs, CompiledDAGRef):
+        return object_refs.get() if timeout is None else object_refs.get(timeout)
+    if isinstance(object_refs, list):
+        compiled = [ref for ref in object_refs if isinstance(ref, CompiledDAGRef)]
+        if compiled:
+            timeout_s = timeout_from_user(timeout, "timeout")
+            if len(compiled) < len(object_refs):
+                _check_members(object_refs, "get")
+                return _get_mixed(object_refs, Deadline(timeout_s))
+            return get_refs(object_refs) if timeout is None else get_refs(object_refs, timeout_s)
+    return cluster.get(object_refs, timeout_s=timeout, **options)
+
+
+def put(value: Any, **options: Any) -> Any:
+    """Store a value in Ray's object store and return its ObjectRef; ``options`` are Ray's.
+
+    Raises:
+        TypeError: The value is, or holds, a reference of a compiled DAG.
+    """
+    if _holds_compiled_ref(value):
+        raise TypeError(
+            f"{value!r} was found to be non-serializable: a CompiledDAGRef works in the process "
+            "that executed the DAG. Put the value: rcg.put(rcg.get(ref))."
+        )
+    return cluster.put(value, **options)
+
+
+def wait(
+    refs: Any,
+    *,
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[Any], list[Any]]:
+    """Wait until some references of a list are ready.
+
+    Args:
+        refs: A list of references of compiled DAGs, of Ray, or of both. Each at most once.
+        num_returns: How many to wait for.
+        timeout: Seconds; None waits as long as it takes.
+        fetch_local: Ray's, for Ray's references.
+
+    Returns:
+        At most ``num_returns`` references that are ready, and the others, both in the order of the
+        list. A result that is an exception counts as ready.
+
+    Raises:
+        TypeError: ``refs`` is no list of references.
+        ValueError: A reference appears twice, or ``num_returns`` is not between 1 and their number.
+    """
+    if isinstance(refs, CompiledDAGRef):
+        raise TypeError(f"wait() expected a list of references, got a single CompiledDAGRef {refs}")
+    if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
+        return cluster.wait(
+            refs, num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
+        )
+    _check_members(refs, "wait")
+    if len(set(refs)) != len(refs):
+        raise ValueError("wait() requires a list of unique references")
+    if not 1 <= num_returns <= len(refs):
+        raise ValueError(
+            f"num_returns must be between 1 and the number of references, {len(refs)}, found "
+            f"{num_returns}"
+        )
+    timeout_s = timeout_from_user(timeout, "timeout")
+    if all(isinstance(ref, CompiledDAGRef) for ref in refs):
+        return wait_refs(refs, num_returns=num_returns, timeout_s=timeout_s)
+    return _wait_mixed(refs, num_returns, Deadline(timeout_s))
+
+
+def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
+    """Raise where an argument of a Ray call is, or holds, a reference of a compiled DAG.
+
+    Raises:
+        TypeError: One does.
+    """
+    for argument in arguments:
+        if _holds_compiled_ref(argument):
+            raise TypeError(
+                "CompiledDAGRef cannot be used as Ray task/actor argument: it works in the "
+                "process that executed the DAG. Pass the value: rcg.get(ref)."
+            )
+
+
+def _holds_compiled_ref(value: Any) -> bool:
+    """One level deep, which is cheap; references refuse to be pickled in any depth."""
+    if isinstance(value, list | tuple):
+        return any(isinstance(item, CompiledDAGRef) for item in value)
+    return isinstance(value, CompiledDAGRef)
+
+
+def _check_members(refs: Sequence[Any], function: str) -> None:
+    for position, ref in enumerate(refs):
+        if not isinstance(ref, CompiledDAGRef) and not cluster.is_object_ref(ref):
+            raise TypeError(
+                f"{function}() takes a list of CompiledDAGRefs and ObjectRefs, found "
+                f"{type(ref).__name__} at position {position}"
+            )
+
+
+def _get_mixed(refs: Sequence[Any], deadline: Deadline) -> list[Any]:
+    values: dict[Any, Any] = {}
+    pending = list(dict.fromkeys(refs))
+    while pending:
+        ready, others = _wait_mixed(pending, 1, deadline)
+        if ready:
+            values[ready[0]] = get(ready[0])
+            pending = others
+        else:
+            # Not ready: this raises the timeout of its own kind, with what it knows.
+            values[pending[0]] = get(pending[0], timeout=0)
+            pending = pending[1:]
+    return [values[ref] for ref in refs]
+
+
+def _wait_mixed(
+    refs: Sequence[Any], num_returns: int, deadline: Deadline
+) -> tuple[list[Any], list[Any]]:
+    compiled = [ref for ref in refs if isinstance(ref, CompiledDAGRef)]
+    rays = [ref for ref in refs if not isinstance(ref, CompiledDAGRef)]
+    turn_s = _FIRST_TURN_S
+    while True:
+        done = set(_ready_now(compiled, rays))
+        if len(done) >= num_returns or deadline.expired:
+            ready = [ref for ref in refs if ref in done][:num_returns]
+            chosen = set(ready)
+            return ready, [ref for ref in refs if ref not in chosen]
+        remaining_s = deadline.remaining_s()
+        pause_s = turn_s if remaining_s is None else min(turn_s, remaining_s)
+        waiting = [ref for ref in compiled if ref not in done]
+        if waiting:
+            wait_refs(waiting, timeout_s=pause_s)
+            turn_s = min(2 * turn_s, _LONGEST_TURN_S)
+        else:
+            missing = num_returns - len(compiled)
+            cluster.wait(rays, num_returns=missing, timeout_s=remaining_s)
+
+
+def _ready_now(compiled: list[Any], rays: list[Any]) -> list[Any]:
+    ready: list[Any] = []
+    if compiled:
+        ready += wait_refs(compiled, num_returns=len(compiled), timeout_s=0)[0]
+    if rays:
+        ready += cluster.wait(rays, num_returns=len(rays), timeout_s=0)[0]
+    return ready

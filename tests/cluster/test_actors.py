@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles, classes and functions: what Ray's do, rcg's do, and they know each other."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import ray
+
+import rcg
+from rcg.dag import InputNode
+from rcg.dag.nodes import ClassMethodNode
+from rcg.errors import PlacementError, UnsupportedNodeError
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+class Plain:
+    """An undecorated class."""
+
+    KIND = "plain"
+
+    def __init__(self, start=0):
+        self.total = start
+
+    def add(self, amount=1, *, times=1):
+        self.total += amount * times
+        return self.total
+
+    @rcg.method(num_returns=2)
+    def pair(self, x):
+        return x, -x
+
+    @staticmethod
+    def double(x):
+        return 2 * x
+
+
+Counter = rcg.remote(Plain)
+
+
+@pytest.fixture(scope="module")
+def counter(ray_session):
+    return Counter.options(num_cpus=0).remote(5)
+
+
+def call_for_ever(handle):
+    """Calls an actor that is about to die: a call may still get through before it is gone."""
+    while True:
+        rcg.get(handle.__ray_ready__.remote())
+
+
+# --- what `remote` accepts
+
+
+def test_remote_as_a_bare_decorator():
+    @rcg.remote
+    class Echo:
+        def echo(self, x):
+            return x
+
+    assert isinstance(Echo, rcg.ActorClass)
+    assert rcg.get(Echo.remote().echo.remote("hello")) == "hello"
+
+
+def test_remote_with_options():
+    @rcg.remote(num_cpus=0, max_restarts=1)
+    class Echo:
+        def echo(self, x):
+            return x
+
+    handle = Echo.remote()
+    assert isinstance(handle, rcg.ActorHandle)
+    assert rcg.get(handle.echo.remote(1)) == 1
+
+
+def test_remote_as_a_call():
+    assert rcg.get(rcg.remote(Plain).remote(3).add.remote()) == 4
+    assert rcg.get(rcg.remote(num_cpus=0)(Plain).remote(4).add.remote()) == 5
+
+
+def test_remote_refuses_what_ray_refuses():
+    with pytest.raises(TypeError, match="function or a class"):
+        rcg.remote(num_cpus=1)(len)
+    with pytest.raises(ValueError, match="no_such_option"):
+        rcg.remote(no_such_option=1)(Plain)
+    with pytest.raises(TypeError):
+        Counter.remote(1, 2, 3)
+
+
+def test_a_function_is_rays_own():
+    @rcg.remote
+    def triple(x):
+        return 3 * x
+
+    @rcg.remote(num_returns=2)
+    def both(x):
+        return x, triple.remote(x)
+
+    assert type(triple) is type(ray.remote(lambda: None))
+    assert rcg.get(triple.remote(2)) == 6
+    assert rcg.get(triple.options(num_cpus=0).remote(3)) == 9
+    # A worker that gets it by value calls it, too.
+    first, second = rcg.get(both.remote(4))
+    assert (first, rcg.get(second)) == (4, 12)
+
+
+def test_a_function_is_no_node():
+    @rcg.remote
+    def triple(x):
+        return 3 * x
+
+    with InputNode() as inp, pytest.raises(NotImplementedError, match="actor method nodes") as told:
+        triple.bind(inp)
+    assert isinstance(told.value, UnsupportedNodeError)
+    assert told.value.node == "triple"
+    assert "test_actors.py" in str(told.value)
+
+
+# --- actor classes
+
+
+def test_a_class_offers_its_own_attributes():
+    assert Counter.KIND == "plain"
+    assert Counter.double(4) == 8
+    assert repr(Counter) == "ActorClass(Plain)"
+
+
+def test_a_class_is_not_called():
+    with pytest.raises(TypeError, match=r"use 'Plain\.remote\(\)'"):
+        Counter()
+
+
+def test_a_class_is_not_inherited_from():
+    with pytest.raises(TypeError, match="Inheriting from actor classes"):
+
+        class Child(Counter):
+            pass
+
+
+def test_a_class_travels():
+    @ray.remote
+    def use():
+        return ray.get(Counter.remote(7).add.remote())
+
+    assert ray.get(use.remote()) == 8
+
+
+def test_a_class_is_no_node():
+    for bind in (Counter.bind, Counter.options(num_cpus=0).bind):
+        with pytest.raises(ValueError, match=r"already created with Actor\.remote\(\)") as told:
+            bind(1)
+        assert isinstance(told.value, UnsupportedNodeError)
+        assert "test_actors.py" in str(told.value)
+
+
+def test_names_and_namespaces():
+    Named = Counter.options(name="one", lifetime="detached", num_cpus=0)
+    handle = Named.remote(1)
+    try:
+        assert rcg.get_actor("one") == handle
+        assert isinstance(rcg.get_actor("one"), rcg.ActorHandle)
+        with pytest.raises(ValueError, match="taken"):
+            Named.remote()
+        again = Counter.options(name="one", get_if_exists=True).remote()
+        assert again == handle
+        with pytest.raises(ValueError, match="one"):
+            rcg.get_actor("one", namespace="elsewhere")
+    finally:
+        rcg.kill(handle)
+    other = Counter.options(name="one", namespace="elsewhere", num_cpus=0).remote(2)
+    assert rcg.get_actor("one", "elsewhere") == other
+
+
+def test_named_without_a_name():
+    with pytest.raises(ValueError, match="no such name"):
+        rcg.get_actor("no such name")
+
+
+# --- handles
+
+
+def test_a_handle_prints_compares_and_hashes_as_rays(counter):
+    rays = rcg.unwrap(counter)
+    assert type(rays) is ray.actor.ActorHandle
+    assert repr(counter) == repr(rays)
+    assert str(counter) == str(rays)
+    assert hash(counter) == hash(rays)
+    assert counter == rays
+    assert rays == counter
+    assert counter == rcg.wrap_actor(rays)
+    assert {counter: 1}[rcg.wrap_actor(rays)] == 1
+    assert counter != Counter.options(num_cpus=0).remote()
+    assert counter != "counter"
+
+
+def test_wrapping_and_unwrapping(counter):
+    rays = rcg.unwrap(counter)
+    assert rcg.wrap_actor(counter) is counter
+    assert rcg.unwrap(rays) is rays
+    for function in (rcg.wrap_actor, rcg.unwrap):
+        with pytest.raises(TypeError, match="handle of an actor, got str"):
+            function("actor")
+
+
+def test_a_handle_lists_its_methods(counter):
+    assert {"add", "pair", "__ray_call__"} <= set(dir(counter))
+
+
+def test_a_method_that_is_not_there(counter):
+    with pytest.raises(AttributeError, match="subtract"):
+        _ = counter.subtract
+    with pytest.raises(AttributeError, match="__wrapped__"):
+        _ = counter.__wrapped__
+
+
+def test_methods_are_not_called(counter):
+    with pytest.raises(TypeError, match=r"try 'object\.add\.remote\(\)'"):
+        counter.add()
+
+
+def test_calls_and_options():
+    counter = Counter.remote()
+    assert rcg.get(counter.add.remote(2, times=3)) == 6
+    assert rcg.get(counter.pair.remote(4)) == [4, -4]
+    assert rcg.get(counter.pair.options(num_returns=1).remote(4)) == (4, -4)
+    assert rcg.get(counter.add.options(name="my_task").remote(0)) == 6
+    with pytest.raises(TypeError):
+        counter.add.remote(1, 2, 3)
+
+
+def test_rays_own_methods_of_every_actor():
+    counter = Counter.remote(2)
+    assert rcg.get(counter.__ray_ready__.remote())
+    assert rcg.get(counter.__ray_call__.remote(lambda self, x: self.total + x, 10)) == 12
+    counter.__ray_terminate__.remote()
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        call_for_ever(counter)
+
+
+def test_a_handle_pickles(counter):
+    again = pickle.loads(ray.cloudpickle.dumps({"actors": [counter]}))["actors"][0]
+    assert isinstance(again, rcg.ActorHandle)
+    assert again == counter
+
+
+def test_a_method_pickles(counter):
+    method = pickle.loads(ray.cloudpickle.dumps(counter.pair))
+    assert rcg.get(method.remote(3)) == [3, -3]
+    assert repr(method) == f"ActorMethod({counter!r}.pair)"
+
+
+@ray.remote
+def call_in_task(handle, nested):
+    kinds = [type(h).__name__ for h in (handle, nested["deep"][0])]
+    return kinds, ray.get(handle.add.remote(0)), ray.get(nested["deep"][0].add.remote(0))
+
+
+def test_a_handle_works_in_plain_tasks(counter):
+    expected = rcg.get(counter.add.remote(0))
+    kinds, top, nested = ray.get(call_in_task.remote(counter, {"deep": [counter]}))
+    assert kinds == ["ActorHandle", "ActorHandle"]
+    assert top == nested == expected
+
+
+def test_a_handle_stays_bindable_on_the_way():
+    @ray.remote
+    def bind_in_task(handles):
+        with InputNode() as inp:
+            return [repr(handle.add.bind(inp)).split(" ")[0] for handle in handles]
+
+    assert ray.get(bind_in_task.remote([Counter.options(num_cpus=0).remote()])) == ["Plain.add"]
+
+
+def test_a_handle_in_the_object_store(counter):
+    assert ray.get(rcg.put([counter])) == [counter]
+    assert rcg.get(rcg.put(counter)) == counter
+
+
+def test_an_actor_lives_as_long_as_its_last_handle():
+    handle = Counter.remote(1)
+    boxed = ray.put([handle])
+    del handle
+    (handle,) = ray.get(boxed)
+    assert rcg.get(handle.add.remote()) == 2
+
+
+def test_a_node_keeps_its_actor_alive():
+    with InputNode() as inp:
+        dag = Counter.remote(1).add.bind(inp)
+    assert rcg.get(dag.execute(3)) == 4
+
+
+@pytest.mark.parametrize("of", [rcg.wrap_actor, rcg.unwrap])
+def test_kill_takes_either_handle(of):
+    counter = Counter.remote()
+    rcg.get(counter.__ray_ready__.remote())
+    rcg.kill(of(counter))
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        call_for_ever(counter)
+
+
+def test_kill_refuses_other_things():
+    with pytest.raises(ValueError, match="actors"):
+        rcg.kill("counter")
+
+
+def test_plain_handles_can_be_wrapped():
+    rays = ray.remote(Plain).remote(1)
+    with InputNode() as inp:
+        node = rcg.wrap_actor(rays).add.bind(inp)
+    assert isinstance(node, ClassMethodNode)
+    assert rcg.get(node.execute(2)) == 3
+
+
+def test_ray_client_handles_are_refused():
+    from ray.util.client.common import ClientActorHandle
+
+    handle = object.__new__(ClientActorHandle)  # a real one needs a server
+    with pytest.raises(PlacementError, match="ray://"):
+        rcg.wrap_actor(handle)
+
+
+# --- binding
+
+
+def test_bind_makes_one_node_or_a_tuple(counter):
+    with InputNode() as inp:
+        node = counter.add.bind(inp)
+        pair = counter.pair.bind(inp)
+        as_one = counter.pair.options(num_returns=1).bind(inp)
+        three = counter.add.options(num_returns=3).bind(inp)
+    assert isinstance(node, ClassMethodNode)
+    assert node.is_class_method_call
+    assert (node.num_returns, node.output_idx, node.get_method_name()) == (1, None, "add")
+    assert [part.output_idx for part in pair] == [0, 1]
+    assert all(part.is_class_method_output for part in pair)
+    assert isinstance(as_one, ClassMethodNode)
+    assert len(three) == 3
+
+
+def test_bind_takes_nodes_by_keyword_and_in_containers(counter):
+    with InputNode() as inp:
+        first = counter.add.bind(amount=inp)
+        second = counter.add.bind(first, times=first)
+    assert rcg.get(first.execute(0)) is not None
+    assert "Plain.add" in repr(second)
+
+
+def test_rays_node_in_a_bind(counter):
+    ray_dag = pytest.importorskip("ray.dag")
+    with (
+        ray_dag.InputNode() as inp,
+        pytest.raises(UnsupportedNodeError, match=r"import InputNode from rcg\.dag") as told,
+    ):
+        counter.add.bind(inp)
+    assert told.value.site.file == __file__
+
+
+def test_rays_other_nodes_in_a_bind(counter):
+    pytest.importorskip("ray.dag")
+    with pytest.raises(NotImplementedError, match="actor method nodes"):
+        counter.add.bind(ray.remote(lambda x: x).bind(1))
+    with pytest.raises(ValueError, match="already created"):
+        counter.add.bind(ray.remote(Plain).bind())
+
+
+def test_a_node_bound_to_a_plain_handle(counter):
+    with InputNode() as inp, pytest.raises(ValueError, match=r"rcg\.wrap_actor"):
+        rcg.unwrap(counter).add.bind(inp)
+
+
+def test_a_node_is_no_argument(counter):
+    with InputNode() as inp, pytest.raises(ValueError, match="cannot be pickled"):
+        counter.add.remote(inp)

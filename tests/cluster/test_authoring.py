@@ -1,0 +1,540 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing DAGs, and everything that can be written wrongly: which error, naming what and where."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.dag.lower import lower
+from rcg.errors import (
+    ActorDiedError,
+    GraphError,
+    PlacementError,
+    SignatureError,
+    UnsupportedNodeError,
+)
+from rcg.graph import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@rcg.remote(num_cpus=0)
+class Stage:
+    def fwd(self, x, y=0):
+        return x
+
+    def take(self, *args, **kwargs):
+        return args, kwargs
+
+    @rcg.method(num_returns=2)
+    def split(self, x):
+        return x, x
+
+    def stream(self, x):
+        yield x
+
+
+@pytest.fixture(scope="module")
+def a(ray_session):
+    return Stage.remote()
+
+
+@pytest.fixture(scope="module")
+def b(ray_session):
+    return Stage.remote()
+
+
+def graph_of(node):
+    """The graph of a DAG, and the objects that it names."""
+    return lower(node._record)
+
+
+def refused(error, kind, *words):
+    """Checks an error: its kind, its words, and that it names this file."""
+    assert isinstance(error, kind)
+    text = str(error)
+    for word in words:
+        assert word in text, text
+    assert "test_authoring.py:" in text, text
+
+
+# --- what is written becomes the graph
+
+
+def test_a_whole_input(a):
+    with InputNode() as inp:
+        dag = a.fwd.bind(inp)
+    graph, bindings = graph_of(dag)
+    assert (graph.num_positional, graph.keywords, graph.is_multi) == (1, (), False)
+    assert [type(node) for node in graph.nodes] == [InputValue, MethodCall]
+    assert graph.describe(1).startswith("Stage.fwd (test_authoring.py:")
+    assert bindings.actors == {"a0": rcg.unwrap(a)}
+
+
+def test_positional_and_keyword_inputs(a):
+    with InputNode() as inp:
+        dag = a.take.bind(inp[1], inp.y, inp[0], inp["z"])
+    graph, _ = graph_of(dag)
+    assert (graph.num_positional, graph.keywords) == (2, ("y", "z"))
+
+
+def test_a_part_of_the_input_is_one_node():
+    with InputNode() as inp:
+        assert inp[0] is inp[0]
+        assert inp.x is inp["x"]
+        assert inp.x.key == "x"
+
+
+def test_any_public_name_is_a_keyword_of_the_input(a):
+    with InputNode() as inp:
+        dag = a.take.bind(inp.key, inp.name, inp.args, inp["compile"], inp["_x"])
+    assert graph_of(dag)[0].keywords == ("key", "name", "args", "compile", "_x")
+
+
+def test_constants_and_keywords(a):
+    constant = {"big": [1, 2]}
+    with InputNode() as inp:
+        dag = a.take.bind(constant, inp, scale=2, other=inp)
+    graph, bindings = graph_of(dag)
+    call = graph.nodes[1]
+    assert call.args == (ConstArg("k0"), NodeArg(0))
+    assert call.kwargs == (("scale", ConstArg("k1")), ("other", NodeArg(0)))
+    assert bindings.constants["k0"] is constant
+    assert bindings.constants["k1"] == 2
+
+
+def test_nested_nodes_become_templates(a):
+    Pair = namedtuple("Pair", "left right")
+    with InputNode() as inp:
+        first = a.fwd.bind(inp)
+        dag = a.take.bind([inp, {"k": (first, 7)}, Pair(1, first)])
+    graph, bindings = graph_of(dag)
+    (nested,) = graph.nodes[2].args
+    assert nested == NestedArg("k0", (0, 1, 1))
+    assert bindings.constants["k0"].fill(["i", "f", "g"]) == ["i", {"k": ("f", 7)}, Pair(1, "g")]
+
+
+def test_a_container_is_taken_as_it_was_bound(a):
+    with InputNode() as inp:
+        items = [inp, 1]
+        dag = a.take.bind(items)
+        items.append(2)
+    _, bindings = graph_of(dag)
+    assert bindings.constants["k0"].fill(["x"]) == ["x", 1]
+
+
+def test_creation_order_is_the_order_on_an_actor(a, b):
+    with InputNode() as inp:
+        first = a.fwd.bind(inp, 1)
+        second = b.fwd.bind(inp, 2)
+        third = a.fwd.bind(inp, 3)
+        dag = MultiOutputNode([third, first, second])
+    graph, bindings = graph_of(dag)
+    bound = [bindings.constants[node.args[1].const] for node in graph.nodes[1:]]
+    assert bound == [1, 2, 3]
+    assert graph.outputs == (3, 1, 2)
+
+
+def test_two_handles_of_one_actor_are_one_actor(a):
+    again = rcg.wrap_actor(rcg.unwrap(a))
+    with InputNode() as inp:
+        dag = again.fwd.bind(a.fwd.bind(inp))
+    graph, _ = graph_of(dag)
+    assert [actor.key for actor in graph.actors] == [a._actor_id.hex()]
+
+
+def test_parts_of_a_call(a):
+    with InputNode() as inp:
+        left, right = a.split.bind(inp)
+        dag = MultiOutputNode([right, left, right])
+    graph, _ = graph_of(dag)
+    assert [type(node) for node in graph.nodes] == [InputValue, MethodCall, Part, Part]
+    assert graph.outputs == (3, 2, 3)
+    assert graph.describe(3).startswith("Stage.split[1] (")
+
+
+def test_one_part_may_stay_unused(a):
+    with InputNode() as inp:
+        left, _ = a.split.bind(inp)
+    graph, _ = graph_of(left)
+    assert sum(isinstance(node, Part) for node in graph.nodes) == 1
+
+
+def test_the_same_program_gives_the_same_graph(a, b):
+    def write():
+        with InputNode() as inp:
+            nodes = [actor.fwd.bind(inp[i], {"x": inp[1 - i]}) for i, actor in enumerate((a, b))]
+            return graph_of(MultiOutputNode([*nodes, a.take.bind(*nodes)]))[0]
+
+    assert write() == write()
+
+
+def test_long_chains_need_no_deep_stack(a):
+    with InputNode() as inp:
+        node = a.fwd.bind(inp)
+        for _ in range(3000):
+            node = a.fwd.bind(node)
+    assert len(graph_of(node)[0].nodes) == 3002
+
+
+# --- the input
+
+
+def test_an_input_takes_no_values():
+    for make in (lambda: InputNode(1), lambda: InputNode(a=1)):
+        with pytest.raises(ValueError, match="InputNode should not take any args") as told:
+            make()
+        refused(told.value, GraphError)
+    InputNode(input_type=int)
+
+
+@pytest.mark.parametrize("key", [b"x", 1.0, None, True, slice(2), (0, 1)])
+def test_keys_of_the_input(key):
+    with InputNode() as inp, pytest.raises(ValueError, match="only use int index or str") as told:
+        _ = inp[key]
+    refused(told.value, GraphError, repr(key))
+
+
+def test_negative_positions():
+    with InputNode() as inp, pytest.raises(ValueError, match="counted from 0") as told:
+        _ = inp[-1]
+    refused(told.value, GraphError, "inp[-1]")
+
+
+def test_an_input_is_no_sequence():
+    with InputNode() as inp:
+        for take_apart in (list, tuple, lambda inp: [*inp]):
+            with pytest.raises(TypeError, match="cannot be taken apart"):
+                take_apart(inp)
+        with pytest.raises(TypeError):
+            _ = 3 in inp
+
+
+def test_looking_at_an_input_touches_nothing(a):
+    with InputNode() as inp:
+        for name in ("_repr_html_", "_ipython_display_", "__deepcopy__", "_x"):
+            assert not hasattr(inp, name)
+        repr(inp)
+        dag = a.fwd.bind(inp)
+    assert len(graph_of(dag)[0].nodes) == 2
+
+
+def test_no_input_at_all(a):
+    dag = a.fwd.bind(1)
+    with pytest.raises(ValueError, match="No InputNode found in the DAG") as told:
+        dag.compile()
+    refused(told.value, GraphError, "Stage.fwd")
+
+
+def test_a_task_without_input(a, b):
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.fwd.bind(inp), b.fwd.bind(1)])
+    with pytest.raises(ValueError, match="require each task to take") as told:
+        dag.compile()
+    refused(told.value, GraphError, "Stage.fwd")
+
+
+def test_a_part_of_the_input_that_nothing_uses(a):
+    with InputNode() as inp:
+        dag = a.take.bind(inp[0], inp[2])
+        _ = inp[1]
+    with pytest.raises(ValueError, match=r"using all of attributes .*, but 1 is unused") as told:
+        dag.compile()
+    refused(told.value, GraphError)
+
+
+def test_a_gap_in_the_positions_is_an_argument_nobody_reads(a):
+    with InputNode() as inp:
+        dag = a.take.bind(inp[0], inp[2])
+    assert graph_of(dag)[0].num_positional == 3
+
+
+def test_the_input_as_a_whole_and_in_parts(a, b):
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.fwd.bind(inp), b.fwd.bind(inp[0])])
+    with pytest.raises(ValueError, match=r"either use InputNode\(\) directly") as told:
+        dag.compile()
+    refused(told.value, GraphError, "InputNode[0]")
+
+
+def test_nodes_of_two_inputs(a, b):
+    with InputNode() as one:
+        first = a.fwd.bind(one)
+    with InputNode() as other:
+        with pytest.raises(GraphError, match="different InputNodes") as told:
+            b.fwd.bind(first, other)
+        refused(told.value, GraphError, "Stage.fwd", "InputNode")
+        with pytest.raises(GraphError, match="different InputNodes"):
+            b.take.bind([{"x": first}, other["k"]])
+        second = b.fwd.bind(other)
+        with pytest.raises(GraphError, match="different InputNodes") as told:
+            MultiOutputNode([first, second])
+        refused(told.value, GraphError, "MultiOutputNode")
+
+
+def test_the_input_as_an_output(a):
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.fwd.bind(inp), inp])
+    for root in (dag, inp):
+        with pytest.raises(ValueError, match="is an output of the DAG") as told:
+            root.compile()
+        refused(told.value, GraphError, "InputNode")
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.fwd.bind(inp[0]), inp[0]])
+    with pytest.raises(ValueError, match="is an output of the DAG"):
+        dag.compile()
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {}, "missing a required argument: 'x'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"z": 1}, "unexpected keyword argument 'z'"),
+        ((1,), {"x": 1}, "multiple values for argument 'x'"),
+    ],
+)
+def test_a_wrong_signature(a, args, kwargs, why):
+    with InputNode() as inp, pytest.raises(TypeError, match="has a signature") as told:
+        a.fwd.bind(*args, **kwargs)
+    refused(told.value, SignatureError, why, "The function `fwd`", "`(x, y=0)`", "Stage.fwd")
+    # Nothing of the failed attempt stays.
+    graph_of(a.fwd.bind(inp))
+
+
+def test_a_node_in_a_set(a):
+    with InputNode() as inp:
+        for wrong in ({inp}, frozenset([inp]), [{"deep": {inp}}]):
+            with pytest.raises(GraphError, match="set") as told:
+                a.fwd.bind(wrong)
+            refused(told.value, GraphError, "Stage.fwd")
+
+
+def test_a_node_as_a_key(a):
+    with InputNode() as inp, pytest.raises(GraphError, match="key of a dict") as told:
+        a.fwd.bind({inp: 1})
+    refused(told.value, GraphError, "Stage.fwd")
+
+
+def test_a_node_in_an_object(a):
+    class Box:
+        def __init__(self, content):
+            self.content = content
+
+    @dataclass
+    class Record:
+        content: object
+
+    with InputNode() as inp:
+        with pytest.raises(GraphError, match="attribute `content`") as told:
+            a.fwd.bind(Box(inp))
+        refused(told.value, GraphError, "Stage.fwd", "Box")
+        with pytest.raises(GraphError, match="Record") as told:
+            a.fwd.bind(Record(inp))
+        refused(told.value, GraphError, "Stage.fwd")
+        # Deeper, it is noticed when the argument is sent.
+        dag = a.fwd.bind(inp, Box([[Box(inp)]]))
+    with pytest.raises(ValueError, match="cannot be"):
+        dag.compile()
+
+
+def test_a_multi_output_node_is_no_argument(a):
+    with InputNode() as inp:
+        end = MultiOutputNode([a.fwd.bind(inp)])
+        for wrong in (end, [end]):
+            with pytest.raises(GraphError, match="end of a DAG") as told:
+                a.fwd.bind(wrong)
+            refused(told.value, GraphError, "Stage.fwd")
+        with pytest.raises(GraphError, match="end of a DAG"):
+            MultiOutputNode([end])
+
+
+def test_num_returns(a):
+    with InputNode() as inp:
+        for wrong in (0, -1, True):
+            with pytest.raises(ValueError, match="num_returns") as told:
+                a.fwd.options(num_returns=wrong).bind(inp)
+            assert told.value is not None
+
+
+def test_a_generator(a):
+    with InputNode() as inp, pytest.raises(NotImplementedError, match="generator") as told:
+        a.stream.bind(inp)
+    refused(told.value, UnsupportedNodeError, "Stage.stream")
+
+
+def test_a_tuple_of_nodes_as_a_node(a):
+    with InputNode() as inp:
+        pair = a.split.bind(inp)
+        with pytest.raises(GraphError, match="takes nodes, but found"):
+            MultiOutputNode([pair])
+        # As an argument it is a container with two nodes.
+        dag = a.fwd.bind(pair)
+    assert isinstance(graph_of(dag)[0].nodes[-1].args[0], NestedArg)
+
+
+# --- outputs
+
+
+def test_what_a_multi_output_node_takes(a):
+    with InputNode() as inp:
+        node = a.fwd.bind(inp)
+        for wrong in (node, {"x": node}, "node", None):
+            with pytest.raises(ValueError, match="Invalid input type for `args`") as told:
+                MultiOutputNode(wrong)
+            refused(told.value, GraphError)
+        with pytest.raises(ValueError, match="at least one node") as told:
+            MultiOutputNode([])
+        refused(told.value, GraphError)
+        with pytest.raises(ValueError, match=r"found 3 at position 1") as told:
+            MultiOutputNode([node, 3])
+        refused(told.value, GraphError)
+        assert graph_of(MultiOutputNode((node,)))[0].is_multi
+
+
+# --- nodes
+
+
+def test_a_node_is_no_method(a):
+    with InputNode() as inp:
+        for node in (inp, inp[0], a.fwd.bind(inp), MultiOutputNode([a.fwd.bind(inp)])):
+            with pytest.raises(AttributeError, match=r"\.bind\(\) cannot be used again on"):
+                _ = node.bind
+            with pytest.raises(AttributeError, match=r"\.remote\(\) cannot be used on"):
+                _ = node.remote
+            with pytest.raises(AttributeError, match="in this release"):
+                _ = node.with_tensor_transport
+
+
+def test_a_node_is_one_value(a):
+    with InputNode() as inp, pytest.raises(TypeError, match="num_returns=k"):
+        _, _ = a.fwd.bind(inp)
+
+
+def test_a_node_is_not_copied(a):
+    with InputNode() as inp:
+        node = a.fwd.bind(inp)
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(GraphError, match="cannot be pickled") as told:
+            copied(node)
+        refused(told.value, GraphError, "Stage.fwd")
+
+
+def test_nodes_name_themselves(a):
+    with InputNode() as inp:
+        node = a.fwd.bind(inp)
+    line = node._record.site.line
+    assert str(node) == repr(node) == f"Stage.fwd (test_authoring.py:{line})"
+
+
+# --- compiling
+
+
+def test_nodes_that_are_not_reached_are_named_once(a, b):
+    with InputNode() as inp:
+        stray = b.fwd.bind(inp)
+        other = a.take.bind(stray)
+        dag = a.fwd.bind(inp)
+    with pytest.warns(UserWarning, match="do not run") as warned:
+        dag.compile().teardown()
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    text = str(warned[0].message)
+    assert repr(stray) in text
+    assert repr(other) in text
+    assert repr(dag) not in text
+
+
+def test_nodes_that_are_gone_are_not_named(a, b):
+    with InputNode() as inp:
+        b.fwd.bind(inp)
+        with pytest.raises(TypeError):
+            b.fwd.bind(inp, 1, 2)
+        dag = a.fwd.bind(inp)
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dag.compile().teardown()
+
+
+def test_an_unknown_option(a):
+    with InputNode() as inp:
+        dag = a.fwd.bind(inp)
+    for compile_dag in (dag.compile, dag.experimental_compile, lambda **o: rcg.compile(dag, **o)):
+        with pytest.raises(TypeError, match=r"'wrong_option': it takes timeout, submit_timeout"):
+            compile_dag(wrong_option=1)
+
+
+def test_what_compile_takes(a):
+    with InputNode() as inp:
+        node = a.fwd.bind(inp)
+    with pytest.raises(TypeError, match="MultiOutputNode"):
+        rcg.compile([node])
+    with pytest.raises(TypeError, match="got ActorHandle"):
+        rcg.compile(a)
+
+
+def test_a_root_may_be_compiled_again_and_so_may_other_nodes(a, b):
+    with InputNode() as inp:
+        first = a.fwd.bind(inp)
+        dag = b.fwd.bind(first)
+    with dag.compile() as one, dag.compile() as other:
+        assert rcg.get([one.execute(1), other.execute(2)]) == [1, 2]
+    with pytest.warns(UserWarning, match="do not run"), first.compile() as part:
+        assert rcg.get(part.execute(3)) == 3
+    with rcg.compile(dag) as again:
+        assert rcg.get(again.execute(4)) == 4
+
+
+def compile_for_ever(dag):
+    """Compiles for an actor that is about to die: it may still answer before it is gone."""
+    while True:
+        dag.compile().teardown()
+
+
+def test_a_dead_actor(b):
+    dead = Stage.remote()
+    with InputNode() as inp:
+        dag = b.fwd.bind(dead.fwd.bind(inp))
+    with InputNode() as inp:
+        alive = b.fwd.bind(inp)
+    rcg.get(dead.__ray_ready__.remote())
+    rcg.kill(dead)
+    with pytest.raises(ActorDiedError, match="Stage") as told:
+        compile_for_ever(dag)
+    assert repr(dead) in str(told.value)
+    with alive.compile() as graph:
+        assert rcg.get(graph.execute("alive")) == "alive"
+
+
+def test_ray_client_handles_are_refused():
+    from ray.util.client.common import ClientActorHandle
+
+    from rcg.dag.nodes import bind_method
+
+    handle = object.__new__(ClientActorHandle)  # a real one needs a server
+    with pytest.raises(PlacementError, match="ray://"):
+        bind_method(handle, "fwd", (1,), {}, {})
+
+
+def test_the_graph_stays_usable_after_a_refusal(a, b):
+    with InputNode() as inp:
+        first = a.fwd.bind(inp)
+        with pytest.raises(TypeError):
+            b.fwd.bind(first, 1, 2)
+        dag = b.fwd.bind(first)
+    with pytest.raises(TypeError):
+        dag.compile(wrong=1)
+    with dag.compile() as graph:
+        assert rcg.get(graph.execute(1)) == 1

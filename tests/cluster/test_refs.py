@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``get``, ``put`` and ``wait`` on references of compiled DAGs, of Ray, and of both."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import ray
+
+import rcg
+from rcg.dag import InputNode
+from rcg.errors import ChannelTimeout
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@rcg.remote(num_cpus=0, max_concurrency=4)
+class Gate:
+    """Lets calls through once it is open."""
+
+    def __init__(self):
+        self.is_open = threading.Event()
+
+    def echo(self, x):
+        return x
+
+    def passed(self, x):
+        self.is_open.wait()
+        return x
+
+    def open(self):
+        self.is_open.set()
+
+    def close(self):
+        self.is_open.clear()
+
+    def fail(self, x):
+        raise KeyError(x)
+
+
+@pytest.fixture(scope="module")
+def gate(ray_session):
+    return Gate.remote()
+
+
+@pytest.fixture(scope="module")
+def other(ray_session):
+    return Gate.remote()
+
+
+@pytest.fixture
+def echo(gate):
+    with InputNode() as inp:
+        dag = gate.echo.bind(inp)
+    with dag.compile() as graph:
+        yield graph
+
+
+@pytest.fixture
+def slow(gate):
+    """A compiled DAG whose results wait for the gate, which is closed."""
+    rcg.get(gate.close.remote())
+    with InputNode() as inp:
+        dag = gate.passed.bind(inp)
+    with dag.compile() as graph:
+        yield graph
+        rcg.get(gate.open.remote())
+
+
+def test_one_reference(echo, gate):
+    ref = echo.execute(1)
+    assert rcg.get(ref) == 1
+    assert rcg.get(ref) == 1
+    assert rcg.get(gate.echo.remote(2)) == 2
+    assert rcg.get(rcg.put(3)) == 3
+
+
+def test_lists(echo, gate):
+    compiled = [echo.execute(i) for i in range(3)]
+    rays = [gate.echo.remote(10 + i) for i in range(3)]
+    assert rcg.get(compiled) == [0, 1, 2]
+    assert rcg.get(rays) == [10, 11, 12]
+    assert rcg.get([]) == []
+    mixed = [rays[0], compiled[2], rays[0], compiled[0], rays[2]]
+    assert rcg.get(mixed) == [10, 2, 10, 0, 12]
+
+
+def test_what_get_takes(echo):
+    ref = echo.execute(1)
+    with pytest.raises(TypeError, match="found int at position 1"):
+        rcg.get([ref, 3])
+    with pytest.raises(ValueError, match="ObjectRef"):
+        rcg.get(3)
+    assert rcg.get(ref) == 1
+
+
+def test_a_list_fails_as_soon_as_a_member_has(slow, gate, other):
+    pending = slow.execute(1)
+    failing = other.fail.remote("ray")
+    with pytest.raises(KeyError, match="ray"):
+        rcg.get([pending, failing])
+    with InputNode() as inp:
+        dag = other.fail.bind(inp)
+    with dag.compile() as failing_graph, pytest.raises(KeyError, match="compiled"):
+        rcg.get([pending, other.echo.remote(1), failing_graph.execute("compiled")])
+    rcg.get(gate.open.remote())
+    assert rcg.get(pending) == 1
+
+
+def test_timeouts_lose_nothing(slow, gate, other):
+    pending = slow.execute(1)
+    done = other.echo.remote(2)
+    for refs in (pending, [pending], [pending, done], [done, pending]):
+        with pytest.raises(ChannelTimeout):
+            rcg.get(refs, timeout=0)
+        with pytest.raises(TimeoutError):
+            rcg.get(refs, timeout=0.01)
+    never = gate.passed.remote(3)
+    with pytest.raises((ChannelTimeout, ray.exceptions.GetTimeoutError)):
+        rcg.get([never, pending], timeout=0.01)
+    with pytest.raises(ValueError, match="timeout"):
+        rcg.get(pending, timeout=-2)
+    rcg.get(gate.open.remote())
+    assert rcg.get([pending, done, never]) == [1, 2, 3]
+
+
+def test_wait_for_compiled(echo, slow):
+    ready, pending = echo.execute(1), slow.execute(2)
+    assert rcg.wait([pending, ready]) == ([ready], [pending])
+    assert rcg.wait([pending], timeout=0) == ([], [pending])
+    assert rcg.wait([ready, pending], num_returns=2, timeout=0.01) == ([ready], [pending])
+
+
+def test_wait_for_rays(gate, other):
+    ref = other.echo.remote(1)
+    assert rcg.wait([ref]) == ([ref], [])
+
+
+def test_wait_for_both(echo, slow, other):
+    ready, pending = echo.execute(1), slow.execute(2)
+    rays = other.echo.remote(3)
+    rcg.get([ready, rays])
+    assert rcg.wait([pending, ready, rays], num_returns=2) == ([ready, rays], [pending])
+    assert rcg.wait([pending, rays, ready]) == ([rays], [pending, ready])
+    assert rcg.wait([rays, pending], num_returns=2, timeout=0.01) == ([rays], [pending])
+
+
+def test_waiting_for_both_wakes_up(slow, gate, other):
+    rcg.get(other.close.remote())
+    compiled, rays = slow.execute(1), other.passed.remote(2)
+    opener = threading.Thread(target=lambda: rcg.get(gate.open.remote()))
+    opener.start()
+    assert rcg.wait([rays, compiled]) == ([compiled], [rays])
+    opener.join()
+    opener = threading.Thread(target=lambda: rcg.get(other.open.remote()))
+    opener.start()
+    assert rcg.wait([rays, compiled], num_returns=2) == ([rays, compiled], [])
+    opener.join()
+
+
+def test_what_wait_takes(echo):
+    ref = echo.execute(1)
+    with pytest.raises(TypeError, match="expected a list"):
+        rcg.wait(ref)
+    with pytest.raises(TypeError, match="found int at position 1"):
+        rcg.wait([ref, 3])
+    with pytest.raises(ValueError, match="unique"):
+        rcg.wait([ref, ref])
+    for wrong in (0, 2):
+        with pytest.raises(ValueError, match="num_returns"):
+            rcg.wait([ref], num_returns=wrong)
+    with pytest.raises(TypeError, match="list"):
+        rcg.wait(rcg.put(1))
+
+
+def test_a_compiled_reference_stays_in_its_process(echo, gate):
+    ref = echo.execute(1)
+    with pytest.raises(TypeError, match="cannot be used as Ray task/actor argument"):
+        gate.echo.remote(ref)
+    with pytest.raises(TypeError, match="cannot be used as Ray task/actor argument"):
+        gate.echo.options(name="x").remote([ref])
+    with pytest.raises(TypeError, match="cannot be used as Ray task/actor argument"):
+        Gate.remote(x=ref)
+    with InputNode() as inp, pytest.raises(TypeError, match="cannot be used"):
+        gate.echo.bind([inp, ref])
+    for value in (ref, [ref], {"deep": [[ref]]}):
+        with pytest.raises(TypeError, match="was found to be non-serializable"):
+            rcg.put(value)
+    with pytest.raises(TypeError, match="cannot be used"):
+        gate.echo.remote({"deep": [[ref]]})
+    assert rcg.get(ref) == 1

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``import rcg as ray``: a session from ``init`` to ``shutdown``, and the next one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import rcg
+
+PROGRAM = """
+import rcg as ray
+import rcg.dag
+
+@ray.remote
+class Echo:
+    def echo(self, x):
+        return x
+
+def session():
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    with ray.dag.InputNode() as inp:
+        dag = Echo.remote().echo.bind(inp)
+    graph = dag.experimental_compile()
+    ref = graph.execute("hello")
+    print(ray.get(ref))
+    late = graph.execute("late")
+    ray.shutdown()
+    print(graph.is_teardown, ray.is_initialized(), ray.get(ref))
+    for call in (lambda: ray.get(late), lambda: graph.execute("again")):
+        try:
+            call()
+        except ray.exceptions.RayChannelError as error:
+            print(type(error).__name__)
+
+session()
+session()
+"""
+
+
+def test_two_sessions_in_one_program():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        cwd=Path(rcg.__file__).parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    one = ["hello", "True False hello", "ChannelClosed", "ChannelClosed"]
+    assert done.stdout.splitlines() == [*one, *one], done.stderr

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keywords of ``compile`` and the context of a process, over the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from rcg.dag import DAGContext
+from rcg.dag.compile import CompileKeywords, options_from_user
+from rcg.errors import CompileError
+
+
+@pytest.fixture(autouse=True)
+def fresh_context(monkeypatch):
+    """A context of this test's own, and no variables of the outer world."""
+    import os
+
+    for name in os.environ:
+        if name.startswith(("RCG_", "RAY_CGRAPH_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(DAGContext, "_current", None)
+
+
+def test_nothing_given():
+    options = options_from_user({})
+    assert options.get_timeout_s is None
+    assert options.max_inflight_executions == 10
+    assert not options.is_inflight_limit_set_by_user
+
+
+RAYS = {
+    "_submit_timeout": ("submit_timeout_s", 3.0),
+    "_buffer_size_bytes": ("buffer_size_bytes", 5000),
+    "_max_inflight_executions": ("max_inflight_executions", 3),
+    "_max_buffered_results": ("max_buffered_results", 7),
+    "_overlap_gpu_communication": ("overlap_communication", True),
+}
+OURS = {
+    "timeout": ("compile_timeout_s", 2.0),
+    "submit_timeout": ("submit_timeout_s", 3.0),
+    "get_timeout": ("get_timeout_s", 4.0),
+    "teardown_timeout": ("teardown_timeout_s", 5.0),
+    "buffer_size_bytes": ("buffer_size_bytes", 5000),
+    "max_inflight_executions": ("max_inflight_executions", 3),
+    "max_buffered_results": ("max_buffered_results", 7),
+    "overlap_communication": ("overlap_communication", True),
+    "wait": ("wait", "futex"),
+    "memory_cap_bytes": ("memory_cap_bytes", 1 << 20),
+    "concurrent": ("concurrent", True),
+    "thread": ("thread", "main"),
+    "record": ("record", False),
+}
+
+
+@pytest.mark.parametrize("keyword", [*RAYS, *OURS])
+def test_each_keyword_arrives(keyword):
+    field, value = {**RAYS, **OURS}[keyword]
+    assert getattr(options_from_user({keyword: value}), field) == value
+
+
+def test_every_keyword_is_tried_here():
+    others = {"enable_asyncio", "_default_communicator"}
+    assert set(CompileKeywords.__annotations__) == {*RAYS, *OURS, *others}
+
+
+@pytest.mark.parametrize("keyword", RAYS)
+def test_none_under_rays_names_is_the_default(keyword):
+    assert options_from_user({keyword: None}) == options_from_user({})
+
+
+def test_none_as_a_timeout_of_ours_is_no_limit(monkeypatch):
+    monkeypatch.setenv("RCG_GET_TIMEOUT", "9")
+    assert options_from_user({}).get_timeout_s == 9
+    assert options_from_user({"get_timeout": None}).get_timeout_s is None
+
+
+def test_minus_one_is_no_limit_and_deprecated():
+    with pytest.warns(DeprecationWarning, match="_submit_timeout"):
+        assert options_from_user({"_submit_timeout": -1}).submit_timeout_s is None
+
+
+def test_zero_is_a_timeout():
+    assert options_from_user({"_submit_timeout": 0}).submit_timeout_s == 0
+
+
+def test_enable_asyncio_is_told_once_to_be_needless():
+    with pytest.warns(DeprecationWarning, match="enable_asyncio") as warned:
+        assert options_from_user({"enable_asyncio": True}) == options_from_user({})
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+def test_an_unknown_keyword_lists_the_known():
+    with pytest.raises(
+        TypeError, match=r"unexpected keyword argument 'max_inflight'.*wait"
+    ) as told:
+        options_from_user({"max_inflight": 3})
+    for keyword in CompileKeywords.__annotations__:
+        assert keyword in str(told.value)
+
+
+def test_one_option_under_two_names():
+    with pytest.raises(TypeError, match="_submit_timeout"):
+        options_from_user({"submit_timeout": 1, "_submit_timeout": 2})
+
+
+def test_wrong_values_name_what_is_wrong():
+    with pytest.raises(ValueError, match="`buffer_size_bytes` must be a positive integer, found 0"):
+        options_from_user({"_buffer_size_bytes": 0})
+    with pytest.raises(ValueError, match="`wait`"):
+        options_from_user({"wait": "sleep"})
+    with pytest.raises(TypeError, match="`timeout`"):
+        options_from_user({"timeout": "soon"})
+
+
+def test_communicators_are_for_a_later_release():
+    assert options_from_user({"_default_communicator": "create"}) == options_from_user({})
+    assert options_from_user({"_default_communicator": None}) == options_from_user({})
+    with pytest.raises(ValueError, match="The only allowed string"):
+        options_from_user({"_default_communicator": "make"})
+    with pytest.raises(CompileError, match="communicator"):
+        options_from_user({"_default_communicator": object()})
+
+
+def test_environment_then_context_then_argument(monkeypatch):
+    monkeypatch.setenv("RAY_CGRAPH_buffer_size_bytes", "2000")
+    assert options_from_user({}).buffer_size_bytes == 2000
+    monkeypatch.setenv("RCG_BUFFER_SIZE_BYTES", "3000")
+    assert options_from_user({}).buffer_size_bytes == 3000
+    DAGContext.get_current().buffer_size_bytes = 4000
+    assert options_from_user({}).buffer_size_bytes == 4000
+    assert options_from_user({"_buffer_size_bytes": 5000}).buffer_size_bytes == 5000
+
+
+@pytest.mark.parametrize("by", ["argument", "rays argument", "variable", "context", "same value"])
+def test_a_limit_that_the_user_set_is_known_as_such(by, monkeypatch):
+    keywords = {}
+    if by == "argument":
+        keywords = {"max_inflight_executions": 2}
+    elif by == "rays argument":
+        keywords = {"_max_inflight_executions": 2}
+    elif by == "variable":
+        monkeypatch.setenv("RAY_CGRAPH_max_inflight_executions", "2")
+    elif by == "context":
+        DAGContext.get_current().max_inflight_executions = 2
+    else:
+        DAGContext.get_current().max_inflight_executions = 10
+    assert options_from_user(keywords).is_inflight_limit_set_by_user
+
+
+def test_reading_the_context_sets_nothing():
+    context = DAGContext.get_current()
+    assert context.max_inflight_executions == 10
+    assert not options_from_user({}).is_inflight_limit_set_by_user
+
+
+class TestContext:
+    def test_there_is_one(self):
+        assert DAGContext.get_current() is DAGContext.get_current()
+
+    def test_it_has_rays_fields(self):
+        context = DAGContext.get_current()
+        assert context.submit_timeout is None
+        assert context.get_timeout is None
+        assert context.teardown_timeout == 30
+        assert context.read_iteration_timeout == 0.1
+        assert context.buffer_size_bytes == 1_000_000
+        assert context.max_inflight_executions == 10
+        assert context.max_buffered_results == 1000
+        assert context.overlap_gpu_communication is False
+
+    def test_it_can_be_made_with_values(self):
+        assert DAGContext(get_timeout=3).get_timeout == 3
+
+    def test_all_of_it_can_be_set(self):
+        context = DAGContext.get_current()
+        context.submit_timeout = 1
+        context.get_timeout = 2
+        context.teardown_timeout = 3
+        context.read_iteration_timeout = 0.5
+        context.overlap_gpu_communication = True
+        options = options_from_user({})
+        assert (options.submit_timeout_s, options.get_timeout_s) == (1, 2)
+        assert options.teardown_timeout_s == 3
+        assert options.overlap_communication
+        assert context.read_iteration_timeout == 0.5
+
+    def test_values_are_checked_when_they_are_set(self):
+        context = DAGContext.get_current()
+        with pytest.raises(ValueError, match="buffer_size_bytes"):
+            context.buffer_size_bytes = 0
+        with pytest.raises(TypeError, match="get_timeout"):
+            context.get_timeout = "soon"
+        assert options_from_user({}).buffer_size_bytes == 1_000_000
+
+    def test_a_misspelt_field_is_an_error(self):
+        with pytest.raises(
+            AttributeError, match=r"max_inflight_execution`.*max_inflight_executions"
+        ):
+            DAGContext.get_current().max_inflight_execution = 3
+
+    def test_minus_one_is_no_limit(self):
+        with pytest.warns(DeprecationWarning, match="get_timeout"):
+            DAGContext.get_current().get_timeout = -1
+        assert DAGContext.get_current().get_timeout is None
+
+    def test_it_prints_its_fields(self):
+        assert "get_timeout=None" in repr(DAGContext())
