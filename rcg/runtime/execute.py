@@ -1,165 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executing a compiled graph: ``CompiledDAG`` and the refs of its results.
+"""Executing a compiled graph: ``CompiledDAG``.
 
-The driver's program is run here, lazily: ``execute`` is its inputs and writes, ``get`` its reads. A
-full window makes ``execute`` wait, and while it waits it takes results off every output, so a
-caller with one thread cannot block himself.
+The driver's program is run here, lazily: ``execute`` is its inputs and writes, the refs' ``get``
+its reads. A full window makes ``execute`` wait, and while it waits it takes results off every
+output, so a caller with one thread cannot block himself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Final, NoReturn
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 from rcg import _native
 from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
 from rcg.errors import ChannelTimeout, GraphError, MessageTooLarge
-from rcg.options import Deadline, timeout_from_user
+from rcg.options import Deadline
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.runtime.awaiting import Awaiter
 from rcg.runtime.failure import capture_own
-from rcg.runtime.outlet import FAILED, PENDING, READY, Outlet
+from rcg.runtime.outlet import Outlet
+from rcg.runtime.results import CompiledDAGRef, TwinRef
 from rcg.runtime.session import Session
 from rcg.runtime.window import Window
 from rcg.runtime.worker import make_codec
 from rcg.values import Encoded, size_of
 
-__all__ = [
-    "CompiledDAG",
-    "CompiledDAGFuture",
-    "CompiledDAGRef",
-    "get_refs",
-    "teardown_all",
-    "wait_refs",
-]
-
-# A get of several refs waits this long for one before it looks whether another has failed.
-_LOOK_AROUND_S: Final = 0.002
-_UNSET: Final[Any] = object()
-
-
-class CompiledDAGRef:
-    """The result of one output of one execution.
-
-    It can be got any number of times (the same object each time), in any order, from any thread of
-    the process that executed, and awaited. Dropping it unread lets go of the result.
-    """
-
-    __slots__ = ("__weakref__", "_dag", "_outlet", "channel_index", "execution", "state", "value")
-
-    def __init__(
-        self, dag: CompiledDAG, outlet: Outlet, execution: int, channel_index: int | None
-    ) -> None:
-        self._dag = dag
-        self._outlet = outlet
-        self.execution = execution
-        self.channel_index = channel_index
-        self.state = PENDING
-        self.value: Any = None
-
-    @property
-    def execution_index(self) -> int:
-        """Which execution this belongs to, counted from 0."""
-        return self.execution
-
-    def get(self, timeout: float | None = _UNSET) -> Any:
-        """Wait for the result and return it.
-
-        Args:
-            timeout: Seconds; None waits as long as the actors live. Without it, the graph's
-                ``get_timeout``.
-
-        Raises:
-            Exception: What a method raised: the user's own type and a ``RayTaskError``.
-            ChannelTimeout: The time was up; the result can be got later.
-            ActorDiedError: An actor of the graph is dead.
-            ChannelClosed: The graph was torn down first.
-        """
-        if self.state < READY:
-            dag = self._dag
-            if timeout is _UNSET:
-                timeout = dag._get_timeout_s
-            elif timeout is not None:
-                timeout = timeout_from_user(timeout, "timeout")
-            dag._fetch(self, self._outlet, timeout)
-        if self.state == FAILED:
-            raise self.value.with_traceback(None)
-        return self.value
-
-    def done(self) -> bool:
-        """Return whether ``get`` would return, or raise, without waiting."""
-        return (
-            self.state >= READY
-            or self._dag._session.is_closed
-            or self._outlet.has(self.execution)
-            or self._dag._session.is_broken
-        )
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done():
-            # Results are often microseconds away: let the loop turn a few times before the waiting
-            # thread is brought in, which costs two changes of thread.
-            for _ in range(_TURNS):
-                yield
-                if self.done():
-                    break
-            else:
-                yield from self._dag._awaiter.wait_for(self._outlet, self.execution).__await__()
-        return self.get()
-
-    def __repr__(self) -> str:
-        return (
-            f"CompiledDAGRef({self._dag.get_id()}, execution_index={self.execution}, "
-            f"channel_index={self.channel_index})"
-        )
-
-    def __del__(self) -> None:
-        # Nothing here may take a lock: this runs wherever the last reference happens to go.
-        try:
-            if self.state < READY:
-                self._outlet.dropped.append(self.execution)
-                self._dag._finished.append(self.execution)
-        except AttributeError:
-            pass  # never completely made
-
-    def __copy__(self) -> NoReturn:
-        raise ValueError("CompiledDAGRef cannot be copied.")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        raise ValueError("CompiledDAGRef cannot be deep copied.")
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "CompiledDAGRef cannot be used as Ray task/actor argument, put or pickled: its result "
-            "lives in the process that called execute(). Get it there and pass the value. "
-            "(It was found to be non-serializable.)"
-        )
-
-
-CompiledDAGFuture = CompiledDAGRef
-_TURNS: Final = 20
-
-
-class _TwinRef(CompiledDAGRef):
-    """The second ref of an output that is listed twice: it shares the first one's result."""
-
-    __slots__ = ("_first",)
-
-    def __init__(self, first: CompiledDAGRef, channel_index: int | None) -> None:
-        super().__init__(first._dag, first._outlet, first.execution, channel_index)
-        self._first = first
-
-    def get(self, timeout: float | None = _UNSET) -> Any:
-        return self._first.get(timeout)
-
-    def done(self) -> bool:
-        return self._first.done()
-
-    def __del__(self) -> None:
-        pass
+__all__ = ["CompiledDAG", "teardown_all"]
 
 
 class CompiledDAG:
@@ -173,16 +43,16 @@ class CompiledDAG:
     _live: ClassVar[weakref.WeakSet[CompiledDAG]] = weakref.WeakSet()
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._plan = session.plan
         options = session.options
-        self._get_timeout_s = options.get_timeout_s
+        self.get_timeout_s = options.get_timeout_s
         self._codec = make_codec()
         self._submitting = threading.Lock()
         # Executions with one more output fetched or dropped, for the window to count. A deque,
         # because refs die anywhere, also inside our own locks: appending needs none.
-        self._finished: deque[int] = deque()
-        self._awaiter = Awaiter(session)
+        self.finished: deque[int] = deque()
+        self.awaiter = Awaiter(session)
         self._outlets, self._writers, self._outputs = self._open_channels()
         is_whole = [key for key, _ in self._writers] == [None]
         self._whole = self._writers[0][1] if is_whole else None
@@ -200,7 +70,7 @@ class CompiledDAG:
         self,
     ) -> tuple[list[Outlet], list[tuple[int | str | None, Writer]], list[Outlet]]:
         """Return the outlets, the writer of each input key, and the outlet of each output."""
-        session, rings = self._session, self._session.layout.rings
+        session, rings = self.session, self.session.layout.rings
         keys: dict[int, int | str | None] = {}
         outlets: dict[int, Outlet] = {}
         writers: list[tuple[int | str | None, Writer]] = []
@@ -214,7 +84,7 @@ class CompiledDAG:
                     writers.append((keys[op.slot], writer))
                 case Read():
                     reader = Reader(session.member, rings[op.channel], index)
-                    outlets[op.out] = Outlet(op.channel, reader, self._awaiter.wake)
+                    outlets[op.out] = Outlet(op.channel, reader, self.awaiter.wake)
                 case Output():
                     outputs = [outlets[slot] for slot in op.slots]
         return list(outlets.values()), writers, outputs
@@ -239,8 +109,8 @@ class CompiledDAG:
             ChannelTimeout: No room within ``submit_timeout``; nothing was submitted.
             ActorDiedError, ChannelClosed: The graph has ended.
         """
-        if self._session.is_over:
-            raise self._session.end_error()
+        if self.session.is_over:
+            raise self.session.end_error()
         if self._whole is not None:
             # One input, one value: the commonest shape, spelt out.
             if len(args) != 1:
@@ -277,7 +147,7 @@ class CompiledDAG:
                 known = first[outlet.channel] = CompiledDAGRef(self, outlet, execution, index)
                 refs.append(known)
             else:
-                refs.append(_TwinRef(known, index))
+                refs.append(TwinRef(known, index))
         return refs
 
     def _arguments(
@@ -307,13 +177,27 @@ class CompiledDAG:
         It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
         errors.
         """
-        import asyncio
+        options, window = self.session.options, self._window
+        is_full = window.submitted - self._complete() >= window.limit
+        # A user who set the limit himself is not made to wait: execute() raises.
+        if (is_full or self.awaiter.has_queue()) and not options.is_inflight_limit_set_by_user:
+            try:
+                async with asyncio.timeout(options.submit_timeout_s), self.awaiter.queue():
+                    await self._wait_for_room()
+            except TimeoutError:
+                raise self._timeout(
+                    "there was no room for another execution", options.submit_timeout_s
+                ) from None
+        return self.execute(*args, **kwargs)
 
+    async def _wait_for_room(self) -> None:
+        """Wait until the window has room, without a thread that an exit would have to wait for."""
         window = self._window
-        if window.submitted - self._complete() < window.limit:
-            return self.execute(*args, **kwargs)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, lambda: self.execute(*args, **kwargs))
+        while (complete := window.submitted - window.limit + 1) > self._complete():
+            for outlet in self._outlets:
+                if outlet.arrived < complete:
+                    await self.awaiter.wait_for(outlet, complete - 1)
+            self.session.check_running()
 
     def _write(self, ready: list[tuple[Writer, Encoded]]) -> None:
         """Write all inputs of one execution, or none."""
@@ -326,20 +210,20 @@ class CompiledDAG:
                     self._write_again(error, writer, encoded)
                 elif isinstance(error, _native.NoMemory):
                     # Others of this execution are out: it runs, and fails with the reason.
-                    writer.write(capture_own(self._session.translate(error)))
+                    writer.write(capture_own(self.session.translate(error)))
                 else:
-                    raise self._session.translate(error) from None
+                    raise self.session.translate(error) from None
             is_first = False
 
     def _write_again(self, error: Exception, writer: Writer, encoded: Encoded) -> None:
         """Go on after the first write of an execution failed: wait for memory, or raise."""
         if not isinstance(error, _native.NoMemory):
-            raise self._session.translate(error) from None
+            raise self.session.translate(error) from None
         self._write_when_memory_is_free(writer, encoded)
 
     def _write_when_memory_is_free(self, writer: Writer, encoded: Encoded) -> None:
         """Memory is waited for here only, where nothing of the execution is held yet."""
-        size, cap = size_of(encoded), self._session.member.statistics()["cap_bytes"]
+        size, cap = size_of(encoded), self.session.member.statistics()["cap_bytes"]
         if size > cap:
             raise MessageTooLarge(
                 f"an argument of {size:,} bytes does not fit into the graph's shared memory of "
@@ -348,7 +232,7 @@ class CompiledDAG:
                 limit_bytes=cap,
             )
         window = self._window
-        deadline = Deadline(self._session.options.submit_timeout_s)
+        deadline = Deadline(self.session.options.submit_timeout_s)
         while True:
             complete = self._complete()
             try:
@@ -356,12 +240,12 @@ class CompiledDAG:
                 return
             except _native.NoMemory as error:
                 if complete >= window.submitted:
-                    raise self._session.translate(error) from None
+                    raise self.session.translate(error) from None
             self._advance(complete + 1, deadline)
 
     def _make_room(self) -> None:
         """Let the window look at what happened since; wait while it is full."""
-        window, finished = self._window, self._finished
+        window, finished = self._window, self.finished
         while finished:
             window.release(finished.popleft())
         for outlet in self._outlets:
@@ -371,7 +255,7 @@ class CompiledDAG:
         window.look()
         if window.is_full:
             wanted = window.submitted - window.limit + 1
-            self._advance(wanted, Deadline(self._session.options.submit_timeout_s))
+            self._advance(wanted, Deadline(self.session.options.submit_timeout_s))
             window.look()
 
     def _advance(self, complete: int, deadline: Deadline) -> None:
@@ -384,7 +268,7 @@ class CompiledDAG:
                 raise self._timeout(
                     "there was no room for another execution", deadline.timeout_s
                 ) from None
-            raise self._session.translate(error) from None
+            raise self.session.translate(error) from None
         self._complete()
 
     def _complete(self) -> int:
@@ -400,8 +284,9 @@ class CompiledDAG:
 
     # --- fetching
 
-    def _fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> None:
-        session = self._session
+    def fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> None:
+        """Wait for the result of a ref; see ``CompiledDAGRef.get`` for the errors."""
+        session = self.session
         if session._is_closed:
             raise session.end_error()
         try:
@@ -413,7 +298,7 @@ class CompiledDAG:
                 ) from None
             raise session.translate(error) from None
         if is_first:
-            self._finished.append(ref.execution)
+            self.finished.append(ref.execution)
 
     def _timeout(self, what: str, timeout_s: float | None) -> ChannelTimeout:
         return ChannelTimeout(
@@ -426,7 +311,7 @@ class CompiledDAG:
 
     def get_id(self) -> str:
         """Return the id of the graph, in hex."""
-        return self._session.graph_id
+        return self.session.graph_id
 
     @property
     def plan(self) -> Plan:
@@ -436,14 +321,14 @@ class CompiledDAG:
     @property
     def is_teardown(self) -> bool:
         """Whether it was torn down."""
-        return self._session.is_closed
+        return self.session.is_closed
 
     def report(self) -> str:
         """Return who does what, since when, and who waits for whom, as a table."""
-        return self._session.report()
+        return self.session.report()
 
     def __repr__(self) -> str:
-        return f"CompiledDAG({self._session.graph_id})"
+        return f"CompiledDAG({self.session.graph_id})"
 
     # --- the end
 
@@ -457,8 +342,8 @@ class CompiledDAG:
             kill_actors: Kill the actors as well.
         """
         interrupted = _run_uninterrupted(
-            lambda: self._session.close(
-                timeout_s=self._session.options.teardown_timeout_s, kill_actors=kill_actors
+            lambda: self.session.close(
+                timeout_s=self.session.options.teardown_timeout_s, kill_actors=kill_actors
             )
         )
         self._finalizer.detach()
@@ -487,90 +372,6 @@ def _run_uninterrupted(call: Callable[[], None]) -> bool:
         except KeyboardInterrupt:
             interrupted = True
     return interrupted
-
-
-def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
-    """Return the results of several refs; raises as soon as any of them has failed.
-
-    Args:
-        refs: Of any compiled graphs of this process.
-        timeout_s: For all of them together; without it, each graph's ``get_timeout``.
-
-    Raises:
-        Exception: See ``CompiledDAGRef.get``.
-    """
-    deadline = None if timeout_s is _UNSET else Deadline(timeout_s)
-    values = []
-    for index, ref in enumerate(refs):
-        if ref.state < READY and index + 1 < len(refs):
-            _wait_watching(ref, refs[index + 1 :], deadline)
-        values.append(ref.get() if deadline is None else ref.get(deadline.remaining_s()))
-    return values
-
-
-def _wait_watching(
-    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline | None
-) -> None:
-    """Wait until ``ref`` is done, or raise the failure of another one that came first."""
-    if deadline is None:
-        deadline = Deadline(ref._dag._get_timeout_s)
-    patience = _LOOK_AROUND_S
-    while not ref.done():
-        left = deadline.remaining_s()
-        try:
-            ref.get(patience if left is None else min(patience, left))
-            return
-        except ChannelTimeout:
-            if deadline.expired:
-                raise
-        for other in others:
-            if other.done():
-                other.get()
-        patience = min(2 * patience, 0.1)
-
-
-def wait_refs(
-    refs: Sequence[CompiledDAGRef], *, num_returns: int = 1, timeout_s: float | None = None
-) -> tuple[list[CompiledDAGRef], list[CompiledDAGRef]]:
-    """Wait until ``num_returns`` of the refs are done; returns (done, others), each in order.
-
-    Nothing is fetched. At most ``num_returns`` refs are in the first list, as in Ray.
-    """
-    deadline = Deadline(timeout_s)
-    while True:
-        done = [ref for ref in refs if ref.done()]
-        if len(done) >= num_returns or deadline.expired:
-            chosen = set(map(id, done[:num_returns]))
-            return (
-                [ref for ref in refs if id(ref) in chosen],
-                [ref for ref in refs if id(ref) not in chosen],
-            )
-        pending = [ref for ref in refs if not ref.done()]
-        if pending:  # another thread may have taken in what was missing a moment ago
-            _wait_for_any(pending, deadline)
-
-
-def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
-    """Wait until something happened at one of these refs' graphs, at most a tenth of a second."""
-    left = deadline.remaining_s()
-    graphs = {id(ref._dag): ref._dag for ref in pending}
-    slice_s = 0.1 if len(graphs) == 1 else 0.005
-    wait_s = slice_s if left is None else min(slice_s, left)
-    dag = pending[0]._dag
-    outlets = list({id(r._outlet): r._outlet for r in pending if r._dag is dag}.values())
-    pumped = [outlet for outlet in outlets if outlet.try_pump()]
-    try:
-        if pumped:
-            dag._session.member.wait_any([outlet.end for outlet in pumped], int(wait_s * 1e9))
-            for outlet in pumped:
-                outlet.take_pending()
-        else:  # other threads pump all of them
-            threading.Event().wait(min(wait_s, 0.002))
-    except (_native.TimedOut, _native.Poisoned):
-        pass
-    finally:
-        for outlet in pumped:
-            outlet.release_pump()
 
 
 def teardown_all() -> None:

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refs: the results of executions as the user holds them, and waiting for several of them.
+
+A ref knows its graph and its outlet and nothing of how frames travel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from rcg import _native
+from rcg.errors import ChannelTimeout
+from rcg.options import Deadline, timeout_from_user
+from rcg.runtime.outlet import FAILED, PENDING, READY, Outlet
+
+if TYPE_CHECKING:
+    from rcg.runtime.execute import CompiledDAG
+
+__all__ = ["CompiledDAGFuture", "CompiledDAGRef", "TwinRef", "get_refs", "wait_refs"]
+
+# A get of several refs waits this long for one before it looks whether another has failed.
+_LOOK_AROUND_S: Final = 0.002
+# An await lets the event loop turn so often before it brings in the waiting thread, which costs two
+# changes of thread; results are often microseconds away.
+_TURNS: Final = 20
+_UNSET: Final[Any] = object()
+
+
+class CompiledDAGRef:
+    """The result of one output of one execution.
+
+    It can be got any number of times (the same object each time), in any order, from any thread of
+    the process that executed, and awaited. Dropping it unread lets go of the result.
+    """
+
+    __slots__ = ("__weakref__", "_dag", "_outlet", "channel_index", "execution", "state", "value")
+
+    def __init__(
+        self, dag: CompiledDAG, outlet: Outlet, execution: int, channel_index: int | None
+    ) -> None:
+        self._dag = dag
+        self._outlet = outlet
+        self.execution = execution
+        self.channel_index = channel_index
+        self.state = PENDING
+        self.value: Any = None
+
+    @property
+    def execution_index(self) -> int:
+        """Which execution this belongs to, counted from 0."""
+        return self.execution
+
+    def get(self, timeout: float | None = _UNSET) -> Any:
+        """Wait for the result and return it.
+
+        Args:
+            timeout: Seconds; None waits as long as the actors live. Without it, the graph's
+                ``get_timeout``.
+
+        Raises:
+            Exception: What a method raised: the user's own type and a ``RayTaskError``.
+            ChannelTimeout: The time was up; the result can be got later.
+            ActorDiedError: An actor of the graph is dead.
+            ChannelClosed: The graph was torn down first.
+        """
+        if self.state < READY:
+            dag = self._dag
+            if timeout is _UNSET:
+                timeout = dag.get_timeout_s
+            elif timeout is not None:
+                timeout = timeout_from_user(timeout, "timeout")
+            dag.fetch(self, self._outlet, timeout)
+        if self.state == FAILED:
+            raise self.value.with_traceback(None)
+        return self.value
+
+    def done(self) -> bool:
+        """Return whether ``get`` would return, or raise, without waiting."""
+        return (
+            self.state >= READY
+            or self._dag.session.is_closed
+            or self._outlet.has(self.execution)
+            or self._dag.session.is_broken
+        )
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            for _ in range(_TURNS):
+                yield
+                if self.done():
+                    break
+            else:
+                yield from self._dag.awaiter.wait_for(self._outlet, self.execution).__await__()
+        return self.get()
+
+    def __repr__(self) -> str:
+        return (
+            f"CompiledDAGRef({self._dag.get_id()}, execution_index={self.execution}, "
+            f"channel_index={self.channel_index})"
+        )
+
+    def __del__(self) -> None:
+        # Nothing here may take a lock: this runs wherever the last reference happens to go.
+        try:
+            if self.state < READY:
+                self._outlet.dropped.append(self.execution)
+                self._dag.finished.append(self.execution)
+        except AttributeError:
+            pass  # never completely made
+
+    def __copy__(self) -> NoReturn:
+        raise ValueError("CompiledDAGRef cannot be copied.")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise ValueError("CompiledDAGRef cannot be deep copied.")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "CompiledDAGRef cannot be used as Ray task/actor argument, put or pickled: its result "
+            "lives in the process that called execute(). Get it there and pass the value. "
+            "(It was found to be non-serializable.)"
+        )
+
+
+CompiledDAGFuture = CompiledDAGRef
+
+
+class TwinRef(CompiledDAGRef):
+    """The second ref of an output that is listed twice: it shares the first one's result."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: CompiledDAGRef, channel_index: int | None) -> None:
+        super().__init__(first._dag, first._outlet, first.execution, channel_index)
+        self._first = first
+
+    def get(self, timeout: float | None = _UNSET) -> Any:
+        """Get the first one's result."""
+        return self._first.get(timeout)
+
+    def done(self) -> bool:
+        """Return whether the first one is done."""
+        return self._first.done()
+
+    def __del__(self) -> None:
+        pass
+
+
+def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
+    """Return the results of several refs; raises as soon as any of them has failed.
+
+    Args:
+        refs: Of any compiled graphs of this process.
+        timeout_s: For all of them together; without it, each graph's ``get_timeout``.
+
+    Raises:
+        Exception: See ``CompiledDAGRef.get``.
+    """
+    deadline = None if timeout_s is _UNSET else Deadline(timeout_s)
+    values = []
+    for index, ref in enumerate(refs):
+        if ref.state < READY and index + 1 < len(refs):
+            _wait_watching(ref, refs[index + 1 :], deadline)
+        values.append(ref.get() if deadline is None else ref.get(deadline.remaining_s()))
+    return values
+
+
+def _wait_watching(
+    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline | None
+) -> None:
+    """Wait until ``ref`` is done, or raise the failure of another one that came first."""
+    if deadline is None:
+        deadline = Deadline(ref._dag.get_timeout_s)
+    patience = _LOOK_AROUND_S
+    while not ref.done():
+        left = deadline.remaining_s()
+        try:
+            ref.get(patience if left is None else min(patience, left))
+            return
+        except ChannelTimeout:
+            if deadline.expired:
+                raise
+        for other in others:
+            if other.done():
+                other.get()
+        patience = min(2 * patience, 0.1)
+
+
+def wait_refs(
+    refs: Sequence[CompiledDAGRef], *, num_returns: int = 1, timeout_s: float | None = None
+) -> tuple[list[CompiledDAGRef], list[CompiledDAGRef]]:
+    """Wait until ``num_returns`` of the refs are done; returns (done, others), each in order.
+
+    Nothing is fetched. At most ``num_returns`` refs are in the first list, as in Ray.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        done = [ref for ref in refs if ref.done()]
+        if len(done) >= num_returns or deadline.expired:
+            chosen = set(map(id, done[:num_returns]))
+            return (
+                [ref for ref in refs if id(ref) in chosen],
+                [ref for ref in refs if id(ref) not in chosen],
+            )
+        pending = [ref for ref in refs if not ref.done()]
+        if pending:  # another thread may have taken in what was missing a moment ago
+            _wait_for_any(pending, deadline)
+
+
+def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
+    """Wait until something happened at one of these refs' graphs, at most a tenth of a second."""
+    left = deadline.remaining_s()
+    graphs = {id(ref._dag): ref._dag for ref in pending}
+    slice_s = 0.1 if len(graphs) == 1 else 0.005
+    wait_s = slice_s if left is None else min(slice_s, left)
+    dag = pending[0]._dag
+    outlets = list({id(r._outlet): r._outlet for r in pending if r._dag is dag}.values())
+    pumped = [outlet for outlet in outlets if outlet.try_pump()]
+    try:
+        if pumped:
+            dag.session.member.wait_any([outlet.end for outlet in pumped], int(wait_s * 1e9))
+            for outlet in pumped:
+                outlet.take_pending()
+        else:  # other threads pump all of them
+            threading.Event().wait(min(wait_s, 0.002))
+    except (_native.TimedOut, _native.Poisoned):
+        pass
+    finally:
+        for outlet in pumped:
+            outlet.release_pump()
