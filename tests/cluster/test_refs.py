@@ -50,9 +50,10 @@ def other(ray_session):
 
 
 @pytest.fixture
-def echo(gate):
+def echo(other):
+    """On another actor than ``slow``: methods of two graphs on one actor never overlap."""
     with InputNode() as inp:
-        dag = gate.echo.bind(inp)
+        dag = other.echo.bind(inp)
     with dag.compile() as graph:
         yield graph
 
