@@ -31,6 +31,7 @@ __all__ = [
     "actor_method_num_returns",
     "actor_method_signature",
     "as_user_error",
+    "ask",
     "attribute",
     "attribute_names",
     "by_value_pickler",
@@ -263,6 +264,11 @@ def submit(handle: Any, function: Callable[..., Any], /, *args: Any, **kwargs: A
     return handle.__ray_call__.remote(function, *args, **kwargs)
 
 
+def ask(handle: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """As ``submit``, for functions that may run twice: waits for an actor that is restarting."""
+    return handle.__ray_call__.options(max_task_retries=-1).remote(function, *args, **kwargs)
+
+
 def probe(handle: Any) -> Any:
     """Return an ObjectRef that resolves once the actor is up, and fails with its death's cause."""
     return handle.__ray_ready__.remote()
@@ -356,6 +362,7 @@ def task_error(
         function_name,
         traceback_text,
         cause,
+        proctitle=f"ray::{function_name}",  # as Ray prints it; without it, this process's title
         pid=pid,
         ip=ip,
         actor_repr=actor_repr,

@@ -88,6 +88,8 @@ def to_exception(failure: Failure) -> BaseException:
         actor_repr=origin.actor_repr,
         actor_id=origin.actor_id,
     )
-    raised = cluster.as_user_error(error)
-    raised.execution = report.execution  # type: ignore[attr-defined]
-    return raised
+    # What is no Exception (SystemExit, KeyboardInterrupt, CancelledError) happened to the actor:
+    # raised here in its own type it would end this program, or cancel a coroutine.
+    raised: Any = cluster.as_user_error(error) if isinstance(cause, Exception) else error
+    raised.execution = report.execution
+    return raised  # type: ignore[no-any-return]

@@ -77,7 +77,7 @@ def locate(
         if own is not None and cluster.actor_id(handle) == own:
             found[actor] = describe(_own_instance(), methods.get(actor, ()))
         else:
-            calls[actor] = cluster.submit(handle, describe, methods.get(actor, ()))
+            calls[actor] = cluster.ask(handle, describe, methods.get(actor, ()))
     found.update(_gather(calls, bindings, deadline, "answer"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description)
@@ -251,7 +251,7 @@ def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) ->
         secret=session.control.secret,
         constants={name: bindings.constants[name] for name in named},
         options=session.options,
-        actor=(session.plan.label(actor), cluster.actor_id(handle), repr(handle)),
+        actor=(cluster.actor_label(handle), cluster.actor_id(handle), repr(handle)),
         version=__version__,
         abi=_native.ABI_VERSION,
     )

@@ -370,7 +370,7 @@ class _Steps:
                 ExecutionError(
                     f"{text} from {label}, which is declared with num_returns={len(outs)}",
                     execution=execution,
-                    actor=label,
+                    actor=self._loop.origin.label,
                 )
             )
         )
