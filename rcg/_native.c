@@ -411,7 +411,7 @@ static bool reserve_books(Arena *a, uint32_t k, uint32_t id) {
 /* Takes a block of at least `bytes` for the claims of `readers`; returns its id or -1 with errno. */
 static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t claims) {
     uint64_t capacity;
-    uint32_t k = class_of(bytes, &capacity);
+    uint32_t k = bytes <= a->reserve ? class_of(bytes, &capacity) : NCLASSES;
     int64_t id = -1;
     if (k >= NCLASSES) {
         errno = ENOMEM;
@@ -518,7 +518,7 @@ static void arena_dealloc(PyObject *self) {
     free_object(self);
 }
 
-static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder) {
+static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, uint32_t claim_bits) {
     Arena *a = allocate_object(state->arena_type);
     if (!a) return NULL;
     a->state = state;
@@ -530,13 +530,14 @@ static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder) 
     if (p == MAP_FAILED) goto refused;
     a->header = p;
     struct stat st;
-    if (fstat(fd, &st) || (uint64_t)st.st_size < PAGE || a->header->magic != ARENA_MAGIC || a->header->owner != owner) {
+    if (fstat(fd, &st) || (uint64_t)st.st_size < PAGE || a->header->magic != ARENA_MAGIC || a->header->owner != owner ||
+        a->header->claim_bits != claim_bits) {
         PyErr_Format(state->corrupt, "the segment handed over for member %u is not its arena", owner);
         Py_DECREF((PyObject *)a);
         return NULL;
     }
     a->reserve = a->header->reserve_bytes;
-    a->claim_bits = a->header->claim_bits;
+    a->claim_bits = claim_bits;
     p = mmap(NULL, a->reserve, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, (off_t)ARENA_DATA);
     if (p == MAP_FAILED) goto refused;
     a->readable = p;
@@ -762,14 +763,15 @@ static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t sta
             budget = BUDGET_PROBE;
         }
         pause_phase = m->crowded ? 0 : PAUSE_PHASE;
-        if (!m->crowded && w->cpu) {
+        if ((!m->crowded || !m->looping) && w->cpu) {
             int cpu = sched_getcpu();
             if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
                 step_aside(l, (uint32_t)cpu);
-                return false;
+                if (!m->crowded) return false;
+            } else {
+                l->together = 0;
+                if (l->together_limit > 8 && !(++l->apart & 1023)) l->together_limit /= 2;
             }
-            l->together = 0;
-            if (l->together_limit > 8 && !(++l->apart & 1023)) l->together_limit /= 2;
         }
     }
     for (uint64_t t = 0; t < budget; t = now_ns() - start) {
@@ -849,7 +851,7 @@ static PyObject *raise_poison(Member *m) {
 
 /* Waits with the GIL held by the caller; 0 when ready, -1 with an exception. */
 static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *waited) {
-    uint64_t start = m->recording ? now_ns() : 0;
+    uint64_t start = m->recording ? now_ns() - *waited : 0; /* waits of one op add up */
     for (;;) {
         int outcome;
         Py_BEGIN_ALLOW_THREADS
@@ -981,9 +983,20 @@ static void copy(uint8_t *to, const void *from, uint64_t bytes) {
         memcpy(to, from, bytes);
 }
 
+/* Which buffers of a frame will be written to: bit i of `bits`, or byte i of `each` where there are more than 64. */
+typedef struct {
+    uint64_t bits;
+    const char *each;
+    Py_ssize_t count;
+} Writable;
+
+static bool is_writable(const Writable *w, uint32_t i) {
+    return w->each ? i < w->count && w->each[i] : i < 64 && (w->bits >> i) & 1;
+}
+
 /* Puts one frame into the current slot: 0, or -1 with an exception and nothing left behind. */
 static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_bytes, PyObject *buffers,
-                     uint64_t writable, uint64_t *payload) {
+                     const Writable *writable, uint64_t *payload) {
     Member *m = e->member;
     Ring *r = e->ring;
     Arena *mine = m->arenas[m->index];
@@ -1038,7 +1051,7 @@ static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_byte
     for (uint32_t i = 0; i < n; i++) {
         const Py_buffer *v = &views[i];
         uint64_t bytes = (uint64_t)v->len;
-        bool writes = i < 64 ? (writable >> i) & 1 : writable == UINT64_MAX;
+        bool writes = is_writable(writable, i);
         Desc d = {m->index, NO_BLOCK, writes ? DESC_WRITABLE : 0, 0, 0, bytes};
         if (bytes <= INLINE_BUFFER) {
             d.offset = offset;
@@ -1101,7 +1114,7 @@ static void publish(End *e) {
         if (atomic_load(&r->reader[i].waiting)) ring_bell(m, r->reader[i].member);
 }
 
-/* write(kind, data, buffers=None, writable=0, timeout_ns=-1) */
+/* write(kind, data, buffers=None, writable=0, timeout_ns=-1); `writable`: bit i, or byte i of bytes, for buffer i */
 static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     End *e = (End *)self;
     Member *m = e->member;
@@ -1116,9 +1129,12 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");
         return NULL;
     }
-    uint64_t writable = 0, deadline = UINT64_MAX, waited = 0, payload = 0;
-    if (nargs > 3) {
-        writable = PyLong_AsUnsignedLongLong(args[3]);
+    Writable writable = {0};
+    uint64_t deadline = UINT64_MAX, waited = 0, payload = 0;
+    if (nargs > 3 && PyBytes_Check(args[3])) {
+        if (PyBytes_AsStringAndSize(args[3], (char **)&writable.each, &writable.count)) return NULL;
+    } else if (nargs > 3) {
+        writable.bits = PyLong_AsUnsignedLongLong(args[3]);
         if (PyErr_Occurred()) return NULL;
     }
     if (nargs > 4 && deadline_from(args[4], &deadline)) return NULL;
@@ -1141,7 +1157,7 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
     else if (m->recording) start = now_ns();
     if (m->looping && poisoned(m)) raise_poison(m);
     else if (!wait_for_room(e, deadline, &waited) &&
-             !fill_slot(e, kind, data, (uint64_t)data_bytes, buffers, writable, &payload)) {
+             !fill_slot(e, kind, data, (uint64_t)data_bytes, buffers, &writable, &payload)) {
         publish(e);
         failed = 0;
         if (m->looping) {
@@ -1195,8 +1211,9 @@ static PyObject *heap_copy(const uint8_t *from, uint64_t bytes, bool writable) {
 static Arena *arena_for(End *e, const Desc *d) {
     Arena *a = d->arena < e->member->nmembers ? e->member->arenas[d->arena] : NULL;
     if (!a || d->block >= atomic_load_explicit(&a->header->nblocks, memory_order_acquire)) return NULL;
-    uint64_t capacity = a->header->block[d->block].capacity;
-    return d->offset > capacity || d->bytes > capacity - d->offset ? NULL : a;
+    Block *b = &a->header->block[d->block];
+    if (!(atomic_load_explicit(&b->claims, memory_order_relaxed) & claim_mask(a, a->holder))) return NULL; /* not ours */
+    return d->offset > b->capacity || d->bytes > b->capacity - d->offset ? NULL : a;
 }
 
 /* One buffer of the frame as an object with the buffer protocol. The claim of a block passes to the object, or is
@@ -1261,7 +1278,7 @@ static int parse_slot(End *e, Message *msg) {
             }
         }
     }
-    if (spilled && f.kind != KIND_BYTES && f.data_bytes > INLINE_BUFFER) {
+    if (spilled && f.kind == KIND_PICKLE && f.data_bytes > INLINE_BUFFER) {
         msg->data = lease_new(spilled, f.body_block, table, f.data_bytes, false); /* the claim passes to the lease */
     } else {
         msg->data = heap_copy(body + table, f.data_bytes, false);
@@ -1374,7 +1391,9 @@ static PyObject *frame_decode(PyObject *self, PyObject *unused) {
         PyErr_SetString(PyExc_RuntimeError, "this frame was decoded before");
         return NULL;
     }
-    return decode(&f->msg, f->decode, f->failure, f->state);
+    Message msg = f->msg; /* taken first: decoding may run any code */
+    f->msg.data = f->msg.buffers = NULL;
+    return decode(&msg, f->decode, f->failure, f->state);
 }
 
 static PyObject *frame_get(PyObject *self, void *which) {
@@ -1465,7 +1484,7 @@ static int policy_of(const char *name) {
 }
 
 /* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False); the descriptors stay the caller's */
-static int member_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     Member *m = (Member *)self;
     static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", NULL};
     int fd, record = 1, looping = 0;
@@ -1474,10 +1493,6 @@ static int member_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     const char *wait = "auto";
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|spp", names, &fd, &fds, &index, &wait, &record, &looping))
         return -1;
-    if (m->board) {
-        PyErr_SetString(PyExc_RuntimeError, "a Member is initialised once");
-        return -1;
-    }
     if (!(m->state = state_of(Py_TYPE(self)))) return -1;
     if ((m->policy = policy_of(wait)) < 0) return -1;
     struct stat st;
@@ -1487,7 +1502,8 @@ static int member_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     }
     BoardHeader head;
     if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != BOARD_MAGIC ||
-        head.abi != ABI_VERSION || head.size_bytes != (uint64_t)st.st_size || index >= head.nmembers) {
+        head.abi != ABI_VERSION || head.size_bytes != (uint64_t)st.st_size || head.nmembers > MAX_MEMBERS ||
+        index >= head.nmembers) {
         PyErr_SetString(m->state->corrupt, "the descriptor is not a board of this version of rcg");
         return -1;
     }
@@ -1514,13 +1530,20 @@ static int member_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     for (uint32_t i = 0; i < m->nmembers; i++) {
         long arena_fd = PyLong_AsLong(PyList_GetItem(fds, i));
         if (arena_fd == -1 && PyErr_Occurred()) return -1;
-        if (arena_fd >= 0 && !(m->arenas[i] = arena_open(m->state, (int)arena_fd, i, index))) return -1;
+        if (arena_fd >= 0 && !(m->arenas[i] = arena_open(m->state, (int)arena_fd, i, index, head.claim_bits)))
+            return -1;
     }
     if (!m->arenas[index]) {
         PyErr_SetString(PyExc_ValueError, "a member needs its own arena");
         return -1;
     }
     return 0;
+}
+
+static PyObject *member_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *self = allocate_object(type);
+    if (self && member_join(self, args, kwargs)) Py_CLEAR(self);
+    return self;
 }
 
 static Ring *ring_at(Member *m, unsigned index) {
@@ -1585,7 +1608,7 @@ static PyObject *member_mark(PyObject *self, PyObject *const *args, Py_ssize_t n
     }
     uint32_t op = (uint32_t)PyLong_AsUnsignedLong(args[0]);
     uint64_t execution = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred()) return NULL;
+    if (PyErr_Occurred() || check_usable((Member *)self)) return NULL;
     mark((Member *)self, op, execution);
     Py_RETURN_NONE;
 }
@@ -1595,7 +1618,7 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
     PyObject *readers, *timeout = NULL, *interrupts = NULL;
     if (!PyArg_ParseTuple(args, "O!|OO", &PyList_Type, &readers, &timeout, &interrupts) || check_usable(m)) return NULL;
-    uint64_t deadline, waited, seen = 0;
+    uint64_t deadline, waited = 0, seen = 0;
     if (deadline_from(timeout, &deadline)) return NULL;
     bool listens = interrupts && interrupts != Py_None;
     if (listens && (seen = PyLong_AsUnsignedLongLong(interrupts)) == UINT64_MAX && PyErr_Occurred()) return NULL;
@@ -1796,8 +1819,7 @@ static PyMethodDef member_methods[] = {
 static PyGetSetDef member_getset[] = {{"poisoned", member_get_poison, NULL, "(code, culprit or -1)", NULL},
                                       {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot member_slots[] = {{Py_tp_doc, "One process of one graph: its bell, its arena, its ends of rings."},
-                                     {Py_tp_init, member_init},
-                                     {Py_tp_new, PyType_GenericNew},
+                                     {Py_tp_new, member_new},
                                      {Py_tp_dealloc, member_dealloc},
                                      {Py_tp_methods, member_methods},
                                      {Py_tp_getset, member_getset},
@@ -1856,6 +1878,11 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
                         PyErr_Format(PyExc_ValueError, "ring %zd: no member %lu", i, member);
                         goto refused;
                     }
+                    for (Py_ssize_t k = 0; k < j; k++)
+                        if (r->reader[k].member == member) {
+                            PyErr_Format(PyExc_ValueError, "ring %zd: member %lu is listed twice", i, member);
+                            goto refused;
+                        }
                     r->reader[j].member = (uint32_t)member;
                 }
             }

@@ -45,8 +45,8 @@ _DEEPEST_SEARCH: Final = 20
 #   data      the pickle
 #   buffers   its out-of-band buffers in order, or None
 #   writable  bit i is set when the object over buffer i will be written to (a tensor); with more
-#             than 64 buffers all bits stand for "every one"
-Encoded = tuple[int, bytes, "list[pickle.PickleBuffer] | None", int]
+#             than 64 buffers, byte i
+Encoded = tuple[int, bytes, "list[pickle.PickleBuffer] | None", "int | bytes"]
 
 
 def size_of(encoded: Encoded) -> int:
@@ -107,11 +107,11 @@ def _reduce_tensor(tensor: Any) -> Any:
 def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
     import torch
 
-    kind = getattr(torch, dtype)
     if 0 in shape:
-        tensor = torch.empty(shape, dtype=kind)
+        raw = torch.empty(0, dtype=torch.uint8)
     else:
-        tensor = torch.frombuffer(buffer, dtype=torch.uint8).view(kind).reshape(shape)
+        raw = torch.frombuffer(buffer, dtype=torch.uint8)
+    tensor = raw.view(getattr(torch, dtype)).reshape(shape)
     return tensor.requires_grad_() if requires_grad else tensor
 
 
@@ -169,7 +169,7 @@ class Codec:
         class FastPickler(pickle.Pickler):
             dispatch_table = self._table
 
-        class ByValuePickler(by_value_pickler):  # type: ignore[misc]
+        class ByValuePickler(by_value_pickler):
             def reducer_override(self, obj: Any) -> Any:
                 reduce = reducers.get(type(obj))
                 return reduce(obj) if reduce is not None else super().reducer_override(obj)
@@ -186,10 +186,9 @@ class Codec:
         Raises:
             UnpicklableError: Some part of the value cannot be pickled; the text says which.
         """
-        kind = type(value)
-        if kind is bytes:
+        if type(value) is bytes:
             return _native.KIND_BYTES, value, None, 0
-        if kind in _ATOMS:
+        if type(value) in _ATOMS:
             return _native.KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
         if not self._knows_torch or len(copyreg.dispatch_table) != self._copyreg_seen:
             self._catch_up()
@@ -253,12 +252,12 @@ class Codec:
                     return self._find_unpicklable(child, where, depth + 1)
         return path, value
 
-    def _writable(self, buffers: list[pickle.PickleBuffer]) -> int:
+    def _writable(self, buffers: list[pickle.PickleBuffer]) -> int | bytes:
         if not self._knows_torch:
             return 0
         tensors = [isinstance(memoryview(buffer).obj, _TensorBytes) for buffer in buffers]
         if len(buffers) > 64:
-            return (1 << 64) - 1 if any(tensors) else 0
+            return bytes(tensors)
         return sum(1 << i for i, is_tensor in enumerate(tensors) if is_tensor)
 
     def _catch_up(self) -> None:

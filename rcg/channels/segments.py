@@ -102,8 +102,10 @@ def _cgroup_room() -> list[int]:
 
     The files are those of the group that a container sees as its root.
     """
-    for limit, usage in (("memory.max", "memory.current"),
-                         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         root = Path("/sys/fs/cgroup")
         try:
             allowed = (root / limit).read_text().strip()
@@ -160,7 +162,9 @@ class Segments:
                 cap_bytes=cap_bytes,
             ) from error
 
-    def _rings(self, channels: Sequence[ChannelSpec]) -> list[tuple[int, tuple[int, ...], int, int]]:
+    def _rings(
+        self, channels: Sequence[ChannelSpec]
+    ) -> list[tuple[int, tuple[int, ...], int, int]]:
         members = self.layout.members
         rings = []
         for channel in channels:

@@ -140,7 +140,9 @@ def translate(error: BaseException, *, channel: str | None = None) -> RcgError:
             code, culprit = error.args
             if code == _native.POISON_CLOSED:
                 return ChannelClosed("Channel closed.", channel=channel)
-            return ChannelBroken("a process of the graph is gone", peer=str(culprit), channel=channel)
+            return ChannelBroken(
+                "a process of the graph is gone", peer=str(culprit), channel=channel
+            )
         case _native.Corrupt():
             return ChannelError(f"a damaged frame was found: {error}", channel=channel)
     return InternalError(f"unexpected error of the native core: {error!r}")

@@ -1,0 +1,1340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native core, from its own side: rings, blocks and claims, bells, poison, the recorder."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import hashlib
+import itertools
+import os
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcg import _native
+from tests.board import (
+    BLOCK,
+    BROKEN,
+    BYTES,
+    CLOSED,
+    FAILURE,
+    PICKLE,
+    Board,
+    Failed,
+    Ring,
+    buffers_of,
+    claimed,
+    finish,
+    reader,
+    until_waiting,
+)
+
+POLICIES = ("auto", "futex", "yield", "spin")
+# From member 0 to member 1, on from there to member 2, and back from both.
+TRIANGLE = (Ring(0, (1,)), Ring(1, (2,)), Ring(1, (0,)), Ring(2, (0,)))
+
+
+@pytest.fixture
+def boards() -> Iterator[Callable[..., Board]]:
+    made: list[Board] = []
+
+    def make(*args: Any, **options: Any) -> Board:
+        made.append(Board(*args, **options))
+        return made[-1]
+
+    yield make
+    for board in made:
+        board.close()
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    return random.Random(f"{size} {seed}").randbytes(size)
+
+
+def address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+def st_bytes(fd: int) -> int:
+    return os.fstat(fd).st_blocks * 512
+
+
+# --- ring ---------------------------------------------------------------------------------------
+
+
+def test_frames_come_in_order_around_the_ring_many_times(boards: Any) -> None:
+    board = boards(rings=[Ring(slots=4)])
+    writer, end = board.member(0).writer(0, 0), reader(board.member(1))
+    dice = random.Random(1)
+    written = 0
+    for read in range(500):
+        while written <= read or (written - read < 4 and dice.random() < 0.6):
+            writer.write(BYTES, b"%d" % written)
+            written += 1
+        assert end.pending() == written - read
+        assert end.read(0) == b"%d" % read
+    assert (writer.seq, end.seq) == (written, 500)
+
+
+def test_every_reader_sees_every_frame_at_its_own_pace(boards: Any) -> None:
+    board = boards(4, [Ring(0, (1, 2, 3), slots=8)])
+    writer = board.member(0).writer(0, 0)
+    ends = [reader(board.member(i)) for i in (1, 2, 3)]
+    seen: list[list[bytes]] = [[], [], []]
+    dice = random.Random(2)
+    for i in range(300):
+        while min(map(len, seen)) <= i - 8:
+            slowest = min(range(3), key=lambda j: len(seen[j]))
+            seen[slowest].append(ends[slowest].read(0))
+        writer.write(BYTES, b"%d" % i)
+        chosen = dice.randrange(3)
+        if ends[chosen].pending():
+            seen[chosen].append(ends[chosen].read(0))
+    for end, values in zip(ends, seen, strict=True):
+        values.extend(end.read(0) for _ in range(end.pending()))
+        assert values == [b"%d" % i for i in range(300)]
+
+
+def test_a_full_ring_times_out_and_nothing_is_written(boards: Any) -> None:
+    board = boards(rings=[Ring(slots=2)])
+    writer, end = board.member(0).writer(0, 0), reader(board.member(1))
+    writer.write(BYTES, b"0")
+    writer.write(BYTES, b"1")
+    for timeout_ns in (0, 1_000_000):
+        with pytest.raises(_native.TimedOut):
+            writer.write(BYTES, b"lost", None, 0, timeout_ns)
+    assert writer.seq == 2
+    assert end.read(0) == b"0"
+    writer.write(BYTES, b"2", None, 0, 0)
+    assert [end.read(0), end.read(0)] == [b"1", b"2"]
+
+
+def test_the_slowest_reader_decides_about_room(boards: Any) -> None:
+    board = boards(3, [Ring(0, (1, 2), slots=2)])
+    writer = board.member(0).writer(0, 0)
+    quick, slow = reader(board.member(1)), reader(board.member(2))
+    for i in range(2):
+        writer.write(BYTES, b"%d" % i)
+        quick.read(0)
+    with pytest.raises(_native.TimedOut):
+        writer.write(BYTES, b"2", None, 0, 0)
+    assert slow.read(0) == b"0"
+    writer.write(BYTES, b"2", None, 0, 0)
+    with pytest.raises(_native.TimedOut):
+        writer.write(BYTES, b"3", None, 0, 0)
+    assert board.member(0).ring(0) == (3, [2, 1])
+
+
+def test_an_empty_ring_times_out_and_can_be_read_later(boards: Any) -> None:
+    board = boards()
+    writer, end = board.member(0).writer(0, 0), reader(board.member(1))
+    for timeout_ns in (0, 1_000_000):
+        with pytest.raises(_native.TimedOut):
+            end.read(timeout_ns)
+        with pytest.raises(_native.TimedOut):
+            end.take(timeout_ns)
+    assert end.pending() == 0
+    writer.write(BYTES, b"late")
+    assert end.read(None) == b"late"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_reader_sleeps_until_a_frame_comes(boards: Any, policy: str) -> None:
+    board = boards()
+    sender, receiver = board.member(0, wait=policy), board.member(1, wait=policy)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(end.read()))
+    thread.start()
+    until_waiting(sender, 1)
+    writer.write(BYTES, b"x")
+    thread.join()
+    assert found == [b"x"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_writer_sleeps_until_there_is_room(boards: Any, policy: str) -> None:
+    board = boards(rings=[Ring(slots=1)])
+    sender, receiver = board.member(0, wait=policy), board.member(1, wait=policy)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    writer.write(BYTES, b"0")
+    thread = threading.Thread(target=lambda: writer.write(BYTES, b"1"))
+    thread.start()
+    until_waiting(receiver, 0)
+    assert end.read(0) == b"0"
+    thread.join()
+    assert end.read(0) == b"1"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_processes_play_ping_pong_around_their_rings(boards: Any, policy: str) -> None:
+    board = boards(rings=[Ring(0, (1,), slots=2), Ring(1, (0,), slots=2)])
+    child = board.start(
+        """
+        member = board.member(1, wait=argv[0])
+        end, writer = reader(member, 0), member.writer(1, 0)
+        for _ in range(500):
+            writer.write(BYTES, end.read())
+        """,
+        policy,
+    )
+    member = board.member(0, wait=policy)
+    writer, end = member.writer(0, 0), reader(member, 1)
+    for i in range(500):
+        writer.write(BYTES, b"%d" % i)
+        assert end.read() == b"%d" % i
+    finish(child)
+
+
+def test_two_processes_push_through_a_small_ring(boards: Any) -> None:
+    """Both sides run into full and empty rings all the time, with bodies in slots and blocks."""
+    board = boards(rings=[Ring(slots=2, slot_bytes=256)])
+    child = board.start(
+        """
+        import hashlib
+        end, digest = reader(board.member(1)), hashlib.sha256()
+        for _ in range(2000):
+            digest.update(end.read())
+        print(digest.hexdigest())
+        """
+    )
+    digest = hashlib.sha256()
+    writer = board.member(0).writer(0, 0)
+    for i in range(2000):
+        data = pattern(i % 400, i)
+        digest.update(data)
+        writer.write(BYTES, data)
+    assert finish(child).strip() == digest.hexdigest()
+
+
+def test_a_reopened_end_goes_on_where_it_was(boards: Any) -> None:
+    board = boards()
+    first, second = board.member(0), board.member(1)
+    first.writer(0, 0).write(BYTES, b"0")
+    first.writer(0, 0).write(BYTES, b"1")
+    assert reader(second).read(0) == b"0"
+    assert reader(board.member(1)).read(0) == b"1"
+    assert first.writer(0, 0).seq == 2
+
+
+def test_an_end_belongs_to_its_member_and_exists(boards: Any) -> None:
+    board = boards()
+    first, second = board.member(0), board.member(1)
+    with pytest.raises(ValueError, match="member 0 does not read ring 0"):
+        reader(first)
+    with pytest.raises(ValueError, match="member 1 does not write ring 0"):
+        second.writer(0, 0)
+    with pytest.raises(IndexError, match="no ring 1"):
+        reader(second, 1)
+    with pytest.raises(IndexError, match="no ring 7"):
+        first.writer(7, 0)
+    with pytest.raises(IndexError, match="no ring 7"):
+        first.ring(7)
+
+
+def test_an_end_is_used_by_one_thread_at_a_time(boards: Any) -> None:
+    board = boards()
+    sender, receiver = board.member(0), board.member(1)
+    end = reader(receiver)
+    thread = threading.Thread(target=end.read)
+    thread.start()
+    until_waiting(sender, 1)
+    with pytest.raises(RuntimeError, match="in use by another thread"):
+        end.read(0)
+    sender.writer(0, 0).write(BYTES, b"x")
+    thread.join()
+
+
+def test_failures_are_told_from_values(boards: Any) -> None:
+    board = boards()
+    writer = board.member(0).writer(0, 0)
+    end = reader(board.member(1), decode=pickle.loads)
+    writer.write(FAILURE, b"why")
+    writer.write(PICKLE, pickle.dumps(Failed(b"a value that looks like one")))
+    frame = end.take(0)
+    assert frame.is_failure and frame.size_bytes == 3
+    assert frame.decode() == Failed(b"why")
+    frame = end.take(0)
+    assert not frame.is_failure
+    assert frame.decode() == Failed(b"a value that looks like one")
+
+
+@pytest.mark.parametrize("size", [10, 900, 2000, 100_000])
+@pytest.mark.parametrize("kind", [BYTES, FAILURE])
+def test_bytes_and_failures_of_every_size_own_their_bytes(
+    boards: Any, kind: int, size: int
+) -> None:
+    board = boards()
+    sender = board.member(0)
+    end = reader(board.member(1))
+    sender.writer(0, 0).write(kind, pattern(size))
+    found = end.read(0)
+    data = found.data if kind == FAILURE else found
+    assert type(data) is bytes and data == pattern(size)
+    assert claimed(sender) == 0
+
+
+def test_a_frame_is_decoded_once_and_a_failing_decoder_loses_only_it(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1), decode=pickle.loads)
+    writer.write(PICKLE, b"no pickle", [pattern(BLOCK)])
+    writer.write(PICKLE, pickle.dumps("next"))
+    frame = end.take(0)
+    with pytest.raises(pickle.UnpicklingError):
+        frame.decode()
+    with pytest.raises(RuntimeError, match="decoded before"):
+        frame.decode()
+    assert claimed(sender) == 0
+    assert end.read(0) == "next"
+
+
+def test_a_decoder_that_decodes_its_own_frame_is_refused(boards: Any) -> None:
+    board = boards()
+    refusals: list[RuntimeError] = []
+    frames: list[_native.Frame] = []
+
+    def decode(data: bytes, buffers: Any = ()) -> bytes:
+        with pytest.raises(RuntimeError, match="decoded before") as caught:
+            frames[0].decode()
+        refusals.append(caught.value)
+        return bytes(data)
+
+    board.member(0).writer(0, 0).write(PICKLE, b"once", [b"small"])
+    frames.append(reader(board.member(1), decode=decode).take(0))
+    assert frames[0].decode() == b"once"
+    assert len(refusals) == 1
+
+
+def test_wait_any_sees_whichever_ring_is_first(boards: Any) -> None:
+    board = boards(3, [Ring(0, (2,)), Ring(1, (2,))])
+    waiter = board.member(2)
+    ends = [reader(waiter, 0), reader(waiter, 1)]
+    with pytest.raises(_native.TimedOut):
+        waiter.wait_any(ends, 0)
+    for number in (1, 0):
+        other = board.member(number)
+        thread = threading.Thread(target=waiter.wait_any, args=(ends,))
+        thread.start()
+        until_waiting(other, 2)
+        other.writer(number, 0).write(BYTES, b"%d" % number)
+        thread.join()
+        assert [end.pending() for end in ends] == [number == 0, number == 1]
+        assert ends[number].read(0) == b"%d" % number
+
+
+def test_interrupt_ends_a_wait_that_listens(boards: Any) -> None:
+    board = boards()
+    waiter, observer = board.member(1), board.member(0)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(waiter.wait_any([], None, 0)))
+    thread.start()
+    until_waiting(observer, 1)
+    waiter.interrupt()
+    thread.join()
+    assert found == [1]
+    assert waiter.wait_any([], 0, 0) == 1  # it was interrupted since count 0
+    with pytest.raises(_native.TimedOut):
+        waiter.wait_any([], 0, 1)
+
+
+def test_wait_any_refuses_what_it_cannot_wait_for(boards: Any) -> None:
+    board = boards()
+    first, second = board.member(0), board.member(1)
+    with pytest.raises(ValueError, match="something to wait for"):
+        second.wait_any([])
+    with pytest.raises(TypeError, match="readers of this member"):
+        second.wait_any([reader(board.member(1))])
+    with pytest.raises(TypeError, match="readers of this member"):
+        first.wait_any([object()])  # type: ignore[list-item]
+
+
+# --- blocks and claims --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [4097, 16 * 1024, BLOCK, 1_000_003])
+def test_a_dropped_buffer_frees_its_block_and_the_next_one_takes_it(boards: Any, size: int) -> None:
+    board = boards()
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    places = set()
+    for i in range(20):
+        data = pattern(size, i)
+        writer.write(PICKLE, b"", [data])
+        assert claimed(sender) > 0  # on its way
+        (lease,) = end.read(0)
+        assert bytes(lease) == data
+        assert claimed(sender) > 0  # held
+        places.add(address(lease))
+        del lease
+        assert claimed(sender) == 0
+    assert len(places) == 1
+    statistics = sender.statistics()
+    assert statistics["blocks"] == 1
+    assert statistics["used_bytes"] == statistics["committed_bytes"] < 1.3 * max(size, 16 * 1024)
+
+
+def test_held_blocks_are_never_taken_and_every_size_comes_back(boards: Any) -> None:
+    board = boards(rings=[Ring(slots=1)])
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    dice = random.Random(3)
+    held: list[tuple[Any, bytes]] = []
+    for i in range(400):
+        data = pattern(dice.choice([5000, 17_000, 20_000, 50_000, 80_000]), i)
+        writer.write(PICKLE, b"", [data])
+        held.append((end.read(0)[0], data))
+        if dice.random() < 0.5:
+            held.pop(dice.randrange(len(held)))
+        if not i % 40:
+            assert all(bytes(lease) == data for lease, data in held)
+    assert all(bytes(lease) == data for lease, data in held)
+    held.clear()
+    assert claimed(sender) == 0
+    assert sender.statistics()["blocks_claimed"] == 0
+
+
+def test_a_block_with_several_readers_stays_until_the_last_one_left(boards: Any) -> None:
+    board = boards(4, [Ring(0, (1, 2, 3))])
+    sender = board.member(0)
+    writer = sender.writer(0, 0)
+    ends = [reader(board.member(i)) for i in (1, 2, 3)]
+    data = pattern(BLOCK)
+    writer.write(PICKLE, b"", [data])
+    leases = [end.read(0)[0] for end in ends]
+    assert sender.statistics()["blocks"] == 1
+    while leases:
+        assert claimed(sender) == BLOCK
+        assert bytes(leases[-1]) == data
+        leases.pop()
+    assert claimed(sender) == 0
+
+
+def test_a_buffer_that_was_never_read_is_claimed_and_freed_by_who_takes_it(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    sender.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    assert claimed(sender) == BLOCK
+    frame = reader(board.member(1)).take(0)
+    assert claimed(sender) == BLOCK
+    del frame  # never decoded
+    assert claimed(sender) == 0
+
+
+@pytest.mark.parametrize(
+    "part", [slice(None), slice(100, 50_000), slice(-5000, None)], ids=["all", "middle", "end"]
+)
+def test_a_read_only_buffer_is_forwarded_by_another_claim(boards: Any, part: slice) -> None:
+    board = boards(3, TRIANGLE)
+    owner, middle, last = (board.member(i) for i in range(3))
+    data = pattern(BLOCK)
+    owner.writer(0, 0).write(PICKLE, b"", [data])
+    array = np.frombuffer(reader(middle, 0).read(0)[0], np.uint8)[part]
+    middle.writer(1, 0).write(PICKLE, b"", [array])
+    assert middle.statistics()["forwards"] == 1
+    assert middle.statistics()["committed_bytes"] == 0
+    (lease,) = reader(last, 1).read(0)
+    assert bytes(lease) == data[part]
+    del array
+    assert claimed(owner) == BLOCK  # held by the last one alone
+    assert bytes(lease) == data[part]
+    del lease
+    assert claimed(owner) == 0
+
+
+def test_a_block_comes_home_and_is_forwarded_by_its_owner(boards: Any) -> None:
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))])
+    owner, other = board.member(0), board.member(1)
+    out, back = owner.writer(0, 0), reader(owner, 1)
+    there, forth = reader(other, 0), other.writer(1, 0)
+    data: Any = pattern(BLOCK)
+    for _ in range(50):
+        out.write(PICKLE, b"", [data])
+        (lease,) = there.read(0)
+        forth.write(PICKLE, b"", [lease])
+        del lease
+        (data,) = back.read(0)
+    assert bytes(data) == pattern(BLOCK)
+    assert owner.statistics()["copies"] == 1
+    assert owner.statistics()["forwards"] == 49
+    assert owner.statistics()["blocks"] == 1
+    del data
+    assert claimed(owner) == 0
+
+
+def test_the_same_block_may_be_forwarded_several_times_in_one_frame(boards: Any) -> None:
+    board = boards(3, TRIANGLE)
+    owner, middle, last = (board.member(i) for i in range(3))
+    data = pattern(BLOCK)
+    owner.writer(0, 0).write(PICKLE, b"", [data])
+    (lease,) = reader(middle, 0).read(0)
+    middle.writer(1, 0).write(PICKLE, b"", [lease, memoryview(lease)[10:20_000], lease])
+    del lease
+    first, second, third = reader(last, 1).read(0)
+    assert (bytes(first), bytes(second), bytes(third)) == (data, data[10:20_000], data)
+    del first, third
+    assert claimed(owner) == BLOCK
+    del second
+    assert claimed(owner) == 0
+
+
+def test_what_is_not_held_through_a_lease_is_copied(boards: Any) -> None:
+    """Small slices, plain heap memory, and memory of a lease that came writable."""
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))])
+    owner, other = board.member(0), board.member(1)
+    data = pattern(BLOCK)
+    owner.writer(0, 0).write(PICKLE, b"", [data, data], 0b10)
+    fixed, writable = reader(other, 0).read(0)
+    other.writer(1, 0).write(PICKLE, b"", [memoryview(fixed)[:4096], bytearray(data), writable])
+    assert other.statistics()["forwards"] == 0
+    assert other.statistics()["copies"] == 2
+    del fixed, writable
+    assert claimed(owner) == 0
+    assert [bytes(b) for b in reader(owner, 1).read(0)] == [data[:4096], data, data]
+
+
+def test_a_read_only_buffer_that_shall_arrive_writable_is_copied(boards: Any) -> None:
+    board = boards(3, TRIANGLE)
+    owner, middle, last = (board.member(i) for i in range(3))
+    data = pattern(BLOCK)
+    owner.writer(0, 0).write(PICKLE, b"", [data])
+    (lease,) = reader(middle, 0).read(0)
+    middle.writer(1, 0).write(PICKLE, b"", [lease], 1)
+    (own,) = reader(last, 1).read(0)
+    np.frombuffer(own, np.uint8)[:] = 0
+    assert bytes(lease) == data
+    assert middle.statistics()["forwards"] == 0
+
+
+@pytest.mark.parametrize(("members", "limit"), [(8, 255), (16, 15), (32, 3), (33, 1), (64, 1)])
+def test_claims_that_do_not_fit_their_field_are_copied(
+    boards: Any, members: int, limit: int
+) -> None:
+    last = members - 1
+    board = boards(members, [Ring(0, (1,)), Ring(1, (last,), slots=512)], cap_bytes=1 << 30)
+    owner, middle, end = board.member(0), board.member(1), board.member(last)
+    data = pattern(BLOCK)
+    owner.writer(0, 0).write(PICKLE, b"", [data])
+    (lease,) = reader(middle, 0).read(0)
+    writer = middle.writer(1, 0)
+    count = limit + 5
+    for _ in range(count):
+        writer.write(PICKLE, b"", [lease])
+    assert middle.statistics()["forwards"] == limit
+    assert middle.statistics()["copies"] == 5
+    taken = reader(end, 1)
+    leases = [taken.read(0)[0] for _ in range(count)]
+    assert all(bytes(found) == data for found in leases)
+    del lease
+    assert claimed(owner) == BLOCK
+    leases.clear()
+    assert claimed(owner) == claimed(middle) == 0
+
+
+def test_one_reader_of_a_writable_buffer_gets_the_block_itself(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    data = pattern(BLOCK)
+    writer.write(PICKLE, b"", [data], 1)
+    (lease,) = end.read(0)
+    array = np.frombuffer(lease, np.uint8)
+    assert array.flags.writeable
+    array[:] = 7
+    writer.write(PICKLE, b"", [data], 1)
+    (other,) = end.read(0)
+    assert bytes(other) == data  # a block of its own: the first is still held
+    assert bytes(lease) == bytes([7]) * BLOCK
+    assert claimed(sender) == 2 * BLOCK
+    del array, lease, other
+    assert claimed(sender) == 0
+
+
+def test_several_readers_of_a_writable_buffer_get_private_copies(boards: Any) -> None:
+    board = boards(3, [Ring(0, (1, 2))])
+    sender = board.member(0)
+    data = pattern(BLOCK)
+    sender.writer(0, 0).write(PICKLE, b"", [data, data], 0b01)
+    mine, shared = reader(board.member(1)).read(0)
+    memoryview(mine)[:] = bytes(BLOCK)
+    theirs, also_shared = reader(board.member(2)).read(0)
+    assert bytes(theirs) == data
+    assert address(shared) != address(also_shared)  # mapped twice, in one process
+    assert claimed(sender) == BLOCK  # the read-only buffer alone
+    memoryview(theirs)[:] = bytes(BLOCK)
+    assert bytes(shared) == bytes(also_shared) == data
+    with pytest.raises(TypeError):
+        memoryview(shared)[0] = 1  # type: ignore[index]
+
+
+def test_small_buffers_travel_in_the_frame_and_are_the_readers_own(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    buffers = [pattern(size, size) for size in (0, 1, 7, 64, 300)]
+    sender.writer(0, 0).write(PICKLE, b"", buffers, 0b01010)
+    found = reader(board.member(1)).read(0)
+    assert [bytes(b) for b in found] == buffers
+    assert [type(b) for b in found] == [bytes, bytearray, bytes, bytearray, bytes]
+    assert sender.statistics()["blocks"] == 0
+
+
+def test_beyond_64_buffers_a_byte_says_which_are_writable(boards: Any) -> None:
+    board = boards(rings=[Ring(slots=2, slot_bytes=256)])
+    writer, end = board.member(0).writer(0, 0), reader(board.member(1))
+    buffers = [pattern(i, i) for i in range(100)]
+    for flags in (bytes(100), bytes(i % 3 == 0 for i in range(100)), bytes([1] * 70), b""):
+        writer.write(PICKLE, b"", buffers, flags)
+        found = end.read(0)
+        assert [bytes(b) for b in found] == buffers
+        assert [type(b) is bytearray for b in found] == [*map(bool, flags), *[False] * 100][:100]
+    writer.write(PICKLE, b"", buffers, 2**64 - 1)
+    assert [type(b) is bytearray for b in end.read(0)] == [True] * 64 + [False] * 36
+
+
+def test_above_half_the_cap_readers_copy_instead_of_holding(boards: Any) -> None:
+    board = boards(rings=[Ring(slots=1)], cap_bytes=16 * BLOCK)
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    held = []
+    for i in range(40):  # far beyond the cap
+        writer.write(PICKLE, b"", [pattern(BLOCK, i)], i % 2)
+        held.append(end.read(0)[0])
+        assert sender.statistics()["used_bytes"] <= 9 * BLOCK
+    assert [type(b) for b in held[-2:]] == [bytes, bytearray]
+    assert all(bytes(b) == pattern(BLOCK, i) for i, b in enumerate(held))
+    held.clear()
+    assert claimed(sender) == 0
+
+
+def test_a_frame_without_memory_leaves_nothing_behind(boards: Any) -> None:
+    board = boards(cap_bytes=4 * BLOCK)
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    small, large = pattern(BLOCK), pattern(7 * BLOCK)
+    for buffers in ([small, large], [large], [small] * 5, [pattern(3000)] * 100 + [small]):
+        with pytest.raises(_native.NoMemory) as caught:
+            writer.write(PICKLE, b"", buffers)
+        wanted, used, cap, _ = caught.value.args
+        assert cap == 4 * BLOCK and used + wanted > cap
+        assert claimed(sender) == 0
+        assert sender.statistics()["used_bytes"] <= cap
+    assert (writer.seq, end.pending()) == (0, 0)
+    writer.write(PICKLE, b"", [small, small, small])
+    assert [bytes(b) for b in end.read(0)] == [small] * 3
+    assert claimed(sender) == 0
+    sender.trim()
+    assert sender.statistics()["used_bytes"] == 0
+
+
+def test_a_forward_in_a_frame_without_memory_is_undone(boards: Any) -> None:
+    board = boards(3, TRIANGLE, cap_bytes=4 * BLOCK)
+    owner, middle = board.member(0), board.member(1)
+    owner.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    (lease,) = reader(middle, 0).read(0)
+    with pytest.raises(_native.NoMemory):
+        middle.writer(1, 0).write(PICKLE, b"", [lease, lease, pattern(5 * BLOCK)])
+    assert bytes(lease) == pattern(BLOCK)
+    assert claimed(owner) == BLOCK
+    del lease
+    assert claimed(owner) == claimed(middle) == 0
+
+
+def test_address_space_that_is_used_up_is_no_memory(boards: Any) -> None:
+    board = boards(reserve_bytes=4 * BLOCK)
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    for _ in range(4):
+        writer.write(PICKLE, b"", [pattern(BLOCK)])
+    held = [end.read(0) for _ in range(4)]
+    with pytest.raises(_native.NoMemory):
+        writer.write(PICKLE, b"", [pattern(BLOCK)])
+    with pytest.raises(_native.NoMemory):
+        writer.write(PICKLE, b"", [pattern(5 * BLOCK)])
+    held.clear()
+    writer.write(PICKLE, b"", [pattern(BLOCK)])
+    assert bytes(end.read(0)[0]) == pattern(BLOCK)
+
+
+def test_a_system_that_has_no_memory_is_no_memory(boards: Any) -> None:
+    """A sealed file cannot grow, which is what a full /dev/shm looks like to fallocate."""
+    board = boards()
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    writer.write(PICKLE, b"", [pattern(BLOCK)])
+    held = end.read(0)
+    fcntl.fcntl(board.arenas[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    before = sender.statistics()
+    with pytest.raises(_native.NoMemory):
+        writer.write(PICKLE, b"", [pattern(BLOCK)])
+    assert sender.statistics() == before
+    del held
+    writer.write(PICKLE, b"", [pattern(BLOCK)])
+    assert bytes(end.read(0)[0]) == pattern(BLOCK)
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1, 2**63, 2**64 - 1])
+def test_absurd_sizes_are_refused(boards: Any, size: int) -> None:
+    member = boards().member(0)
+    assert member.warm(size, 1) == 0
+    assert member.statistics()["used_bytes"] == 0
+
+
+def test_trim_gives_the_memory_of_free_blocks_back(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    empty = st_bytes(board.arenas[0])
+    size = 16 * BLOCK
+    writer.write(PICKLE, b"", [pattern(size, i) for i in range(4)])
+    leases = end.read(0)
+    kept = leases[2]
+    assert sender.trim() == 0  # all are held
+    del leases
+    assert st_bytes(board.arenas[0]) >= empty + 4 * size
+    assert sender.trim(2 * size) == size
+    assert sender.trim() == 2 * size
+    assert sender.trim() == 0
+    assert sender.statistics()["used_bytes"] == size
+    assert sender.statistics()["committed_bytes"] == size
+    assert st_bytes(board.arenas[0]) < empty + 2 * size
+    assert bytes(kept) == pattern(size, 2)
+    writer.write(PICKLE, b"", [pattern(size, i) for i in range(4, 8)])
+    assert [bytes(b) for b in end.read(0)] == [pattern(size, i) for i in range(4, 8)]
+    assert bytes(kept) == pattern(size, 2)
+    assert sender.statistics()["blocks"] == 5  # the cold ones came back at their addresses
+
+
+def test_changing_sizes_do_not_pile_up(boards: Any) -> None:
+    """Nothing is held, so whatever fits the cap has room: blocks of other sizes give way."""
+    board = boards(rings=[Ring(slots=1)], cap_bytes=64 * BLOCK)
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    dice = random.Random(4)
+    source = bytes(50 * BLOCK)
+    for _ in range(300):
+        size = int(2 ** dice.uniform(13, 21.6))
+        writer.write(PICKLE, b"", [memoryview(source)[:size]])
+        assert len(memoryview(end.read(0)[0])) == size
+        assert sender.statistics()["used_bytes"] <= 64 * BLOCK
+
+
+def test_warm_blocks_are_the_ones_that_are_taken(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    assert sender.warm(BLOCK, 3) == 3
+    assert claimed(sender) == 0
+    used = sender.statistics()["used_bytes"]
+    assert used == 3 * BLOCK
+    sender.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)] * 3)
+    assert sender.statistics()["used_bytes"] == used
+
+
+def test_the_claims_of_a_dead_process_are_forgotten(boards: Any) -> None:
+    board = boards(3, [Ring(0, (1, 2))])
+    sender = board.member(0)
+    writer, mine = sender.writer(0, 0), reader(board.member(1))
+    writer.write(PICKLE, b"", [pattern(BLOCK)])
+    writer.write(PICKLE, b"", [pattern(BLOCK, 1)])
+    child = board.start(
+        """
+        held = reader(board.member(2)).read()
+        print("holding", flush=True)
+        sys.stdin.read()
+        """
+    )
+    assert child.stdout and child.stdout.readline() == "holding\n"
+    child.kill()
+    child.communicate()
+    (first,) = mine.read(0)
+    mine.read(0)
+    assert claimed(sender) == 2 * BLOCK  # one held by the dead, one it never read
+    assert sender.forget(2) == 2
+    assert claimed(sender) == BLOCK
+    assert bytes(first) == pattern(BLOCK)
+    assert sender.forget(2) == 0
+    del first
+    assert claimed(sender) == 0
+
+
+def test_who_cannot_be_forgotten(boards: Any) -> None:
+    member = boards().member(0)
+    for number in (0, 2, 64, 2**32 - 1):
+        with pytest.raises(ValueError, match="cannot be forgotten"):
+            member.forget(number)
+
+
+def test_blocks_go_between_processes_and_are_freed_there(boards: Any) -> None:
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))])
+    child = board.start(
+        """
+        member = board.member(1)
+        end, writer = reader(member, 0), member.writer(1, 0)
+        kept = []
+        for i in range(200):
+            kept.append(end.read()[0])
+            writer.write(PICKLE, b"", [kept[-1]])
+            if len(kept) > 3:
+                kept.pop(0)
+        kept.clear()
+        print(member.statistics()["forwards"], member.statistics()["copies"])
+        """
+    )
+    owner = board.member(0)
+    writer, end = owner.writer(0, 0), reader(owner, 1)
+    for i in range(200):
+        writer.write(PICKLE, b"", [pattern(BLOCK, i)])
+        (lease,) = end.read()
+        assert bytes(lease) == pattern(BLOCK, i)
+        del lease
+    assert finish(child) == "200 0\n"
+    assert claimed(owner) == 0
+    assert owner.statistics()["blocks"] <= 6
+
+
+def test_buffers_must_be_contiguous_buffers(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    writer = sender.writer(0, 0)
+    wrong: list[Any] = [object(), np.arange(100_000)[::2]]
+    for item in wrong:
+        with pytest.raises((TypeError, BufferError, ValueError)):
+            writer.write(PICKLE, b"", [pattern(BLOCK), item])
+    with pytest.raises(TypeError, match="must be a list"):
+        writer.write(PICKLE, b"", (b"",))  # type: ignore[arg-type]
+    assert claimed(sender) == writer.seq == 0
+
+
+# --- poison, deadlines, Ctrl-C, fork ------------------------------------------------------------
+
+
+def test_poison_wakes_everyone_in_every_process(boards: Any) -> None:
+    rings = [Ring(0, (1,), slots=1), Ring(0, (1,)), Ring(1, (0,)), Ring(2, (0,))]
+    board = boards(3, rings)
+    first, observer = board.member(0), board.member(1)
+    children = [
+        board.start(
+            f"""
+            end = {end}
+            try:
+                while True:
+                    {wait}
+            except _native.Poisoned as error:
+                print(*error.args)
+            """
+        )
+        for end, wait in [
+            ("reader(board.member(1), 1)", "end.read()"),
+            ("board.member(2).writer(3, 0)", "end.write(BYTES, b'')"),
+        ]
+    ]
+    outcomes: list[tuple[int, int]] = []
+
+    def wait(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except _native.Poisoned as error:
+            outcomes.append(error.args)  # type: ignore[arg-type]
+
+    writer = first.writer(0, 0)
+    writer.write(BYTES, b"full")
+    ends = [reader(first, 2), reader(board.member(0), 2)]
+    calls: list[Callable[[], object]] = [
+        lambda: writer.write(BYTES, b"no room"),
+        ends[0].read,
+        ends[1].read,
+        lambda: first.wait_any([], None, 0),
+    ]
+    threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for number in (0, 1, 2):
+        until_waiting(observer, number)
+    assert observer.poison(BROKEN, 2)
+    for thread in threads:
+        thread.join()
+    assert outcomes == [(BROKEN, 2)] * 4
+    assert [finish(child) for child in children] == ["2 2\n", "2 2\n"]
+
+
+def test_the_first_poison_stands_and_closing_ends_all(boards: Any) -> None:
+    board = boards()
+    first, second = board.member(0), board.member(1)
+    assert first.poisoned == (0, -1)
+    assert first.poison(BROKEN, 1)
+    assert not second.poison(BROKEN, 0)
+    assert second.poisoned == (BROKEN, 1)
+    assert not first.poison(CLOSED)
+    assert second.poisoned == (CLOSED, 1)
+    assert not first.poison(BROKEN, 0)
+    assert second.poisoned == (CLOSED, 1)
+
+
+def test_what_was_published_before_the_end_can_still_be_read(boards: Any) -> None:
+    board = boards()
+    sender, receiver = board.member(0), board.member(1)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    writer.write(BYTES, b"0")
+    writer.write(PICKLE, b"", [pattern(BLOCK)])
+    sender.poison(CLOSED)
+    assert receiver.wait_any([end]) == 0
+    assert end.read() == b"0"
+    assert bytes(end.take().decode()[0]) == pattern(BLOCK)
+    for call in (end.read, end.take, lambda: receiver.wait_any([end])):
+        with pytest.raises(_native.Poisoned) as caught:
+            call()
+        assert caught.value.args == (CLOSED, -1)
+
+
+def test_a_loop_stops_at_once(boards: Any) -> None:
+    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
+    sender, loop = board.member(0), board.member(1, looping=True)
+    sender.writer(0, 0).write(BYTES, b"unread")
+    sender.poison(BROKEN)
+    with pytest.raises(_native.Poisoned):
+        reader(loop, 0).read()
+    with pytest.raises(_native.Poisoned):
+        loop.writer(1, 0).write(BYTES, b"too late")
+
+
+CTRL_C = """
+main, member = threading.main_thread(), board.member(1)
+end = reader(member)
+
+def press():
+    until_waiting(member, 1)
+    {press}
+
+threading.Thread(target=press).start()
+try:
+    {wait}
+except KeyboardInterrupt:
+    print("interrupted", end.seq)
+print("ready", flush=True)
+print(end.read().decode())
+"""
+TO_MAIN = "signal.pthread_kill(main.ident, signal.SIGINT)"
+# The kernel may give the signal to any thread; Python runs the handler on the main thread later.
+TO_ANOTHER = "signal.pthread_kill(threading.get_ident(), signal.SIGINT)"
+
+
+@pytest.mark.parametrize("press", [TO_MAIN, TO_ANOTHER], ids=["main", "another"])
+@pytest.mark.parametrize("wait", ["end.read()", "member.wait_any([end])"])
+def test_ctrl_c_ends_a_wait_and_changes_nothing_else(boards: Any, wait: str, press: str) -> None:
+    board = boards()
+    child = board.start(CTRL_C.format(wait=wait, press=press))
+    assert child.stdout
+    assert child.stdout.readline() == "interrupted 0\n"
+    assert child.stdout.readline() == "ready\n"
+    board.member(0).writer(0, 0).write(BYTES, b"after all")
+    assert finish(child) == "after all\n"
+
+
+def test_ctrl_c_in_a_writer_writes_nothing(boards: Any) -> None:
+    board = boards(rings=[Ring(1, (0,), slots=1)])
+    out = board.run(
+        """
+        member = board.member(1)
+        writer = member.writer(0, 0)
+        writer.write(BYTES, b"0")
+
+        def press():
+            until_waiting(member, 1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press).start()
+        try:
+            writer.write(PICKLE, b"", [bytes(BLOCK)])
+        except KeyboardInterrupt:
+            print("interrupted", writer.seq, claimed(member))
+        end = reader(board.member(0))
+        end.read(0)
+        writer.write(BYTES, b"1")
+        print(end.read(0).decode())
+        """
+    )
+    assert out == "interrupted 1 0\n1\n"
+
+
+def test_a_signal_handler_that_returns_lets_the_wait_go_on(boards: Any) -> None:
+    board = boards()
+    child = board.start(
+        """
+        member = board.member(1)
+        end = reader(member)
+        signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+
+        def press():
+            until_waiting(member, 1)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        threading.Thread(target=press).start()
+        print(end.read().decode())
+        """
+    )
+    assert child.stdout and child.stdout.readline() == "handled\n"
+    board.member(0).writer(0, 0).write(BYTES, b"value")
+    assert finish(child) == "value\n"
+
+
+def test_a_forked_child_frees_nothing_and_is_no_member(boards: Any) -> None:
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))])
+    out = board.run(
+        """
+        owner, member = board.member(0), board.member(1)
+        out, end, back = owner.writer(0, 0), reader(member), member.writer(1, 0)
+        for _ in range(2):
+            out.write(PICKLE, b"", [bytes(BLOCK)])
+        held, frame = end.read(), end.take()
+        out.write(BYTES, b"next")
+
+        if not (pid := os.fork()):
+            calls = [
+                end.read, end.take, lambda: back.write(BYTES, b""), member.trim,
+                lambda: member.warm(1, 1), lambda: member.poison(1), member.interrupt,
+                lambda: member.forget(0), lambda: member.wait_any([end]),
+                lambda: reader(member), lambda: member.writer(1, 0), lambda: member.mark(1, 1),
+            ]
+            refused = 0
+            for call in calls:
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused += "forked" in str(error)
+            del held, frame
+            fresh = board.member(0)  # the child may join on its own account
+            os._exit(0 if refused == len(calls) and claimed(fresh) == 2 * BLOCK else 1)
+
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), claimed(owner) // BLOCK, member.poisoned)
+        del held
+        print(claimed(owner) // BLOCK)
+        del frame
+        print(claimed(owner) // BLOCK, end.read(0).decode(), end.seq)
+        """
+    )
+    assert out == "0 2 (0, -1)\n1\n0 next 3\n"
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+BIG = 2**64 - 1
+DAMAGED_FRAMES: list[dict[str, int]] = [
+    {"magic": 0},
+    {"magic": 0x31676372},
+    {"kind": 0},
+    {"kind": 5},
+    {"execution": 1},
+    {"execution": BIG},
+    {"body_bytes": 961},  # a byte more than a slot of 1024 has
+    {"body_bytes": BIG},
+    {"body_bytes": 10},
+    {"data_bytes": BIG},
+    {"nbuffers": 2**32 - 1},
+    {"nbuffers": 1000},
+    {"body_block": 5},
+    {"body_block": 2**32 - 2},
+    {"body_block": 0, "body_bytes": BIG},
+    {"body_block": 1},  # there is such a block, but it was not sent to us
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED_FRAMES, ids=str)
+def test_a_damaged_header_is_corrupt(boards: Any, damage: dict[str, int]) -> None:
+    board = boards()
+    sender = board.member(0)
+    sender.writer(0, 0).write(PICKLE, b"data", [pattern(100), pattern(BLOCK)])
+    sender.warm(BLOCK, 1)
+    board.set_frame(**damage)
+    end = reader(board.member(1))
+    for call in (end.read, end.take, end.read):
+        with pytest.raises(_native.Corrupt, match="ring 0"):
+            call(0)
+    assert end.seq == 0
+
+
+DAMAGED_DESCS: list[dict[str, int]] = [
+    {"arena": 2},
+    {"arena": 2**32 - 1},
+    {"arena": 1},  # that arena has no blocks
+    {"block": 2},
+    {"block": 2**32 - 2},
+    {"offset": BLOCK},
+    {"offset": 1},
+    {"offset": BIG},
+    {"bytes": BLOCK + 1},
+    {"bytes": BIG},
+    {"offset": BIG, "bytes": 2},
+    {"block": 1},  # there is such a block, but it was not sent to us
+    {"block": 2**32 - 1, "offset": 0},  # said to be in the frame, which is shorter
+    {"block": 2**32 - 1, "offset": BIG, "bytes": 2},
+]
+
+
+@pytest.mark.parametrize("flags", [0, 1], ids=["read-only", "writable"])
+@pytest.mark.parametrize("damage", DAMAGED_DESCS, ids=str)
+def test_a_damaged_descriptor_is_corrupt(boards: Any, damage: dict[str, int], flags: int) -> None:
+    board = boards()
+    sender = board.member(0)
+    sender.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    sender.warm(BLOCK, 1)
+    board.set_desc(flags=flags, **damage)
+    end = reader(board.member(1))
+    for _ in range(2):
+        with pytest.raises(_native.Corrupt, match="ring 0"):
+            end.read(0)
+
+
+def test_damage_in_one_frame_releases_what_was_taken_of_it(boards: Any) -> None:
+    board = boards()
+    sender = board.member(0)
+    sender.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK), pattern(BLOCK)])
+    board.set_desc(1, block=77)
+    with pytest.raises(_native.Corrupt):
+        reader(board.member(1)).read(0)
+    assert claimed(sender) == BLOCK
+
+
+def test_a_frame_from_an_arena_that_was_not_handed_over_is_corrupt(boards: Any) -> None:
+    board = boards()
+    board.member(0).writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    end = reader(_native.Member(board.fd, [-1, board.arenas[1]], 1))
+    with pytest.raises(_native.Corrupt, match="outside its block"):
+        end.read(0)
+
+
+def test_what_is_no_board(boards: Any) -> None:
+    board = boards()
+    empty, other = os.memfd_create("empty"), os.memfd_create("other")
+    os.truncate(other, board.size)
+    cases = {
+        "empty": lambda: _native.Member(empty, board.arenas, 0),
+        "zeros": lambda: _native.Member(other, board.arenas, 0),
+        "an arena": lambda: _native.Member(board.arenas[0], board.arenas, 0),
+        "too many members": lambda: board.member(2),
+    }
+    for call in cases.values():
+        with pytest.raises(_native.Corrupt, match="not a board"):
+            call()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        _native.Member(10**6, board.arenas, 0)
+    os.truncate(board.fd, board.size - 4096)
+    with pytest.raises(_native.Corrupt, match="not a board"):
+        board.member(0)
+    os.close(empty)
+    os.close(other)
+
+
+@pytest.mark.parametrize(("offset", "value"), [(0, 0), (4, 99), (8, 2**32 - 1), (8, 65)])
+def test_a_board_of_another_version_is_refused(boards: Any, offset: int, value: int) -> None:
+    board = boards()
+    with board.map() as bytes_of:
+        bytes_of[offset : offset + 4] = value.to_bytes(4, "little")
+    with pytest.raises(_native.Corrupt, match="not a board of this version"):
+        _native.Member(board.fd, board.arenas + [-1] * 63, 0)
+
+
+def test_what_is_no_arena(boards: Any) -> None:
+    board = boards()
+    empty = os.memfd_create("empty")
+    of_more = boards(9)  # its blocks count in smaller fields
+    for arenas in (
+        [empty, board.arenas[1]],
+        [board.fd, board.arenas[1]],
+        board.arenas[::-1],
+        [of_more.arenas[0], board.arenas[1]],
+    ):
+        with pytest.raises(_native.Corrupt, match="member 0 is not its arena"):
+            _native.Member(board.fd, arenas, 0)
+    os.close(empty)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        _native.Member(board.fd, [10**6, board.arenas[1]], 0)
+    with pytest.raises(ValueError, match="its own arena"):
+        _native.Member(board.fd, [-1, board.arenas[1]], 0)
+    with pytest.raises(ValueError, match="one descriptor"):
+        _native.Member(board.fd, [board.arenas[0]], 0)
+    with pytest.raises(TypeError):
+        _native.Member(board.fd, [None, None], 0)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="unknown wait policy 'hope'"):
+        board.member(0, wait="hope")
+
+
+def test_only_members_make_ends_and_leases() -> None:
+    for kind in (_native.Reader, _native.Writer, _native.Lease, _native.Frame, _native.Arena):
+        with pytest.raises(TypeError, match="cannot create"):
+            kind()
+    with pytest.raises(TypeError):
+        _native.Member.__new__(_native.Member)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("members", "ring"),
+    [
+        (0, Ring()),
+        (65, Ring()),
+        (2, Ring(writer=2)),
+        (2, Ring(readers=())),
+        (2, Ring(readers=(2,))),
+        (2, Ring(readers=(1, 1))),
+        (2, Ring(slots=0)),
+        (2, Ring(slots=3)),
+        (2, Ring(slot_bytes=64)),
+        (2, Ring(slot_bytes=1000)),
+    ],
+    ids=str,
+)
+def test_a_board_that_makes_no_sense_is_refused(members: int, ring: Ring) -> None:
+    fd = os.memfd_create("board")
+    with pytest.raises(ValueError, match=r"a board has|ring 0:"):
+        _native.format_board(fd, members, [tuple(ring)], 16, 1 << 20)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("owner", "members", "reserve"), [(2, 2, 1 << 20), (0, 0, 1 << 20), (0, 65, 1 << 20), (0, 1, 1)]
+)
+def test_an_arena_that_makes_no_sense_is_refused(owner: int, members: int, reserve: int) -> None:
+    fd = os.memfd_create("arena")
+    with pytest.raises(ValueError, match="an arena needs"):
+        _native.format_arena(fd, owner, members, reserve)
+    os.close(fd)
+
+
+# --- the recorder -------------------------------------------------------------------------------
+
+
+def test_events_of_a_running_process_are_read_from_another(boards: Any) -> None:
+    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
+    child = board.start(
+        """
+        member = board.member(1, looping=True)
+        end, writer = member.reader(0, 3, buffers_of, Failed), member.writer(1, 5)
+        try:
+            for execution in range(100):
+                data = end.read()
+                member.mark(4, execution)
+                writer.write(BYTES, data)
+        except _native.Poisoned:
+            pass
+        """
+    )
+    member = board.member(0)
+    writer, end = member.writer(0, 0), reader(member, 1)
+    start, found = 0, []
+    for execution in range(10):
+        writer.write(BYTES, bytes(100))
+        end.read()
+        start, lost, events = member.events(1, start)
+        assert lost == 0
+        found += events
+        until_waiting(member, 1)
+        pid, op, running, since_ns, _, ring, count = member.now(1)
+        assert (pid, op, running, ring, count) == (
+            child.pid,
+            3,
+            execution + 1,
+            0,
+            3 * execution + 3,
+        )
+        assert since_ns > 0
+    found += member.events(1, start)[2]
+    assert [(op, execution, size) for op, execution, _, _, _, size in found] == [
+        event for i in range(10) for event in [(3, i, 100), (4, i, 0), (5, i, 100)]
+    ]
+    for before, after in itertools.pairwise(found):
+        assert before[3] == after[2]  # one timestamp ends an op and begins the next
+    for _, _, started_ns, ended_ns, waited_ns, _ in found:
+        assert waited_ns <= ended_ns - started_ns
+    member.poison(CLOSED)
+    finish(child)
+    assert member.events(1, 0)[0] >= 30  # also after its owner died
+
+
+def test_overwritten_events_are_counted_as_lost(boards: Any) -> None:
+    board = boards(events=8)
+    member = board.member(0, looping=True)
+    for i in range(21):  # the last one stays open
+        member.mark(i, 100 + i)
+    count, lost, events = member.events(0, 0)
+    assert (count, lost) == (20, 12)
+    assert [(event[0], event[1]) for event in events] == [(i, 100 + i) for i in range(12, 20)]
+    assert member.events(0, 20) == (20, 0, [])
+    assert member.events(0, 10**6) == (10**6, 0, [])
+    member.mark(21, 121)
+    assert member.events(0, 20)[2][0][:2] == (20, 120)
+    for call in (member.events, lambda number, _: member.now(number)):
+        with pytest.raises(IndexError, match="no member 2"):
+            call(2, 0)
+
+
+def test_a_member_without_a_loop_records_reads_and_writes(boards: Any) -> None:
+    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
+    member, other = board.member(0), board.member(1)
+    writer, end = member.writer(0, 7), member.reader(1, 8, buffers_of, Failed)
+    writer.write(BYTES, bytes(10))
+    other.writer(1, 0).write(BYTES, bytes(20))
+    end.read()
+    _, lost, events = other.events(0, 0)
+    assert lost == 0
+    assert [(op, execution, size) for op, execution, *_, size in events] == [(7, 0, 10), (8, 0, 20)]
+    assert other.now(0)[1:3] == (8, 0)
+
+
+def test_without_the_recorder_nothing_is_written(boards: Any) -> None:
+    board = boards()
+    member = board.member(0, record=False)
+    member.writer(0, 0).write(BYTES, b"x")
+    member.mark(1, 1)
+    assert member.events(0, 0) == (0, 0, [])
+    assert member.now(0)[1:] == (0, 0, 0, _native.NOW_IDLE, 0, 0)
+
+
+# --- the limits ---------------------------------------------------------------------------------
+
+
+def test_memcpy_copies_what_fits() -> None:
+    target = bytearray(5)
+    assert _native.memcpy(target, b"abc") == 3
+    assert target == b"abc\0\0"
+    assert _native.memcpy(target, b"0123456789") == 5
+    assert target == b"01234"
+
+
+def test_ping_pong_measures_every_round(boards: Any) -> None:
+    board = boards()
+    child = board.start("_native.ping_pong(fds[0], 1, 100)")
+    times = np.frombuffer(_native.ping_pong(board.fd, 0, 100), np.uint64)
+    assert len(times) == 100 and (times > 0).all()
+    finish(child)
+
+
+def test_nothing_keeps_memory_or_descriptors(boards: Any) -> None:
+    """Members, ends, leases and frames that are dropped in any order close what they opened."""
+
+    def cycle() -> None:
+        board = Board()
+        sender, receiver = board.member(0), board.member(1)
+        writer, end = sender.writer(0, 0), reader(receiver)
+        writer.write(PICKLE, b"", [bytes(BLOCK)])
+        writer.write(PICKLE, b"", [bytes(BLOCK)])
+        lease, frame = end.read(0), end.take(0)
+        board.close()
+        del sender, writer, receiver, end
+        assert bytes(lease[0]) == bytes(BLOCK)
+        del lease
+        frame.decode()
+
+    def mappings() -> int:
+        with open("/proc/self/maps") as lines:
+            return sum("memfd:" in line for line in lines)
+
+    gc.collect()
+    before = (len(os.listdir("/proc/self/fd")), mappings())
+    for _ in range(20):
+        cycle()
+    assert (len(os.listdir("/proc/self/fd")), mappings()) == before
