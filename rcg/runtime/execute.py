@@ -286,19 +286,23 @@ class CompiledDAG:
 
     def fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> None:
         """Wait for the result of a ref; see ``CompiledDAGRef.get`` for the errors."""
+        if not self.try_fetch(ref, outlet, timeout_s):
+            raise self._timeout(f"execution {ref.execution} has no result yet", timeout_s)
+
+    def try_fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> bool:
+        """Wait for the result of a ref; False when the time is up."""
         session = self.session
-        if session._is_closed:
+        if session.is_closed:
             raise session.end_error()
         try:
             is_first = outlet.fetch(ref, timeout_s)
+        except _native.TimedOut:
+            return False
         except NATIVE_ERRORS as error:
-            if isinstance(error, _native.TimedOut):
-                raise self._timeout(
-                    f"execution {ref.execution} has no result yet", timeout_s
-                ) from None
             raise session.translate(error) from None
         if is_first:
             self.finished.append(ref.execution)
+        return True
 
     def _timeout(self, what: str, timeout_s: float | None) -> ChannelTimeout:
         return ChannelTimeout(

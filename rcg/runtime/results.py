@@ -11,7 +11,6 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from rcg import _native
-from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.outlet import FAILED, PENDING, READY, Outlet
 
@@ -21,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["CompiledDAGFuture", "CompiledDAGRef", "TwinRef", "get_refs", "wait_refs"]
 
 # A get of several refs waits this long for one before it looks whether another has failed.
+# First this long, then longer and longer.
 _LOOK_AROUND_S: Final = 0.002
+_LONGEST_LOOK_S: Final = 0.1
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
 _TURNS: Final = 20
@@ -153,39 +154,43 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
 
     Args:
         refs: Of any compiled graphs of this process.
-        timeout_s: For all of them together; without it, each graph's ``get_timeout``.
+        timeout_s: For all of them together; without it, the ``get_timeout`` of the first's graph.
 
     Raises:
         Exception: See ``CompiledDAGRef.get``.
     """
-    deadline = None if timeout_s is _UNSET else Deadline(timeout_s)
+    deadline = Deadline(refs[0]._dag.get_timeout_s if timeout_s is _UNSET else timeout_s)
     values = []
+    refs = [ref._first if type(ref) is TwinRef else ref for ref in refs]
     for index, ref in enumerate(refs):
-        if ref.state < READY and index + 1 < len(refs):
-            _wait_watching(ref, refs[index + 1 :], deadline)
-        values.append(ref.get() if deadline is None else ref.get(deadline.remaining_s()))
+        if ref.state < READY:
+            _fetch_watching(ref, refs[index + 1 :], deadline)
+        if ref.state == FAILED:
+            raise ref.value.with_traceback(None)
+        values.append(ref.get())
     return values
 
 
-def _wait_watching(
-    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline | None
+def _fetch_watching(
+    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline
 ) -> None:
-    """Wait until ``ref`` is done, or raise the failure of another one that came first."""
-    if deadline is None:
-        deadline = Deadline(ref._dag.get_timeout_s)
+    """Wait for ``ref``; raises the failure of another one that came first."""
+    dag, outlet = ref._dag, ref._outlet
     patience = _LOOK_AROUND_S
-    while not ref.done():
+    while True:
         left = deadline.remaining_s()
-        try:
-            ref.get(patience if left is None else min(patience, left))
+        if left is not None and left <= patience:
+            dag.fetch(ref, outlet, left)
             return
-        except ChannelTimeout:
-            if deadline.expired:
-                raise
+        if not others:
+            dag.fetch(ref, outlet, left)
+            return
+        if dag.try_fetch(ref, outlet, patience):
+            return
         for other in others:
             if other.done():
                 other.get()
-        patience = min(2 * patience, 0.1)
+        patience = min(2 * patience, _LONGEST_LOOK_S)
 
 
 def wait_refs(

@@ -2,9 +2,8 @@
 """The window: which executions are under way, and whose results still wait. Pure bookkeeping.
 
 An execution is *submitted*, then *complete* when every output has arrived at the driver, and
-*released* when every output was fetched or its ref dropped::
-
-    released <= complete <= submitted          (as counts; releases may come out of order)
+*released* when every output was fetched or its ref dropped, which may be before it is complete.
+Executions complete in order and are released in any.
 
 By default an execution stops being in flight when it is complete: a full window means waiting, and
 only the buffer of unfetched results has a hard limit. A user who set the limit himself is told at
@@ -58,11 +57,6 @@ class Window:
     def in_flight(self) -> int:
         """Executions that count against the limit."""
         return self.submitted - (self.released if self._is_strict else self.complete)
-
-    @property
-    def buffered(self) -> int:
-        """Complete executions whose results were neither fetched nor dropped."""
-        return max(0, self.complete - self.released)
 
     @property
     def is_full(self) -> bool:
