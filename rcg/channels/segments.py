@@ -30,6 +30,7 @@ EVENTS_PER_MEMBER: Final = 4096
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
 MOST_SLOTS: Final = 4096
+ADDRESSES_PER_BYTE: Final = 32
 _PAGE: Final = 4096
 
 
@@ -117,6 +118,21 @@ def _cgroup_room() -> list[int]:
     return []
 
 
+def _addresses_for(cap_bytes: int, members: int) -> int:
+    """Return how much address space to reserve for each arena.
+
+    Blocks keep their addresses when their memory is given back, so an arena whose sizes keep
+    changing uses many times what it may commit: the sizes of all classes up to the cap add up to
+    5.5 times the cap with one block of each. A process maps each arena twice, and all arenas of a
+    graph may take a sixteenth of its addresses, which are 47 bits wide or, on some kernels, 39.
+    """
+    mappings = Path("/proc/self/maps").read_text().splitlines()
+    stack = next(line for line in mappings if line.endswith("[stack]"))
+    width = int(stack.split("-")[0], 16).bit_length()
+    most = (1 << (width - 4)) // (2 * members)
+    return max(1 << 30, min(ADDRESSES_PER_BYTE * cap_bytes, most)) // _PAGE * _PAGE
+
+
 def _open_unnamed() -> int:
     """Return the descriptor of an empty file in memory that has no name, closed on exec."""
     if not _prefers_memfd():
@@ -144,8 +160,7 @@ class Segments:
         self.board = -1
         self.arenas: list[int] = []
         count = len(self.layout.members)
-        # Addresses are reserved, not memory: with room to spare, because blocks keep theirs.
-        reserve = max(4 * cap_bytes, 1 << 30) // _PAGE * _PAGE
+        reserve = _addresses_for(cap_bytes, count)
         try:
             self.board = _open_unnamed()
             self.size_bytes: int = _native.format_board(

@@ -762,6 +762,17 @@ def test_the_claims_of_a_dead_process_are_forgotten(boards: Any) -> None:
     assert claimed(sender) == 0
 
 
+def test_a_block_that_only_the_dead_held_is_taken_again(boards: Any) -> None:
+    board = boards(3, [Ring(0, (1, 2), slots=64)])
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    for i in range(40):
+        writer.write(PICKLE, b"", [pattern(BLOCK, i)])
+        end.read(0)
+        assert sender.forget(2) == 1
+    assert sender.statistics()["blocks"] == 1
+
+
 def test_who_cannot_be_forgotten(boards: Any) -> None:
     member = boards().member(0)
     for number in (0, 2, 64, 2**32 - 1):

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every channel does, whatever carries it: one suite, one line per implementation.
+
+A new kind of channel adds a function to ``OPENERS`` that opens a writer and n readers of it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcg import _native, cluster
+from rcg.channels.segments import Segments
+from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, timeout_ns, translate
+from rcg.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelError,
+    ChannelTimeout,
+    InternalError,
+    OutOfSharedMemory,
+    UnpicklableError,
+)
+from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.values import Codec
+from tests.board import until_waiting
+
+torch = pytest.importorskip("torch")
+
+
+@dataclass
+class Channel:
+    """An open channel: what the suite needs of an implementation."""
+
+    writer: Writer
+    readers: list[Reader]
+    members: list[_native.Member]  # the writer's, then the readers'
+    slots: int  # frames that fit while nobody reads
+    edges: tuple[int, ...]  # sizes in bytes around which something changes
+    close: Callable[[], None]
+
+    @property
+    def reader(self) -> Reader:
+        (reader,) = self.readers
+        return reader
+
+    def send(self, value: Any) -> list[Any]:
+        """Write one value and return what each reader gets."""
+        self.writer.write(value)
+        return [reader.read(0) for reader in self.readers]
+
+    def claimed(self) -> int:
+        """Bytes that somebody still holds or that are on their way."""
+        return sum(member.statistics()["claimed_bytes"] for member in self.members)
+
+
+def open_shm(readers: int, slots: int, cap_bytes: int) -> Channel:
+    actors = tuple(f"a{i}" for i in range(readers))
+    spec = ChannelSpec("c0", DRIVER, actors, "ring", 0, slots)
+    plan = Plan(
+        programs=tuple(Program(process, ()) for process in (DRIVER, *actors)),
+        channels=(spec,),
+        actors=(),
+        is_multi=False,
+        num_positional=1,
+        keywords=(),
+        reach=reach_over((DRIVER, *actors), [spec]),
+    )
+    segments = Segments(plan, cap_bytes=cap_bytes)
+    members = [
+        _native.Member(segments.board, segments.arenas_for(plan, process), number)
+        for process, number in segments.layout.members.items()
+    ]
+    codec = Codec(cluster.by_value_pickler(), cluster.opaque_types())
+    return Channel(
+        Writer(members[0], 0, 0, codec),
+        [Reader(member, 0, 0) for member in members[1:]],
+        members,
+        max(2, 1 << (slots - 1).bit_length()),
+        (_native.INLINE_BUFFER, 256 * 1024 // max(2, 1 << (slots - 1).bit_length())),
+        segments.close,
+    )
+
+
+OPENERS: dict[str, Callable[[int, int, int], Channel]] = {"shm": open_shm}
+
+Open = Callable[..., Channel]
+
+
+@pytest.fixture(params=OPENERS)
+def channel(request: pytest.FixtureRequest) -> Iterator[Open]:
+    opened: list[Channel] = []
+
+    def make(readers: int = 1, slots: int = 16, cap_bytes: int = 1 << 28) -> Channel:
+        opened.append(OPENERS[request.param](readers, slots, cap_bytes))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    match wanted:
+        case np.ndarray():
+            assert found.dtype == wanted.dtype and found.shape == wanted.shape
+            assert found.tobytes() == wanted.tobytes()
+            assert not found.flags.writeable
+        case torch.Tensor():
+            assert torch.equal(found, wanted)
+        case list():
+            assert len(found) == len(wanted)
+            for one, other in zip(found, wanted, strict=True):
+                assert_same(one, other)
+        case Failure():
+            assert type(found.data) is bytes and found.data == wanted.data
+        case _:
+            assert found == wanted
+
+
+def as_bytes(size: int) -> Any:
+    return random.Random(size).randbytes(size)
+
+
+def as_text(size: int) -> Any:
+    return "x" * size
+
+
+def as_array(size: int) -> Any:
+    return np.frombuffer(as_bytes(size), np.uint8)
+
+
+def as_tensor(size: int) -> Any:
+    return torch.frombuffer(bytearray(as_bytes(size) or b"x"), dtype=torch.uint8)[:size]
+
+
+def as_failure(size: int) -> Any:
+    return Failure(as_bytes(size))
+
+
+def as_both(size: int) -> Any:
+    """Half of it in the pickle and half in a buffer."""
+    return ["x" * (size // 2), as_array(size - size // 2)]
+
+
+def as_small_arrays(size: int) -> Any:
+    return [as_array(1000 - i % 3) for i in range(size // 1000)]
+
+
+FORMS = [as_bytes, as_text, as_array, as_tensor, as_failure, as_both, as_small_arrays]
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readers", [1, 2, 5])
+def test_every_reader_gets_every_value_in_order(channel: Open, readers: int) -> None:
+    opened = channel(readers, slots=4)
+    dice = random.Random(readers)
+    read = [0] * readers
+    for written in range(300):
+        while written - min(read) == opened.slots:
+            slowest = read.index(min(read))
+            assert opened.readers[slowest].read(0) == ["value", read[slowest]]
+            read[slowest] += 1
+        opened.writer.write(["value", written])
+        lucky = dice.randrange(readers)
+        if read[lucky] <= written:
+            assert opened.readers[lucky].read(0) == ["value", read[lucky]]
+            read[lucky] += 1
+    assert opened.writer.seq == 300
+    for i, reader in enumerate(opened.readers):
+        assert reader.seq == read[i]
+        assert reader.pending() == 300 - read[i]
+
+
+def test_readers_and_a_writer_at_once(channel: Open) -> None:
+    opened = channel(readers=2, slots=2)
+    dice = random.Random(5)
+    values = [dice.choice(FORMS)(int(2 ** dice.uniform(0, 17))) for _ in range(400)]
+    wrong: list[BaseException] = []
+
+    def read(reader: Reader) -> None:
+        kept = []
+        try:
+            for value in values:
+                kept.append((reader.read(), value))
+                if len(kept) > 5:
+                    assert_same(*kept.pop(0))
+        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+            wrong.append(error)
+            opened.members[0].poison(_native.POISON_BROKEN)
+
+    threads = [threading.Thread(target=read, args=(reader,)) for reader in opened.readers]
+    for thread in threads:
+        thread.start()
+    for value in values:
+        opened.writer.write(value)
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert opened.claimed() == 0
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_sizes_around_every_edge(channel: Open, form: Callable[[int], Any], readers: int) -> None:
+    opened = channel(readers)
+    sizes = {0, 1, 2, 7, 8, 63, 64, 65, 255, 256, 257, 65_535, 65_536, 65_537, 1_000_000}
+    for edge in opened.edges:
+        sizes.update(range(edge - 250, edge + 3))  # headers and pickles take some of it
+        sizes.update(range(2 * edge - 3, 2 * edge + 3))
+    for size in sorted(sizes):
+        value = form(size)
+        for found in opened.send(value):
+            assert_same(found, value)
+        assert opened.claimed() == 0 or size >= min(opened.edges)
+        del found
+    assert opened.claimed() == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 500, 5000])
+@pytest.mark.parametrize("size", [0, 1, 100, 5000])
+def test_any_number_of_buffers(channel: Open, count: int, size: int) -> None:
+    opened = channel(readers=2)
+    value = [as_array(size) for _ in range(count)]
+    for found in opened.send(value):
+        assert_same(found, value)
+    mixed = [torch.ones(size), *value[: count // 2], "text", torch.zeros(3), *value[count // 2 :]]
+    for found in opened.send(mixed):
+        assert_same(found, mixed)
+        found[0].fill_(7)
+    del found
+    assert opened.claimed() == 0
+
+
+# --- what arrives -------------------------------------------------------------------------------
+
+
+def test_failures_are_no_values_and_exceptions_are(channel: Open) -> None:
+    opened = channel(readers=2)
+    for found in opened.send(Failure(b"why")):
+        assert_same(found, Failure(b"why"))
+    for found in opened.send(ValueError("a value like any other")):
+        assert type(found) is ValueError and found.args == ("a value like any other",)
+    opened.writer.write(Failure(b"once more"))
+    for reader in opened.readers:
+        frame = reader.take(0)
+        assert frame.is_failure and frame.size_bytes == len(b"once more")
+        assert_same(frame.decode(), Failure(b"once more"))
+
+
+def test_a_failure_is_passed_on_unread(channel: Open) -> None:
+    first, second = channel(), channel()
+    for size in (1, 5000, 300_000):
+        (failure,) = first.send(as_failure(size))
+        assert_same(second.send(failure)[0], as_failure(size))
+
+
+def test_frames_are_taken_now_and_decoded_later_in_any_order(channel: Open) -> None:
+    opened = channel(slots=4)
+    values = [as_both(size) for size in (10, 100_000, 5000, 70_000)]
+    for value in values:
+        opened.writer.write(value)
+    frames = [opened.reader.take(0) for _ in values]
+    assert opened.reader.seq == 4
+    assert all(frame.size_bytes > 5 and not frame.is_failure for frame in frames)
+    for _ in range(20):  # the slots are used again meanwhile
+        opened.send(as_both(90_000))
+    for i in (2, 0, 3, 1):
+        assert_same(frames[i].decode(), values[i])
+    frames.clear()
+    assert opened.claimed() == 0
+
+
+@pytest.mark.parametrize("form", [as_array, as_tensor, as_both, as_small_arrays])
+def test_what_is_held_never_changes(channel: Open, form: Callable[[int], Any]) -> None:
+    opened = channel(readers=2, slots=2)
+    sizes = [1000 * i for i in range(1, 60)]
+    held = [(found, form(size)) for size in sizes for found in opened.send(form(size))]
+    for found, wanted in held:
+        assert_same(found, wanted)
+    del found, wanted
+    held.clear()
+    assert opened.claimed() == 0
+
+
+def test_no_reader_sees_what_another_changes(channel: Open) -> None:
+    opened = channel(readers=3)
+    for size in (3, 10_000, 1_000_000):
+        tensor = as_tensor(size)
+        found = opened.send([tensor, [tensor.clone()]])
+        for number, (own, (other,)) in enumerate(found):
+            own.fill_(number)
+            other.fill_(number + 100)
+        for number, (own, (other,)) in enumerate(found):
+            assert (own == number).all() and (other == number + 100).all()
+        assert torch.equal(tensor, as_tensor(size))
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_value_that_does_not_pickle_writes_nothing(channel: Open) -> None:
+    opened = channel()
+    with pytest.raises(UnpicklableError, match=r"value\['lock'\]"):
+        opened.writer.write({"array": as_array(100_000), "lock": threading.Lock()})
+    assert (opened.writer.seq, opened.reader.pending(), opened.claimed()) == (0, 0, 0)
+    assert opened.send("next") == ["next"]
+
+
+def test_a_value_without_memory_writes_nothing(channel: Open) -> None:
+    opened = channel(cap_bytes=1_000_000)
+    many = [as_array(i * 100_000) for i in range(1, 9)]
+    for value in (as_bytes(2_000_000), as_array(2_000_000), many):
+        with pytest.raises(NATIVE_ERRORS) as caught:
+            opened.writer.write(value)
+        error = translate(caught.value, channel="c0")
+        assert isinstance(error, OutOfSharedMemory)
+        assert error.cap_bytes == 1_000_000 and error.channel == "c0"
+        assert (opened.writer.seq, opened.reader.pending(), opened.claimed()) == (0, 0, 0)
+    assert_same(opened.send(as_array(600_000))[0], as_array(600_000))
+
+
+def test_a_value_that_does_not_load_loses_nothing_else(channel: Open) -> None:
+    opened = channel()
+    opened.writer.write([as_array(100_000), Stubborn()])
+    opened.writer.write("next")
+    with pytest.raises(RuntimeError, match="I do not load"):
+        opened.reader.read(0)
+    assert opened.reader.read(0) == "next"
+    assert opened.claimed() == 0
+
+
+class Stubborn:
+    def __reduce__(self) -> Any:
+        return refuse, ()
+
+
+def refuse() -> None:
+    raise RuntimeError("I do not load")
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.001])
+def test_nothing_to_read_times_out_and_comes_later(channel: Open, timeout_s: float) -> None:
+    opened = channel(readers=2)
+    for reader in opened.readers:
+        for call in (reader.read, reader.take):
+            with pytest.raises(NATIVE_ERRORS) as caught:
+                call(timeout_ns(timeout_s))
+            assert isinstance(translate(caught.value), ChannelTimeout)
+    assert opened.send(5) == [5, 5]
+
+
+def test_timeouts_in_nanoseconds() -> None:
+    assert [timeout_ns(t) for t in (None, 0, 0.5, 2, -3)] == [-1, 0, 500_000_000, 2 * 10**9, 0]
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Start a call; the list receives what it returns or raises."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except NATIVE_ERRORS as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def test_a_reader_waits_for_the_writer(channel: Open) -> None:
+    opened = channel()
+    thread, outcome = in_thread(opened.reader.read)
+    until_waiting(opened.members[0], 1)
+    opened.writer.write("at last")
+    thread.join()
+    assert outcome == ["at last"]
+
+
+def test_the_writer_waits_for_the_slowest_reader(channel: Open) -> None:
+    opened = channel(readers=2, slots=2)
+    for i in range(opened.slots):
+        opened.writer.write(i)
+    opened.readers[0].read(0)
+    thread, outcome = in_thread(lambda: opened.writer.write(["new", as_array(100_000)]))
+    until_waiting(opened.members[1], 0)
+    assert opened.writer.seq == opened.slots
+    opened.readers[1].read(0)
+    thread.join()
+    assert outcome == [None]
+    assert [opened.readers[1].read(0) for _ in range(opened.slots - 1)] == [*range(1, opened.slots)]
+    assert opened.readers[1].read(0)[0] == "new"
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+ENDS: Sequence[tuple[int, type[ChannelError]]] = [
+    (_native.POISON_CLOSED, ChannelClosed),
+    (_native.POISON_BROKEN, ChannelBroken),
+]
+
+
+@pytest.mark.parametrize(("code", "error_type"), ENDS)
+def test_the_end_wakes_who_waits(channel: Open, code: int, error_type: type[ChannelError]) -> None:
+    opened = channel(readers=2, slots=2)
+    for i in range(opened.slots):
+        opened.writer.write(i)
+        opened.readers[0].read(0)
+    waits = [
+        in_thread(lambda: opened.writer.write("no room")),
+        in_thread(opened.readers[0].read),
+    ]
+    until_waiting(opened.members[2], 0)
+    until_waiting(opened.members[2], 1)
+    opened.members[2].poison(code, 1)
+    for thread, outcome in waits:
+        thread.join()
+        (error,) = outcome
+        assert isinstance(error, _native.Poisoned)
+        assert type(translate(error, channel="c0")) is error_type
+    assert opened.writer.seq == opened.slots
+
+
+@pytest.mark.parametrize(("code", "error_type"), ENDS)
+def test_what_was_written_before_the_end_is_read(
+    channel: Open, code: int, error_type: type[ChannelError]
+) -> None:
+    opened = channel()
+    opened.writer.write("small")
+    opened.writer.write(as_array(100_000))
+    opened.members[0].poison(code)
+    assert opened.reader.pending() == 2
+    assert opened.reader.read() == "small"
+    assert_same(opened.reader.read(), as_array(100_000))
+    for _ in range(2):
+        with pytest.raises(_native.Poisoned) as caught:
+            opened.reader.read()
+        assert type(translate(caught.value)) is error_type
+
+
+def test_every_native_error_has_a_name_of_ours() -> None:
+    cases: list[tuple[BaseException, type[Exception]]] = [
+        (_native.TimedOut(), ChannelTimeout),
+        (_native.NoMemory(10, 20, 30, 28), OutOfSharedMemory),
+        (_native.Poisoned(_native.POISON_CLOSED, -1), ChannelClosed),
+        (_native.Poisoned(_native.POISON_BROKEN, 2), ChannelBroken),
+        (_native.Corrupt("ring 0"), ChannelError),
+        (ValueError("else"), InternalError),
+    ]
+    for error, wanted in cases:
+        found = translate(error, channel="c7")
+        assert type(found) is wanted
+        assert "c7" in str(getattr(found, "channel", "c7"))
+    assert {type(error) for error, _ in cases} >= set(NATIVE_ERRORS)

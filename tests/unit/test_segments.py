@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared memory of a graph: who gets what, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rcg import _native
+from rcg.channels import segments as rooms
+from rcg.channels.segments import Layout, Segments, default_memory_cap, slots_for
+from rcg.errors import OutOfSharedMemory
+from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from tests.board import BYTES, PICKLE, Board, claimed, reader
+
+LINE = (
+    ChannelSpec("c0", DRIVER, ("a0",), "ring", 0, 10),
+    ChannelSpec("c1", "a0", ("a1", "a2"), "ring", 1, 10),
+)
+
+
+def plan_of(*channels: ChannelSpec, actors: int = 3) -> Plan:
+    processes = (DRIVER, *(f"a{i}" for i in range(actors)))
+    return Plan(
+        programs=tuple(Program(process, ()) for process in processes),
+        channels=channels,
+        actors=(),
+        is_multi=False,
+        num_positional=1,
+        keywords=(),
+        reach=reach_over(processes, channels),
+    )
+
+
+def open_files() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+def test_numbers_of_processes_and_channels() -> None:
+    layout = Layout.of(plan_of(*LINE))
+    assert layout.members == {DRIVER: 0, "a0": 1, "a1": 2, "a2": 3}
+    assert layout.rings == {"c0": 0, "c1": 1}
+    assert [layout.process(i) for i in range(4)] == [DRIVER, "a0", "a1", "a2"]
+
+
+def test_a_process_gets_the_arenas_whose_blocks_may_reach_it() -> None:
+    plan = plan_of(*LINE)
+    segments = Segments(plan, cap_bytes=1 << 20)
+    driver, a0, a1, a2 = segments.arenas
+    assert segments.arenas_for(plan, DRIVER) == [driver, -1, -1, -1]
+    assert segments.arenas_for(plan, "a0") == [driver, a0, -1, -1]
+    assert segments.arenas_for(plan, "a1") == [driver, a0, a1, -1]
+    assert segments.arenas_for(plan, "a2") == [driver, a0, -1, a2]
+    writer = _native.Member(segments.board, segments.arenas_for(plan, "a0"), 1).writer(1, 0)
+    writer.write(BYTES, b"x")
+    for number in (2, 3):
+        arenas = segments.arenas_for(plan, f"a{number - 1}")
+        assert reader(_native.Member(segments.board, arenas, number), 1).read(0) == b"x"
+    segments.close()
+
+
+def test_closing_twice_leaves_nothing_and_what_is_mapped_stays() -> None:
+    before = open_files()
+    plan = plan_of(*LINE)
+    segments = Segments(plan, cap_bytes=1 << 20)
+    member = _native.Member(segments.board, segments.arenas_for(plan, DRIVER), 0)
+    segments.close()
+    segments.close()
+    member.writer(0, 0).write(BYTES, b"still there")
+    assert member.ring(0) == (1, [0])
+    del member
+    assert open_files() == before
+
+
+def test_segments_have_no_name_and_die_with_an_exec() -> None:
+    names = sorted(os.listdir("/dev/shm"))
+    segments = Segments(plan_of(*LINE), cap_bytes=1 << 20)
+    assert sorted(os.listdir("/dev/shm")) == names
+    for fd in (segments.board, *segments.arenas):
+        assert os.fstat(fd).st_nlink == 0
+        assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    segments.close()
+
+
+def test_no_room_for_the_rings_is_said_and_leaves_nothing() -> None:
+    before = open_files()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+    try:
+        with pytest.raises(OutOfSharedMemory, match="no room in shared memory") as caught:
+            Segments(plan_of(*LINE), cap_bytes=1 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert caught.value.cap_bytes == 1 << 20
+    assert isinstance(caught.value.__cause__, OSError)
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("frames", "slots"), [(1, 2), (2, 2), (3, 4), (10, 16), (16, 16), (17, 32), (10**6, 4096)]
+)
+def test_slots_are_a_power_of_two_that_holds_the_frames(frames: int, slots: int) -> None:
+    assert slots_for(frames) == slots
+    segments = Segments(plan_of(replace(LINE[0], slots=frames)), cap_bytes=1 << 20)
+    segments.close()
+
+
+def test_the_cap_is_a_share_of_what_there_is() -> None:
+    cap = default_memory_cap()
+    found = os.statvfs("/dev/shm")
+    assert cap >= 64 << 20
+    if found.f_blocks * found.f_frsize >= rooms.SMALLEST_USEFUL_SHM:
+        assert cap <= max(64 << 20, found.f_bavail * found.f_frsize)
+    total = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemTotal:")
+    )
+    assert cap <= max(64 << 20, total // 2)
+
+
+@pytest.mark.parametrize("members", [1, 2, 9, 64])
+@pytest.mark.parametrize("cap", [1, 1 << 20, 1 << 34, 1 << 38, 1 << 44])
+def test_a_graph_of_any_size_finds_its_addresses(members: int, cap: int) -> None:
+    reserve = rooms._addresses_for(cap, members)
+    board = Board(members, [], cap_bytes=cap, reserve_bytes=reserve)
+    member = board.member(0)
+    assert member.warm(min(cap, 1 << 20), 1) == (cap >= 1 << 14)
+    board.close()
+
+
+def test_addresses_last_whatever_sizes_come() -> None:
+    """Growing and shrinking arrays, several under way: blocks keep their addresses for ever."""
+    cap = 1 << 26
+    board = Board(cap_bytes=cap, reserve_bytes=rooms._addresses_for(cap, 2))
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    source = memoryview(bytes(cap))
+    dice = random.Random(6)
+    for count in (1, 2, 3):
+        for _ in range(150):
+            size = int(0.75 * cap / count / 1.25 ** (20 * dice.random()))
+            writer.write(PICKLE, b"", [source[:size]] * count)
+            assert [len(memoryview(b)) for b in end.read(0)] == [size] * count
+    assert claimed(sender) == 0
+    board.close()
