@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first pass: decide how every value of a graph gets to where it is used.
+
+A value used in the process that makes it stays in a slot. A value used elsewhere gets one channel,
+whoever and however many read it: two nodes of an actor that use it share one read, and an output
+that is also used downstream has the driver as one more reader. A container with values inside is
+built where it is used.
+
+The plan that comes out keeps all rules of ``Plan.check`` and has its ops in a plain order (reads,
+then calls, then writes) that may well deadlock: order is the next pass's business. This room must
+know neither how ops are ordered nor how channels work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rcg.errors import PlacementError
+from rcg.graph import (
+    Argument,
+    ConstArg,
+    Graph,
+    InputValue,
+    MethodCall,
+    NestedArg,
+    NodeArg,
+    Part,
+    upstream_of,
+)
+from rcg.plan import (
+    DRIVER,
+    Build,
+    Call,
+    ChannelSpec,
+    Const,
+    Input,
+    Op,
+    Output,
+    Plan,
+    Program,
+    Read,
+    Slot,
+    Write,
+    reach_over,
+)
+
+__all__ = ["MAX_PROCESSES", "place"]
+
+MAX_PROCESSES: Final = 64
+"""The most processes that one graph may have on a node, the driver included."""
+
+
+def place(
+    graph: Graph, locations: Mapping[str, str], driver_location: str, channel_slots: int
+) -> Plan:
+    """Return the plan of a graph with every value's way decided and nothing ordered yet.
+
+    Args:
+        graph: The checked graph.
+        locations: The node of the cluster that each actor lives on, by actor id.
+        driver_location: The node that the compiling process lives on.
+        channel_slots: How many frames each channel holds; as many executions may run ahead.
+
+    Raises:
+        PlacementError: An actor is on another node than the driver, or there are too many.
+        ValueError: ``channel_slots`` is below 1.
+    """
+    if channel_slots < 1:
+        raise ValueError(f"`channel_slots` must be a positive integer, found {channel_slots}")
+    _check_locations(graph, locations, driver_location)
+    if len(graph.actors) + 1 > MAX_PROCESSES:
+        raise PlacementError(
+            f"the DAG has {len(graph.actors)} actors on one node, at most {MAX_PROCESSES - 1} can "
+            "share channels there: use fewer actors, or several compiled DAGs"
+        )
+    return _Placement(graph, channel_slots).plan()
+
+
+def _check_locations(graph: Graph, locations: Mapping[str, str], driver_location: str) -> None:
+    first_call: dict[str, MethodCall] = {}
+    for node in graph.nodes:
+        if isinstance(node, MethodCall):
+            first_call.setdefault(node.actor, node)
+    for actor in graph.actors:
+        location = locations.get(actor.id)
+        if location == driver_location:
+            continue
+        call = first_call[actor.id]
+        where = "on a node nobody knows" if location is None else f"on the node {location}"
+        raise PlacementError(
+            f"{graph.describe(call.id)} is a method of an actor that is {where}, but the driver is "
+            f"on {driver_location}: channels between nodes do not exist yet. Place the actor with "
+            "the driver, for example with NodeAffinitySchedulingStrategy.",
+            actor=actor.id,
+            location=location,
+            node=graph.name(call.id),
+            site=call.site,
+        )
+
+
+class _Placement:
+    """The tables of one run of the pass. Everything is visited in creation order."""
+
+    def __init__(self, graph: Graph, channel_slots: int) -> None:
+        self._graph = graph
+        self._processes = [DRIVER, *(actor.id for actor in graph.actors)]
+        self._rank = {process: rank for rank, process in enumerate(self._processes)}
+        self._home = [self._home_of(node_id) for node_id in range(len(graph.nodes))]
+        self._channels = self._find_channels(channel_slots)
+        self._channel_of = {channel.node: channel.id for channel in self._channels}
+
+    def _home_of(self, node_id: int) -> str:
+        """The process that makes a node's value."""
+        match self._graph.nodes[node_id]:
+            case InputValue():
+                return DRIVER
+            case MethodCall(actor=actor):
+                return actor
+            case Part(call=call):
+                return self._home_of(call)
+
+    def _find_channels(self, channel_slots: int) -> list[ChannelSpec]:
+        graph, home = self._graph, self._home
+        readers: list[set[str]] = [set() for _ in graph.nodes]
+        for node in graph.nodes:
+            if isinstance(node, MethodCall):
+                for value in upstream_of(node):
+                    readers[value].add(node.actor)
+        for output in graph.outputs:
+            readers[output].add(DRIVER)
+        channels: list[ChannelSpec] = []
+        for node_id, found in enumerate(readers):
+            found.discard(home[node_id])
+            if found:
+                ordered = tuple(sorted(found, key=self._rank.__getitem__))
+                name = f"c{len(channels)}"
+                channels.append(
+                    ChannelSpec(name, home[node_id], ordered, "ring", node_id, channel_slots)
+                )
+        return channels
+
+    def plan(self) -> Plan:
+        graph = self._graph
+        calls: dict[str, list[MethodCall]] = {actor.id: [] for actor in graph.actors}
+        for node in graph.nodes:
+            if isinstance(node, MethodCall):
+                calls[node.actor].append(node)
+        parts: dict[int, list[Part]] = {}
+        for node in graph.nodes:
+            if isinstance(node, Part):
+                parts.setdefault(node.call, []).append(node)
+        programs = [self._driver_program()]
+        for actor in graph.actors:
+            programs.append(
+                _ActorProgram(self._channel_of, self._home, actor.id, parts).of(calls[actor.id])
+            )
+        return Plan(
+            programs=tuple(programs),
+            channels=tuple(self._channels),
+            actors=graph.actors,
+            is_multi=graph.is_multi,
+            num_positional=graph.num_positional,
+            keywords=graph.keywords,
+            reach=reach_over(self._processes, self._channels),
+        )
+
+    def _driver_program(self) -> Program:
+        graph = self._graph
+        ops: list[Op] = []
+        slot_of: dict[int, int] = {}
+        for node in graph.nodes:
+            if isinstance(node, InputValue):
+                slot_of[node.id] = len(slot_of)
+                ops.append(Input(node.key, slot_of[node.id]))
+                ops.append(Write(slot_of[node.id], self._channel_of[node.id]))
+        for output in sorted(set(graph.outputs)):
+            slot_of[output] = len(slot_of)
+            ops.append(Read(self._channel_of[output], slot_of[output]))
+        ops.append(Output(tuple(slot_of[output] for output in graph.outputs)))
+        return Program(DRIVER, tuple(ops))
+
+
+class _ActorProgram:
+    """Builds the program of one actor; slots are numbered in the order of first use."""
+
+    def __init__(
+        self,
+        channel_of: Mapping[int, str],
+        home: Sequence[str],
+        actor: str,
+        parts: Mapping[int, list[Part]],
+    ) -> None:
+        self._channel_of = channel_of
+        self._home = home
+        self._actor = actor
+        self._parts = parts
+        self._slot_of: dict[int, int] = {}
+        self._num_slots = 0
+        self._reads: list[Op] = []
+        self._calls: list[Op] = []
+        self._writes: list[Op] = []
+
+    def of(self, calls: Sequence[MethodCall]) -> Program:
+        for call in calls:
+            self._add(call)
+        return Program(self._actor, (*self._reads, *self._calls, *self._writes))
+
+    def _add(self, call: MethodCall) -> None:
+        args = tuple([self._argument(argument) for argument in call.args])
+        kwargs = tuple([(name, self._argument(argument)) for name, argument in call.kwargs])
+        outs = tuple([self._new_slot() for _ in range(call.num_returns)])
+        self._calls.append(Call(call.actor, call.method, args, kwargs, outs, call.id))
+        if call.num_returns == 1:
+            self._make(call.id, outs[0])
+        for part in self._parts.get(call.id, ()):
+            self._make(part.id, outs[part.index])
+
+    def _make(self, node_id: int, slot: int) -> None:
+        """A value is now in a slot; send it if anyone else uses it."""
+        self._slot_of[node_id] = slot
+        channel = self._channel_of.get(node_id)
+        if channel is not None:
+            self._writes.append(Write(slot, channel))
+
+    def _argument(self, argument: Argument) -> Slot | Const:
+        match argument:
+            case ConstArg(const=const):
+                return Const(const)
+            case NodeArg(node=node):
+                return Slot(self._slot(node))
+            case NestedArg(template=template, nodes=nodes):
+                slots = tuple([self._slot(node) for node in nodes])
+                out = self._new_slot()
+                self._calls.append(Build(template, slots, out))
+                return Slot(out)
+
+    def _slot(self, node_id: int) -> int:
+        """The slot that holds a value, reading it on first use if it comes from elsewhere."""
+        if node_id not in self._slot_of:
+            self._slot_of[node_id] = self._new_slot()
+            self._reads.append(Read(self._channel_of[node_id], self._slot_of[node_id]))
+        return self._slot_of[node_id]
+
+    def _new_slot(self) -> int:
+        self._num_slots += 1
+        return self._num_slots - 1

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second pass: put the ops of every program in the order in which they run.
+
+The rule: an actor runs its calls in the order in which the user bound them. Around that,
+
+* a read stands right before the first op that uses its value, so nobody waits for a value early;
+* a container is built right before the call that takes it;
+* a write follows the call that made its value at once, so nobody waits for a value late;
+* a value is freed after its last use, before the process waits again, so big ones do not live until
+  the next execution; only writes go first, because others wait for those;
+* the driver sends all inputs first, then reads, then has its output.
+
+Why this cannot deadlock: bind order is one order of all calls, and every value is made by a call
+that was bound before those that use it. Take the process whose next call, by (execution, bind
+order), comes first of all. If it waited for a value, the writer of that value would stand at or
+before an earlier call; if it waited for room, a reader would be a whole execution behind it. Either
+way another process would come first. (``simulate`` does not take this on trust.)
+
+Two stages that hand a value forth and back. The graph, as bound::
+
+      x ──> a0.split ──> a1.work ──> a0.join ──> result
+                │                       ▲
+                └───────────────────────┘      (inside a0: a slot, no channel)
+
+``place`` has decided the ways, ``schedule`` sets the order:
+
+>>> from rcg.compiler.place import place
+>>> from rcg.graph import ActorSpec, Graph, InputValue, MethodCall, NodeArg, Site
+>>> site = Site("two.py", 1)
+>>> graph = Graph(
+...     nodes=(
+...         InputValue(0, None, site),
+...         MethodCall(1, "a0", "split", (NodeArg(0),), (), 1, site),
+...         MethodCall(2, "a1", "work", (NodeArg(1),), (), 1, site),
+...         MethodCall(3, "a0", "join", (NodeArg(1), NodeArg(2)), (), 1, site),
+...     ),
+...     outputs=(3,),
+...     is_multi=False,
+...     actors=(ActorSpec("a0", "Ends", ""), ActorSpec("a1", "Middle", "")),
+...     num_positional=1,
+...     keywords=(),
+... )
+>>> placed = place(graph, {"a0": "n", "a1": "n"}, "n", channel_slots=10)
+>>> print(placed.program("a0"))  # in this order a0 and a1 would wait for each other
+program a0
+  Read c0 -> s0
+  Read c2 -> s2
+  Call a0.split(s0) -> s1 #1
+  Call a0.join(s1, s2) -> s3 #3
+  Write s1 -> c1
+  Write s3 -> c3
+>>> print(schedule(placed).program("a0"))
+program a0
+  Read c0 -> s0
+  Call a0.split(s0) -> s1 #1
+  Write s1 -> c1
+  Free s0
+  Read c2 -> s2
+  Call a0.join(s1, s2) -> s3 #3
+  Write s3 -> c3
+  Free s1, s2, s3
+
+This room must know neither graphs nor how ops are run; it only reorders what a plan has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rcg.plan import DRIVER, Build, Call, Free, Input, Op, Output, Plan, Program, Read, Write
+
+__all__ = ["schedule"]
+
+
+def schedule(plan: Plan) -> Plan:
+    """Return the plan with the ops of every program in running order; idempotent, linear.
+
+    Args:
+        plan: A plan that keeps the rules of ``Plan.check``, its ops in any order.
+
+    Raises:
+        InternalError: The plan breaks those rules.
+    """
+    plan.check()
+    return replace(plan, programs=tuple([_schedule_program(program) for program in plan.programs]))
+
+
+def _schedule_program(program: Program) -> Program:
+    ops = _driver_order(program) if program.process == DRIVER else _actor_order(program)
+    return Program(program.process, tuple(_with_frees(ops)))
+
+
+def _driver_order(program: Program) -> list[Op]:
+    """Each input followed by its writes, then the reads, then the output."""
+    writes = _writes_by_slot(program)
+    ordered: list[Op] = []
+    for op in program.ops:
+        if isinstance(op, Input):
+            ordered.append(op)
+            ordered += writes.get(op.out, ())
+    ordered += [op for op in program.ops if isinstance(op, Read)]
+    ordered += [op for op in program.ops if isinstance(op, Output)]
+    return ordered
+
+
+def _actor_order(program: Program) -> list[Op]:
+    """The calls as bound, with what each needs right before it and what it sends right after."""
+    writes = _writes_by_slot(program)
+    # Reads and builds not yet placed, by the slot they fill.
+    pending: dict[int, Read | Build] = {
+        op.out: op for op in program.ops if isinstance(op, Read | Build)
+    }
+    ordered: list[Op] = []
+
+    def add(op: Op) -> None:
+        for slot in op.used():
+            needed = pending.pop(slot, None)
+            if needed is not None:
+                add(needed)
+        ordered.append(op)
+        for slot in op.made():
+            ordered.extend(writes.get(slot, ()))
+
+    calls = [op for op in program.ops if isinstance(op, Call)]
+    for call in sorted(calls, key=lambda call: call.node):
+        add(call)
+    while pending:  # no call uses these, yet a channel must be read
+        add(pending.pop(next(iter(pending))))
+    return ordered
+
+
+def _writes_by_slot(program: Program) -> dict[int, list[Write]]:
+    writes: dict[int, list[Write]] = {}
+    for op in program.ops:
+        if isinstance(op, Write):
+            writes.setdefault(op.slot, []).append(op)
+    return writes
+
+
+def _with_frees(ops: list[Op]) -> list[Op]:
+    """Add a Free after the last use of each slot; what the driver returns is not freed."""
+    last_use: dict[int, int] = {}
+    for position, op in enumerate(ops):
+        for slot in (*op.made(), *op.used()):
+            last_use[slot] = position
+    for position, op in enumerate(ops):
+        if isinstance(op, Build):  # the container holds them anyway
+            for slot in op.slots:
+                if last_use[slot] == position:
+                    last_use[slot] = last_use[op.out]
+    dying: list[list[int]] = [[] for _ in ops]
+    for slot, position in last_use.items():
+        dying[position].append(slot)
+
+    freed: list[Op] = []
+    due: list[int] = []
+    for op, slots in zip(ops, dying, strict=True):
+        if due and not isinstance(op, Write | Input):
+            freed.append(Free(tuple(sorted(due))))
+            due.clear()
+        freed.append(op)
+        due += slots
+    if due and not isinstance(ops[-1], Output):
+        freed.append(Free(tuple(sorted(due))))
+    return freed

@@ -1,0 +1,511 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last pass: dry-run a plan. What could deadlock does not leave the compiler.
+
+Two actors that each wait for the other first:
+
+>>> from rcg.plan import Plan
+>>> plan = Plan.from_text('''
+... plan positional=1 keywords=[] returns=one
+... actor a0 'Left' ''
+... actor a1 'Right' ''
+... channel c0 driver -> a0 a1 ring node=0 slots=10
+... channel c1 a0 -> a1 ring node=1 slots=10
+... channel c2 a1 -> driver a0 ring node=2 slots=10
+... reach driver <- driver a0 a1
+... reach a0 <- driver a0 a1
+... reach a1 <- driver a0 a1
+... program driver
+...   Input * -> s0
+...   Write s0 -> c0
+...   Read c2 -> s1
+...   Output s1
+... program a0
+...   Read c0 -> s0
+...   Read c2 -> s1
+...   Call a0.f(s0, s1) -> s2 #1
+...   Write s2 -> c1
+... program a1
+...   Read c0 -> s0
+...   Read c1 -> s1
+...   Call a1.g(s0, s1) -> s2 #2
+...   Write s2 -> c2
+... ''')
+>>> try:
+...     simulate(plan)
+... except DeadlockError as error:
+...     print(error.programs)
+driver, in execution 0
+      Input * -> s0
+      Write s0 -> c0
+   => Read c2 -> s1     waits for a1 (Right) to write c2
+      Output s1
+a0 (Left), in execution 0
+      Read c0 -> s0
+   => Read c2 -> s1     waits for a1 (Right) to write c2
+      Call a0.f(s0, s1) -> s2 #1
+      Write s2 -> c1
+a1 (Right), in execution 0
+      Read c0 -> s0
+   => Read c1 -> s1     waits for a0 (Left) to write c1
+      Call a1.g(s0, s1) -> s2 #2
+      Write s2 -> c2
+
+The model is that of the runtime. A read waits for its frame; a write waits until the slowest reader
+has left a slot free; an actor runs its program again and again. The driver submits executions as
+its window allows and meanwhile takes results from every channel as they come.
+
+How far to run: every channel is written once and read once by each reader in an execution, so a
+plan is a marked graph: ops are its nodes, "must come before" its edges, and a token on an edge is
+an execution of distance (one from the last op of a loop to the first, as many as a channel has
+slots from a read back to the write). A marked graph runs for ever unless it has a cycle without a
+token (Commoner, Holt, Even, Pnueli, "Marked directed graphs", J. Comput. Syst. Sci. 5, 1971), and
+such a cycle lies within one execution. So one execution decides, whatever the number of slots; two
+are run to show how executions overlap. A driver that does not drain is not of that form: there the
+run covers the window.
+
+This room must know neither graphs, nor clocks, nor Ray: time here is in units of ``op_cost``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rcg.errors import DeadlockError
+from rcg.plan import DRIVER, Call, Op, Output, Plan, Program, Read, Write
+
+__all__ = ["Simulation", "Span", "check_deadlock_free", "default_op_cost", "simulate"]
+
+
+class Span(NamedTuple):
+    """One op of one execution: from when it could go on until it was done."""
+
+    process: str
+    op: int
+    execution: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A plan that runs, and how it is predicted to.
+
+    Attributes:
+        plan: The plan that was simulated.
+        timeline: One span per op and execution, process by process, in the order they run. What a
+            process waits for lies between its spans.
+        executions: How many executions were run.
+    """
+
+    plan: Plan
+    timeline: tuple[Span, ...]
+    executions: int
+
+    @property
+    def duration(self) -> float:
+        """When the last op ends; the first starts at 0."""
+        return max((span.end for span in self.timeline), default=0.0)
+
+
+def default_op_cost(op: Op) -> float:
+    """Count a call as 1, handing a value over as a twentieth of that, and the rest as nothing."""
+    match op:
+        case Call():
+            return 1.0
+        case Read() | Write():
+            return 0.05
+        case _:
+            return 0.0
+
+
+def simulate(
+    plan: Plan,
+    op_cost: Callable[[Op], float] = default_op_cost,
+    executions: int = 2,
+    *,
+    window: int | None = None,
+    is_driver_draining: bool = True,
+    describe: Callable[[int], str] | None = None,
+) -> Simulation:
+    """Run all programs of a plan against each other without running any method.
+
+    Linear in the number of ops, executions and channel ends.
+
+    Args:
+        plan: The plan, scheduled.
+        op_cost: How long an op takes once it need not wait, in any unit.
+        executions: How many executions to run, at least 1.
+        window: How many executions may be under way at once; None is no limit.
+        is_driver_draining: Whether the driver takes results while it waits to submit. Without, it
+            fills its window first, which a plan with short channels cannot always take.
+        describe: Names a graph node for errors (``Graph.describe``).
+
+    Raises:
+        DeadlockError: The programs would wait for each other; ``programs`` shows all of them with
+            the blocked ops marked.
+        InternalError: The plan breaks the rules of ``Plan.check``.
+        ValueError: ``executions`` or ``window`` is below 1.
+    """
+    for name, value in (("executions", executions), ("window", window)):
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` must be a positive integer, found {value}")
+    plan.check()
+    if not is_driver_draining and window is not None:
+        executions = max(executions, window)
+    run = _Run(plan, op_cost, executions, window or executions, is_driver_draining)
+    if not run.to_end():
+        raise _deadlock(plan, run.lanes, describe)
+    return Simulation(plan, run.timeline(), executions)
+
+
+def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = None) -> None:
+    """Raise unless the plan can run for ever; one execution decides (see above).
+
+    Args:
+        plan: The plan, scheduled.
+        describe: Names a graph node for errors (``Graph.describe``).
+
+    Raises:
+        DeadlockError: The programs would wait for each other.
+        InternalError: The plan breaks the rules of ``Plan.check``.
+    """
+    simulate(plan, executions=1, describe=describe)
+
+
+# --- the machine --------------------------------------------------------------------------------
+# Lanes run straight through their steps and meet at fifos only. A process has one lane, but for a
+# draining driver, which has one to submit, one per channel it reads, and one for its outputs; they
+# meet at fifos without a channel. Which lane runs first makes no difference to any time: each step
+# waits for given frames, not for whoever comes first (a Kahn network).
+
+_WORK: Final = 0
+_GET: Final = 1
+_PUT: Final = 2
+
+_NO_OP: Final = -1
+
+
+class _Fifo:
+    """A channel, or a link between lanes of the driver, seen as frames and times."""
+
+    __slots__ = (
+        "capacity",
+        "channel",
+        "freed_at",
+        "num_readers",
+        "put_at",
+        "readers",
+        "taken",
+        "waiting_reader",
+        "waiting_writer",
+        "writer",
+    )
+
+    def __init__(self, channel: str | None, capacity: int | None, num_readers: int) -> None:
+        self.channel = channel
+        self.capacity = capacity
+        self.num_readers = num_readers
+        self.put_at: list[float] = []  # by frame
+        self.taken: list[int] = []  # by frame, how many readers have taken it
+        self.freed_at: list[float] = []  # by frame, when the last of those took it
+        self.writer: _Lane | None = None
+        self.readers: list[_Lane] = []
+        self.waiting_reader: list[_Lane] = []
+        self.waiting_writer: _Lane | None = None
+
+    def put(self, at: float) -> None:
+        self.put_at.append(at)
+        self.taken.append(0)
+        self.freed_at.append(0.0)
+
+
+class _Step(NamedTuple):
+    kind: int
+    fifo: _Fifo | None
+    op: int
+    cost: float
+
+
+class _Lane:
+    """A thread of steps: blocks of steps, each for one execution."""
+
+    __slots__ = ("at_block", "at_step", "blocks", "clock", "process", "spans")
+
+    def __init__(self, process: str, blocks: list[tuple[list[_Step], int]]) -> None:
+        self.process = process
+        self.blocks = blocks
+        self.at_block = 0
+        self.at_step = 0
+        self.clock = 0.0
+        self.spans: list[Span] = []
+        distinct = {id(steps): steps for steps, _ in blocks}
+        for step in (step for steps in distinct.values() for step in steps):
+            if step.fifo is not None and step.kind == _GET:
+                step.fifo.readers.append(self)
+            elif step.fifo is not None:
+                step.fifo.writer = self
+
+    @property
+    def is_done(self) -> bool:
+        return self.at_block == len(self.blocks)
+
+    @property
+    def step(self) -> _Step:
+        """The step that it stands at."""
+        return self.blocks[self.at_block][0][self.at_step]
+
+    @property
+    def execution(self) -> int:
+        """The execution that it stands in."""
+        return self.blocks[self.at_block][1]
+
+    def num_taken(self, fifo: _Fifo) -> int:
+        """How many frames of a fifo it has taken."""
+        whole = sum(
+            any(step.fifo is fifo and step.kind == _GET for step in steps)
+            for steps, _ in self.blocks[: self.at_block]
+        )
+        begun = self.blocks[self.at_block][0][: self.at_step] if not self.is_done else []
+        return whole + any(step.fifo is fifo and step.kind == _GET for step in begun)
+
+    def run(self, wake: Callable[[_Lane], None]) -> None:
+        """Go on until blocked or done, waking the lanes that this lets go on."""
+        clock, at_step = self.clock, self.at_step
+        while self.at_block < len(self.blocks):
+            steps, execution = self.blocks[self.at_block]
+            while at_step < len(steps):
+                kind, fifo, op, cost = steps[at_step]
+                if fifo is None:
+                    start = clock
+                    clock += cost
+                elif kind == _GET:
+                    if execution >= len(fifo.put_at):
+                        fifo.waiting_reader.append(self)
+                        self.clock, self.at_step = clock, at_step
+                        return
+                    start = max(clock, fifo.put_at[execution])
+                    clock = start + cost
+                    fifo.taken[execution] += 1
+                    fifo.freed_at[execution] = max(fifo.freed_at[execution], clock)
+                    writer = fifo.waiting_writer
+                    if writer is not None and fifo.taken[execution] == fifo.num_readers:
+                        fifo.waiting_writer = None
+                        wake(writer)
+                else:
+                    start = clock
+                    if fifo.capacity is not None and execution >= fifo.capacity:
+                        reused = execution - fifo.capacity
+                        if fifo.taken[reused] < fifo.num_readers:
+                            fifo.waiting_writer = self
+                            self.clock, self.at_step = clock, at_step
+                            return
+                        start = max(clock, fifo.freed_at[reused])
+                    clock = start + cost
+                    fifo.put(clock)
+                    for reader in fifo.waiting_reader:
+                        wake(reader)
+                    fifo.waiting_reader.clear()
+                if op != _NO_OP:
+                    self.spans.append(Span(self.process, op, execution, start, clock))
+                at_step += 1
+            self.at_block += 1
+            at_step = 0
+        self.clock, self.at_step = clock, 0
+
+
+class _Run:
+    """All lanes of a plan, from the start until none can go on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        op_cost: Callable[[Op], float],
+        executions: int,
+        window: int,
+        is_driver_draining: bool,
+    ) -> None:
+        self._fifos = {
+            channel.id: _Fifo(channel.id, channel.slots, len(channel.readers))
+            for channel in plan.channels
+        }
+        self._op_cost = op_cost
+        self._executions = executions
+        driver, *actors = plan.programs
+        self.lanes = (
+            self._draining_driver(driver, window)
+            if is_driver_draining
+            else self._filling_driver(driver, window)
+        )
+        self._num_driver_lanes = len(self.lanes)
+        for program in actors:
+            steps = [self._step(position, op) for position, op in enumerate(program.ops)]
+            self.lanes.append(self._loop(program.process, steps))
+
+    def _step(self, position: int, op: Op) -> _Step:
+        cost = self._op_cost(op)
+        match op:
+            case Read(channel=channel):
+                return _Step(_GET, self._fifos[channel], position, cost)
+            case Write(channel=channel):
+                return _Step(_PUT, self._fifos[channel], position, cost)
+            case _:
+                return _Step(_WORK, None, position, cost)
+
+    def _loop(self, process: str, steps: list[_Step]) -> _Lane:
+        return _Lane(process, [(steps, execution) for execution in range(self._executions)])
+
+    def _draining_driver(self, program: Program, window: int) -> list[_Lane]:
+        """Lanes that submit as the window allows, take results as they come, and give them out."""
+        given_out = _Fifo(None, None, 1)
+        for _ in range(window):
+            given_out.put(0.0)
+        submit = [_Step(_GET, given_out, _NO_OP, 0.0)]
+        output: list[_Step] = []
+        lanes: list[_Lane] = []
+        last: list[_Step] = []
+        for position, op in enumerate(program.ops):
+            step = self._step(position, op)
+            if isinstance(op, Read):
+                arrived = _Fifo(None, None, 1)
+                lanes.append(self._loop(DRIVER, [step, _Step(_PUT, arrived, _NO_OP, 0.0)]))
+                output.append(_Step(_GET, arrived, _NO_OP, 0.0))
+            elif isinstance(op, Output):
+                last.append(step)
+            else:
+                submit.append(step)
+        output += [*last, _Step(_PUT, given_out, _NO_OP, 0.0)]
+        return [self._loop(DRIVER, submit), *lanes, self._loop(DRIVER, output)]
+
+    def _filling_driver(self, program: Program, window: int) -> list[_Lane]:
+        """One lane that fills the window before it takes the first result."""
+        steps = [self._step(position, op) for position, op in enumerate(program.ops)]
+        first_read = next(
+            (position for position, op in enumerate(program.ops) if isinstance(op, Read)),
+            len(steps),
+        )
+        submit, collect = steps[:first_read], steps[first_read:]
+        blocks = [(submit, execution) for execution in range(min(window, self._executions))]
+        for execution in range(self._executions):
+            blocks.append((collect, execution))
+            if execution + window < self._executions:
+                blocks.append((submit, execution + window))
+        return [_Lane(DRIVER, blocks)]
+
+    def to_end(self) -> bool:
+        """Run; return whether every lane came to its end."""
+        ready = deque(self.lanes)
+        while ready:
+            ready.popleft().run(ready.append)
+        return all(lane.is_done for lane in self.lanes)
+
+    def timeline(self) -> tuple[Span, ...]:
+        driver = [span for lane in self.lanes[: self._num_driver_lanes] for span in lane.spans]
+        driver.sort(key=lambda span: (span.execution, span.op))
+        spans = driver
+        for lane in self.lanes[self._num_driver_lanes :]:
+            spans += lane.spans
+        return tuple(spans)
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+_LONG_PROGRAM: Final = 40
+_AROUND: Final = 6
+
+
+def _deadlock(
+    plan: Plan, lanes: Sequence[_Lane], describe: Callable[[int], str] | None
+) -> DeadlockError:
+    node_of = {channel.id: channel.node for channel in plan.channels}
+    blocked = [lane for lane in lanes if not lane.is_done]
+    why: dict[str, dict[int, str]] = {}
+    standing: dict[str, int] = {}
+    for lane in blocked:
+        fifo = lane.step.fifo
+        execution = min(lane.execution, standing.get(lane.process, lane.execution))
+        standing[lane.process] = execution
+        if fifo is None or fifo.channel is None:
+            continue
+        peers = " and ".join(dict.fromkeys(plan.label(peer.process) for peer in _waits_for(lane)))
+        value = f" ({describe(node_of[fifo.channel])})" if describe is not None else ""
+        text = (
+            f"waits for {peers} to write {fifo.channel}{value}"
+            if lane.step.kind == _GET
+            else f"waits for {peers} to read {fifo.channel}{value}: all its slots are full"
+        )
+        why.setdefault(lane.process, {})[lane.step.op] = text
+    shown = [
+        _show_program(
+            program,
+            plan.label(program.process),
+            standing.get(program.process),
+            why.get(program.process, {}),
+        )
+        for program in plan.programs
+    ]
+    return DeadlockError(
+        "the programs would wait for each other for ever: "
+        f"{', '.join(_describe_cycle(plan, blocked))}. Bind the calls in an order in which every "
+        "value is made before it is needed.",
+        programs="\n".join(shown),
+    )
+
+
+def _waits_for(lane: _Lane) -> list[_Lane]:
+    """The lanes that a blocked lane waits for."""
+    step = lane.step
+    fifo = step.fifo
+    if fifo is None:
+        return []
+    if step.kind == _GET:
+        return [fifo.writer] if fifo.writer is not None else []
+    reused = lane.execution - (fifo.capacity or 0)
+    return [reader for reader in fifo.readers if reader.num_taken(fifo) <= reused]
+
+
+def _describe_cycle(plan: Plan, blocked: Sequence[_Lane]) -> list[str]:
+    """Follow who waits for whom until someone comes up again; all on the way are blocked."""
+    path: list[_Lane] = []
+    place_of: dict[int, int] = {}
+    lane = blocked[0]
+    while id(lane) not in place_of:
+        place_of[id(lane)] = len(path)
+        path.append(lane)
+        lane = _waits_for(lane)[0]
+    cycle = path[place_of[id(lane)] :]
+    ops = {program.process: program.ops for program in plan.programs}
+    rank = {process: position for position, process in enumerate(ops)}
+    first = min(range(len(cycle)), key=lambda position: rank[cycle[position].process])
+    cycle = cycle[first:] + cycle[:first]
+    return [
+        f"{plan.label(lane.process)} waits for {plan.label(_waits_for(lane)[0].process)} at "
+        f"`{ops[lane.process][lane.step.op]}`"
+        for lane in cycle
+        if lane.step.op != _NO_OP
+    ]
+
+
+def _show_program(program: Program, label: str, execution: int | None, why: dict[int, str]) -> str:
+    """A program with its blocked ops marked; of a long one, what is around them."""
+    lines = [f"{label}, {'done' if execution is None else f'in execution {execution}'}"]
+    left_out = 0
+    for position, op in enumerate(program.ops):
+        is_near = len(program.ops) <= _LONG_PROGRAM or any(
+            position + offset in why for offset in range(-_AROUND, _AROUND + 1)
+        )
+        if not is_near:
+            left_out += 1
+            continue
+        if left_out:
+            lines.append(f"      ... {left_out} ops")
+            left_out = 0
+        if position in why:
+            lines.append(f"   => {op!s:<16}  {why[position]}")
+        else:
+            lines.append(f"      {op}")
+    if left_out:
+        lines.append(f"      ... {left_out} ops")
+    return "\n".join(lines)

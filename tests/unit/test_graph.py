@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.errors import GraphError
+from rcg.graph import (
+    ActorSpec,
+    ConstArg,
+    Graph,
+    InputValue,
+    MethodCall,
+    NestedArg,
+    NodeArg,
+    Part,
+    Site,
+    Template,
+    upstream_of,
+)
+from tests.unit.random_graphs import Case, cases
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+def site(line: int) -> Site:
+    return Site("/home/me/pipeline.py", line)
+
+
+def input_value(id: int, key: Any = None) -> InputValue:
+    return InputValue(id, key, site(id + 1))
+
+
+def call(id: int, *upstream: int, actor: str = "a0", num_returns: int = 1) -> MethodCall:
+    return MethodCall(
+        id, actor, "fwd", tuple(NodeArg(node) for node in upstream), (), num_returns, site(id + 1)
+    )
+
+
+def graph(*nodes: Any, outputs: Any = None, **changes: Any) -> Graph:
+    keys = [node.key for node in nodes if isinstance(node, InputValue)]
+    actors = dict.fromkeys(node.actor for node in nodes if isinstance(node, MethodCall))
+    is_whole = None in keys
+    fields: dict[str, Any] = {
+        "nodes": nodes,
+        "outputs": (len(nodes) - 1,) if outputs is None else outputs,
+        "is_multi": outputs is not None,
+        "actors": tuple(ActorSpec(actor, "Stage", "") for actor in sorted(actors)),
+        "num_positional": 1
+        if is_whole
+        else max((key + 1 for key in keys if type(key) is int), default=0),
+        "keywords": tuple(key for key in keys if isinstance(key, str)),
+    }
+    return Graph(**{**fields, **changes})
+
+
+def test_sites_print_short():
+    assert str(site(12)) == "pipeline.py:12"
+    assert str(Site("<ray.dag>", 0)) == "<ray.dag>"
+
+
+def test_nodes_describe_themselves():
+    built = graph(
+        input_value(0, 0),
+        input_value(1, "x"),
+        call(2, 0, 1, num_returns=2),
+        Part(3, 2, 1, site(9)),
+    )
+    assert [built.describe(node) for node in range(4)] == [
+        "InputNode[0] (pipeline.py:1)",
+        "InputNode['x'] (pipeline.py:2)",
+        "Stage.fwd (pipeline.py:3)",
+        "Stage.fwd[1] (pipeline.py:9)",
+    ]
+    assert graph(input_value(0), call(1, 0)).describe(0) == "InputNode (pipeline.py:1)"
+
+
+def test_upstream_of_a_call_counts_keywords_and_containers():
+    node = MethodCall(
+        4,
+        "a0",
+        "fwd",
+        (NodeArg(3), ConstArg("k0")),
+        (("u", NestedArg("k1", (0, 3))), ("v", NodeArg(1))),
+        1,
+        site(1),
+    )
+    assert upstream_of(node) == [3, 0, 3, 1]
+
+
+def test_a_positional_input_that_was_never_touched_is_taken_and_ignored():
+    built = graph(input_value(0, 2), call(1, 0), num_positional=3)
+    assert built.num_positional == 3
+
+
+def test_graphs_travel():
+    built = graph(input_value(0), call(1, 0))
+    assert pickle.loads(pickle.dumps(built)) == built
+
+
+@pytest.mark.parametrize(
+    ("make", "texts"),
+    [
+        (
+            lambda: graph(call(0), call(1, 0)),
+            ["No InputNode found in the DAG", "found for Stage.fwd (pipeline.py:2)"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0), call(2), outputs=(1, 2)),
+            ["Compiled DAGs require each task to take an InputNode", "Stage.fwd (pipeline.py:3)"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0), call(2, 0), outputs=(1,)),
+            ["Stage.fwd (pipeline.py:3) does not reach an output"],
+        ),
+        (
+            lambda: graph(input_value(0, 0), input_value(1, 1), call(2, 0)),
+            [
+                "Compiled Graph expects input to be accessed using all of attributes 0, 1, but 1 "
+                "is unused",
+                "InputNode[1] (pipeline.py:2)",
+            ],
+        ),
+        (
+            lambda: graph(input_value(0, 0), *map(input_value, (1, 2), "xy"), call(3, 0)),
+            ["all of attributes 0, x, y, but x, y are unused"],
+        ),
+        (
+            lambda: graph(
+                input_value(0, "x"), input_value(1), call(2, 0, 1), num_positional=1, keywords=()
+            ),
+            [
+                "All tasks must either use InputNode() directly, or they must index to specific "
+                "args or kwargs",
+                "InputNode['x'] (pipeline.py:1)",
+            ],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0), outputs=(1, 0)),
+            ["InputNode (pipeline.py:1) is an output of the DAG"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0), input_value(1)),
+            ["two nodes have the id 1", "pipeline.py:2"],
+        ),
+        (lambda: graph(input_value(0), call(2, 0)), ["position 1 has the id 2"]),
+        (
+            lambda: graph(input_value(0), call(1, 0, 2), call(2, 0)),
+            ["takes the value of Stage.fwd (pipeline.py:3), which was made after it"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0, 3), call(2, 1), call(3, 2)),
+            [
+                "the DAG has a cycle: Stage.fwd (pipeline.py:2) -> Stage.fwd (pipeline.py:3) -> "
+                "Stage.fwd (pipeline.py:4) -> Stage.fwd (pipeline.py:2)"
+            ],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 1)),
+            ["cycle: Stage.fwd (pipeline.py:2) -> Stage.fwd (pipeline.py:2)"],
+        ),
+        (
+            lambda: graph(input_value(0), Part(1, 1, 0, site(2))),
+            ["cycle: node 1 (pipeline.py:2) -> node 1 (pipeline.py:2)"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0, 7)),
+            ["Stage.fwd (pipeline.py:2) takes the value of node 7, which is not in the graph"],
+        ),
+        (
+            lambda: graph(input_value(0), Part(1, 7, 0, site(2))),
+            ["node 1 (pipeline.py:2) takes the value of node 7"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0, actor="a1"), actors=()),
+            ["bound to the actor 'a1', which the graph does not list"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0), actors=(ActorSpec("a1", "Stage", ""),)),
+            ["actor at position 0 has the id 'a1'"],
+        ),
+        (
+            lambda: graph(
+                input_value(0),
+                call(1, 0),
+                actors=(ActorSpec("a0", "Stage", ""), ActorSpec("a1", "Idle", "")),
+            ),
+            ["lists the actor a1 (Idle) but never calls it"],
+        ),
+        (lambda: graph(input_value(0), call(1, 0), outputs=()), ["has no output"]),
+        (
+            lambda: graph(input_value(0), call(1, 0), outputs=(1, 1), is_multi=False),
+            ["one output, but 2 nodes"],
+        ),
+        (lambda: graph(input_value(0), call(1, 0), outputs=(9,)), ["returns node 9"]),
+        (
+            lambda: graph(input_value(0), call(1, 0, num_returns=2)),
+            ["the DAG returns all 2 values of Stage.fwd (pipeline.py:2) as one"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0, num_returns=2), call(2, 1)),
+            ["Stage.fwd (pipeline.py:3) takes all 2 values of Stage.fwd (pipeline.py:2) as one"],
+        ),
+        (lambda: graph(input_value(0), call(1, 0, num_returns=0)), ["num_returns=0"]),
+        (
+            lambda: graph(input_value(0), call(1, 0), Part(2, 1, 0, site(3))),
+            ["is a part of Stage.fwd (pipeline.py:2), which does not return several"],
+        ),
+        (
+            lambda: graph(input_value(0), call(1, 0, num_returns=2), Part(2, 1, 2, site(3))),
+            ["is value 2 of Stage.fwd (pipeline.py:2): each of 0 to 1"],
+        ),
+        (
+            lambda: graph(
+                input_value(0),
+                call(1, 0, num_returns=2),
+                Part(2, 1, 0, site(3)),
+                Part(3, 1, 0, site(4)),
+            ),
+            ["is value 0 of Stage.fwd (pipeline.py:2)"],
+        ),
+        (
+            lambda: graph(input_value(0, 0), input_value(1, 0), call(2, 0, 1)),
+            ["InputNode[0] (pipeline.py:2) and InputNode[0] (pipeline.py:1) are the same input"],
+        ),
+        (lambda: graph(input_value(0, -1), call(1, 0)), ["counted from 0"]),
+        (
+            lambda: graph(input_value(0, b"x"), call(1, 0)),
+            ["Please only use int index or str as first-level key"],
+        ),
+        (lambda: graph(input_value(0, True), call(1, 0)), ["Please only use int index or str"]),
+        (lambda: graph(input_value(0), call(1, 0), num_positional=2), ["is the whole input"]),
+        (lambda: graph(input_value(0), call(1, 0), keywords=("x",)), ["is the whole input"]),
+        (
+            lambda: graph(input_value(0, 0), call(1, 0), keywords=("x",)),
+            ["declared to take 1 positional arguments and keywords ['x'], but its inputs are"],
+        ),
+        (
+            lambda: graph(input_value(0, "x"), call(1, 0), keywords=("x", "x")),
+            ["lists a keyword argument twice"],
+        ),
+        (
+            lambda: graph(
+                input_value(0),
+                replace(call(1, 0), kwargs=(("u", NodeArg(0)), ("u", NodeArg(0)))),
+            ),
+            ["Stage.fwd (pipeline.py:2) is given a keyword argument twice"],
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name_and_place(make, texts):
+    with pytest.raises(GraphError) as caught:
+        make()
+    for text in texts:
+        assert text in str(caught.value)
+
+
+def test_errors_carry_node_and_site():
+    with pytest.raises(GraphError) as caught:
+        graph(input_value(0), call(1, 0), call(2), outputs=(1, 2))
+    assert (caught.value.node, caught.value.site) == ("Stage.fwd", site(3))
+
+
+@given(cases())
+def test_random_graphs_pass_their_checks(case: Case):
+    for node in range(len(case.graph.nodes)):
+        assert "(case.py:" in case.graph.describe(node)
+
+
+# --- templates ----------------------------------------------------------------------------------
+
+
+class Node:
+    """Stands for a node."""
+
+
+def is_node(value: object) -> bool:
+    return isinstance(value, Node)
+
+
+@dataclass
+class Record:
+    value: object
+
+
+class OwnList(list):  # type: ignore[type-arg]
+    pass
+
+
+def test_templates_fill_every_kind_of_container_anew():
+    a, b = Node(), Node()
+    kept = {"constant": [1, 2]}
+    value = [
+        a,
+        (1, b),
+        Point(b, kept),
+        {"k": [a], 3: "c"},
+        OrderedDict(z=a, y=1),
+        defaultdict(list, q=b),
+        kept,
+    ]
+    template, nodes = Template.of(value, is_node)
+    assert nodes == [a, b, b, a, a, b]
+    assert template.num_holes == 6
+    first = template.fill("123456")
+    assert first == [
+        "1",
+        (1, "2"),
+        Point("3", kept),
+        {"k": ["4"], 3: "c"},
+        OrderedDict(z="5", y=1),
+        {"q": "6"},
+        kept,
+    ]
+    assert list(first[4]) == ["z", "y"]
+    assert first[5].default_factory is list
+    assert type(first[2]) is Point
+    second = template.fill("123456")
+    assert second == first
+    assert all(second[at] is not first[at] for at in range(1, 6))
+    assert first[6] is second[6] is kept, "what holds no node is the user's own object"
+    assert pickle.loads(pickle.dumps(template)).fill("123456") == first
+
+
+@pytest.mark.parametrize("value", [3, "abc", [1, {2: 3}], {1, 2}, OwnList([1]), Record(1), Record])
+def test_a_value_without_nodes_is_itself(value):
+    template, nodes = Template.of(value, is_node)
+    assert nodes == []
+    assert template.fill([]) is value
+
+
+def test_a_bare_node_is_a_hole():
+    node = Node()
+    template, nodes = Template.of(node, is_node)
+    assert nodes == [node]
+    assert template.fill([7]) == 7
+
+
+def test_a_constant_that_contains_itself_is_a_constant():
+    value: list[Any] = [1]
+    value.append(value)
+    template, nodes = Template.of(value, is_node)
+    assert nodes == []
+    assert template.fill([]) is value
+
+
+def test_one_container_in_two_places_becomes_two():
+    node = Node()
+    shared = [node]
+    template, nodes = Template.of((shared, shared), is_node)
+    assert nodes == [node, node]
+    first, second = template.fill([1, 1])
+    assert first == second == [1]
+    assert first is not second
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ({Node()}, "a set"),
+        ([frozenset([Node()])], "a frozenset"),
+        ({Node(): 1}, "a key of a dict"),
+        ({(1, Node()): 1}, "a key of a dict"),
+        ([OwnList([Node()])], "a OwnList"),
+        ((Record(Node()),), "a Record"),
+        ([Record([Node()])], "a Record"),
+    ],
+)
+def test_nodes_where_nobody_looks_are_refused(value, where):
+    with pytest.raises(GraphError, match=f"of Stage.fwd has a DAG node inside {where}:") as caught:
+        Template.of(value, is_node, node="Stage.fwd", site=site(4))
+    assert "[site: pipeline.py:4]" in str(caught.value)
+
+
+def test_a_container_that_contains_itself_and_a_node_is_refused():
+    value: list[Any] = [Node()]
+    value.append({"again": value})
+    with pytest.raises(GraphError, match="inside a list that contains itself"):
+        Template.of(value, is_node)
+
+
+def test_fill_wants_one_value_per_hole():
+    template, _ = Template.of([Node(), Node()], is_node)
+    with pytest.raises(ValueError, match="2 holes, got 1 values"):
+        template.fill([1])
+
+
+nested = st.recursive(
+    st.one_of(st.integers(), st.builds(Node)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        st.builds(Point, inner, inner),
+    ),
+    max_leaves=15,
+)
+
+
+@given(nested)
+def test_filling_with_the_nodes_gives_the_value_back(value: Any):
+    template, nodes = Template.of(value, is_node)
+    assert template.num_holes == len(nodes)
+    assert template.fill(nodes) == value

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from rcg.options import Deadline, Options, timeout_from_user
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 5_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_a_deadline_counts_down_and_expires():
+    clock = Clock()
+    deadline = Deadline(1.5, clock_ns=clock)
+    assert (deadline.at_ns, deadline.remaining_s(), deadline.expired) == (6_500_000_000, 1.5, False)
+    clock.now_ns += 1_499_999_999
+    assert deadline.remaining_s() == pytest.approx(1e-9)
+    assert not deadline.expired
+    clock.now_ns += 1
+    assert deadline.expired
+    clock.now_ns += 10**9
+    assert deadline.remaining_s() == 0
+
+
+@pytest.mark.parametrize("never", [None, math.inf])
+def test_a_deadline_may_be_never(never):
+    deadline = Deadline(never)
+    assert (deadline.at_ns, deadline.remaining_s(), deadline.expired) == (None, None, False)
+
+
+def test_a_timeout_of_zero_has_expired_at_once():
+    assert Deadline(0).expired
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.5, math.nan])
+def test_a_deadline_takes_no_minus_one(wrong):
+    with pytest.raises(ValueError, match="at least 0 seconds"):
+        Deadline(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(None, None), (0, 0.0), (2, 2.0), (np.float32(0.5), 0.5), (math.inf, None)]
+)
+def test_timeouts_as_users_give_them(given, meant):
+    assert timeout_from_user(given, "timeout") == meant
+
+
+def test_minus_one_is_no_limit_with_a_warning_at_the_caller():
+    with pytest.warns(DeprecationWarning, match="`get_timeout` = -1") as caught:
+        assert timeout_from_user(-1, "get_timeout") is None
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [(-2, ValueError), (math.nan, ValueError), ("3", TypeError), (True, TypeError)],
+)
+def test_wrong_timeouts_are_named(given, error):
+    with pytest.raises(error, match="`_submit_timeout` must be"):
+        timeout_from_user(given, "_submit_timeout")
+
+
+def test_defaults():
+    options = Options()
+    assert (options.submit_timeout_s, options.get_timeout_s, options.teardown_timeout_s) == (
+        None,
+        None,
+        30.0,
+    )
+    assert options.buffer_size_bytes == 1_000_000
+    assert (options.max_inflight_executions, options.max_buffered_results) == (10, 1000)
+    assert (options.wait, options.thread, options.record) == ("auto", "own", True)
+    assert Options.from_environment({}) == options
+
+
+def test_options_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().wait = "spin"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "1", True, None])
+@pytest.mark.parametrize(
+    "field", ["buffer_size_bytes", "max_inflight_executions", "max_buffered_results"]
+)
+def test_counts_must_be_positive_integers(field, wrong):
+    with pytest.raises(ValueError, match=f"`{field}` must be a positive integer, found"):
+        Options().replace(**{field: wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"memory_cap_bytes": 0}, ValueError, "`memory_cap_bytes` must be a positive integer or"),
+        ({"wait": "sleep"}, ValueError, "`wait` must be one of 'auto', 'futex'"),
+        ({"thread": "any"}, ValueError, "`thread` must be one of 'own', 'main'"),
+        ({"record": 1}, TypeError, "`record` must be True or False"),
+        ({"get_timeout_s": -3}, ValueError, "`get_timeout_s` must be at least 0"),
+        ({"get_timeout_s": "3"}, TypeError, "`get_timeout_s` must be a number"),
+        ({"tiemout": 3}, TypeError, "no option 'tiemout': the options are submit_timeout_s"),
+    ],
+)
+def test_other_wrong_values_are_named(change, error, text):
+    with pytest.raises(error, match=text):
+        Options().replace(**change)
+
+
+def test_numpy_integers_become_plain():
+    changed = Options().replace(buffer_size_bytes=np.int64(4096))
+    assert type(changed.buffer_size_bytes) is int
+
+
+def test_setting_the_window_counts_as_the_users_limit():
+    assert not Options().replace(record=False).is_inflight_limit_set_by_user
+    assert Options().replace(max_inflight_executions=10).is_inflight_limit_set_by_user
+    assert not (
+        Options()
+        .replace(max_inflight_executions=5, is_inflight_limit_set_by_user=False)
+        .is_inflight_limit_set_by_user
+    )
+
+
+def test_the_environment_sets_options_and_rcg_wins():
+    options = Options.from_environment(
+        {
+            "RCG_SUBMIT_TIMEOUT": "2.5",
+            "RAY_CGRAPH_submit_timeout": "99",
+            "RAY_CGRAPH_get_timeout": "7",
+            "RCG_TEARDOWN_TIMEOUT": "none",
+            "RCG_COMPILE_TIMEOUT": " 4 ",
+            "RAY_CGRAPH_buffer_size_bytes": "1e6",
+            "RAY_CGRAPH_max_inflight_executions": "3",
+            "RCG_MAX_BUFFERED_RESULTS": "",
+            "RAY_CGRAPH_max_buffered_results": "8",
+            "RAY_CGRAPH_overlap_gpu_communication": "Yes",
+            "RCG_WAIT": "Futex",
+            "RCG_THREAD": "main",
+            "RCG_MEMORY_CAP_BYTES": "1_000_000",
+            "RCG_CONCURRENT": "1",
+            "RCG_RECORD": "0",
+            "UNRELATED": "x",
+        }
+    )
+    assert options == Options(
+        submit_timeout_s=2.5,
+        get_timeout_s=7.0,
+        teardown_timeout_s=None,
+        compile_timeout_s=4.0,
+        buffer_size_bytes=1_000_000,
+        max_inflight_executions=3,
+        max_buffered_results=8,
+        is_inflight_limit_set_by_user=True,
+        overlap_communication=True,
+        wait="futex",
+        thread="main",
+        memory_cap_bytes=1_000_000,
+        concurrent=True,
+        record=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("RCG_SUBMIT_TIMEOUT", "soon"),
+        ("RAY_CGRAPH_get_timeout", "-2"),
+        ("RAY_CGRAPH_buffer_size_bytes", "1.5"),
+        ("RAY_CGRAPH_buffer_size_bytes", "inf"),
+        ("RCG_MAX_BUFFERED_RESULTS", "0"),
+        ("RCG_WAIT", "sleep"),
+        ("RCG_RECORD", "perhaps"),
+        ("RCG_THREAD", "other"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable, text):
+    with pytest.raises(ValueError, match=f"`{variable}` must be"):
+        Options.from_environment({variable: text})
+
+
+def test_the_old_minus_one_is_read_from_the_environment():
+    with pytest.warns(DeprecationWarning, match="`RAY_CGRAPH_submit_timeout` = -1"):
+        assert (
+            Options.from_environment({"RAY_CGRAPH_submit_timeout": "-1"}).submit_timeout_s is None
+        )
+
+
+def test_every_option_has_a_kind_and_can_be_documented():
+    for field in dataclasses.fields(Options):
+        assert f"{field.name}:" in Options.__doc__
+        assert Options().replace(**{field.name: getattr(Options(), field.name)}) is not None

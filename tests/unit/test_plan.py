@@ -1,0 +1,453 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.compiler import compile_graph
+from rcg.errors import InternalError
+from rcg.plan import (
+    ActorSpec,
+    Bindings,
+    Build,
+    Call,
+    ChannelSpec,
+    Const,
+    Free,
+    Input,
+    Output,
+    Plan,
+    Program,
+    Read,
+    Slot,
+    Write,
+    reach_over,
+)
+from tests.unit.random_graphs import Case, cases
+
+TEXT = """
+plan positional=2 keywords=['x'] returns=list
+actor a0 'Stage' '0123abcd'
+actor a1 "It's" ''
+channel c0 driver -> a0 a1 ring node=0 slots=10
+channel c1 driver -> a1 ring node=1 slots=10
+channel c2 driver -> a0 ring node=2 slots=10
+channel c3 a0 -> driver a1 ring node=4 slots=2
+channel c4 a1 -> driver ring node=6 slots=1
+reach driver <- driver a0 a1
+reach a0 <- driver a0 a1
+reach a1 <- driver a0 a1
+program driver
+  Input 0 -> s0
+  Write s0 -> c0
+  Input 1 -> s1
+  Write s1 -> c1
+  Input 'x' -> s2
+  Write s2 -> c2
+  Free s0, s1, s2
+  Read c3 -> s3
+  Read c4 -> s4
+  Output s3, s4, s3
+program a0
+  Read c0 -> s0
+  Read c2 -> s1
+  Call a0.fwd(s0, k0, scale=s1, 'a b'=k1) -> s2, s3 #3
+  Write s2 -> c3
+  Free s0, s1, s2, s3
+program a1
+  Read c0 -> s0
+  Read c1 -> s1
+  Read c3 -> s2
+  Build k2(s1, s2) -> s3
+  Call a1.'odd name'(s0, s3) -> s4 #6
+  Write s4 -> c4
+  Free s0, s1, s2, s3, s4
+"""
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan.from_text(TEXT)
+
+
+def test_a_plan_reads_as_text(plan: Plan):
+    plan.check()
+    assert str(plan) == TEXT.strip()
+    assert plan.program("a1").ops[3:5] == (
+        Build("k2", (1, 2), 3),
+        Call("a1", "odd name", (Slot(0), Slot(3)), (), (4,), 6),
+    )
+    assert plan.program("a0").ops[2] == Call(
+        "a0",
+        "fwd",
+        (Slot(0), Const("k0")),
+        (("scale", Slot(1)), ("a b", Const("k1"))),
+        (2, 3),
+        3,
+    )
+    assert plan.channels[3] == ChannelSpec("c3", "a0", ("driver", "a1"), "ring", 4, 2)
+    assert plan.actors == (ActorSpec("a0", "Stage", "0123abcd"), ActorSpec("a1", "It's", ""))
+    assert (plan.num_positional, plan.keywords, plan.is_multi) == (2, ("x",), True)
+    assert plan.groups == ()
+
+
+def test_a_plan_travels(plan: Plan):
+    assert Plan.from_text(plan.to_text()) == plan
+    assert Plan.from_json(plan.to_json()) == plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert hash(Plan.from_json(plan.to_json())) == hash(plan)
+
+
+def test_the_json_is_readable_by_others(plan: Plan):
+    data = json.loads(plan.to_json())
+    assert data["programs"][1]["ops"][2] == {
+        "op": "Call",
+        "actor": "a0",
+        "method": "fwd",
+        "args": ["s0", "k0"],
+        "kwargs": [["scale", "s1"], ["a b", "k1"]],
+        "outs": [2, 3],
+        "node": 3,
+    }
+
+
+def test_a_plan_looks_things_up(plan: Plan):
+    assert plan.channels_by_id()["c4"].writer == "a1"
+    assert (plan.label("a0"), plan.label("driver")) == ("a0 (Stage)", "driver")
+    with pytest.raises(KeyError):
+        plan.program("a7")
+
+
+names = st.text(max_size=6)
+numbers = st.integers(0, 99)
+processes = st.sampled_from(["driver", "a0", "a1", "a17"])
+slot_tuples = st.lists(numbers, min_size=1, max_size=3).map(tuple)
+constants = numbers.map("k{}".format)
+channel_ids = numbers.map("c{}".format)
+arguments = st.one_of(numbers.map(Slot), constants.map(Const))
+ops = st.one_of(
+    st.builds(Input, st.one_of(st.none(), st.integers(-3, 9), names), numbers),
+    st.builds(Read, channel_ids, numbers),
+    st.builds(Build, constants, slot_tuples, numbers),
+    st.builds(
+        Call,
+        numbers.map("a{}".format),
+        names,
+        st.lists(arguments, max_size=3).map(tuple),
+        st.lists(st.tuples(names, arguments), max_size=3).map(tuple),
+        slot_tuples,
+        numbers,
+    ),
+    st.builds(Write, numbers, channel_ids),
+    st.builds(Output, slot_tuples),
+    st.builds(Free, slot_tuples),
+)
+plans = st.builds(
+    Plan,
+    programs=st.lists(
+        st.builds(Program, processes, st.lists(ops, max_size=5).map(tuple)), max_size=3
+    ).map(tuple),
+    channels=st.lists(
+        st.builds(
+            ChannelSpec,
+            channel_ids,
+            processes,
+            st.lists(processes, max_size=3).map(tuple),
+            st.just("ring"),
+            numbers,
+            numbers,
+        ),
+        max_size=3,
+    ).map(tuple),
+    actors=st.lists(st.builds(ActorSpec, st.just("a3"), names, names), max_size=2).map(tuple),
+    is_multi=st.booleans(),
+    num_positional=numbers,
+    keywords=st.lists(names, max_size=3).map(tuple),
+    reach=st.lists(
+        st.tuples(processes, st.lists(processes, max_size=3).map(tuple)), max_size=2
+    ).map(tuple),
+)
+
+
+@given(plans)
+def test_any_plan_round_trips(plan: Plan):
+    """Names with quotes, brackets, newlines or lone surrogates, and plans that make no sense."""
+    assert Plan.from_text(plan.to_text()) == plan
+    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_text(plan.to_text()).to_text() == plan.to_text()
+
+
+@given(cases())
+def test_compiled_plans_round_trip(case: Case):
+    locations = {actor.id: "n" for actor in case.graph.actors}
+    plan = compile_graph(case.graph, locations, "n", channel_slots=3).plan
+    assert Plan.from_text(str(plan)) == plan == Plan.from_json(plan.to_json())
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("  Reed c0 -> s0", "there is no op 'Reed'"),
+        ("  Read c0 -> k0", "expected a slot at column 12"),
+        ("  Read c0 -> s0 s1", "expected the end of the line"),
+        ("  Call a0.f(x) -> s0 #1", "'x' is neither a slot nor a constant"),
+        ("  Call a0.f(s1 s2) -> s0 #1", "expected ','"),
+        ("  Call a0.f(s1", "expected ','"),
+        ("  Call a0.f() -> s0", "expected '#'"),
+        ("  Input 'x -> s0", "expected a quoted"),
+        ("  Input '\\x' -> s0", "truncated"),
+        ("  Free", "expected a slot"),
+        ("program b0", "expected a process"),
+        ("actor a0 'x'", "expected a quoted"),
+        ("channel c0 driver -> a0 ring node=0", "expected 'slots='"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named_by_number(line, text):
+    lines = [*TEXT.strip().split("\n")[:14], line]
+    with pytest.raises(ValueError, match="line 15 of the plan is not understood: ") as caught:
+        Plan.from_text("\n".join(lines))
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no line that starts with 'plan'"),
+        ("Read c0 -> s0", "line 1 .* before any program"),
+        ("plan positional=1 keywords=[] returns=two", "must be 'one' or 'list'"),
+    ],
+)
+def test_a_text_that_is_no_plan_is_refused(text, why):
+    with pytest.raises(ValueError, match=why):
+        Plan.from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda data: data.update(version=0), "version 1: found version 0"),
+        (lambda data: data.pop("reach"), "not a plan: KeyError: 'reach'"),
+        (lambda data: data["channels"][0].update(speed=3), "not a plan: TypeError"),
+        (lambda data: data["programs"][0]["ops"][0].update(op="Nop"), "there is no op 'Nop'"),
+    ],
+)
+def test_json_that_is_no_plan_is_refused(plan: Plan, change, why):
+    data = json.loads(plan.to_json())
+    change(data)
+    with pytest.raises(ValueError, match=why):
+        Plan.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "nonsense"])
+def test_other_json_is_no_plan(text):
+    with pytest.raises(ValueError, match=r"not a plan|Expecting value"):
+        Plan.from_json(text)
+
+
+# --- check --------------------------------------------------------------------------------------
+
+
+def with_line(old: str, new: str) -> Any:
+    def change() -> Plan:
+        assert TEXT.count(f"{old}\n") == 1
+        return Plan.from_text(TEXT.replace(f"{old}\n", f"{new}\n" if new else ""))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_line("  Build k2(s1, s2) -> s3", ""), "s3 is used before it is filled"),
+        (with_line("  Build k2(s1, s2) -> s3", "  Build k2(s1, s2) -> s2"), "s2 is filled twice"),
+        (
+            with_line("  Build k2(s1, s2) -> s3", "  Free s0\n  Build k2(s1, s2) -> s3"),
+            "s0 is used after it was freed",
+        ),
+        (
+            with_line("  Free s0, s1, s2, s3, s4", "  Free s0, s0"),
+            "a slot is freed twice",
+        ),
+        (
+            with_line("  Free s0, s1, s2, s3, s4", "  Write s4 -> c4"),
+            "c4 is written twice in one execution",
+        ),
+        (with_line("  Free s0, s1, s2, s3, s4", "  Write s4 -> c3"), "a1 is not the writer of c3"),
+        (with_line("  Free s0, s1, s2, s3, s4", "  Read c2 -> s9"), "a1 is not a reader of c2"),
+        (with_line("  Free s0, s1, s2, s3, s4", "  Read c1 -> s9"), "c1 is read twice"),
+        (with_line("  Free s0, s1, s2, s3, s4", "  Read c7 -> s9"), "there is no channel c7"),
+        (with_line("  Free s0, s1, s2, s3, s4", "  Output s4"), "last op of the driver"),
+        (with_line("  Free s0, s1, s2, s3, s4", "  Input 3 -> s9"), "only the driver takes inputs"),
+        (
+            with_line("  Free s0, s1, s2, s3, s4", "  Call a0.f(s4) -> s9 #9"),
+            "in its own actor's program, once",
+        ),
+        (
+            with_line("  Free s0, s1, s2, s3, s4", "  Call a1.f(s4) -> s9 #3"),
+            "in its own actor's program, once",
+        ),
+        (with_line("  Write s4 -> c4", ""), "a1 never writes c4"),
+        (with_line("  Write s2 -> c3", ""), "a0 never writes c3"),
+        (with_line("  Output s3, s4, s3", "  Output s3, s4, s3\n  Free s4"), "last op"),
+        (with_line("  Output s3, s4, s3", ""), "driver's last op must be its output"),
+        (with_line("  Write s1 -> c1", ""), "driver never writes c1"),
+        (
+            with_line("  Input 1 -> s1", "  Input 3 -> s1"),
+            r"takes the inputs \[0, 3, 'x'\], declared are 2",
+        ),
+        (with_line("  Input 1 -> s1", "  Input 0 -> s1"), "inputs, each once"),
+        (
+            with_line(
+                "plan positional=2 keywords=['x'] returns=list",
+                "plan positional=2 keywords=['x'] returns=one",
+            ),
+            "3 outputs are listed",
+        ),
+        (
+            with_line("reach a1 <- driver a0 a1", "reach a1 <- driver a0"),
+            "reach of the plan does not follow",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c1 driver -> a1 ring node=1 slots=0",
+            ),
+            "c1 has 0 slots",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c1 driver -> a1 pigeon node=1 slots=1",
+            ),
+            "unknown kind 'pigeon'",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c0 driver -> a1 ring node=1 slots=10",
+            ),
+            "two channels have the same id",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c1 driver -> a1 a1 ring node=1 slots=10",
+            ),
+            "c1 must have readers, each once",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c1 driver -> a0 a1 ring node=1 slots=10",
+            ),
+            "a0 is a reader of c1 but never reads it",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c1 driver -> a9 ring node=1 slots=10",
+            ),
+            r"c1 has an end at \['a9'\], not a process",
+        ),
+        (
+            with_line("actor a0 'Stage' '0123abcd'", "actor a2 'Stage' ''"),
+            "actor 0 has the id 'a2'",
+        ),
+        (with_line("actor a0 'Stage' '0123abcd'", ""), "actor 0 has the id 'a1'"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_is_refused(change, why):
+    with pytest.raises(InternalError, match=why):
+        change().check()
+
+
+def test_check_wants_the_programs_in_order(plan: Plan):
+    with pytest.raises(InternalError, match=r"programs are those of \['a0', 'driver', 'a1'\]"):
+        replace(plan, programs=(plan.programs[1], plan.programs[0], plan.programs[2])).check()
+
+
+def test_check_refuses_a_loop_that_nothing_holds(plan: Plan):
+    idle = replace(plan, actors=(*plan.actors, ActorSpec("a2", "Idle", "")))
+    idle = replace(idle, programs=(*idle.programs, Program("a2", ())))
+    with pytest.raises(InternalError, match="a2 reads nothing"):
+        idle.check()
+
+
+def test_check_refuses_a_driver_that_passes_results_on(plan: Plan):
+    ops = list(plan.programs[0].ops)
+    ops[1] = Write(3, "c0")
+    ops.insert(1, ops.pop(7))
+    driver = Program("driver", tuple(ops))
+    with pytest.raises(InternalError, match="the driver sends inputs only"):
+        replace(plan, programs=(driver, *plan.programs[1:])).check()
+
+
+@pytest.mark.parametrize("extra", ["Input 0 -> s1\n  Write s1 -> c1\n  ", ""])
+def test_check_knows_the_whole_input(extra):
+    text = f"""
+plan positional=1 keywords=[] returns=one
+actor a0 'Stage' ''
+channel c0 driver -> a0 ring node=0 slots=1
+{"channel c1 driver -> a0 ring node=1 slots=1" if extra else ""}
+channel c2 a0 -> driver ring node=2 slots=1
+reach driver <- driver a0
+reach a0 <- driver a0
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  {extra}Read c2 -> s2
+  Output s2
+program a0
+  Read c0 -> s0
+  {"Read c1 -> s1" if extra else ""}
+  Call a0.f(s0) -> s2 #2
+  Write s2 -> c2
+"""
+    plan = Plan.from_text(text)
+    if extra:
+        with pytest.raises(InternalError, match=r"takes the inputs \[None, 0\]"):
+            plan.check()
+    else:
+        plan.check()
+
+
+def test_an_internal_error_names_process_and_op():
+    with pytest.raises(InternalError) as caught:
+        with_line("  Build k2(s1, s2) -> s3", "")().check()
+    assert (caught.value.process, str(caught.value.op)) == (
+        "a1",
+        "Call a1.'odd name'(s0, s3) -> s4 #6",
+    )
+
+
+def test_reach_is_the_transitive_closure():
+    def channel(number: int, writer: str, *readers: str) -> ChannelSpec:
+        return ChannelSpec(f"c{number}", writer, readers, "ring", number, 1)
+
+    reach = dict(
+        reach_over(
+            ["driver", "a0", "a1", "a2", "a3"],
+            [
+                channel(0, "driver", "a0", "a3"),
+                channel(1, "a0", "a1"),
+                channel(2, "a1", "a2"),
+                channel(3, "a2", "driver", "a1"),
+            ],
+        )
+    )
+    loop = ("driver", "a0", "a1", "a2")
+    assert reach == dict.fromkeys(("driver", "a0", "a1", "a2", "a3"), loop)
+    line = dict(reach_over(["a2", "a1", "a0"], [channel(0, "a0", "a1"), channel(1, "a1", "a2")]))
+    assert line == {"a2": ("a1", "a0"), "a1": ("a0",), "a0": ()}
+
+
+def test_bindings_are_two_tables():
+    bindings = Bindings()
+    bindings.constants["k0"] = object()
+    assert (bindings.actors, list(bindings.constants)) == ({}, ["k0"])
