@@ -678,9 +678,10 @@ static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since
     atomic_store_explicit(&r->since_ns, since, memory_order_release);
 }
 
-/* One timestamp closes the open op and opens the next. */
+/* One timestamp closes the open op and opens the next. An op that is open already goes on: a Write is opened before
+ * its value is encoded, and again by the ring. */
 static void mark(Member *m, uint32_t op, uint64_t execution) {
-    if (!m->recording) return;
+    if (!m->recording || (m->is_open && m->open_op == op && m->open_execution == execution)) return;
     uint64_t t = now_ns();
     if (m->is_open)
         write_event(m, m->open_op, m->open_execution, m->open_ns, t, m->open_waited_ns, m->open_bytes);
@@ -926,6 +927,7 @@ typedef struct {
     Learned learned;
     PyObject *decode, *failure; /* Reader: (data[, buffers=]) -> value, (data) -> failed value */
     uint64_t room_until;        /* Writer: frames up to here have room */
+    uint64_t opened_ns;         /* Writer: when the next write began, if it was opened */
 } End;
 
 static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->ring->nslots - 1)) * (uint64_t)e->ring->slot_bytes; }
@@ -1138,6 +1140,16 @@ static void publish(End *e) {
         if (atomic_load(&r->reader[i].waiting)) ring_bell(m, r->reader[i].member);
 }
 
+/* open(): the next write begins now, with encoding its value; for the recorder */
+static PyObject *writer_open(PyObject *self, PyObject *unused) {
+    (void)unused;
+    End *e = (End *)self;
+    if (check_usable(e->member)) return NULL;
+    if (e->member->looping) mark(e->member, e->op, e->seq);
+    else if (e->member->recording) e->opened_ns = now_ns();
+    Py_RETURN_NONE;
+}
+
 /* write(kind, data, buffers=None, writable=0, timeout_ns=-1); `writable`: bit i, or byte i of bytes, for buffer i */
 static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     End *e = (End *)self;
@@ -1178,7 +1190,8 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (end_enter(e)) goto out;
     uint64_t start = 0;
     if (m->looping) mark(m, e->op, e->seq);
-    else if (m->recording) start = now_ns();
+    else if (m->recording) start = e->opened_ns ? e->opened_ns : now_ns();
+    e->opened_ns = 0;
     if (m->looping && poisoned(m)) raise_poison(m);
     else if (!wait_for_room(e, deadline, &waited) &&
              !fill_slot(e, kind, data, (uint64_t)data_bytes, buffers, &writable, &payload)) {
@@ -1472,6 +1485,7 @@ static PyMethodDef reader_methods[] = {
     {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting."},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef writer_methods[] = {
+    {"open", writer_open, METH_NOARGS, "Say that the next write begins now, with encoding its value."},
     {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
      "write(kind, data, buffers=None, writable=0, timeout_ns=-1): publish the next frame."},
     {NULL, NULL, 0, NULL}};

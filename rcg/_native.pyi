@@ -53,6 +53,7 @@ class Reader:
 class Writer:
     @property
     def seq(self) -> int: ...
+    def open(self) -> None: ...
     def write(
         self,
         kind: int,

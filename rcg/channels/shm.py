@@ -60,10 +60,11 @@ class Writer:
         codec: Encodes the values.
     """
 
-    __slots__ = ("_codec", "_end", "_write")
+    __slots__ = ("_codec", "_end", "_open", "_write")
 
     def __init__(self, member: _native.Member, ring: int, op: int, codec: Codec) -> None:
         self._end = member.writer(ring, op)
+        self._open = self._end.open
         self._write = self._end.write
         self._codec = codec
 
@@ -82,6 +83,7 @@ class Writer:
         elif type(value) is Failure:
             self._write(_native.KIND_FAILURE, value.data)
         else:
+            self._open()  # encoding is part of the write
             kind, data, buffers, writable = self._codec.encode(value)
             self._write(kind, data, buffers, writable)
 
