@@ -670,11 +670,11 @@ static void write_event(Member *m, uint32_t op, uint64_t execution, uint64_t sta
     if (m->looping) atomic_store_explicit(&r->head, n + 1, memory_order_release);
 }
 
-static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since) {
+static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since, uint32_t state) {
     Recorder *r = m->recorder;
     atomic_store_explicit(&r->op, op, memory_order_relaxed);
     atomic_store_explicit(&r->execution, execution, memory_order_relaxed);
-    atomic_store_explicit(&r->state, NOW_RUNNING, memory_order_relaxed);
+    atomic_store_explicit(&r->state, state, memory_order_relaxed);
     atomic_store_explicit(&r->since_ns, since, memory_order_release);
 }
 
@@ -690,7 +690,7 @@ static void mark(Member *m, uint32_t op, uint64_t execution) {
     m->open_ns = t;
     m->open_waited_ns = m->open_bytes = 0;
     m->is_open = true;
-    now_doing(m, op, execution, t);
+    now_doing(m, op, execution, t, NOW_RUNNING);
 }
 
 /* ---- waiting */
@@ -1203,7 +1203,7 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
         } else if (m->recording) {
             uint64_t end = now_ns();
             write_event(m, e->op, e->seq - 1, start, end, waited, payload);
-            now_doing(m, e->op, e->seq - 1, end);
+            now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
         }
     }
     e->busy = false;
@@ -1343,6 +1343,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     }
     if (atomic_load_explicit(&r->seq, memory_order_acquire) == e->seq) {
         Watch w = {&r->seq, e->seq, &r->reader[e->reader].waiting, &r->cpu};
+        if (m->recording && !m->looping) now_doing(m, e->op, e->seq, start, NOW_RUNNING);
         if (m->recording) atomic_store_explicit(&m->recorder->ring, r->index, memory_order_relaxed);
         if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) goto done;
     }
@@ -1362,7 +1363,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     } else if (m->recording) {
         uint64_t end = now_ns();
         write_event(m, e->op, e->seq - 1, start, end, waited, msg->payload);
-        now_doing(m, e->op, e->seq - 1, end);
+        now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
     }
     result = 0;
 done:

@@ -16,7 +16,7 @@ from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record, describe
 from rcg.dag.site import warn_user
 from rcg.errors import CompileError
-from rcg.graph import Graph, MethodCall
+from rcg.graph import Graph, MethodCall, Site
 from rcg.options import Deadline, Options, timeout_from_user
 from rcg.runtime.execute import CompiledDAG
 from rcg.runtime.lifecycle import launch, locate
@@ -135,12 +135,13 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     return launch(compiled.plan, bindings, options, deadline)
 
 
-def _methods_by_actor(graph: Graph) -> dict[str, tuple[str, ...]]:
-    names: dict[str, dict[str, None]] = {}
+def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:
+    """Return what is called of each actor, and where the user bound it first."""
+    found: dict[str, dict[str, Site | None]] = {}
     for node in graph.nodes:
         if isinstance(node, MethodCall):
-            names.setdefault(node.actor, {})[node.method] = None
-    return {actor: tuple(methods) for actor, methods in names.items()}
+            found.setdefault(node.actor, {}).setdefault(node.method, node.site)
+    return found
 
 
 def options_from_user(keywords: CompileKeywords) -> Options:

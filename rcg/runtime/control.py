@@ -37,6 +37,7 @@ __all__ = ["ControlClient", "ControlServer"]
 
 _MOST_BYTES: Final = 64 * 1024
 _MOST_DESCRIPTORS: Final = 80
+_MOMENT_S: Final = 0.25
 _PATIENCE_S: Final = 30.0  # of a member that connected, for the answer
 
 
@@ -55,6 +56,13 @@ def _open_pidfd(pid: int) -> int:
         return os.pidfd_open(pid)
     except OSError:
         return -1  # an old kernel, or a pid of another namespace: the socket's end has to do
+
+
+def _how_it_ended(pidfd: int) -> str:
+    """Say whether a process whose connection ended has ended too; that may take a moment."""
+    if pidfd >= 0 and select.select([pidfd], [], [], _MOMENT_S)[0]:
+        return "its process ended"
+    return "it closed its connection"
 
 
 def _send(connection: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
@@ -223,7 +231,7 @@ class ControlServer:
             os.close(fd)
         kind = None if message is None else message.get("type")
         if message is None:
-            self._end(member, "it closed its connection")
+            self._end(member, _how_it_ended(member.pidfd))
             return False
         if member.state == "new":
             return kind == "hello" and self._welcome(member, message, is_stopping)

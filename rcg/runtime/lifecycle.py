@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from rcg.errors import (
     RcgError,
     UnsupportedNodeError,
 )
+from rcg.graph import Site
 from rcg.options import Deadline, Options
 from rcg.plan import Bindings, Build, Call, Const, Plan, Program
 from rcg.runtime.execute import CompiledDAG
@@ -38,6 +38,7 @@ _log = logging.getLogger("rcg")
 
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.2
+_TICK_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,16 @@ class Located:
     driver: str
 
 
-def locate(
-    bindings: Bindings, deadline: Deadline, methods: Mapping[str, tuple[str, ...]] | None = None
-) -> Located:
+Methods = Mapping[str, Mapping[str, Site | None]]
+
+
+def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
     """Ask every actor where it is and whether it can take part.
 
     Args:
         bindings: The actors' handles.
         deadline: Until when they have to answer.
-        methods: What the graph calls, by actor.
+        methods: What the graph calls of each actor, and where the user bound it.
 
     Raises:
         ActorDiedError: An actor is dead.
@@ -69,18 +71,18 @@ def locate(
         UnsupportedNodeError: A method is a coroutine.
         ChannelTimeout: Some did not answer in time; the text names them.
     """
-    methods = methods or {}
     own = cluster.current_actor_id()
     calls: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for actor, handle in bindings.actors.items():
+        names = tuple(methods[actor])
         if own is not None and cluster.actor_id(handle) == own:
-            found[actor] = describe(_own_instance(), methods.get(actor, ()))
+            found[actor] = describe(_own_instance(), names)
         else:
-            calls[actor] = cluster.ask(handle, describe, methods.get(actor, ()))
-    found.update(_gather(calls, bindings, deadline, "answer"))
+            calls[actor] = cluster.submit(handle, describe, names)
+    found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
     for actor, description in found.items():
-        _check(cluster.actor_label(bindings.actors[actor]), description)
+        _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
     return Located({actor: found[actor]["node"] for actor in bindings.actors}, cluster.node_id())
 
 
@@ -91,7 +93,7 @@ def _own_instance() -> Any:
     return instance
 
 
-def _check(label: str, description: Mapping[str, Any]) -> None:
+def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Site | None]) -> None:
     version, abi = description["version"], description["abi"]
     if (version, abi) != (__version__, _native.ABI_VERSION):
         raise PlacementError(
@@ -103,18 +105,46 @@ def _check(label: str, description: Mapping[str, Any]) -> None:
         )
     if description["machine"] != platform.machine():
         raise PlacementError(f"{label} runs on another kind of machine", actor=label)
-    if description["missing"]:
-        raise CompileError(f"{label} has no method {description['missing'][0]!r}", actor=label)
-    if description["coroutines"]:
+    for name in description["missing"]:
+        raise CompileError(
+            f"{label} has no method {name!r}",
+            actor=label,
+            node=f"{label}.{name}",
+            site=methods[name],
+        )
+    for name in description["coroutines"]:
         raise UnsupportedNodeError(
-            f"{label}.{description['coroutines'][0]} is an `async def` method, which a compiled "
-            "graph cannot call yet: bind a plain method",
-            node=f"{label}.{description['coroutines'][0]}",
+            f"{label}.{name} is an `async def` method, which a compiled graph cannot call yet: "
+            "bind a plain method",
+            node=f"{label}.{name}",
+            site=methods[name],
         )
 
 
+class _Named:
+    """What errors call an actor: its handle, and where the graph first uses it."""
+
+    def __init__(self, bindings: Bindings, methods: Methods | None = None) -> None:
+        self._bindings = bindings
+        self._methods = methods or {}
+
+    def name(self, actor: str) -> str:
+        """Return the handle's text."""
+        return repr(self._bindings.actors[actor])
+
+    def facts(self, actor: str) -> dict[str, Any]:
+        """Return the facts of an error about this actor."""
+        handle = self._bindings.actors[actor]
+        bound = next(iter(self._methods.get(actor, {}).items()), None)
+        return {
+            "actor": self.name(actor),
+            "node": None if bound is None else f"{cluster.actor_label(handle)}.{bound[0]}",
+            "site": None if bound is None else bound[1],
+        }
+
+
 def _gather(
-    calls: Mapping[str, Any], bindings: Bindings, deadline: Deadline, verb: str
+    calls: Mapping[str, Any], named: _Named, deadline: Deadline, verb: str
 ) -> dict[str, Any]:
     """Wait for the answers of several actors; raises the first error as rcg's own."""
     pending = dict(calls)
@@ -127,8 +157,8 @@ def _gather(
         cluster.wait(refs, timeout_s=_POLL_S if left is None else min(_POLL_S, left))
         ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
         for actor in [a for a, ref in pending.items() if ref in ready]:
-            answers[actor] = _answer(actor, pending.pop(actor), bindings)
-        names = ", ".join(_name(bindings, actor) for actor in pending)
+            answers[actor] = _answer(actor, pending.pop(actor), named)
+        names = ", ".join(map(named.name, pending))
         if pending and deadline.expired:
             raise ChannelTimeout(
                 f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
@@ -142,12 +172,8 @@ def _gather(
     return answers
 
 
-def _name(bindings: Bindings, actor: str) -> str:
-    return repr(bindings.actors[actor])
-
-
-def _answer(actor: str, ref: Any, bindings: Bindings) -> Any:
-    name = _name(bindings, actor)
+def _answer(actor: str, ref: Any, named: _Named) -> Any:
+    name, facts = named.name(actor), named.facts(actor)
     try:
         return cluster.get(ref)
     except RcgError:
@@ -155,9 +181,7 @@ def _answer(actor: str, ref: Any, bindings: Bindings) -> Any:
     except Exception as error:
         if cluster.is_actor_death(error):
             raise ActorDiedError(
-                f"{name} is dead, so the graph cannot be compiled: {error}",
-                actor=name,
-                actor_id=cluster.actor_id(bindings.actors[actor]),
+                f"{name} is dead, so the graph cannot be compiled: {error}", **facts
             ) from error
         own = cluster.cause_of(error)
         if isinstance(own, RcgError):
@@ -167,9 +191,11 @@ def _answer(actor: str, ref: Any, bindings: Bindings) -> Any:
                 f"the process of {name} cannot import rcg ({own}): install rcg "
                 f"{__version__} on that node, or give it in the actor's runtime_env "
                 '({"pip": ["rcg"]})',
-                actor=name,
+                **facts,
             ) from error
-        raise CompileError(f"{name} could not start its part of the graph: {error}") from error
+        raise CompileError(
+            f"{name} could not start its part of the graph: {error}", **facts
+        ) from error
 
 
 def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline) -> CompiledDAG:
@@ -213,30 +239,22 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
         else:
             calls[actor] = cluster.submit(handle, start, spec)
     if session.options.thread == "main":
-        _wait_connected(session, calls, bindings, deadline)
+        _wait_connected(session, calls, _Named(bindings), deadline)
     else:
-        _gather(calls, bindings, deadline, "start")
+        _gather(calls, _Named(bindings), deadline, "start")
 
 
 def _wait_connected(
-    session: Session, calls: Mapping[str, Any], bindings: Bindings, deadline: Deadline
+    session: Session, calls: Mapping[str, Any], named: _Named, deadline: Deadline
 ) -> None:
     """Wait for loops whose start call returns only when the graph ends."""
-    tick = threading.Event()
-    while set(calls) - set(session.control.pids):
-        refs = list(calls.values())
-        ready, _ = cluster.wait(refs, timeout_s=0)
-        for actor, ref in calls.items():
-            if ref in ready:
-                _answer(actor, ref, bindings)
+    while missing := sorted(set(calls) - set(session.control.pids)):
+        ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_TICK_S)
+        for actor in missing:
+            if calls[actor] in ready:
+                _answer(actor, calls[actor], named)
         if deadline.expired:
-            _gather(
-                {a: calls[a] for a in set(calls) - set(session.control.pids)},
-                bindings,
-                deadline,
-                "start",
-            )
-        tick.wait(0.005)
+            _gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
 
 
 def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) -> Start:

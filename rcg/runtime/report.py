@@ -17,7 +17,7 @@ from rcg.plan import Plan
 __all__ = ["Activity", "activities", "format_activities"]
 
 _STATES: Final = {
-    _native.NOW_IDLE: "not started",
+    _native.NOW_IDLE: "idle",
     _native.NOW_RUNNING: "running",
     _native.NOW_WAITING: "waiting",
 }
@@ -31,10 +31,10 @@ class Activity:
         process: Its name in the plan.
         label: Its name for people.
         pid: Its process id.
-        state: "running", "waiting" or "not started".
-        op: The op it is in, as text.
+        state: "running", "waiting" or "idle" (the driver, between calls).
+        op: The op it is in, or was in last, as text; "-" before the first.
         execution: Index of the execution.
-        for_s: Seconds since the op began.
+        for_s: Seconds since the op began; since it ended, when idle.
         waiting_for: The process that has to act first, or None.
     """
 

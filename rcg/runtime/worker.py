@@ -178,6 +178,11 @@ class _Loop:
             self._steps = []  # releases what the slots hold
             self._control.finish(failure)
 
+    def blame(self, error: UnpicklableError) -> UnpicklableError:
+        """Return the error with what is known here: who returned the value, and when."""
+        facts = {"actor": self.origin.label, "execution": self.execution}
+        return UnpicklableError(error.message, **{**error.facts, **facts})
+
     def on_owner_gone(self) -> None:
         """End the loop, and every other member's: the driver is dead."""
         with contextlib.suppress(RuntimeError):
@@ -253,18 +258,17 @@ class _Steps:
     def _write(self, index: int, op: Write) -> _Step:
         writer = Writer(self._member, self._spec.rings[op.channel], index, self._codec)
         slots, source, write, channel = self._slots, op.slot, writer.write, op.channel
+        loop = self._loop
 
         def step() -> None:
             try:
                 write(slots[source])
             except (_native.NoMemory, UnpicklableError) as error:
                 # Nothing was written: this execution fails, the graph goes on.
-                known = (
-                    error
-                    if isinstance(error, UnpicklableError)
-                    else translate(error, channel=channel)
-                )
-                write(capture_own(known))
+                if isinstance(error, UnpicklableError):
+                    write(capture_own(loop.blame(error)))
+                else:
+                    write(capture_own(translate(error, channel=channel)))
 
         return step
 
