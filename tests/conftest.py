@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 LAYERS = ("unit", "conformance", "cluster", "packaging", "notebooks", "browser", "gpu")
 TESTS = Path(__file__).parent
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start
+# inherits that; some tests are about Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def layer_of(item: pytest.Item) -> str | None:
