@@ -74,9 +74,8 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
         return array.__reduce_ex__(PROTOCOL)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         array = array.copy(order="C")
-    if (
-        dtype.kind in "mM" or dtype.isbuiltin != 1
-    ):  # the buffer protocol has no words for dates, records need care
+    # The buffer protocol has no words for dates; strings, records and byte orders need care.
+    if dtype.isbuiltin != 1:
         order: Any = "C" if array.flags.c_contiguous else "F"
         raw: Any = np.empty(0, np.uint8)
         if array.nbytes:

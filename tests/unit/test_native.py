@@ -762,15 +762,16 @@ def test_the_claims_of_a_dead_process_are_forgotten(boards: Any) -> None:
     assert claimed(sender) == 0
 
 
-def test_a_block_that_only_the_dead_held_is_taken_again(boards: Any) -> None:
+def test_blocks_that_only_the_dead_held_are_taken_again(boards: Any) -> None:
     board = boards(3, [Ring(0, (1, 2), slots=64)])
     sender = board.member(0)
     writer, end = sender.writer(0, 0), reader(board.member(1))
-    for i in range(40):
-        writer.write(PICKLE, b"", [pattern(BLOCK, i)])
-        end.read(0)
-        assert sender.forget(2) == 1
-    assert sender.statistics()["blocks"] == 1
+    for i in range(20):
+        for part in range(3):
+            writer.write(PICKLE, b"", [pattern(BLOCK, 3 * i + part)])
+            end.read(0)
+        assert sender.forget(2) == 3
+    assert sender.statistics()["blocks"] == 3
 
 
 def test_who_cannot_be_forgotten(boards: Any) -> None:
@@ -831,12 +832,16 @@ def test_poison_wakes_everyone_in_every_process(boards: Any) -> None:
     children = [
         board.start(
             f"""
-            end = {end}
-            try:
-                while True:
-                    {wait}
-            except _native.Poisoned as error:
-                print(*error.args)
+            def wait():
+                end = {end}
+                try:
+                    while True:
+                        {wait}
+                except _native.Poisoned as error:
+                    print(*error.args)
+
+            # Not on the main thread, which looks around by itself.
+            threading.Thread(target=wait).start()
             """
         )
         for end, wait in [
@@ -1099,6 +1104,17 @@ def test_a_damaged_descriptor_is_corrupt(boards: Any, damage: dict[str, int], fl
     for _ in range(2):
         with pytest.raises(_native.Corrupt, match="ring 0"):
             end.read(0)
+
+
+def test_a_descriptor_of_what_was_sent_to_another_is_corrupt(boards: Any) -> None:
+    board = boards(3, [Ring(0, (1,)), Ring(0, (2,))])
+    sender = board.member(0)
+    for ring in (0, 1):
+        sender.writer(ring, 0).write(PICKLE, b"", [pattern(BLOCK, ring)])
+    board.set_desc(block=board.desc(ring=1).block)
+    with pytest.raises(_native.Corrupt, match="ring 0"):
+        reader(board.member(1)).read(0)
+    assert bytes(reader(board.member(2), 1).read(0)[0]) == pattern(BLOCK, 1)
 
 
 def test_damage_in_one_frame_releases_what_was_taken_of_it(boards: Any) -> None:

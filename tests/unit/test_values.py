@@ -660,10 +660,11 @@ def test_modules_registered_by_value_are_written_by_value() -> None:
     assert codec.encode([Holder, np.arange(3)])[1] == by_name[1]
 
 
-def test_reducers_that_are_registered_later_count() -> None:
-    class Late:
-        pass
+class Late:
+    pass
 
+
+def test_reducers_that_are_registered_later_count() -> None:
     codec = make_codec()
     codec.encode([1])
     copyreg.pickle(Late, lambda _: (str, ("late",)))
