@@ -1328,7 +1328,32 @@ static int parse_slot(End *e, Message *msg) {
     return 0;
 }
 
-/* Waits for the next frame and takes it off the ring. */
+/* Takes the frame that lies on the ring, which was waited for since `start`. */
+static int take_slot(End *e, Message *msg, uint64_t start, uint64_t waited) {
+    Member *m = e->member;
+    Ring *r = e->ring;
+    if (e->broken) {
+        raise_corrupt(e, "an earlier attempt to read it failed");
+        return -1;
+    }
+    if (parse_slot(e, msg)) {
+        e->broken = true;
+        return -1;
+    }
+    atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
+    if (atomic_load(&r->room_wanted)) ring_bell(m, r->writer);
+    if (m->looping) {
+        m->open_waited_ns += waited;
+        m->open_bytes += msg->payload;
+    } else if (m->recording) {
+        uint64_t end = now_ns();
+        write_event(m, e->op, e->seq - 1, start, end, waited, msg->payload);
+        now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
+    }
+    return 0;
+}
+
+/* Waits for the next frame and takes it off the ring; one thread at a time. */
 static int receive(End *e, uint64_t deadline, Message *msg) {
     Member *m = e->member;
     Ring *r = e->ring;
@@ -1347,25 +1372,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
         if (m->recording) atomic_store_explicit(&m->recorder->ring, r->index, memory_order_relaxed);
         if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) goto done;
     }
-    if (e->broken) {
-        raise_corrupt(e, "an earlier attempt to read it failed");
-        goto done;
-    }
-    if (parse_slot(e, msg)) {
-        e->broken = true;
-        goto done;
-    }
-    atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
-    if (atomic_load(&r->room_wanted)) ring_bell(m, r->writer);
-    if (m->looping) {
-        m->open_waited_ns += waited;
-        m->open_bytes += msg->payload;
-    } else if (m->recording) {
-        uint64_t end = now_ns();
-        write_event(m, e->op, e->seq - 1, start, end, waited, msg->payload);
-        now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
-    }
-    result = 0;
+    result = take_slot(e, msg, start, waited);
 done:
     e->busy = false;
     return result;
@@ -1407,31 +1414,57 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t n
     return decode(&msg, e->decode, e->failure, e->member->state);
 }
 
+/* A frame that was taken and not decoded yet. It owns what it needs, so it may wait for its reader anywhere. */
 typedef struct {
     PyObject_HEAD
     State *state;
     Message msg;
     PyObject *decode, *failure;
+    PyObject *value; /* once decoded */
+    bool is_decoding;
 } FrameObject;
+
+static FrameObject *frame_new(End *e) {
+    FrameObject *f = allocate_object(e->member->state->frame_type);
+    if (!f) return NULL;
+    f->state = e->member->state;
+    Py_INCREF(e->decode);
+    f->decode = e->decode;
+    Py_INCREF(e->failure);
+    f->failure = e->failure;
+    return f;
+}
 
 static void frame_dealloc(PyObject *self) {
     FrameObject *f = (FrameObject *)self;
     message_clear(&f->msg);
     Py_XDECREF(f->decode);
     Py_XDECREF(f->failure);
+    Py_XDECREF(f->value);
     free_object(self);
 }
 
+/* decode() -> the value, the same each time; the frame itself while another thread decodes it. What decoding raises
+ * leaves the frame as it was, so an interrupted attempt can be repeated. */
 static PyObject *frame_decode(PyObject *self, PyObject *unused) {
     (void)unused;
     FrameObject *f = (FrameObject *)self;
-    if (!f->msg.data) {
-        PyErr_SetString(PyExc_RuntimeError, "this frame was decoded before");
-        return NULL;
+    if (!f->value && f->is_decoding) {
+        Py_INCREF(self);
+        return self;
     }
-    Message msg = f->msg; /* taken first: decoding may run any code */
-    f->msg.data = f->msg.buffers = NULL;
-    return decode(&msg, f->decode, f->failure, f->state);
+    if (!f->value) {
+        Message msg = f->msg; /* a copy with references of its own: decoding may run any code */
+        Py_XINCREF(msg.data);
+        Py_XINCREF(msg.buffers);
+        f->is_decoding = true;
+        f->value = decode(&msg, f->decode, f->failure, f->state);
+        f->is_decoding = false;
+        if (!f->value) return NULL;
+        message_clear(&f->msg);
+    }
+    Py_INCREF(f->value);
+    return f->value;
 }
 
 static PyObject *frame_get(PyObject *self, void *which) {
@@ -1440,7 +1473,7 @@ static PyObject *frame_get(PyObject *self, void *which) {
 }
 
 static PyMethodDef frame_methods[] = {
-    {"decode", frame_decode, METH_NOARGS, "The value of the frame, once."}, {NULL, NULL, 0, NULL}};
+    {"decode", frame_decode, METH_NOARGS, "The value; the frame itself while another thread decodes it."}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef frame_getset[] = {{"is_failure", frame_get, NULL, NULL, (void *)1},
                                      {"size_bytes", frame_get, NULL, NULL, NULL},
                                      {NULL, NULL, NULL, NULL, NULL}};
@@ -1456,20 +1489,72 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
     End *e = (End *)self;
     uint64_t deadline = UINT64_MAX;
     if (nargs && deadline_from(args[0], &deadline)) return NULL;
-    FrameObject *f = allocate_object(e->member->state->frame_type);
+    FrameObject *f = frame_new(e);
     if (!f) return NULL;
-    f->state = e->member->state;
     Message msg;
     if (receive(e, deadline, &msg)) {
         Py_DECREF((PyObject *)f);
         return NULL;
     }
     f->msg = msg;
-    Py_INCREF(e->decode);
-    f->decode = e->decode;
-    Py_INCREF(e->failure);
-    f->failure = e->failure;
     return (PyObject *)f;
+}
+
+/* Takes the frame that lies on the ring into the dict. */
+static int collect_one(End *e, PyObject *frames, uint64_t start, uint64_t waited) {
+    PyObject *key = PyLong_FromUnsignedLongLong(e->seq);
+    FrameObject *f = key ? frame_new(e) : NULL;
+    int failed = -1;
+    if (f) {
+        e->busy = true;
+        failed = take_slot(e, &f->msg, start, waited);
+        e->busy = false;
+        if (!failed) failed = PyDict_SetItem(frames, key, (PyObject *)f);
+    }
+    Py_XDECREF((PyObject *)f);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* collect(frames, execution, timeout_ns=-1): take frames into the dict {execution: Frame} until that of `execution` is
+ * taken, by whomever: any number of threads may be inside, and each sees every arrival. Nothing can come between
+ * taking a frame and having it in the dict, Ctrl-C neither. */
+static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    End *e = (End *)self;
+    Member *m = e->member;
+    if (nargs < 2 || !PyDict_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "collect(frames, execution, timeout_ns=-1)");
+        return NULL;
+    }
+    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]), deadline = UINT64_MAX, waited = 0;
+    if ((execution == UINT64_MAX && PyErr_Occurred()) || (nargs > 2 && deadline_from(args[2], &deadline)) ||
+        check_usable(m))
+        return NULL;
+    uint64_t start = m->recording ? now_ns() : 0;
+    while (e->seq <= execution) {
+        if (e->busy) { /* another thread is copying a frame out of its slot */
+            struct timespec moment = {0, 20000};
+            Py_BEGIN_ALLOW_THREADS
+            nanosleep(&moment, NULL);
+            Py_END_ALLOW_THREADS
+            if (PyErr_CheckSignals()) return NULL;
+        } else if (atomic_load_explicit(&e->ring->seq, memory_order_acquire) == e->seq) {
+            Watch w = {&e->ring->seq, e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
+            Learned learned = e->learned; /* a copy, because others may wait here too */
+            if (m->recording) {
+                now_doing(m, e->op, e->seq, start, NOW_RUNNING);
+                atomic_store_explicit(&m->recorder->ring, e->ring->index, memory_order_relaxed);
+            }
+            int failed = wait_for(m, &w, 1, &learned, deadline, &waited);
+            e->learned = learned;
+            if (failed) return NULL;
+        } else {
+            if (collect_one(e, args[0], start, waited)) return NULL;
+            waited = 0;
+            if (m->recording && e->seq <= execution) start = now_ns();
+        }
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *reader_pending(PyObject *self, PyObject *unused) {
@@ -1483,6 +1568,8 @@ static PyMethodDef reader_methods[] = {
      "read(timeout_ns=-1): wait for the next frame and return its value."},
     {"take", (PyCFunction)(void (*)(void))reader_take, METH_FASTCALL,
      "take(timeout_ns=-1): wait for the next frame and return it undecoded."},
+    {"collect", (PyCFunction)(void (*)(void))reader_collect, METH_FASTCALL,
+     "collect(frames, execution, timeout_ns=-1): take frames into the dict up to that of an execution."},
     {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting."},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef writer_methods[] = {
@@ -1669,7 +1756,7 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     }
     Watch *w = PyMem_Calloc((size_t)n + listens, sizeof *w);
     if (!w) return PyErr_NoMemory();
-    Learned nothing = {0}, *learned = &nothing;
+    Learned learned = {0}; /* a copy, because others may wait here too */
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *o = PyList_GetItem(readers, i);
         if (!PyObject_TypeCheck(o, m->state->reader_type) || ((End *)o)->member != m) {
@@ -1678,11 +1765,11 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
             return NULL;
         }
         End *e = (End *)o;
-        learned = &e->learned;
+        learned = e->learned;
         w[i] = (Watch){&e->ring->seq, e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
     }
     if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
-    int failed = wait_for(m, w, (uint32_t)(n + listens), learned, deadline, &waited);
+    int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, &waited);
     PyMem_Free(w);
     if (failed) return NULL;
     return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asyncio: a thread that waits in shared memory and wakes event loops.
 
-One per graph, started by the first ``await`` that has to wait. It pumps the outlets that are
-awaited, unless a thread in ``get`` does, and tells the loops with ``call_soon_threadsafe``.
+One per graph, started by the first ``await`` that has to wait. It takes frames off the outlets that
+are awaited, as threads in ``get`` may at the same time, and tells the loops with
+``call_soon_threadsafe``.
 """
 
 from __future__ import annotations
@@ -113,21 +114,10 @@ class Awaiter:
                     waiter[0].awaited.add(waiter[1])
                     waiters.append(waiter)
                 waiters = self._tell(waiters)
-                pumped = [
-                    outlet
-                    for outlet in {w[0].channel: w[0] for w in waiters}.values()
-                    if outlet.try_pump()
-                ]
-                try:
-                    seen = self._member.wait_any([outlet.end for outlet in pumped], -1, seen)
-                    for outlet in pumped:
-                        outlet.take_pending()
-                finally:
-                    # The thread itself looks at what arrived, so nobody has to call it.
-                    for outlet in pumped:
-                        executions, outlet.awaited = outlet.awaited, set()
-                        outlet.release_pump()
-                        outlet.awaited = executions
+                outlets = list({waiter[0].channel: waiter[0] for waiter in waiters}.values())
+                seen = self._member.wait_any([outlet.end for outlet in outlets], -1, seen)
+                for outlet in outlets:
+                    outlet.drain()
         except (_native.Poisoned, RuntimeError):
             pass
         finally:

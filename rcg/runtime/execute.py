@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 from rcg import _native
 from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
-from rcg.errors import ChannelTimeout, GraphError, MessageTooLarge
+from rcg.errors import ChannelTimeout, ExecutionError, GraphError, MessageTooLarge
 from rcg.options import Deadline
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.runtime.awaiting import Awaiter
@@ -120,10 +120,14 @@ class CompiledDAG:
                 if window.submitted >= window.free_until:
                     self._make_room()
                 try:
-                    self._whole.write(args[0])
-                except NATIVE_ERRORS as error:
-                    self._write_again(error, self._whole, self._codec.encode(args[0]))
-                execution = window.submit()
+                    try:
+                        self._whole.write(args[0])
+                    except NATIVE_ERRORS as error:
+                        self._write_again(error, self._whole, self._codec.encode(args[0]))
+                    execution = window.submit()
+                except BaseException:
+                    window.free_until = 0  # maybe Ctrl-C in between: see _mend
+                    raise
         else:
             arguments = self._arguments(args, kwargs)
             encode = self._codec.encode
@@ -132,8 +136,12 @@ class CompiledDAG:
                 window = self._window
                 if window.submitted >= window.free_until:
                     self._make_room()
-                self._write(ready)
-                execution = window.submit()
+                try:
+                    self._write(ready)
+                    execution = window.submit()
+                except BaseException:
+                    window.free_until = 0  # maybe Ctrl-C in between: see _mend
+                    raise
         if self._outlet is not None:
             return CompiledDAGRef(self, self._outlet, execution, None)
         return self._refs(execution)
@@ -246,6 +254,7 @@ class CompiledDAG:
     def _make_room(self) -> None:
         """Let the window look at what happened since; wait while it is full."""
         window, finished = self._window, self.finished
+        self._mend()
         while finished:
             window.release(finished.popleft())
         for outlet in self._outlets:
@@ -257,6 +266,27 @@ class CompiledDAG:
             wanted = window.submitted - window.limit + 1
             self._advance(wanted, Deadline(self.session.options.submit_timeout_s))
             window.look()
+
+    def _mend(self) -> None:
+        """Finish what an interrupted ``execute`` left: inputs written in part, or not counted.
+
+        Nobody has a ref of such an execution: its missing inputs fail, its results are dropped.
+        """
+        writers = [writer for _, writer in self._writers]
+        written = max(writer.seq for writer in writers)
+        if written == self._window.submitted == min(writer.seq for writer in writers):
+            return
+        missing = capture_own(
+            ExecutionError("this execution was interrupted while it was submitted")
+        )
+        for writer in writers:
+            while writer.seq < written:
+                writer.write(missing)
+        while self._window.submitted < written:
+            execution = self._window.submit()
+            for outlet in self._outlets:
+                outlet.dropped.append(execution)
+                self.finished.append(execution)
 
     def _advance(self, complete: int, deadline: Deadline) -> None:
         """Wait until so many executions are complete, taking results off every output."""

@@ -132,6 +132,10 @@ class _Named:
         """Return the handle's text."""
         return repr(self._bindings.actors[actor])
 
+    def id(self, actor: str) -> str:
+        """Return Ray's id of the actor, in hex."""
+        return cluster.actor_id(self._bindings.actors[actor])
+
     def facts(self, actor: str) -> dict[str, Any]:
         """Return the facts of an error about this actor."""
         handle = self._bindings.actors[actor]
@@ -181,7 +185,9 @@ def _answer(actor: str, ref: Any, named: _Named) -> Any:
     except Exception as error:
         if cluster.is_actor_death(error):
             raise ActorDiedError(
-                f"{name} is dead, so the graph cannot be compiled: {error}", **facts
+                f"{name} is dead, so the graph cannot be compiled: {error}",
+                actor_id=named.id(actor),
+                **facts,
             ) from error
         own = cluster.cause_of(error)
         if isinstance(own, RcgError):

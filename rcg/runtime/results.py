@@ -6,7 +6,7 @@ A ref knows its graph and its outlet and nothing of how frames travel.
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -23,6 +23,7 @@ __all__ = ["CompiledDAGFuture", "CompiledDAGRef", "TwinRef", "get_refs", "wait_r
 # First this long, then longer and longer.
 _LOOK_AROUND_S: Final = 0.002
 _LONGEST_LOOK_S: Final = 0.1
+_SHORT_LOOK_S: Final = 0.005
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
 _TURNS: Final = 20
@@ -215,23 +216,16 @@ def wait_refs(
 
 
 def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
-    """Wait until something happened at one of these refs' graphs, at most a tenth of a second."""
+    """Wait until something happened at the graph of one of these refs, but not for long.
+
+    Other graphs, and other threads that take the frames, are looked after by looking again.
+    """
     left = deadline.remaining_s()
-    graphs = {id(ref._dag): ref._dag for ref in pending}
-    slice_s = 0.1 if len(graphs) == 1 else 0.005
-    wait_s = slice_s if left is None else min(slice_s, left)
     dag = pending[0]._dag
-    outlets = list({id(r._outlet): r._outlet for r in pending if r._dag is dag}.values())
-    pumped = [outlet for outlet in outlets if outlet.try_pump()]
-    try:
-        if pumped:
-            dag.session.member.wait_any([outlet.end for outlet in pumped], int(wait_s * 1e9))
-            for outlet in pumped:
-                outlet.take_pending()
-        else:  # other threads pump all of them
-            threading.Event().wait(min(wait_s, 0.002))
-    except (_native.TimedOut, _native.Poisoned):
-        pass
-    finally:
-        for outlet in pumped:
-            outlet.release_pump()
+    slice_s = _LONGEST_LOOK_S if all(ref._dag is dag for ref in pending) else _SHORT_LOOK_S
+    wait_s = slice_s if left is None else min(slice_s, left)
+    outlets = list({id(ref._outlet): ref._outlet for ref in pending if ref._dag is dag}.values())
+    with contextlib.suppress(_native.TimedOut, _native.Poisoned):
+        dag.session.member.wait_any([outlet.end for outlet in outlets], int(wait_s * 1e9))
+        for outlet in outlets:
+            outlet.take_pending()

@@ -95,8 +95,6 @@ class Window:
         """Count a new execution and return its index."""
         index = self.submitted
         self.submitted = index + 1
-        if self._outputs > 1:
-            self._left[index] = self._outputs
         return index
 
     def arrive(self, complete: int) -> None:
@@ -107,9 +105,8 @@ class Window:
     def release(self, execution: int) -> None:
         """Note that one more output of an execution was fetched or dropped."""
         if self._outputs > 1:
-            left = self._left[execution] - 1
+            left = self._left.pop(execution, self._outputs) - 1
             if left:
                 self._left[execution] = left
                 return
-            del self._left[execution]
         self.released += 1
