@@ -120,7 +120,8 @@ typedef struct {
     _Alignas(LINE) atomic_u32 poison; /* 0, or POISON_* */
     atomic_u32 culprit;               /* member that died, or NO_MEMBER */
     _Alignas(LINE) atomic_u64 used_bytes; /* committed by all arenas of the graph */
-    uint64_t pad1[7];
+    atomic_u64 shortages;                 /* how often the cap was in the way */
+    uint64_t pad1[6];
     /* then uint64_t ring_offset[nrings], Bell[nmembers], recorders, rings */
 } BoardHeader;
 _Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
@@ -284,7 +285,7 @@ typedef struct {
     uint32_t held_room;
     /* the owner's books */
     int fd;
-    uint64_t end, committed, tick;
+    uint64_t end, committed, tick, shortages_seen;
     uint64_t *used_at; /* by block: tick of its last use; 0 = its memory was given back */
     uint32_t book_room;
     SizeClass classes[NCLASSES];
@@ -417,6 +418,11 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
         errno = ENOMEM;
         return -1;
     }
+    uint64_t shortages = atomic_load_explicit(&board->shortages, memory_order_relaxed);
+    if (shortages != a->shortages_seen) { /* somebody lacks what we only keep warm */
+        a->shortages_seen = shortages;
+        arena_trim(a, board, 0);
+    }
     for (uint32_t j = k; j <= k + 4 && j < NCLASSES && id < 0; j++) id = class_take(a, j); /* up to twice the size */
     if (id < 0) {
         /* Growing: first give back what rests, so that changing sizes do not pile up. */
@@ -431,6 +437,7 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
             return -1;
         }
         if (!board_admit(board, capacity)) {
+            atomic_fetch_add_explicit(&board->shortages, 1, memory_order_relaxed);
             errno = ENOSPC;
             return -1;
         }
@@ -1533,6 +1540,10 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     uint64_t start = m->recording ? now_ns() : 0;
     while (e->seq <= execution) {
         if (e->busy) { /* another thread is copying a frame out of its slot */
+            if (now_ns() >= deadline) {
+                PyErr_SetNone(m->state->timed_out);
+                return NULL;
+            }
             struct timespec moment = {0, 20000};
             Py_BEGIN_ALLOW_THREADS
             nanosleep(&moment, NULL);

@@ -715,6 +715,22 @@ def test_absurd_sizes_are_refused(boards: Any, size: int) -> None:
     assert member.statistics()["used_bytes"] == 0
 
 
+def test_what_one_member_keeps_warm_another_gets_when_it_is_short(boards: Any) -> None:
+    size = 16 * BLOCK
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))], cap_bytes=4 * size)
+    one, other = board.member(0), board.member(1)
+    mine, back = one.writer(0, 0), other.writer(1, 0)
+    at_one, at_other = reader(one, 1), reader(other, 0)
+    mine.write(PICKLE, b"", [pattern(size, i) for i in range(3)])
+    at_other.read(0)  # and dropped: three blocks of `one` are free and warm
+    with pytest.raises(_native.NoMemory):
+        back.write(PICKLE, b"", [pattern(size, i) for i in range(2)])
+    mine.write(PICKLE, b"", [pattern(size, 7)])  # it learns of the shortage, and keeps one block
+    assert bytes(at_other.read(0)[0]) == pattern(size, 7)
+    back.write(PICKLE, b"", [pattern(size, i) for i in range(2)])
+    assert [bytes(b) for b in at_one.read(0)] == [pattern(size, i) for i in range(2)]
+
+
 def test_trim_gives_the_memory_of_free_blocks_back(boards: Any) -> None:
     board = boards()
     sender = board.member(0)
