@@ -716,7 +716,9 @@ typedef struct {
     bool is_quick; /* the last wait was short */
 } Learned;
 
-#define BUDGET_MAX 50000u /* never spin longer: FACTS of the prototype, 2 cores */
+#define BUDGET_MAX 200000u /* never spin longer, and only while waits keep ending that soon */
+#define CROWDED_BUDGET 50000u
+#define QUICK 200000u /* a wait that ended so soon says that the next may as well */
 #define BUDGET_PROBE 20000u
 #define PAUSE_PHASE 2000u
 #define CROWDED_LIMIT 48
@@ -773,8 +775,8 @@ static void step_closer(const Watch *w, Learned *l) {
  * rest of its graph yields rather than pauses, which costs the others nothing: it may do so for the whole budget
  * while executions follow each other closely, and a miss ends that. */
 static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, uint64_t more) {
-    uint64_t wanted = times * took + more;
-    if (wanted > BUDGET_MAX || (m->crowded && m->looping)) wanted = BUDGET_MAX;
+    uint64_t wanted = times * took + more, most = m->crowded ? CROWDED_BUDGET : BUDGET_MAX;
+    if (wanted > most || (m->crowded && m->looping)) wanted = most;
     l->budget = m->crowded && m->looping ? wanted : (3 * l->budget + wanted) / 4;
 }
 
@@ -783,8 +785,8 @@ static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t sta
     uint64_t budget, pause_phase;
     switch (m->policy) {
     case POLICY_FUTEX: return false;
-    case POLICY_YIELD: budget = BUDGET_MAX, pause_phase = 0; break;
-    case POLICY_SPIN: budget = pause_phase = 4 * BUDGET_MAX; break;
+    case POLICY_YIELD: budget = CROWDED_BUDGET, pause_phase = 0; break;
+    case POLICY_SPIN: budget = pause_phase = BUDGET_MAX; break;
     default:
         budget = l->budget;
         if (budget < PAUSE_PHASE) {
@@ -866,7 +868,7 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
     if (m->recording) atomic_store_explicit(&m->recorder->state, NOW_RUNNING, memory_order_relaxed);
     uint64_t took = now_ns() - start;
-    l->is_quick = outcome == WAIT_READY && took < 4 * BUDGET_MAX;
+    l->is_quick = outcome == WAIT_READY && took < QUICK;
     if (l->is_quick) learn(m, l, took, 1, 5000);
     return outcome;
 }
