@@ -189,7 +189,9 @@ typedef struct {
 } ArenaHeader;
 _Static_assert(sizeof(ArenaHeader) == 3 * LINE, "ArenaHeader");
 
-#define ARENA_DATA ((sizeof(ArenaHeader) + (uint64_t)MAX_BLOCKS * sizeof(Block) + PAGE - 1) & ~(uint64_t)(PAGE - 1))
+#define LARGEST_PAGE 65536u /* some aarch64 kernels: what is mapped begins at a multiple of it */
+#define ARENA_DATA                                                                                                     \
+    ((sizeof(ArenaHeader) + (uint64_t)MAX_BLOCKS * sizeof(Block) + LARGEST_PAGE - 1) & ~(uint64_t)(LARGEST_PAGE - 1))
 
 enum { NOW_IDLE = 0, NOW_RUNNING = 1, NOW_WAITING = 2 };
 
@@ -409,6 +411,14 @@ static bool reserve_books(Arena *a, uint32_t k, uint32_t id) {
     return true;
 }
 
+/* Gives up what is only kept warm when another member lacked memory. */
+static void arena_share_shortage(Arena *a, BoardHeader *board) {
+    uint64_t shortages = atomic_load_explicit(&board->shortages, memory_order_relaxed);
+    if (shortages == a->shortages_seen) return;
+    a->shortages_seen = shortages;
+    arena_trim(a, board, 0);
+}
+
 /* Takes a block of at least `bytes` for the claims of `readers`; returns its id or -1 with errno. */
 static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t claims) {
     uint64_t capacity;
@@ -418,11 +428,7 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
         errno = ENOMEM;
         return -1;
     }
-    uint64_t shortages = atomic_load_explicit(&board->shortages, memory_order_relaxed);
-    if (shortages != a->shortages_seen) { /* somebody lacks what we only keep warm */
-        a->shortages_seen = shortages;
-        arena_trim(a, board, 0);
-    }
+    arena_share_shortage(a, board);
     for (uint32_t j = k; j <= k + 4 && j < NCLASSES && id < 0; j++) id = class_take(a, j); /* up to twice the size */
     if (id < 0) {
         /* Growing: first give back what rests, so that changing sizes do not pile up. */
@@ -837,7 +843,7 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     atomic_u32 *bell = &m->bells[m->index].word;
     bool is_main = syscall(SYS_gettid) == getpid();
     int outcome;
-    if (m->recording) atomic_store_explicit(&m->recorder->state, NOW_WAITING, memory_order_relaxed);
+    uint32_t state = m->recording ? atomic_exchange_explicit(&m->recorder->state, NOW_WAITING, memory_order_relaxed) : 0;
     for (uint32_t i = 0; i < n; i++) atomic_fetch_add(w[i].waiting, 1);
     for (;;) {
         uint32_t value = atomic_load(bell);
@@ -866,7 +872,7 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
         }
     }
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
-    if (m->recording) atomic_store_explicit(&m->recorder->state, NOW_RUNNING, memory_order_relaxed);
+    if (m->recording) atomic_store_explicit(&m->recorder->state, state, memory_order_relaxed);
     uint64_t took = now_ns() - start;
     l->is_quick = outcome == WAIT_READY && took < QUICK;
     if (l->is_quick) learn(m, l, took, 1, 5000);
@@ -1198,6 +1204,7 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
     int failed = -1;
     if (end_enter(e)) goto out;
     uint64_t start = 0;
+    arena_share_shortage(m->arenas[m->index], m->board);
     if (m->looping) mark(m, e->op, e->seq);
     else if (m->recording) start = e->opened_ns ? e->opened_ns : now_ns();
     e->opened_ns = 0;
@@ -1377,7 +1384,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     }
     if (atomic_load_explicit(&r->seq, memory_order_acquire) == e->seq) {
         Watch w = {&r->seq, e->seq, &r->reader[e->reader].waiting, &r->cpu};
-        if (m->recording && !m->looping) now_doing(m, e->op, e->seq, start, NOW_RUNNING);
+        if (m->recording && !m->looping) now_doing(m, e->op, e->seq, start, NOW_IDLE);
         if (m->recording) atomic_store_explicit(&m->recorder->ring, r->index, memory_order_relaxed);
         if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) goto done;
     }
@@ -1555,7 +1562,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
             Watch w = {&e->ring->seq, e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
             Learned learned = e->learned; /* a copy, because others may wait here too */
             if (m->recording) {
-                now_doing(m, e->op, e->seq, start, NOW_RUNNING);
+                now_doing(m, e->op, e->seq, start, NOW_IDLE);
                 atomic_store_explicit(&m->recorder->ring, e->ring->index, memory_order_relaxed);
             }
             int failed = wait_for(m, &w, 1, &learned, deadline, &waited);
@@ -1567,6 +1574,20 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
             if (m->recording && e->seq <= execution) start = now_ns();
         }
     }
+    Py_RETURN_NONE;
+}
+
+/* collect_pending(frames): take what lies on the ring into the dict, without waiting; what another thread is taking
+ * at this moment it brings itself */
+static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
+    End *e = (End *)self;
+    if (!PyDict_Check(frames)) {
+        PyErr_SetString(PyExc_TypeError, "collect_pending(frames)");
+        return NULL;
+    }
+    if (check_usable(e->member)) return NULL;
+    while (!e->busy && atomic_load_explicit(&e->ring->seq, memory_order_acquire) != e->seq)
+        if (collect_one(e, frames, e->member->recording ? now_ns() : 0, 0)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -1583,6 +1604,8 @@ static PyMethodDef reader_methods[] = {
      "take(timeout_ns=-1): wait for the next frame and return it undecoded."},
     {"collect", (PyCFunction)(void (*)(void))reader_collect, METH_FASTCALL,
      "collect(frames, execution, timeout_ns=-1): take frames into the dict up to that of an execution."},
+    {"collect_pending", reader_collect_pending, METH_O,
+     "collect_pending(frames): take what lies on the ring into the dict, without waiting."},
     {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting."},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef writer_methods[] = {
@@ -1753,7 +1776,8 @@ static PyObject *member_mark(PyObject *self, PyObject *const *args, Py_ssize_t n
     Py_RETURN_NONE;
 }
 
-/* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or somebody interrupts */
+/* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or somebody interrupts. A
+ * reader may be given as (reader, seq): then until frame `seq` was published, whoever took it meanwhile */
 static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
     PyObject *readers, *timeout = NULL, *interrupts = NULL;
@@ -1770,17 +1794,27 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     Watch *w = PyMem_Calloc((size_t)n + listens, sizeof *w);
     if (!w) return PyErr_NoMemory();
     Learned learned = {0}; /* a copy, because others may wait here too */
+    End *only = NULL;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *o = PyList_GetItem(readers, i);
+        unsigned long long before = 0;
+        bool is_pair = PyTuple_Check(o);
+        if (is_pair && !PyArg_ParseTuple(o, "OK", &o, &before)) {
+            PyMem_Free(w);
+            return NULL;
+        }
         if (!PyObject_TypeCheck(o, m->state->reader_type) || ((End *)o)->member != m) {
             PyMem_Free(w);
             PyErr_SetString(PyExc_TypeError, "wait_any takes readers of this member");
             return NULL;
         }
         End *e = (End *)o;
+        only = e;
         learned = e->learned;
-        w[i] = (Watch){&e->ring->seq, e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
+        w[i] = (Watch){&e->ring->seq, is_pair ? before : e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
     }
+    if (m->recording) /* which ring, if it is one */
+        atomic_store_explicit(&m->recorder->ring, n == 1 ? only->ring->index : UINT32_MAX, memory_order_relaxed);
     if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
     int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, &waited);
     PyMem_Free(w);

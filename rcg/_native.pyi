@@ -50,6 +50,7 @@ class Reader:
     def collect(
         self, frames: dict[int, Frame], execution: int, timeout_ns: int | None = -1, /
     ) -> None: ...
+    def collect_pending(self, frames: dict[int, Frame], /) -> None: ...
     def pending(self) -> int: ...
 
 @final
@@ -87,7 +88,7 @@ class Member:
     def mark(self, op: int, execution: int, /) -> None: ...
     def wait_any(
         self,
-        readers: list[Reader],
+        readers: list[Reader] | list[tuple[Reader, int]],
         timeout_ns: int | None = None,
         interrupts: int | None = None,
         /,

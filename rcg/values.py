@@ -234,7 +234,10 @@ class Codec:
         try:
             self._by_value(file, PROTOCOL, buffer_callback=buffers.append).dump(value)
         except Exception as error:
-            where, part = self._find_unpicklable(value, "value")
+            try:
+                where, part = self._find_unpicklable(value, "value")
+            except Exception:  # noqa: BLE001 - looking runs users' code, too
+                where, part = "value", value
             kind = f"{type(part).__module__}.{type(part).__qualname__}"
             raise UnpicklableError(
                 f"{where} cannot be sent to another process: {kind} does not pickle ({error})",

@@ -18,7 +18,7 @@ from rcg import _native
 from rcg.errors import OutOfSharedMemory
 from rcg.plan import DRIVER, ChannelSpec, Plan
 
-__all__ = ["MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
+__all__ = ["MOST_IN_FLIGHT", "MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
 
 MEMBER_LIMIT: Final[int] = _native.MAX_MEMBERS
 SHM: Final = "/dev/shm"
@@ -29,7 +29,7 @@ EVENTS_PER_MEMBER: Final = 4096
 # goes to a block, which costs some 100 ns more.
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
-MOST_SLOTS: Final = 4096
+MOST_IN_FLIGHT: Final = 4096
 ADDRESSES_PER_BYTE: Final = 32
 _PAGE: Final = 4096
 
@@ -58,7 +58,7 @@ class Layout:
 
 def slots_for(frames: int) -> int:
     """Return how many slots a ring gets that must hold this many frames: a power of two."""
-    return min(MOST_SLOTS, max(2, 1 << (frames - 1).bit_length()))
+    return min(MOST_IN_FLIGHT, max(2, 1 << (frames - 1).bit_length()))
 
 
 def _slot_bytes(slots: int) -> int:

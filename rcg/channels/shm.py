@@ -8,6 +8,8 @@ Their methods are bound at construction, so a read costs one call. Native errors
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any, Final
 
 from rcg import _native
@@ -32,6 +34,9 @@ NATIVE_ERRORS: Final = (
 )
 
 
+_LONGEST_S: Final = 1e9  # thirty years, which is still a number of nanoseconds for C
+
+
 class Failure:
     """A value that is not there, because a method failed: what travels in its place.
 
@@ -47,7 +52,7 @@ class Failure:
 
 def timeout_ns(timeout_s: float | None) -> int:
     """Return a timeout for the native core: nanoseconds, -1 for none."""
-    return -1 if timeout_s is None else max(0, int(timeout_s * 1e9))
+    return -1 if timeout_s is None else max(0, int(min(timeout_s, _LONGEST_S) * 1e9))
 
 
 class Writer:
@@ -129,11 +134,12 @@ def translate(error: BaseException, *, channel: str | None = None) -> RcgError:
         case _native.TimedOut():
             return ChannelTimeout("the time was up", channel=channel)
         case _native.NoMemory():
-            wanted, used, cap, _ = error.args
+            wanted, used, cap, number = error.args
             return OutOfSharedMemory(
-                f"{wanted:,} bytes of shared memory were wanted, {used:,} of {cap:,} are in use: "
-                "drop results that are still held, let fewer executions be in flight, or raise "
-                "`memory_cap_bytes`",
+                f"{wanted:,} bytes of shared memory were wanted, {used:,} of {cap:,} are taken "
+                "by the graph: drop results that are still held, let fewer executions be in "
+                "flight, or raise `memory_cap_bytes`"
+                + ("" if number == errno.ENOSPC else f" ({os.strerror(number)})"),
                 size_bytes=wanted,
                 cap_bytes=cap,
                 channel=channel,

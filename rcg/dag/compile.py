@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypedDict
 
+from rcg.channels.segments import MOST_IN_FLIGHT
 from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
 from rcg.dag.lower import lower, unreached_calls
@@ -130,7 +131,10 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
         )
     located = locate(bindings, deadline, _methods_by_actor(graph))
     compiled = compile_graph(
-        graph, located.actors, located.driver, channel_slots=options.max_inflight_executions
+        graph,
+        located.actors,
+        located.driver,
+        channel_slots=min(options.max_inflight_executions, MOST_IN_FLIGHT),
     )
     return launch(compiled.plan, bindings, options, deadline)
 

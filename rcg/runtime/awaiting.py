@@ -75,6 +75,7 @@ class Awaiter:
     def wait_for(self, outlet: Outlet, execution: int) -> asyncio.Future[None]:
         """Return a future of the running loop, done when the result has arrived or never will."""
         loop = asyncio.get_running_loop()
+        self._member.interrupt()  # raises in a forked child, where no thread of ours would answer
         future: asyncio.Future[None] = loop.create_future()
         self._new.append((outlet, execution, loop, future))
         if self._thread is None:
@@ -113,9 +114,14 @@ class Awaiter:
                     waiter = self._new.popleft()
                     waiter[0].awaited.add(waiter[1])
                     waiters.append(waiter)
-                waiters = self._tell(waiters)
                 outlets = list({waiter[0].channel: waiter[0] for waiter in waiters}.values())
-                seen = self._member.wait_any([outlet.end for outlet in outlets], -1, seen)
+                # Where each ring stood before we looked: whatever comes from then on ends the
+                # wait, also what a thread in `get` takes off the ring before it begins.
+                seqs = [(outlet.end, outlet.arrived) for outlet in outlets]
+                waiters = self._tell(waiters, outlets)
+                if not waiters:
+                    seqs = []
+                seen = self._member.wait_any(seqs, -1, seen)
                 for outlet in outlets:
                     outlet.drain()
         except (_native.Poisoned, RuntimeError):
@@ -128,18 +134,17 @@ class Awaiter:
             for waiter in waiters:
                 _finish(waiter)
 
-    def _tell(self, waiters: list[_Waiter]) -> list[_Waiter]:
+    def _tell(self, waiters: list[_Waiter], outlets: list[Outlet]) -> list[_Waiter]:
         """Wake those whose result is there; returns the others."""
         left = []
         for waiter in waiters:
             outlet, execution, _, future = waiter
-            if future.cancelled():
-                outlet.awaited.discard(execution)
-            elif execution < outlet.arrived:
-                outlet.awaited.discard(execution)
+            if execution < outlet.arrived:
                 _finish(waiter)
-            else:
+            elif not future.cancelled():
                 left.append(waiter)
+        for outlet in outlets:
+            outlet.awaited = {waiter[1] for waiter in left if waiter[0] is outlet}
         return left
 
 

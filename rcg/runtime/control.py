@@ -73,7 +73,7 @@ def _send(connection: socket.socket, message: Mapping[str, Any], fds: Sequence[i
         connection.send(data)
 
 
-def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+def _receive(connection: socket.socket) -> tuple[Any, list[int]]:
     """Return the next message, None at the end, and the descriptors that came with it."""
     try:
         data, fds, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS)
@@ -193,7 +193,13 @@ class ControlServer:
                         with contextlib.suppress(BlockingIOError):
                             os.eventfd_read(self._wake)
                     elif fd == self._listener.fileno():
-                        connection, _ = self._listener.accept()
+                        try:
+                            connection, _ = self._listener.accept()
+                        except OSError:
+                            continue  # it went away again, or there is no descriptor left for it
+                        if _peer(connection)[1] != os.getuid():
+                            connection.close()
+                            continue
                         self._connected[connection.fileno()] = _Connected(connection)
                         poller.register(connection, select.POLLIN)
                     elif fd in by_pidfd:
@@ -225,10 +231,12 @@ class ControlServer:
         """Handle one message; False when the connection is over."""
         try:
             message, fds = _receive(member.connection)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             message, fds = None, []
         for fd in fds:
             os.close(fd)
+        if message is not None and not isinstance(message, dict):
+            return False
         kind = None if message is None else message.get("type")
         if message is None:
             self._end(member, _how_it_ended(member.pidfd))
@@ -330,8 +338,9 @@ class ControlClient:
 
     def close_descriptors(self) -> None:
         """Close what was handed over; what is mapped stays."""
-        for fd in (self.board, *(fd for fd in self.arenas if fd >= 0)):
-            os.close(fd)
+        for fd in (self.board, *self.arenas):
+            if fd >= 0:
+                os.close(fd)
         self.board, self.arenas = -1, []
 
     def watch(self, on_owner_gone: Callable[[], None], name: str) -> None:
@@ -370,6 +379,11 @@ class ControlClient:
             _send(self._socket, message)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of everything; what is mapped stays. For a member whose loop never ran."""
+        self.close_descriptors()
+        self._close()
 
     def _close(self) -> None:
         self._socket.close()

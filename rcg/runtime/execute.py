@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from rcg import _native
+from rcg.channels.segments import MOST_IN_FLIGHT
 from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
 from rcg.errors import ChannelTimeout, ExecutionError, GraphError, MessageTooLarge
 from rcg.options import Deadline
@@ -30,6 +32,9 @@ from rcg.runtime.worker import make_codec
 from rcg.values import Encoded, size_of
 
 __all__ = ["CompiledDAG", "teardown_all"]
+
+_UNTIL_IDLE_S: Final = 3.0  # longer than a loop waits before it gives its free memory back
+_MOMENT_S: Final = 0.01
 
 
 class CompiledDAG:
@@ -49,7 +54,8 @@ class CompiledDAG:
         self.get_timeout_s = options.get_timeout_s
         self._codec = make_codec()
         self._submitting = threading.Lock()
-        # Executions with one more output fetched or dropped, for the window to count. A deque,
+        # Outputs that were fetched or dropped, for the window to count, as one number each:
+        # execution * num_outlets + outlet.number. A deque,
         # because refs die anywhere, also inside our own locks: appending needs none.
         self.finished: deque[int] = deque()
         self.awaiter = Awaiter(session)
@@ -57,8 +63,11 @@ class CompiledDAG:
         is_whole = [key for key, _ in self._writers] == [None]
         self._whole = self._writers[0][1] if is_whole else None
         self._outlet = None if self._plan.is_multi else self._outputs[0]
+        self.num_outlets = len(self._outlets)
+        self._cap_bytes: int = session.member.statistics()["cap_bytes"]
         self._window = Window(
-            limit=options.max_inflight_executions,
+            limit=min(options.max_inflight_executions, MOST_IN_FLIGHT),
+            capacity=options.max_inflight_executions,
             buffered_limit=options.max_buffered_results,
             outputs=len(self._outlets),
             is_strict=options.is_inflight_limit_set_by_user,
@@ -84,7 +93,7 @@ class CompiledDAG:
                     writers.append((keys[op.slot], writer))
                 case Read():
                     reader = Reader(session.member, rings[op.channel], index)
-                    outlets[op.out] = Outlet(op.channel, reader, self.awaiter.wake)
+                    outlets[op.out] = Outlet(op.channel, len(outlets), reader, self.awaiter.wake)
                 case Output():
                     outputs = [outlets[slot] for slot in op.slots]
         return list(outlets.values()), writers, outputs
@@ -120,33 +129,39 @@ class CompiledDAG:
                 if window.submitted >= window.free_until:
                     self._make_room()
                 try:
+                    # The refs come first: whatever happens from here on, one that goes away lets
+                    # go of what was written.
+                    refs = self._refs(window.submitted)
                     try:
                         self._whole.write(args[0])
                     except NATIVE_ERRORS as error:
                         self._write_again(error, self._whole, self._codec.encode(args[0]))
-                    execution = window.submit()
+                    window.submit()
+                    return refs
                 except BaseException:
                     window.free_until = 0  # maybe Ctrl-C in between: see _mend
                     raise
-        else:
-            arguments = self._arguments(args, kwargs)
-            encode = self._codec.encode
-            ready = [(writer, encode(arguments[key])) for key, writer in self._writers]
-            with self._submitting:
-                window = self._window
-                if window.submitted >= window.free_until:
-                    self._make_room()
-                try:
-                    self._write(ready)
-                    execution = window.submit()
-                except BaseException:
-                    window.free_until = 0  # maybe Ctrl-C in between: see _mend
-                    raise
+        arguments = self._arguments(args, kwargs)
+        encode = self._codec.encode
+        ready = [(writer, encode(arguments[key])) for key, writer in self._writers]
+        self._check_size(sum(size_of(encoded) for _, encoded in ready))
+        with self._submitting:
+            window = self._window
+            if window.submitted >= window.free_until:
+                self._make_room()
+            try:
+                refs = self._refs(window.submitted)
+                self._write(ready)
+                window.submit()
+                return refs
+            except BaseException:
+                window.free_until = 0
+                raise
+
+    def _refs(self, execution: int) -> Any:
+        """Return the ref of an execution, or the list of them."""
         if self._outlet is not None:
             return CompiledDAGRef(self, self._outlet, execution, None)
-        return self._refs(execution)
-
-    def _refs(self, execution: int) -> list[CompiledDAGRef]:
         refs: list[CompiledDAGRef] = []
         first: dict[str, CompiledDAGRef] = {}
         for index, outlet in enumerate(self._outputs):
@@ -157,6 +172,20 @@ class CompiledDAG:
             else:
                 refs.append(TwinRef(known, index))
         return refs
+
+    @property
+    def written(self) -> int:
+        """How many executions were begun: their first input is written."""
+        return self._writers[0][1].seq
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._cap_bytes:
+            raise MessageTooLarge(
+                f"arguments of {size_bytes:,} bytes do not fit into the graph's shared memory of "
+                f"{self._cap_bytes:,} bytes: raise `memory_cap_bytes` or pass them in parts",
+                size_bytes=size_bytes,
+                limit_bytes=self._cap_bytes,
+            )
 
     def _arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -231,32 +260,30 @@ class CompiledDAG:
 
     def _write_when_memory_is_free(self, writer: Writer, encoded: Encoded) -> None:
         """Memory is waited for here only, where nothing of the execution is held yet."""
-        size, cap = size_of(encoded), self.session.member.statistics()["cap_bytes"]
-        if size > cap:
-            raise MessageTooLarge(
-                f"an argument of {size:,} bytes does not fit into the graph's shared memory of "
-                f"{cap:,} bytes: raise `memory_cap_bytes` or pass it in parts",
-                size_bytes=size,
-                limit_bytes=cap,
-            )
+        self._check_size(size_of(encoded))
         window = self._window
         deadline = Deadline(self.session.options.submit_timeout_s)
+        # What the actors only keep warm they give up when they are idle, which takes a moment.
+        idle = Deadline(_UNTIL_IDLE_S)
         while True:
             complete = self._complete()
             try:
                 writer.write_encoded(encoded)
                 return
             except _native.NoMemory as error:
-                if complete >= window.submitted:
+                if complete >= window.submitted and (idle.expired or deadline.expired):
                     raise self.session.translate(error) from None
-            self._advance(complete + 1, deadline)
+            if complete < window.submitted:
+                self._advance(complete + 1, deadline)
+            else:
+                time.sleep(_MOMENT_S)
 
     def _make_room(self) -> None:
         """Let the window look at what happened since; wait while it is full."""
         window, finished = self._window, self.finished
         self._mend()
         while finished:
-            window.release(finished.popleft())
+            window.release(*divmod(finished.popleft(), self.num_outlets))
         for outlet in self._outlets:
             if outlet.dropped:
                 outlet.discard_dropped()
@@ -286,7 +313,7 @@ class CompiledDAG:
             execution = self._window.submit()
             for outlet in self._outlets:
                 outlet.dropped.append(execution)
-                self.finished.append(execution)
+                self.finished.append(execution * self.num_outlets + outlet.number)
 
     def _advance(self, complete: int, deadline: Deadline) -> None:
         """Wait until so many executions are complete, taking results off every output."""
@@ -314,10 +341,24 @@ class CompiledDAG:
 
     # --- fetching
 
-    def fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> None:
-        """Wait for the result of a ref; see ``CompiledDAGRef.get`` for the errors."""
+    def fetch(
+        self,
+        ref: CompiledDAGRef,
+        outlet: Outlet,
+        timeout_s: float | None,
+        asked_s: float | None = None,
+    ) -> None:
+        """Wait for the result of a ref; see ``CompiledDAGRef.get`` for the errors.
+
+        Args:
+            ref: The ref, whose outlet is the next argument.
+            outlet: Where its result arrives.
+            timeout_s: How long to wait.
+            asked_s: The timeout that the user gave, if this wait is only the last part of it.
+        """
         if not self.try_fetch(ref, outlet, timeout_s):
-            raise self._timeout(f"execution {ref.execution} has no result yet", timeout_s)
+            asked_s = timeout_s if asked_s is None else asked_s
+            raise self._timeout(f"execution {ref.execution} has no result yet", asked_s)
 
     def try_fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> bool:
         """Wait for the result of a ref; False when the time is up."""
@@ -331,7 +372,7 @@ class CompiledDAG:
         except NATIVE_ERRORS as error:
             raise session.translate(error) from None
         if is_first:
-            self.finished.append(ref.execution)
+            self.finished.append(ref.execution * self.num_outlets + outlet.number)
         return True
 
     def _timeout(self, what: str, timeout_s: float | None) -> ChannelTimeout:

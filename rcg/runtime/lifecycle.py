@@ -79,7 +79,7 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
         if own is not None and cluster.actor_id(handle) == own:
             found[actor] = describe(_own_instance(), names)
         else:
-            calls[actor] = cluster.submit(handle, describe, names)
+            calls[actor] = cluster.ask(handle, describe, names)
     found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])

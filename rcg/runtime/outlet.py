@@ -44,18 +44,32 @@ class Outlet:
 
     Args:
         channel: Its id in the plan.
+        number: Which of the graph's outlets it is.
         reader: The reading end.
         on_awaited: Called when frames arrived that asyncio waits for; must not block.
     """
 
-    __slots__ = ("_collect", "_frames", "awaited", "channel", "dropped", "end", "on_awaited")
+    __slots__ = (
+        "_collect",
+        "awaited",
+        "channel",
+        "dropped",
+        "end",
+        "frames",
+        "number",
+        "on_awaited",
+    )
 
-    def __init__(self, channel: str, reader: Reader, on_awaited: Callable[[], None]) -> None:
+    def __init__(
+        self, channel: str, number: int, reader: Reader, on_awaited: Callable[[], None]
+    ) -> None:
         self.channel = channel
+        self.number = number
         self.end = reader.end
         self._collect = reader.end.collect
         self.on_awaited = on_awaited
-        self._frames: dict[int, _native.Frame] = {}
+        # Taken off the ring and not fetched yet, by execution.
+        self.frames: dict[int, _native.Frame] = {}
         # Executions whose ref was dropped unread. A deque, because refs die anywhere, also in the
         # middle of what follows: appending is one step.
         self.dropped: deque[int] = deque()
@@ -66,11 +80,6 @@ class Outlet:
     def arrived(self) -> int:
         """How many frames were taken off the ring."""
         return self.end.seq
-
-    @property
-    def buffered(self) -> int:
-        """How many frames wait here for their refs."""
-        return len(self._frames)
 
     def has(self, execution: int) -> bool:
         """Return whether the result can be had without waiting."""
@@ -88,7 +97,7 @@ class Outlet:
             _native.TimedOut: The time was up; the result can be fetched later.
             _native.Poisoned: The graph ended before the result came.
         """
-        execution, frames = result.execution, self._frames
+        execution, frames = result.execution, self.frames
         self._collect(frames, execution, -1 if timeout_s is None else timeout_ns(timeout_s))
         if self.dropped or self.awaited:
             self._tell()
@@ -122,7 +131,7 @@ class Outlet:
         Raises:
             _native.TimedOut, _native.Poisoned: As in ``fetch``.
         """
-        self._collect(self._frames, count - 1, timeout_ns(deadline.remaining_s()))
+        self._collect(self.frames, count - 1, timeout_ns(deadline.remaining_s()))
         self.take_pending()
 
     def take_pending(self) -> None:
@@ -133,10 +142,7 @@ class Outlet:
 
     def drain(self) -> None:
         """``take_pending`` for the thread that serves asyncio, which nobody has to tell."""
-        end = self.end
-        pending = end.pending()
-        if pending:
-            self._collect(self._frames, end.seq + pending - 1, 0)
+        self.end.collect_pending(self.frames)
 
     def _tell(self) -> None:
         """Frames came, or refs went: let go of what nobody wants, and wake who waits elsewhere."""
@@ -155,4 +161,4 @@ class Outlet:
             if execution >= self.end.seq:
                 self.dropped.append(execution)  # still to come
             else:
-                self._frames.pop(execution, None)
+                self.frames.pop(execution, None)

@@ -12,7 +12,7 @@ from typing import Final
 
 from rcg import _native
 from rcg.channels.segments import Layout
-from rcg.plan import Plan
+from rcg.plan import DRIVER, Plan
 
 __all__ = ["Activity", "activities", "format_activities"]
 
@@ -57,6 +57,10 @@ def activities(member: _native.Member, plan: Plan, layout: Layout) -> list[Activ
         pid, op, execution, since_ns, state, ring, _ = member.now(number)
         ops = plan.program(process).ops
         waiting_for = None
+        if process == DRIVER and ring not in channels:
+            state = (
+                _native.NOW_IDLE
+            )  # the thread that serves asyncio waits for nothing in particular
         if state == _native.NOW_WAITING and ring in channels:
             spec = specs[channels[ring]]
             waiting_for = spec.writer if spec.writer != process else ", ".join(spec.readers)

@@ -75,7 +75,10 @@ class CompiledDAGRef:
                 timeout = timeout_from_user(timeout, "timeout")
             dag.fetch(self, self._outlet, timeout)
         if self.state == FAILED:
-            raise self.value.with_traceback(None)
+            try:
+                raise self.value.with_traceback(None)
+            finally:
+                del self  # the traceback of the exception holds this frame, and the ref holds it
         return self.value
 
     def done(self) -> bool:
@@ -106,9 +109,12 @@ class CompiledDAGRef:
     def __del__(self) -> None:
         # Nothing here may take a lock: this runs wherever the last reference happens to go.
         try:
-            if self.state < READY:
-                self._outlet.dropped.append(self.execution)
-                self._dag.finished.append(self.execution)
+            dag, outlet, execution = self._dag, self._outlet, self.execution
+            if self.state == PENDING and execution >= dag.written:
+                return  # its execution was never submitted
+            dag.finished.append(execution * dag.num_outlets + outlet.number)
+            if self.state == PENDING or execution in outlet.frames:
+                outlet.dropped.append(execution)
         except AttributeError:
             pass  # never completely made
 
@@ -167,8 +173,11 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
         if ref.state < READY:
             _fetch_watching(ref, refs[index + 1 :], deadline)
         if ref.state == FAILED:
-            raise ref.value.with_traceback(None)
-        values.append(ref.get())
+            try:
+                raise ref.value.with_traceback(None)
+            finally:
+                del refs, ref  # the traceback of the exception holds this frame
+        values.append(ref.value)
     return values
 
 
@@ -180,11 +189,8 @@ def _fetch_watching(
     patience = _LOOK_AROUND_S
     while True:
         left = deadline.remaining_s()
-        if left is not None and left <= patience:
-            dag.fetch(ref, outlet, left)
-            return
-        if not others:
-            dag.fetch(ref, outlet, left)
+        if not others or (left is not None and left <= patience):
+            dag.fetch(ref, outlet, left, deadline.timeout_s)
             return
         if dag.try_fetch(ref, outlet, patience):
             return

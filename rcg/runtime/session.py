@@ -140,7 +140,8 @@ class Session:
             known = self._find_cause(*self._gone)
             with self._lock:
                 self._cause = known
-        return known.with_traceback(None)
+        # A new one each time: what is raised keeps the frames of whoever got it.
+        return type(known)(known.message, **known.facts)
 
     def _find_cause(self, process: str, how: str) -> RcgError:
         label = self.plan.label(process)
@@ -194,7 +195,9 @@ class Session:
             deadline = Deadline(timeout_s)
             patience = min(_PATIENCE_S, timeout_s if timeout_s is not None else _PATIENCE_S)
             late = self.control.wait_stopped(Deadline(patience))
-            if late and not (timeout_s is not None and timeout_s <= patience):
+            if late and kill_actors:
+                self._say_late(late, kill_actors)
+            elif late and not (timeout_s is not None and timeout_s <= patience):
                 self._say_late(late, kill_actors)
                 late = self.control.wait_stopped(deadline)
             if kill_actors:

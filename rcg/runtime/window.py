@@ -25,10 +25,12 @@ class Window:
         buffered_limit: Complete executions whose results may wait to be fetched.
         outputs: Outputs per execution that are fetched or dropped one by one.
         is_strict: Whether unfetched executions count as in flight.
+        capacity: The limit that the user set, if the channels hold fewer than that.
     """
 
     __slots__ = (
         "_buffered_limit",
+        "_capacity",
         "_is_strict",
         "_left",
         "_outputs",
@@ -40,11 +42,18 @@ class Window:
     )
 
     def __init__(
-        self, *, limit: int, buffered_limit: int, outputs: int, is_strict: bool = False
+        self,
+        *,
+        limit: int,
+        buffered_limit: int,
+        outputs: int,
+        is_strict: bool = False,
+        capacity: int | None = None,
     ) -> None:
         self.limit = limit
+        self._capacity = limit if capacity is None else capacity
         self._buffered_limit = buffered_limit
-        self._outputs = outputs
+        self._outputs = (1 << outputs) - 1  # a bit for each
         self._is_strict = is_strict
         self._left: dict[int, int] = {}
         self.submitted = 0
@@ -74,12 +83,13 @@ class Window:
                 first. Nothing was changed.
         """
         unfetched = self.submitted - self.released
-        if self._is_strict and unfetched >= self.limit:
+        if self._is_strict and unfetched >= self._capacity:
             raise CapacityExceededError(
-                f"The compiled graph can't have more than {self.limit} in-flight executions, and "
-                f"you currently have {unfetched} in-flight executions. Retrieve an output using "
-                "rcg.get before submitting more requests or increase `_max_inflight_executions`.",
-                limit=self.limit,
+                f"The compiled graph can't have more than {self._capacity} in-flight executions, "
+                f"and you currently have {unfetched} in-flight executions. Retrieve an output "
+                "using rcg.get before submitting more requests or increase "
+                "`_max_inflight_executions`.",
+                limit=self._capacity,
             )
         if not self._is_strict and unfetched >= self.limit + self._buffered_limit:
             raise CapacityExceededError(
@@ -88,12 +98,13 @@ class Window:
                 "fetch some with rcg.get, or drop their refs, before submitting more.",
                 limit=self._buffered_limit,
             )
-        most = self.limit if self._is_strict else self.limit + self._buffered_limit
+        most = self._capacity if self._is_strict else self.limit + self._buffered_limit
         self.free_until = min(self.complete + self.limit, self.released + most)
 
     def submit(self) -> int:
         """Count a new execution and return its index."""
         index = self.submitted
+        self._left[index] = self._outputs
         self.submitted = index + 1
         return index
 
@@ -102,11 +113,14 @@ class Window:
         if complete > self.complete:
             self.complete = complete
 
-    def release(self, execution: int) -> None:
-        """Note that one more output of an execution was fetched or dropped."""
-        if self._outputs > 1:
-            left = self._left.pop(execution, self._outputs) - 1
-            if left:
-                self._left[execution] = left
-                return
-        self.released += 1
+    def release(self, execution: int, output: int = 0) -> None:
+        """Note that an output of an execution was fetched or dropped; once is as good as twice."""
+        left = self._left.get(execution)
+        if left is None:
+            return
+        left &= ~(1 << output)
+        if left:
+            self._left[execution] = left
+        else:
+            del self._left[execution]
+            self.released += 1

@@ -135,7 +135,8 @@ def start(instance: Any, spec: Start) -> None:
         control.close_descriptors()
         loop = _Loop(instance, spec, member, control)
     except BaseException as error:
-        control.finish(f"it could not start: {error}")
+        control.finish(f"its loop failed: it could not start: {error}")
+        control.close()
         raise
     name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
     control.watch(loop.on_owner_gone, f"rcg-watch-{spec.graph_id[:6]}")
@@ -237,7 +238,9 @@ class _Steps:
                 slots[out] = read()
             except NATIVE_ERRORS:
                 raise
-            except Exception as error:  # noqa: BLE001 - unpickling runs any code
+            except Exception as error:
+                if reader.seq <= loop.execution:
+                    raise  # the frame is still there: this is about memory, not about the value
                 # The frame is taken: this execution fails, the graph goes on.
                 slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
 
@@ -249,7 +252,9 @@ class _Steps:
                 step()
             except NATIVE_ERRORS:
                 raise
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:
+                if reader.seq <= loop.execution:
+                    raise
                 slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
 
         is_first, self._has_read = not self._has_read, True
@@ -269,6 +274,10 @@ class _Steps:
                     write(capture_own(loop.blame(error)))
                 else:
                     write(capture_own(translate(error, channel=channel)))
+            except NATIVE_ERRORS:
+                raise
+            except Exception as error:  # noqa: BLE001 - pickling runs any code
+                write(capture(error, loop.origin, "(sending its result)", loop.execution))
 
         return step
 

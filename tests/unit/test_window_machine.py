@@ -30,7 +30,7 @@ class WindowMachine(RuleBasedStateMachine):
         )
         self.limit, self.buffered_limit, self.is_strict = limit, buffered_limit, is_strict
         self.outputs = outputs
-        self.wanted: list[int] = []  # by execution: outputs that somebody still wants
+        self.wanted: list[set[int]] = []  # by execution: outputs that somebody still wants
         self.complete = 0
 
     @property
@@ -66,7 +66,7 @@ class WindowMachine(RuleBasedStateMachine):
     def submit(self) -> None:
         assert not self.is_exceeded and self.running < self.limit
         assert self.window.submit() == len(self.wanted)
-        self.wanted.append(self.outputs)
+        self.wanted.append(set(range(self.outputs)))
 
     @rule(data=st.data())
     def arrive(self, data: st.DataObject) -> None:
@@ -80,8 +80,9 @@ class WindowMachine(RuleBasedStateMachine):
         """An output is fetched, or its ref is dropped, perhaps long before it arrives."""
         left = [execution for execution, outputs in enumerate(self.wanted) if outputs]
         execution = data.draw(st.sampled_from(left))
-        self.wanted[execution] -= 1
-        self.window.release(execution)
+        output = data.draw(st.sampled_from(range(self.outputs)))  # perhaps once more
+        self.wanted[execution].discard(output)
+        self.window.release(execution, output)
 
     @invariant()
     def counts_agree(self) -> None:
