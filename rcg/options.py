@@ -120,13 +120,13 @@ class Options:
         get_timeout_s: Longest wait for a result; None is no limit (a death is noticed anyway).
         teardown_timeout_s: Longest wait for the actors' loops to end.
         compile_timeout_s: Longest wait for the actors to answer; None is no limit.
-        buffer_size_bytes: Bytes of a channel that small messages share.
+        buffer_size_bytes: Checked and without effect: channels size themselves.
         max_inflight_executions: Executions that may be under way at once.
         max_buffered_results: Executions whose results may wait at the driver.
         is_inflight_limit_set_by_user: Whether the window was asked for (an argument, a variable);
             then ``execute`` raises when it is full instead of waiting. Set by ``replace`` and
             ``from_environment`` when they are given ``max_inflight_executions``.
-        overlap_communication: Whether receives start early and run beside compute.
+        overlap_communication: Without effect while all values go through shared memory.
         wait: How a process waits: see the data plane in ARCHITECTURE.md.
         memory_cap_bytes: Most shared memory that the graph may hold; None is a share of the
             machine's.

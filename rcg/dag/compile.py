@@ -35,11 +35,11 @@ class CompileKeywords(TypedDict, total=False):
         submit_timeout: Longest wait of ``execute`` for room.
         get_timeout: Longest wait for a result.
         teardown_timeout: Longest wait for the actors' loops to end.
-        buffer_size_bytes: Bytes of a channel that small messages share.
+        buffer_size_bytes: Checked and without effect: channels size themselves.
         max_inflight_executions: Executions that may be under way at once; if given, ``execute``
             raises when the window is full instead of waiting.
         max_buffered_results: Executions whose results may wait at the driver.
-        overlap_communication: Whether receives start early and run beside compute.
+        overlap_communication: Without effect while all values go through shared memory.
         wait: How a process waits.
         memory_cap_bytes: Most shared memory that the graph may hold.
         concurrent: Whether methods of different graphs may overlap on one actor.

@@ -42,11 +42,11 @@ class DAGContext:
         get_timeout: Longest wait for a result.
         teardown_timeout: Longest wait for the actors' loops to end.
         read_iteration_timeout: Without effect, as rcg does not poll.
-        buffer_size_bytes: Bytes of a channel that small messages share.
+        buffer_size_bytes: Checked and without effect: channels size themselves.
         max_inflight_executions: Executions that may be under way at once. Once it is set,
             ``execute`` raises when the window is full instead of waiting.
         max_buffered_results: Executions whose results may wait at the driver.
-        overlap_gpu_communication: Whether receives start early and run beside compute.
+        overlap_gpu_communication: Without effect while all values go through shared memory.
 
     >>> DAGContext(buffer_size_bytes=500).buffer_size_bytes
     500

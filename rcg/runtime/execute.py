@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, NoReturn
 
-from rcg import _native
+from rcg import _native, cluster
 from rcg.channels.segments import MOST_IN_FLIGHT
 from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
 from rcg.errors import ChannelTimeout, ExecutionError, GraphError, MessageTooLarge
@@ -74,6 +74,16 @@ class CompiledDAG:
         )
         self._finalizer = weakref.finalize(self, session.close_nowait)
         CompiledDAG._live.add(self)
+
+    @classmethod
+    def main_threads_taken(cls) -> dict[str, CompiledDAG]:
+        """Return the graphs of this process that have actors' main threads, by actor id."""
+        return {
+            cluster.actor_id(handle): dag
+            for dag in cls._live
+            if dag.session.options.thread == "main" and not dag.session.is_over
+            for handle in dag.session.handles.values()
+        }
 
     def _open_channels(
         self,
@@ -434,19 +444,20 @@ class CompiledDAG:
 
 
 def _run_uninterrupted(call: Callable[[], None]) -> bool:
-    """Run ``call`` to its end; returns whether Ctrl-C was pressed meanwhile."""
+    """Run an idempotent ``call`` to its end; returns whether Ctrl-C was pressed meanwhile."""
     if threading.current_thread() is not threading.main_thread():
         call()
         return False
-    thread = threading.Thread(target=call, name="rcg-teardown", daemon=True)
     interrupted = False
-    thread.start()
-    while thread.is_alive():
+    while True:
         try:
+            # Ctrl-C may come before, in or after the start, so the next turn calls once more.
+            thread = threading.Thread(target=call, name="rcg-teardown", daemon=True)
+            thread.start()
             thread.join()
+            return interrupted
         except KeyboardInterrupt:
             interrupted = True
-    return interrupted
 
 
 def teardown_all() -> None:

@@ -71,6 +71,7 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
         UnsupportedNodeError: A method is a coroutine.
         ChannelTimeout: Some did not answer in time; the text names them.
     """
+    _refuse_taken(bindings, methods)
     own = cluster.current_actor_id()
     calls: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
@@ -84,6 +85,21 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
     return Located({actor: found[actor]["node"] for actor in bindings.actors}, cluster.node_id())
+
+
+def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
+    """Raise where a graph of this process has an actor's main thread: it would never answer."""
+    taken = CompiledDAG.main_threads_taken()
+    for actor, handle in bindings.actors.items():
+        graph = taken.get(cluster.actor_id(handle))
+        if graph is not None:
+            named = _Named(bindings, methods)
+            raise CompileError(
+                f'{named.name(actor)} gave its main thread to {graph} (thread="main"), so it can '
+                "take part in no other graph: tear that one down first, or compile it with "
+                'thread="own"',
+                **named.facts(actor),
+            )
 
 
 def _own_instance() -> Any:

@@ -21,7 +21,13 @@ from ray.exceptions import (
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.errors import CapacityExceededError, ChannelClosed, ChannelTimeout, GraphError
+from rcg.errors import (
+    CapacityExceededError,
+    ChannelClosed,
+    ChannelTimeout,
+    CompileError,
+    GraphError,
+)
 from tests.cluster.stage import GUARD_S, Gate, Stage, in_thread
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -500,6 +506,28 @@ def test_the_actors_main_thread_on_request(stages):
 
 
 # --- ordinary calls, several graphs, compiling again
+
+
+def test_a_second_graph_on_a_main_thread_that_is_taken_is_refused():
+    """The actor could not even be asked: the first graph is named instead of waiting for ever."""
+    actor = Stage.remote()
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    with dag.compile(thread="main") as first:
+        with pytest.raises(CompileError, match=first.get_id()):
+            dag.compile()
+        assert rcg.get(first.execute(1)) == 1
+    with dag.compile() as second:
+        assert rcg.get(second.execute(2)) == 2
+
+
+def test_more_in_flight_than_a_ring_holds_waits_for_room():
+    actor = Stage.remote()
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    with dag.compile(max_inflight_executions=20_000) as graph:
+        refs = [graph.execute(i) for i in range(9_000)]
+        assert rcg.get(refs) == list(range(9_000))
 
 
 def test_ordinary_calls_work_during_and_after(stages, gate):
