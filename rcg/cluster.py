@@ -45,6 +45,7 @@ __all__ = [
     "is_actor_death",
     "is_actor_handle",
     "is_actor_method",
+    "is_connected",
     "is_object_ref",
     "is_remote_function",
     "kill",
@@ -85,6 +86,11 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def is_connected() -> bool:
+    """Return whether this process is part of a cluster; most of Ray's calls would start one."""
+    return bool(ray.is_initialized())
+
+
 def node_ip() -> str:
     """Return the address of the node this process runs on."""
     return str(ray.util.get_node_ip_address())
@@ -92,7 +98,7 @@ def node_ip() -> str:
 
 def current_actor_id() -> str | None:
     """Return the id, in hex, of the actor this process is; None in a driver or a task."""
-    if not ray.is_initialized():
+    if not is_connected():
         return None
     found = ray.get_runtime_context().get_actor_id()
     return None if found is None else str(found)

@@ -148,12 +148,13 @@ class Session:
         last = self.last_words(process)
         if "\n" in how or "loop failed" in how:
             return ChannelBroken(f"{label} left the compiled graph: {how}", peer=label)
-        why = ""
-        try:
-            cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
-            why = "Ray runs the actor again, but the graph has lost it."
-        except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
-            why = str(error).strip()
+        why = "Ray was shut down."
+        if cluster.is_connected():
+            try:
+                cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
+                why = "Ray runs the actor again, but the graph has lost it."
+            except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
+                why = str(error).strip()
         return ActorDiedError(
             f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The other "
             f"actors are usable: tear this graph down and compile a new one.\n{why}",
@@ -250,6 +251,8 @@ class Session:
             )
 
     def _kill(self, processes: list[str]) -> None:
+        if not cluster.is_connected():
+            return  # they ended with the cluster
         for process in processes:
             try:
                 cluster.kill(self.handles[process])

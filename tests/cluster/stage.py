@@ -8,8 +8,10 @@ the process that holds them.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import rcg
 
 # A guard against hanging, for waits that are over in milliseconds.
 GUARD_S = 120
+ROOT = Path(__file__).parents[2]
 
 
 class Gate:
@@ -41,12 +44,18 @@ class Gate:
         fcntl.flock(self._held, fcntl.LOCK_EX)
 
     def __reduce__(self) -> Any:
-        return _GateSeenFromFar, (self._lock, self._pipe)
+        return Passage, self.paths
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """What a program makes its own ``Passage`` from."""
+        return self._lock, self._pipe
 
     def wait_for(self, visitors: int = 1) -> None:
         """Block until so many more have come to the gate."""
         for _ in range(visitors):
-            assert os.read(self._came, 1)
+            assert select.select([self._came], [], [], GUARD_S)[0], "nobody comes"
+            os.read(self._came, 1)
 
     def open(self) -> None:
         """Let everybody through."""
@@ -58,14 +67,14 @@ class Gate:
         os.close(self._came)
 
 
-class _GateSeenFromFar:
+class Passage:
     """A gate in the process of a visitor."""
 
     def __init__(self, lock: str, pipe: str) -> None:
         self._lock, self._pipe = lock, pipe
 
     def __reduce__(self) -> Any:
-        return _GateSeenFromFar, (self._lock, self._pipe)
+        return Passage, (self._lock, self._pipe)
 
     def announce(self) -> None:
         """Say that somebody came."""
@@ -132,7 +141,7 @@ class Plain:
 
     def pass_gate_when(self, x, trigger, gate):
         """Stop at the gate for one value only."""
-        if x == trigger:
+        if type(x) is type(trigger) and x == trigger:
             gate.pass_through()
         return x
 
@@ -163,8 +172,8 @@ class Plain:
             thread.join(GUARD_S)
         return [thread.name for thread in mine if thread.is_alive()]
 
-    def open_files(self, *_):
-        return len(os.listdir("/proc/self/fd"))
+    def resources(self, *_):
+        return resources()
 
     def die(self, x):
         os._exit(3)
@@ -176,6 +185,41 @@ class Plain:
 
 
 Stage = rcg.remote(num_cpus=0)(Plain)
+
+
+def resources() -> dict[str, int]:
+    """How many threads, open files and mappings of shared memory this process has."""
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "files": len(os.listdir("/proc/self/fd")),
+        "segments": len(segments_of("self")),
+    }
+
+
+def segments_of(pid: int | str) -> set[int]:
+    """The nameless segments in shared memory that a process has mapped, by inode.
+
+    Ray's own store is nameless too; its files had a name once, before they were deleted.
+    """
+    found = set()
+    with contextlib.suppress(OSError):  # it is gone
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            _, _, _, _, inode, *path = line.split(maxsplit=5)
+            if path and path[0].startswith(("/dev/shm/#", "/memfd:rcg")):
+                found.add(int(inode))
+    return found
+
+
+def mapped_by(segments: set[int]) -> list[int]:
+    """The processes of this machine that have any of these segments mapped."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if segments_of(pid) & segments]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Look again and again until it holds; the test's guard ends it if it never does."""
+    while not condition():
+        os.sched_yield()
 
 
 class Company:
@@ -234,7 +278,8 @@ class Driver:
     """
 
     PRELUDE = """\
-import sys
+import ctypes, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the tests
 import rcg as ray
 from rcg.dag import InputNode, MultiOutputNode
 
@@ -259,12 +304,12 @@ ray.init(address={address!r}, log_to_driver=False, logging_level="error")
         with self.errors_at.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, str(program), *map(str, arguments)],
-                cwd=folder,
+                cwd=ROOT,  # so that its actors find this module too
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=stdin,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
 
     @property
@@ -289,7 +334,9 @@ ray.init(address={address!r}, log_to_driver=False, logging_level="error")
             assert said == line, f"expected {line!r}, found {said!r}\n{self.stderr}"
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
+        """Press Ctrl-C once its main thread waits for something."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
         os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
@@ -297,11 +344,11 @@ ray.init(address={address!r}, log_to_driver=False, logging_level="error")
         self.process.kill()
         self.process.wait(GUARD_S)
 
-    def finish(self) -> str:
-        """Wait for a clean end: code 0 and no complaint; returns the rest of what it said."""
+    def finish(self, code: int = 0) -> str:
+        """Wait for a clean end without complaint; returns the rest of what it said."""
         rest, _ = self.process.communicate(timeout=GUARD_S)
         said = f"--- stdout\n{rest}\n--- stderr\n{self.stderr}"
-        assert self.process.returncode == 0, said
+        assert self.process.returncode == code, said
         assert "Traceback" not in self.stderr, said
         assert "Exception ignored" not in self.stderr, said
         return rest

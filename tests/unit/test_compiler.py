@@ -219,6 +219,27 @@ def test_calls_run_in_bind_order_even_where_the_data_would_allow_another():
     assert [op.node for op in plan.program("a0").ops if isinstance(op, Call)] == [2, 3]
 
 
+def test_a_driver_sends_all_inputs_before_it_drops_any():
+    plan = planned(
+        graph(
+            InputValue(0, 0, site(1)),
+            InputValue(1, "x", site(1)),
+            call(2, "a0", 0, 1),
+            outputs=(2,),
+            is_multi=False,
+        )
+    )
+    assert body(plan, "driver") == lines("""
+        Input 0 -> s0
+        Write s0 -> c0
+        Input 'x' -> s1
+        Write s1 -> c1
+        Free s0, s1
+        Read c2 -> s2
+        Output s2
+    """)
+
+
 @pytest.mark.parametrize("location", ["node-2", None])
 def test_an_actor_elsewhere_is_refused_by_name(location):
     built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 1), outputs=(2,))
@@ -368,7 +389,7 @@ def test_the_same_graph_gives_the_same_plan_whatever_the_hash_seed():
             text=True,
             check=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(texts) == 1
     assert "program a6" in texts.pop()
@@ -513,9 +534,22 @@ def test_two_outputs_of_which_one_is_read_late_do_not_block_a_draining_driver():
 
 
 @st.composite
+def ladders(draw: st.DrawFn) -> Case:
+    """Calls that each take the one before, to and fro between few actors, and earlier ones too."""
+    count = draw(st.integers(2, 7))
+    nodes: list[Any] = [InputValue(0, None, site(1))]
+    actors: dict[str, str] = {}
+    for at in range(1, count + 1):
+        drawn = draw(st.sampled_from("xyz"))
+        actor = actors.setdefault(drawn, f"a{len(actors)}")
+        nodes.append(call(at, actor, at - 1, *draw(st.sets(st.integers(0, at - 1), max_size=2))))
+    return Case(graph(*nodes, outputs=(count, draw(st.integers(1, count)))), {})
+
+
+@st.composite
 def shuffled(draw: st.DrawFn) -> tuple[Case, Plan]:
     """A plan whose actors run their ops in any order that their slots allow."""
-    case = draw(cases(max_calls=8, max_actors=3))
+    case = draw(st.one_of(ladders(), cases(max_calls=6, max_actors=3)))
     plan = place(case.graph, here(case.graph), HERE, draw(st.integers(1, 2)))
     programs = [plan.programs[0]]
     for program in plan.programs[1:]:

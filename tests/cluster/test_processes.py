@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that are interrupted, exit or are killed, and what they leave behind: nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg.dag import InputNode
+from rcg.errors import ActorDiedError
+from tests.cluster.stage import Stage, mapped_by, resources, segments_of, until
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+# What the programs share: actors, a gate whose files are the arguments, and a graph.
+USUAL = """
+import asyncio, contextlib, os, sys, threading
+import numpy as np
+from tests.cluster.stage import Passage, Stage
+
+gate = Passage(*sys.argv[1:3])
+a, b = Stage.remote("a"), Stage.remote("b")
+
+def compile_gated(**options):
+    with InputNode() as inp:
+        dag = b.note.bind(a.pass_gate_when.bind(inp, 0, gate))
+    return dag.experimental_compile(**options)
+
+def interrupted(call, what):
+    try:
+        say(what)
+        call()
+    except KeyboardInterrupt:
+        say("interrupted")
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_new_file():
+    """No test leaves a file in /dev/shm.
+
+    Others on this machine may have one for a moment, and Ray's own compiled graphs leave theirs.
+    """
+
+    def names():
+        return {
+            name for name in os.listdir("/dev/shm") if not name.startswith(("sem.hdr", "sem.obj"))
+        }
+
+    before = names()
+    yield
+    until(lambda: names() <= before)
+
+
+def nothing_is_mapped(segments):
+    until(lambda: not mapped_by(segments))
+
+
+# --- Ctrl-C
+
+INTERRUPTED = """
+graph = compile_gated()
+ref = graph.execute(0)
+later = graph.execute(1)
+ours = [ref]
+interrupted(lambda: ray.get(ref), "get")
+interrupted(lambda: ref.get(timeout=1000), "get with a timeout")
+interrupted(lambda: ray.get([later, ref]), "get of a list, out of order")
+interrupted(lambda: ray.get([ref, a.echo.remote(1)]), "get of both kinds")
+interrupted(lambda: ray.wait([ref]), "wait")
+
+kept = []
+def submit():
+    for i in range(2, 100):
+        kept.append(graph.execute(i))
+interrupted(submit, "execute")
+
+async def await_it():
+    await ref
+interrupted(lambda: asyncio.run(await_it()), "await")
+
+async def execute_it():
+    await graph.execute_async(-1)
+interrupted(lambda: asyncio.run(execute_it()), "execute_async")
+
+say("open the gate")
+refs = [ref, later, *kept]
+assert ray.get(refs) == list(range(len(refs))), refs
+assert ray.get(graph.execute("more")) == "more"
+assert ray.get(b.noted.remote()) == [*range(len(refs)), "more"]
+say("all is there")
+graph.teardown()
+"""
+
+
+def test_ctrl_c_interrupts_every_wait_and_loses_nothing(driver, gate):
+    program = driver(USUAL + INTERRUPTED, *gate.paths)
+    gate.wait_for()
+    for wait in (
+        "get",
+        "get with a timeout",
+        "get of a list, out of order",
+        "get of both kinds",
+        "wait",
+        "execute",
+        "await",
+        "execute_async",
+    ):
+        program.expect(wait)
+        program.interrupt()
+        program.expect("interrupted")
+    program.expect("open the gate")
+    gate.open()
+    program.expect("all is there")
+    program.finish()
+
+
+CLEAN_UP = """
+graph = compile_gated(teardown_timeout=1000)
+ref = graph.execute(0)
+say(graph.get_id())
+def tell():
+    while not graph.is_teardown:
+        os.sched_yield()
+    say("teardown")
+threading.Thread(target=tell).start()
+try:
+    graph.teardown()
+except KeyboardInterrupt:
+    # It went on to its end nevertheless.
+    say("interrupted", graph.is_teardown, ray.get(a.join_threads.remote(graph.get_id())))
+
+holding = a.hold_gate.remote(Passage(*sys.argv[3:5]))
+interrupted(compile_gated, "compile")
+say("open the gate")
+with compile_gated() as graph:
+    say(ray.get(graph.execute(1)), ray.get(holding))
+"""
+
+
+def test_ctrl_c_in_compile_and_teardown_cleans_up_first(driver, gates):
+    first, second = gates(), gates()
+    program = driver(USUAL + CLEAN_UP, *first.paths, *second.paths)
+    first.wait_for()
+    program.line()
+    program.expect("teardown")
+    program.interrupt()
+    first.open()
+    program.expect("interrupted True []")
+    second.wait_for()
+    program.expect("compile")
+    program.interrupt()
+    program.expect("interrupted", "open the gate")
+    second.open()
+    program.expect("1 passed")
+    program.finish()
+
+
+# --- exit
+
+LEAVE = {
+    "with nothing pending": """
+say(ray.get(graph.execute(1)))
+""",
+    "with results unread and arrays held": """
+held = ray.get(graph.execute(np.arange(1_000_000)))
+refs = [graph.execute(np.arange(1_000_000)) for _ in range(5)]
+say(1)
+""",
+    "while a method runs and a thread waits": """
+ref = graph.execute(0)
+def wait():
+    with contextlib.suppress(ray.exceptions.RayChannelError):
+        ray.get(ref)
+threading.Thread(target=wait, daemon=True).start()
+say(1)
+""",
+    "with a graph per name and one forgotten": """
+other = compile_gated()
+with InputNode() as inp:
+    graph = a.echo.bind(inp).experimental_compile()
+say(ray.get(graph.execute(1)))
+""",
+    "after a shutdown of rcg": """
+say(ray.get(graph.execute(1)))
+ray.shutdown()
+assert graph.is_teardown
+""",
+    "after a shutdown of Ray": """
+say(ray.get(graph.execute(1)))
+import ray as plain
+plain.shutdown()
+""",
+    "in the middle of an await": """
+async def main():
+    say(await graph.execute(1))
+    task = asyncio.ensure_future(wait_for(graph.execute(0)))
+    await asyncio.wait([task], timeout=0.01)
+    os.kill(os.getpid(), 0)
+
+async def wait_for(ref):
+    await ref
+
+asyncio.run(main())
+""",
+    "with an event loop that was never closed": """
+async def main():
+    return await (await graph.execute_async(1))
+loop = asyncio.new_event_loop()
+say(loop.run_until_complete(main()))
+loop.create_task(main())
+""",
+    "with a code": """
+say(ray.get(graph.execute(1)))
+sys.exit(3)
+""",
+}
+
+
+@pytest.mark.parametrize("how", LEAVE)
+def test_exit_without_teardown_is_clean_and_leaves_nothing(driver, gate, how):
+    source = USUAL + "graph = compile_gated()\n" + LEAVE[how] + "say('pause'); input()\n"
+    if how == "with a code":
+        source = source.replace("sys.exit(3)", "").replace("input()", "input(); sys.exit(3)")
+    read, write = os.pipe()
+    program = driver(source, *gate.paths, stdin=read)
+    os.close(read)
+    program.expect("1", "pause")
+    segments = segments_of(program.pid)
+    assert segments or "shutdown of rcg" in how
+    # The gate stays closed: nothing waits for the method that is held there.
+    os.write(write, b"\n")
+    os.close(write)
+    program.finish(3 if how == "with a code" else 0)
+    nothing_is_mapped(segments)
+
+
+EXCEPTION = """
+graph = compile_gated()
+ray.get(graph.execute(1))
+raise KeyError("the only traceback")
+"""
+
+
+def test_an_uncaught_exception_is_the_only_thing_that_is_said(driver, gate):
+    program = driver(USUAL + EXCEPTION, *gate.paths)
+    assert program.process.wait(120) == 1
+    assert program.stderr.count("Traceback") == 1
+    assert "the only traceback" in program.stderr
+    assert "Exception ignored" not in program.stderr
+
+
+# --- kill -9
+
+DETACHED = """
+from tests.cluster.stage import Passage
+gate = Passage(*sys.argv[1:3])
+actor = ray.get_actor("survivor", namespace="processes")
+with InputNode() as inp:
+    idle = actor.echo.bind(inp).experimental_compile()
+with InputNode() as inp:
+    busy = actor.pass_gate_when.bind(inp, 0, gate).experimental_compile()
+assert ray.get(idle.execute(1)) == 1
+ref = busy.execute(0)
+say(idle.get_id(), busy.get_id())
+say("running")
+threading = __import__("threading")
+threading.Event().wait()
+"""
+
+
+def test_loops_end_when_their_driver_is_killed(driver, gate):
+    """Those of a detached actor, which outlives it; also one that is in a method."""
+    actor = Stage.options(name="survivor", namespace="processes", lifetime="detached").remote()
+    program = driver(DETACHED, *gate.paths)
+    idle, busy = program.line().split()
+    program.expect("running")
+    gate.wait_for()
+    segments = segments_of(program.pid)
+    assert segments
+    program.kill()
+    assert rcg.get(actor.join_threads.remote(idle)) == []
+    gate.open()
+    assert rcg.get(actor.join_threads.remote(busy)) == []
+    nothing_is_mapped(segments)
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    with dag.experimental_compile() as graph:
+        assert rcg.get(graph.execute(1)) == 1
+    rcg.kill(actor)
+
+
+KILLED = """
+graph = compile_gated()
+held = ray.get(graph.execute(np.arange(1_000_000)))
+ref = graph.execute(0)
+say("running")
+threading.Event().wait()
+"""
+
+
+def test_a_killed_driver_leaves_no_memory(driver, gate):
+    program = driver(USUAL + KILLED, *gate.paths)
+    program.expect("running")
+    gate.wait_for()
+    segments = segments_of(program.pid)
+    assert segments
+    program.kill()
+    nothing_is_mapped(segments)
+
+
+def test_a_killed_actor_leaves_no_memory(stages):
+    (a,), victim = stages(1), Stage.remote()
+    with InputNode() as inp:
+        dag = a.echo.bind(victim.echo.bind(inp))
+    before = segments_of("self")
+    graph = dag.experimental_compile()
+    segments = segments_of("self") - before
+    assert segments
+    held = rcg.get(graph.execute(np.arange(1_000_000)))
+    os.kill(rcg.get(victim.pid.remote()), signal.SIGKILL)
+
+    def go_on(graph):
+        while True:
+            rcg.get(graph.execute(np.arange(1_000_000)))
+
+    with pytest.raises(ActorDiedError):
+        go_on(graph)
+    graph.teardown()
+    np.testing.assert_array_equal(held, np.arange(1_000_000))
+    del graph, held
+    gc.collect()
+    nothing_is_mapped(segments)
+
+
+# --- again and again
+
+
+def test_compiling_a_hundred_times_leaves_threads_files_and_memory_flat(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.echo.bind(inp))
+
+    def all_resources():
+        return [resources(), *rcg.get([a.resources.remote(), b.resources.remote()])]
+
+    def run(times):
+        for i in range(times):
+            graph = dag.experimental_compile()
+            assert rcg.get(graph.execute(i)) == i
+            graph.teardown()
+            joined = [actor.join_threads.remote(graph.get_id()) for actor in (a, b)]
+            assert rcg.get(joined) == [[], []]
+        del graph
+        gc.collect()
+
+    run(20)
+    before = all_resources()
+    run(100)
+    after = all_resources()
+    for was, now in zip(before, after, strict=True):
+        assert now["segments"] == was["segments"] == 0
+        # Ray's own threads and sockets come and go; a hundred graphs would show.
+        assert now["threads"] <= was["threads"] + 10
+        assert now["files"] <= was["files"] + 20
+
+
+def test_a_forked_child_of_the_driver_disturbs_nothing(stages):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.echo.bind(inp)
+    with dag.experimental_compile() as graph:
+        held = rcg.get(graph.execute(np.arange(1_000_000)))
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                assert held[-1] == 999_999
+                del held
+                gc.collect()
+                graph.teardown()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        np.testing.assert_array_equal(held, np.arange(1_000_000))
+        for i in range(100):
+            assert rcg.get(graph.execute(np.full(100_000, i)))[-1] == i
+        np.testing.assert_array_equal(held, np.arange(1_000_000))
