@@ -39,7 +39,7 @@ from rcg.bench.statistics import Summary
 # enough that what a switch between them costs is a small part of it.
 SMALL = Pace(calls=1000, time_ns=50_000_000, warm_up=20)
 BULK = Pace(calls=200, time_ns=40_000_000, warm_up=2)
-DEFAULT_ROUNDS = 20
+DEFAULT_ROUNDS = 12
 FIRST_CALLS = 30  # untimed, before the first round: every buffer has been used by then
 # Ray's graph keeps ten buffers of the largest array on each edge.
 OBJECT_STORE_BYTES = 3_000_000_000
