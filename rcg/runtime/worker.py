@@ -26,7 +26,8 @@ from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
 from rcg.errors import ExecutionError, InternalError, PlacementError, UnpicklableError
 from rcg.options import Options
-from rcg.plan import Build, Call, Const, Free, Program, Read, Slot, Write
+from rcg.plan import Build, Call, Const, Free, Op, Program, Read, Slot, Write
+from rcg.runtime import moments
 from rcg.runtime.control import ControlClient
 from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.values import Codec
@@ -91,6 +92,7 @@ def describe(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
         instance: The actor.
         methods: The methods that the graph calls.
     """
+    moments.reach(moments.Moment("describe"))
     cls = type(instance)
     return {
         "version": __version__,
@@ -122,6 +124,7 @@ def start(instance: Any, spec: Start) -> None:
             f"this process has rcg {__version__} (shared memory layout {_native.ABI_VERSION}), the "
             f"driver has {spec.version} ({spec.abi}): install the same version on every node"
         )
+    moments.reach(moments.Moment("start", spec.program.process))
     control = ControlClient(spec.address, spec.secret, spec.program.process)
     try:
         member = _native.Member(
@@ -177,6 +180,7 @@ class _Loop:
             failure = f"its loop failed: {translate(error)}\n{traceback.format_exc()}"
         finally:
             self._steps = []  # releases what the slots hold
+            moments.reach(moments.Moment("stop", self._spec.program.process, self.execution))
             self._control.finish(failure)
 
     def blame(self, error: UnpicklableError) -> UnpicklableError:
@@ -212,9 +216,22 @@ class _Steps:
 
     def make(self) -> list[_Step]:
         """Return one step per op, in order."""
-        return [self._step(index, op) for index, op in enumerate(self._spec.program.ops)]
+        ops = self._spec.program.ops
+        steps = [self._step(index, op) for index, op in enumerate(ops)]
+        if moments.on_moment is not None:
+            return [self._announced(op, step) for op, step in zip(ops, steps, strict=True)]
+        return steps
 
-    def _step(self, index: int, op: object) -> _Step:
+    def _announced(self, op: Op, step: _Step) -> _Step:
+        process, loop = self._spec.program.process, self._loop
+
+        def announced_step() -> None:
+            moments.reach(moments.Moment("op", process, loop.execution, op))
+            step()
+
+        return announced_step
+
+    def _step(self, index: int, op: Op) -> _Step:
         match op:
             case Read():
                 return self._read(index, op)
