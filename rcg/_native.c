@@ -60,9 +60,10 @@
  *
  * ---- Recorder -------------------------------------------------------------------------------------------------
  *
- * Per member a ring of 64-byte events, always on, and one line that says what the member does now. A program's loop
- * takes one timestamp per op: it closes one event and opens the next. Any member can read any recorder at any time,
- * also after its owner died; an event is valid when its `seq` is the number that was asked for.
+ * Per member a ring of 64-byte events, always on, and one line that says what the member does now and counts its
+ * waits and its memory. A program's loop takes one timestamp per op: it closes one event and opens the next. Any
+ * member can read any recorder at any time, also after its owner died; an event is valid when its `seq` is the number
+ * that was asked for.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -87,7 +88,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ABI_VERSION 1 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 2 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -202,7 +203,9 @@ typedef struct {
     _Alignas(LINE) atomic_u64 since_ns; /* the now-line */
     atomic_u64 execution;
     atomic_u32 op, state, ring, pad1;
-    uint64_t pad2[4];
+    atomic_u64 waits, waited_ns; /* of all its threads, kept also when nothing is recorded */
+    atomic_u64 waiting_since_ns; /* of who sleeps now and is not in waited_ns yet, else 0 */
+    atomic_u64 committed_bytes;  /* of this member's arena */
 } Recorder; /* then Event[nevents] */
 _Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
 
@@ -323,6 +326,17 @@ static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) {
     return r;
 }
 
+static Recorder *recorder_of(BoardHeader *board, uint32_t member) {
+    return (Recorder *)((uint8_t *)board + board->recorder_offset + member * board->recorder_stride);
+}
+
+/* Memory was committed, or given back where `bytes` is negative; what is used was counted when it was admitted. */
+static void arena_count(Arena *a, BoardHeader *board, int64_t bytes) {
+    a->committed += (uint64_t)bytes;
+    if (bytes < 0) atomic_fetch_sub_explicit(&board->used_bytes, (uint64_t)-bytes, memory_order_relaxed);
+    atomic_store_explicit(&recorder_of(board, a->owner)->committed_bytes, a->committed, memory_order_relaxed);
+}
+
 static bool block_is_free(const Arena *a, uint32_t id) {
     return atomic_load_explicit(&a->header->block[id].claims, memory_order_acquire) == 0;
 }
@@ -343,10 +357,9 @@ static uint64_t arena_trim(Arena *a, BoardHeader *board, uint64_t keep) {
                           (off_t)b->capacity))
                 continue;
             a->used_at[id] = 0;
-            a->committed -= b->capacity;
+            arena_count(a, board, -(int64_t)b->capacity);
             spare -= b->capacity;
             given += b->capacity;
-            atomic_fetch_sub_explicit(&board->used_bytes, b->capacity, memory_order_relaxed);
         }
     }
     return given;
@@ -456,7 +469,7 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
             errno = e;
             return -1;
         }
-        a->committed += capacity;
+        arena_count(a, board, (int64_t)capacity);
         a->grown++;
         if (fresh) {
             id = n;
@@ -626,6 +639,20 @@ static PyType_Spec lease_spec = {"rcg._native.Lease", sizeof(Lease), 0,
 
 enum { POLICY_AUTO, POLICY_FUTEX, POLICY_YIELD, POLICY_SPIN };
 
+/* What a waiting end learned about its peer (all times in ns). */
+typedef struct {
+    uint64_t budget;
+    uint32_t probe, together, together_limit, apart, apart_limit;
+    bool is_quick; /* the last wait was short */
+} Learned;
+
+#define BUDGET_PROBE 20000u
+
+static Learned learned_nothing(uint32_t member) {
+    /* the two sides must not step aside together */
+    return (Learned){.budget = BUDGET_PROBE, .apart_limit = 16, .together_limit = member == 0 ? 24 : 8};
+}
+
 typedef struct {
     PyObject_HEAD
     State *state;
@@ -642,6 +669,7 @@ typedef struct {
     uint64_t open_ns, open_waited_ns, open_bytes, open_execution;
     uint32_t open_op;
     bool is_open;
+    Learned learned; /* of waits for any of several rings */
     /* statistics */
     atomic_u64 spins, sleeps, wakes;
     atomic_u64 interrupts; /* of this process's own waits; watched like the sequence of a ring */
@@ -652,10 +680,6 @@ static uint64_t *ring_offsets(BoardHeader *board) { return (uint64_t *)(board + 
 static Bell *bells_of(BoardHeader *board) {
     return (Bell *)((uint8_t *)board + align_up(sizeof(BoardHeader) + board->nrings * sizeof(uint64_t), LINE));
 }
-static Recorder *recorder_of(BoardHeader *board, uint32_t member) {
-    return (Recorder *)((uint8_t *)board + board->recorder_offset + member * board->recorder_stride);
-}
-
 static void ring_bell(Member *m, uint32_t member) {
     atomic_u32 *word = &m->bells[member].word;
     atomic_fetch_add(word, 1);
@@ -715,17 +739,9 @@ typedef struct {
     atomic_u32 *cpu;     /* where the other side last ran, plus one; may be NULL */
 } Watch;
 
-/* What a waiting end learned about its peer (all times in ns). */
-typedef struct {
-    uint64_t budget;
-    uint32_t probe, together, together_limit, apart, apart_limit;
-    bool is_quick; /* the last wait was short */
-} Learned;
-
 #define BUDGET_MAX 200000u /* never spin longer, and only while waits keep ending that soon */
 #define CROWDED_BUDGET 50000u
 #define QUICK 200000u /* a wait that ended so soon says that the next may as well */
-#define BUDGET_PROBE 20000u
 #define PAUSE_PHASE 2000u
 #define CROWDED_LIMIT 48
 #define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
@@ -786,17 +802,17 @@ static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, ui
     l->budget = m->crowded && m->looping ? wanted : (3 * l->budget + wanted) / 4;
 }
 
-/* The part of a wait that keeps the processor. True when ready. */
-static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
+/* The part of a wait that keeps the processor: how long it took until ready, or 0. */
+static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
     uint64_t budget, pause_phase;
     switch (m->policy) {
-    case POLICY_FUTEX: return false;
+    case POLICY_FUTEX: return 0;
     case POLICY_YIELD: budget = CROWDED_BUDGET, pause_phase = 0; break;
     case POLICY_SPIN: budget = pause_phase = BUDGET_MAX; break;
     default:
         budget = l->budget;
         if (budget < PAUSE_PHASE) {
-            if (++l->probe < 32) return false;
+            if (++l->probe < 32) return 0;
             l->probe = 0;
             budget = BUDGET_PROBE;
         }
@@ -805,7 +821,7 @@ static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t sta
             int cpu = sched_getcpu();
             if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
                 step_aside(l, (uint32_t)cpu, m->crowded ? CROWDED_LIMIT : 65536);
-                return false;
+                return 0;
             } else {
                 l->together = 0;
                 if (l->together_limit > 8 && !(++l->apart & 1023)) l->together_limit /= 2;
@@ -821,29 +837,43 @@ static bool spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t sta
         else
             sched_yield();
         if (watch_ready(w, n)) goto ready;
-        if (poisoned(m)) return false;
+        if (poisoned(m)) return 0;
     }
     l->budget /= 2;
-    return false;
+    return 0;
 ready:
-    learn(m, l, now_ns() - start, 2, 10000);
     atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
-    return true;
+    uint64_t took = now_ns() - start;
+    learn(m, l, took, 2, 10000);
+    return took + !took;
 }
 
-/* Waits without the GIL until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. */
-static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline) {
+/* A thread that waits for nothing but an interrupt has nothing to do: that is not counted. */
+static bool is_awaited(const Member *m, const Watch *w, uint32_t n) { return n > 1 || w->word != &m->interrupts; }
+
+static void count_wait(Member *m, uint64_t took) {
+    atomic_fetch_add_explicit(&m->recorder->waited_ns, took, memory_order_relaxed);
+}
+
+/* Waits without the GIL until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. Adds how long
+ * it waited to `*took`. */
+static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *took) {
     if (watch_ready(w, n)) return WAIT_READY;
     if (poisoned(m)) return WAIT_POISON;
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(), spun;
     if (start >= deadline) return WAIT_TIMEOUT;
-    if (spin(m, w, n, l, start)) return WAIT_READY;
+    if ((spun = spin(m, w, n, l, start))) {
+        *took += spun;
+        if (is_awaited(m, w, n)) count_wait(m, spun);
+        return WAIT_READY;
+    }
     if (m->policy == POLICY_FUTEX && m->looping && !m->crowded) step_closer(w, l);
 
     atomic_u32 *bell = &m->bells[m->index].word;
     bool is_main = syscall(SYS_gettid) == getpid();
     int outcome;
     uint32_t state = m->recording ? atomic_exchange_explicit(&m->recorder->state, NOW_WAITING, memory_order_relaxed) : 0;
+    if (is_awaited(m, w, n)) atomic_store_explicit(&m->recorder->waiting_since_ns, start, memory_order_relaxed);
     for (uint32_t i = 0; i < n; i++) atomic_fetch_add(w[i].waiting, 1);
     for (;;) {
         uint32_t value = atomic_load(bell);
@@ -873,9 +903,14 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     }
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
     if (m->recording) atomic_store_explicit(&m->recorder->state, state, memory_order_relaxed);
-    uint64_t took = now_ns() - start;
-    l->is_quick = outcome == WAIT_READY && took < QUICK;
-    if (l->is_quick) learn(m, l, took, 1, 5000);
+    uint64_t slept = now_ns() - start;
+    if (is_awaited(m, w, n)) {
+        atomic_store_explicit(&m->recorder->waiting_since_ns, 0, memory_order_relaxed);
+        count_wait(m, slept);
+    }
+    l->is_quick = outcome == WAIT_READY && slept < QUICK;
+    if (l->is_quick) learn(m, l, slept, 1, 5000);
+    *took += slept;
     return outcome;
 }
 
@@ -892,20 +927,20 @@ static PyObject *raise_poison(Member *m) {
 /* Waits with the GIL held by the caller; 0 when ready, -1 with an exception. */
 static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *waited) {
     uint64_t start = m->recording ? now_ns() - *waited : 0; /* waits of one op add up */
-    for (;;) {
-        int outcome;
+    uint64_t took = 0;
+    int outcome;
+    do {
         Py_BEGIN_ALLOW_THREADS
-        outcome = wait_any(m, w, n, l, deadline);
+        outcome = wait_any(m, w, n, l, deadline, &took);
         Py_END_ALLOW_THREADS
-        if (m->recording) *waited = now_ns() - start;
-        switch (outcome) {
-        case WAIT_READY: return 0;
-        case WAIT_SIGNALS:
-            if (PyErr_CheckSignals()) return -1;
-            continue;
-        case WAIT_TIMEOUT: PyErr_SetNone(m->state->timed_out); return -1;
-        default: raise_poison(m); return -1;
-        }
+    } while (outcome == WAIT_SIGNALS && !PyErr_CheckSignals());
+    if (m->recording) *waited = now_ns() - start;
+    if (took && is_awaited(m, w, n)) atomic_fetch_add_explicit(&m->recorder->waits, 1, memory_order_relaxed);
+    switch (outcome) {
+    case WAIT_READY: return 0;
+    case WAIT_TIMEOUT: PyErr_SetNone(m->state->timed_out); return -1;
+    case WAIT_POISON: raise_poison(m); return -1;
+    default: return -1; /* what a signal handler raised */
     }
 }
 
@@ -998,10 +1033,6 @@ typedef struct {
     uint32_t block;
 } Taken;
 
-static void give_back(Taken *taken, uint32_t n, const uint32_t *members, uint32_t nmembers) {
-    for (uint32_t i = 0; i < n; i++) arena_unshare(taken[i].arena, taken[i].block, members, nmembers);
-}
-
 static PyObject *raise_no_memory(Member *m, uint64_t bytes) {
     int e = errno;
     PyObject *args =
@@ -1035,13 +1066,68 @@ static bool is_writable(const Writable *w, uint32_t i) {
     return w->each ? i < w->count && w->each[i] : i < 64 && (w->bits >> i) & 1;
 }
 
-/* Puts one frame into the current slot: 0, or -1 with an exception and nothing left behind. */
-static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_bytes, PyObject *buffers,
-                     const Writable *writable, uint64_t *payload) {
+/* A frame on its way out: what it shall contain, and once its slot is filled, which claims it took. */
+typedef struct {
+    End *end;
+    uint32_t kind, ntaken;
+    const char *data;
+    uint64_t data_bytes;
+    PyObject *buffers; /* list or NULL */
+    Writable writable;
+    Py_buffer view; /* of data that is not bytes */
+    Taken *taken;
+    uint64_t payload, start_ns, end_ns;
+} Outgoing;
+
+/* From (kind, data, buffers=None, writable=0). What it refers to must live as long as it does. */
+static int outgoing_parse(Outgoing *o, PyObject *const *args, Py_ssize_t nargs) {
+    o->kind = (uint32_t)PyLong_AsUnsignedLong(args[0]);
+    if (PyErr_Occurred()) return -1;
+    o->buffers = nargs > 2 && args[2] != Py_None ? args[2] : NULL;
+    if (o->buffers && !PyList_Check(o->buffers)) {
+        PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");
+        return -1;
+    }
+    if (nargs > 3 && PyBytes_Check(args[3])) {
+        if (PyBytes_AsStringAndSize(args[3], (char **)&o->writable.each, &o->writable.count)) return -1;
+    } else if (nargs > 3) {
+        o->writable.bits = PyLong_AsUnsignedLongLong(args[3]);
+        if (PyErr_Occurred()) return -1;
+    }
+    Py_ssize_t bytes;
+    if (PyBytes_Check(args[1])) {
+        if (PyBytes_AsStringAndSize(args[1], (char **)&o->data, &bytes)) return -1;
+    } else {
+        if (PyObject_GetBuffer(args[1], &o->view, PyBUF_SIMPLE)) return -1;
+        o->data = o->view.buf;
+        bytes = o->view.len;
+    }
+    o->data_bytes = (uint64_t)bytes;
+    return 0;
+}
+
+static void outgoing_clear(Outgoing *o) {
+    if (o->view.obj) PyBuffer_Release(&o->view);
+    PyMem_Free(o->taken);
+}
+
+/* Takes back the claims of a frame that will not be published after all. */
+static void outgoing_undo(Outgoing *o) {
+    uint32_t members[MAX_MEMBERS], n = o->end->ring->nreaders;
+    for (uint32_t i = 0; i < n; i++) members[i] = o->end->ring->reader[i].member;
+    for (uint32_t i = 0; i < o->ntaken; i++) arena_unshare(o->taken[i].arena, o->taken[i].block, members, n);
+    o->ntaken = 0;
+}
+
+/* Puts a frame into the next slot of its ring: 0, or -1 with an exception and nothing left behind. */
+static int fill_slot(Outgoing *o) {
+    End *e = o->end;
     Member *m = e->member;
+    PyObject *buffers = o->buffers;
+    const uint64_t data_bytes = o->data_bytes;
     Ring *r = e->ring;
     Arena *mine = m->arenas[m->index];
-    uint32_t n = buffers ? (uint32_t)PyList_Size(buffers) : 0, ntaken = 0, members[MAX_MEMBERS];
+    uint32_t n = buffers ? (uint32_t)PyList_Size(buffers) : 0, members[MAX_MEMBERS];
     uint64_t claims = 0;
     for (uint32_t i = 0; i < r->nreaders; i++) {
         members[i] = r->reader[i].member;
@@ -1049,41 +1135,41 @@ static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_byte
     }
     int result = -1;
     Py_buffer *views = NULL;
-    Taken *taken = NULL;
     uint32_t nviews = 0;
     uint64_t body = n * sizeof(Desc) + data_bytes, total = data_bytes;
     if (n) {
         views = PyMem_Calloc(n, sizeof *views);
-        taken = PyMem_Calloc(n + 1, sizeof *taken);
-        if (!views || !taken) {
+        if (!views) {
             PyErr_NoMemory();
             goto done;
         }
         for (; nviews < n; nviews++) {
             PyObject *item = PyList_GetItem(buffers, nviews);
-            if (!item || PyObject_GetBuffer(item, &views[nviews], PyBUF_ANY_CONTIGUOUS)) goto done;
+            if (!item) goto done;
+            Py_INCREF(item); /* getting its buffer may run code that changes the list */
+            int refused = PyObject_GetBuffer(item, &views[nviews], PyBUF_ANY_CONTIGUOUS);
+            Py_DECREF(item);
+            if (refused) goto done;
             uint64_t bytes = (uint64_t)views[nviews].len;
             total += bytes;
             if (bytes <= INLINE_BUFFER) body += bytes;
         }
     }
+    bool spills = sizeof(Frame) + body > r->slot_bytes;
+    if (n + spills && !(o->taken = PyMem_Calloc(n + spills, sizeof *o->taken))) {
+        PyErr_NoMemory();
+        goto done;
+    }
     Frame *f = (Frame *)slot_of(e);
     uint8_t *at = (uint8_t *)(f + 1);
     uint32_t body_block = NO_BLOCK;
-    if (sizeof(Frame) + body > r->slot_bytes) {
-        Taken one;
+    if (spills) {
         int64_t id = arena_take(mine, m->board, body, claims);
         if (id < 0) {
             raise_no_memory(m, body);
             goto done;
         }
-        if (!taken && !(taken = PyMem_Calloc(1, sizeof *taken))) {
-            one = (Taken){mine, (uint32_t)id};
-            give_back(&one, 1, members, r->nreaders);
-            PyErr_NoMemory();
-            goto done;
-        }
-        taken[ntaken++] = (Taken){mine, (uint32_t)id};
+        o->taken[o->ntaken++] = (Taken){mine, (uint32_t)id};
         body_block = (uint32_t)id;
         at = mine->writable + mine->header->block[id].offset;
     }
@@ -1092,7 +1178,7 @@ static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_byte
     for (uint32_t i = 0; i < n; i++) {
         const Py_buffer *v = &views[i];
         uint64_t bytes = (uint64_t)v->len;
-        bool writes = is_writable(writable, i);
+        bool writes = is_writable(&o->writable, i);
         Desc d = {m->index, NO_BLOCK, writes ? DESC_WRITABLE : 0, 0, 0, bytes};
         if (bytes <= INLINE_BUFFER) {
             d.offset = offset;
@@ -1122,26 +1208,25 @@ static int fill_slot(End *e, uint32_t kind, const char *data, uint64_t data_byte
             copy(mine->writable + mine->header->block[id].offset, v->buf, bytes);
             mine->copies++;
         }
-        taken[ntaken++] = (Taken){from, (uint32_t)id};
+        o->taken[o->ntaken++] = (Taken){from, (uint32_t)id};
         d.arena = from->owner;
         d.block = (uint32_t)id;
         desc[i] = d;
     }
-    copy(at + n * sizeof(Desc), data, data_bytes);
+    copy(at + n * sizeof(Desc), o->data, data_bytes);
     f->magic = FRAME_MAGIC;
-    f->kind = kind;
+    f->kind = o->kind;
     f->execution = e->seq;
     f->body_bytes = body;
     f->data_bytes = data_bytes;
     f->nbuffers = n;
     f->body_block = body_block;
-    f->payload_bytes = *payload = total;
+    f->payload_bytes = o->payload = total;
     result = 0;
 done:
-    if (result) give_back(taken, ntaken, members, r->nreaders);
+    if (result) outgoing_undo(o);
     for (uint32_t i = 0; i < nviews; i++) PyBuffer_Release(&views[i]);
     PyMem_Free(views);
-    PyMem_Free(taken);
     return result;
 }
 
@@ -1165,66 +1250,70 @@ static PyObject *writer_open(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* Writes all frames, each on a ring of its own, or none. Room is waited for first, while nothing is held; then every
+ * slot is filled, which may still fail; then all are published, between which nothing else runs: no Python code, no
+ * signal handler, no other thread of Python. */
+static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline) {
+    Py_ssize_t entered = 0, filled = 0;
+    uint64_t waited = 0, t = 0;
+    bool keeps_time = m->recording && !m->looping;
+    int failed = -1;
+    for (; entered < n; entered++)
+        if (end_enter(out[entered].end)) goto done;
+    arena_share_shortage(m->arenas[m->index], m->board);
+    if (m->looping) {
+        mark(m, out->end->op, out->end->seq);
+        if (poisoned(m)) {
+            raise_poison(m);
+            goto done;
+        }
+    } else if (keeps_time)
+        t = out->end->opened_ns ? out->end->opened_ns : now_ns();
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (wait_for_room(out[i].end, deadline, &waited)) goto done;
+    for (; filled < n; filled++) {
+        Outgoing *o = &out[filled];
+        if (m->looping && filled) mark(m, o->end->op, o->end->seq);
+        o->start_ns = o->end->opened_ns ? o->end->opened_ns : t;
+        if (fill_slot(o)) goto done;
+        if (m->looping) {
+            m->open_waited_ns += waited; /* all waiting is the first frame's */
+            m->open_bytes += o->payload;
+            waited = 0;
+        } else if (keeps_time && filled + 1 < n)
+            o->end_ns = t = now_ns();
+    }
+    for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
+    failed = 0;
+    if (keeps_time) {
+        out[n - 1].end_ns = t = now_ns();
+        for (Py_ssize_t i = 0; i < n; i++, waited = 0)
+            write_event(m, out[i].end->op, out[i].end->seq - 1, out[i].start_ns, out[i].end_ns, waited, out[i].payload);
+        now_doing(m, out[n - 1].end->op, out[n - 1].end->seq - 1, t, NOW_IDLE);
+    }
+done:
+    if (failed)
+        while (filled) outgoing_undo(&out[--filled]);
+    while (entered) {
+        End *e = out[--entered].end;
+        e->opened_ns = 0;
+        e->busy = false;
+    }
+    return failed;
+}
+
 /* write(kind, data, buffers=None, writable=0, timeout_ns=-1); `writable`: bit i, or byte i of bytes, for buffer i */
 static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     End *e = (End *)self;
-    Member *m = e->member;
     if (nargs < 2) {
         PyErr_SetString(PyExc_TypeError, "write(kind, data, buffers=None, writable=0, timeout_ns=-1)");
         return NULL;
     }
-    uint32_t kind = (uint32_t)PyLong_AsUnsignedLong(args[0]);
-    if (PyErr_Occurred()) return NULL;
-    PyObject *buffers = nargs > 2 && args[2] != Py_None ? args[2] : NULL;
-    if (buffers && !PyList_Check(buffers)) {
-        PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");
-        return NULL;
-    }
-    Writable writable = {0};
-    uint64_t deadline = UINT64_MAX, waited = 0, payload = 0;
-    if (nargs > 3 && PyBytes_Check(args[3])) {
-        if (PyBytes_AsStringAndSize(args[3], (char **)&writable.each, &writable.count)) return NULL;
-    } else if (nargs > 3) {
-        writable.bits = PyLong_AsUnsignedLongLong(args[3]);
-        if (PyErr_Occurred()) return NULL;
-    }
-    if (nargs > 4 && deadline_from(args[4], &deadline)) return NULL;
-    char *data;
-    Py_ssize_t data_bytes;
-    Py_buffer view = {0};
-    bool viewed = false;
-    if (PyBytes_Check(args[1])) {
-        if (PyBytes_AsStringAndSize(args[1], &data, &data_bytes)) return NULL;
-    } else {
-        if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE)) return NULL;
-        viewed = true;
-        data = view.buf;
-        data_bytes = view.len;
-    }
-    int failed = -1;
-    if (end_enter(e)) goto out;
-    uint64_t start = 0;
-    arena_share_shortage(m->arenas[m->index], m->board);
-    if (m->looping) mark(m, e->op, e->seq);
-    else if (m->recording) start = e->opened_ns ? e->opened_ns : now_ns();
-    e->opened_ns = 0;
-    if (m->looping && poisoned(m)) raise_poison(m);
-    else if (!wait_for_room(e, deadline, &waited) &&
-             !fill_slot(e, kind, data, (uint64_t)data_bytes, buffers, &writable, &payload)) {
-        publish(e);
-        failed = 0;
-        if (m->looping) {
-            m->open_waited_ns += waited;
-            m->open_bytes += payload;
-        } else if (m->recording) {
-            uint64_t end = now_ns();
-            write_event(m, e->op, e->seq - 1, start, end, waited, payload);
-            now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
-        }
-    }
-    e->busy = false;
-out:
-    if (viewed) PyBuffer_Release(&view);
+    Outgoing o = {.end = e};
+    uint64_t deadline = UINT64_MAX;
+    int failed = (nargs > 4 && deadline_from(args[4], &deadline)) || outgoing_parse(&o, args, nargs) ||
+                 send_frames(e->member, &o, 1, deadline);
+    outgoing_clear(&o);
     if (failed) return NULL;
     Py_RETURN_NONE;
 }
@@ -1682,6 +1771,7 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     m->generation = atomic_load(&fork_generation);
     m->recording = record;
     m->looping = looping;
+    m->learned = learned_nothing(index);
     m->recorder->pid = (uint32_t)getpid();
     cpu_set_t cpus;
     m->crowded = !sched_getaffinity(0, sizeof cpus, &cpus) && (int)m->nmembers > CPU_COUNT(&cpus);
@@ -1722,9 +1812,7 @@ static End *end_new(Member *m, PyTypeObject *type, Ring *ring, unsigned op) {
     e->ring = ring;
     e->slots = (uint8_t *)&ring->reader[ring->nreaders];
     e->op = op;
-    e->learned.budget = BUDGET_PROBE;
-    e->learned.apart_limit = 16;
-    e->learned.together_limit = m->index == 0 ? 24 : 8; /* the two sides must not step aside together */
+    e->learned = learned_nothing(m->index);
     return e;
 }
 
@@ -1793,7 +1881,6 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     }
     Watch *w = PyMem_Calloc((size_t)n + listens, sizeof *w);
     if (!w) return PyErr_NoMemory();
-    Learned learned = {0}; /* a copy, because others may wait here too */
     End *only = NULL;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *o = PyList_GetItem(readers, i);
@@ -1810,16 +1897,63 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
         }
         End *e = (End *)o;
         only = e;
-        learned = e->learned;
         w[i] = (Watch){&e->ring->seq, is_pair ? before : e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
     }
     if (m->recording) /* which ring, if it is one */
         atomic_store_explicit(&m->recorder->ring, n == 1 ? only->ring->index : UINT32_MAX, memory_order_relaxed);
     if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
+    Learned learned = m->learned; /* a copy, because others may wait here too */
     int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, &waited);
+    m->learned = learned;
     PyMem_Free(w);
     if (failed) return NULL;
     return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
+}
+
+/* One entry of write_all: (writer, kind, data, buffers, writable), the last two optional. */
+static int outgoing_from(Member *m, Outgoing *out, Py_ssize_t i, PyObject *entry) {
+    PyObject *args[4];
+    Py_ssize_t n = PyTuple_Check(entry) ? PyTuple_Size(entry) - 1 : 0;
+    PyObject *writer = n >= 2 && n <= 4 ? PyTuple_GetItem(entry, 0) : NULL;
+    if (!writer || !PyObject_TypeCheck(writer, m->state->writer_type) || ((End *)writer)->member != m) {
+        PyErr_SetString(PyExc_TypeError, "write_all takes (writer of this member, kind, data, buffers, writable)");
+        return -1;
+    }
+    out[i].end = (End *)writer;
+    for (Py_ssize_t j = 0; j < i; j++)
+        if (out[j].end->ring == out[i].end->ring) {
+            PyErr_Format(PyExc_ValueError, "ring %u is listed twice", out[i].end->ring->index);
+            return -1;
+        }
+    for (Py_ssize_t j = 0; j < n; j++) args[j] = PyTuple_GetItem(entry, j + 1);
+    return outgoing_parse(&out[i], args, n);
+}
+
+/* write_all(frames, timeout_ns=-1): publish one frame on each of several rings, or none */
+static PyObject *member_write_all(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    Member *m = (Member *)self;
+    if (nargs < 1 || nargs > 2) {
+        PyErr_SetString(PyExc_TypeError, "write_all([(writer, kind, data, buffers, writable), ...], timeout_ns=-1)");
+        return NULL;
+    }
+    uint64_t deadline = UINT64_MAX;
+    if ((nargs > 1 && deadline_from(args[1], &deadline)) || check_usable(m)) return NULL;
+    PyObject *entries = PySequence_Tuple(args[0]); /* keeps all alive, whatever happens to the list */
+    if (!entries) return NULL;
+    Py_ssize_t n = PyTuple_Size(entries), parsed = 0;
+    Outgoing *out = PyMem_Calloc((size_t)n + 1, sizeof *out);
+    int failed = -1;
+    if (!out) PyErr_NoMemory();
+    else {
+        for (; parsed < n; parsed++)
+            if (outgoing_from(m, out, parsed, PyTuple_GetItem(entries, parsed))) break;
+        if (parsed == n) failed = n ? send_frames(m, out, n, deadline) : 0;
+        for (Py_ssize_t i = 0; i < parsed; i++) outgoing_clear(&out[i]);
+        PyMem_Free(out);
+    }
+    Py_DECREF(entries);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
 }
 
 /* interrupt(): end this process's own wait_any calls that listen; any thread */
@@ -1863,6 +1997,19 @@ static PyObject *member_now(PyObject *self, PyObject *args) {
     return Py_BuildValue("(IIKKIIK)", r->pid, atomic_load(&r->op), (unsigned long long)atomic_load(&r->execution),
                          (unsigned long long)atomic_load(&r->since_ns), atomic_load(&r->state),
                          atomic_load(&r->ring), (unsigned long long)atomic_load(&r->head));
+}
+
+/* counters(member) -> (waits, waited_ns, committed_bytes, waiting_since_ns) */
+static PyObject *member_counters(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    Recorder *r = recorder_of(m->board, index);
+    return Py_BuildValue("(KKKK)", (unsigned long long)atomic_load(&r->waits),
+                         (unsigned long long)atomic_load(&r->waited_ns),
+                         (unsigned long long)atomic_load(&r->committed_bytes),
+                         (unsigned long long)atomic_load(&r->waiting_since_ns));
 }
 
 /* events(member, start) -> (next, lost, [(op, execution, start_ns, end_ns, waited_ns, bytes), ...]) */
@@ -1979,10 +2126,14 @@ static PyMethodDef member_methods[] = {
     {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
     {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
      "mark(op, execution): one timestamp closes the open op and opens this one."},
+    {"write_all", (PyCFunction)(void (*)(void))member_write_all, METH_FASTCALL,
+     "write_all([(writer, kind, data, buffers, writable), ...], timeout_ns=-1): publish all frames or none."},
     {"wait_any", member_wait_any, METH_VARARGS, "wait_any(readers, timeout_ns=-1): wait until one has a frame."},
     {"interrupt", member_interrupt, METH_NOARGS, "End this process's own waits that listen for it."},
     {"poison", member_poison, METH_VARARGS, "poison(code, culprit=-1): wake every waiter; True if first."},
     {"now", member_now, METH_VARARGS, "now(member) -> (pid, op, execution, since_ns, state, ring, events)."},
+    {"counters", member_counters, METH_VARARGS,
+     "counters(member) -> (waits, waited_ns, committed_bytes, waiting_since_ns or 0)."},
     {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, events)."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},

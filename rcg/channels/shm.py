@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from typing import Any, Final
 
 from rcg import _native
@@ -24,7 +25,7 @@ from rcg.errors import (
 )
 from rcg.values import Codec, Encoded, loads
 
-__all__ = ["NATIVE_ERRORS", "Failure", "Reader", "Writer", "timeout_ns", "translate"]
+__all__ = ["NATIVE_ERRORS", "Failure", "Reader", "Writer", "timeout_ns", "translate", "write_all"]
 
 NATIVE_ERRORS: Final = (
     _native.Poisoned,
@@ -65,12 +66,12 @@ class Writer:
         codec: Encodes the values.
     """
 
-    __slots__ = ("_codec", "_end", "_open", "_write")
+    __slots__ = ("_codec", "_open", "_write", "end")
 
     def __init__(self, member: _native.Member, ring: int, op: int, codec: Codec) -> None:
-        self._end = member.writer(ring, op)
-        self._open = self._end.open
-        self._write = self._end.write
+        self.end = member.writer(ring, op)
+        self._open = self.end.open
+        self._write = self.end.write
         self._codec = codec
 
     def write(self, value: Any) -> None:
@@ -99,7 +100,30 @@ class Writer:
     @property
     def seq(self) -> int:
         """How many frames were published: the execution that the next one carries."""
-        return self._end.seq
+        return self.end.seq
+
+
+def write_all(
+    member: _native.Member,
+    frames: Iterable[tuple[Writer, Encoded]],
+    timeout_s: float | None = None,
+) -> None:
+    """Publish one value on each of several channels, in order, or none of them.
+
+    Blocks while a reader is a whole ring behind, but not for memory. Ctrl-C comes before everything
+    or after everything.
+
+    Args:
+        member: This process in the graph.
+        frames: Values that were encoded before, each for a channel of its own.
+        timeout_s: How long to wait for room.
+
+    Raises:
+        _native.NoMemory: Shared memory is used up; nothing was written.
+        _native.TimedOut: The time was up; nothing was written.
+        _native.Poisoned: The graph ended; nothing was written.
+    """
+    member.write_all([(writer.end, *encoded) for writer, encoded in frames], timeout_ns(timeout_s))
 
 
 class Reader:

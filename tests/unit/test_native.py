@@ -11,6 +11,7 @@ import os
 import pickle
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.board import (
     claimed,
     finish,
     reader,
+    until,
     until_waiting,
 )
 
@@ -1365,6 +1367,112 @@ def test_without_the_recorder_nothing_is_written(boards: Any) -> None:
     member.mark(1, 1)
     assert member.events(0, 0) == (0, 0, [])
     assert member.now(0)[1:] == (0, 0, 0, _native.NOW_IDLE, 0, 0)
+
+
+# --- counters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_waits_are_counted_and_seen_by_others(boards: Any, policy: str, record: bool) -> None:
+    board = boards(rings=[Ring(0, (1,), slots=1)])
+    sender, receiver = board.member(0), board.member(1, wait=policy, record=record)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    assert sender.counters(1) == (0, 0, 0, 0)
+    writer.write(BYTES, b"there already")
+    end.read()
+    with pytest.raises(_native.TimedOut):
+        end.read(0)  # does not wait
+    assert sender.counters(1) == (0, 0, 0, 0)
+    before_ns = 0
+    for count in (1, 2, 3):
+        thread = threading.Thread(target=end.read)
+        thread.start()
+        until(lambda: sender.counters(1)[3])
+        waits, waited_ns, _, since_ns = sender.counters(1)
+        assert (waits, waited_ns) == (count - 1, before_ns)
+        assert since_ns <= time.monotonic_ns()
+        time.sleep(0.01)
+        ended_ns = time.monotonic_ns()
+        writer.write(BYTES, b"at last")
+        thread.join()
+        waits, waited_ns, _, waiting_since_ns = sender.counters(1)
+        assert (waits, waiting_since_ns) == (count, 0)
+        assert waited_ns - before_ns >= ended_ns - since_ns
+        before_ns = waited_ns
+    assert sender.counters(0)[:2] == (0, 0)
+    with pytest.raises(IndexError, match="no member 2"):
+        sender.counters(2)
+
+
+def test_waits_for_room_and_waits_that_end_badly_count_once(boards: Any) -> None:
+    board = boards(rings=[Ring(0, (1,), slots=1)])
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(board.member(1))
+    writer.write(BYTES, b"0")
+    with pytest.raises(_native.TimedOut):
+        writer.write(BYTES, b"1", None, 0, 250_000_000)  # in slices, on the main thread
+    waits, waited_ns, _, _ = sender.counters(0)
+    assert waits == 1
+    assert waited_ns >= 250_000_000
+    with pytest.raises(_native.TimedOut):
+        sender.wait_any([], 1_000_000, 0)
+    assert sender.counters(0)[0] == 1  # it had nothing to wait for
+    assert end.read(0) == b"0"
+    with pytest.raises(_native.TimedOut):
+        end.read(1_000_000)
+    assert sender.counters(1)[0] == 1
+
+
+def test_the_waiting_of_the_main_thread_adds_up_while_it_lasts(boards: Any) -> None:
+    """It wakes to look for Ctrl-C, and what it waited so far is not lost then."""
+    board = boards()
+    child = board.start("reader(board.member(1)).read()")
+    observer = board.member(0)
+    until(lambda: observer.counters(1)[1])
+    waits, waited_ns, _, _ = observer.counters(1)
+    assert waits == 0
+    assert waited_ns >= 90_000_000
+    observer.writer(0, 0).write(BYTES, b"")
+    finish(child)
+    assert observer.counters(1)[0] == 1
+
+
+def test_the_counters_of_a_dead_process_can_be_read(boards: Any) -> None:
+    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
+    child = board.start(
+        """
+        member = board.member(1)
+        reader(member, 0).read()
+        member.writer(1, 0).write(PICKLE, b"", [bytes(BLOCK)])
+        print("written", flush=True)
+        sys.stdin.read()
+        """
+    )
+    observer = board.member(0)
+    until_waiting(observer, 1)
+    observer.writer(0, 0).write(BYTES, b"")
+    assert child.stdout and child.stdout.readline() == "written\n"
+    child.kill()
+    child.communicate()
+    waits, waited_ns, committed_bytes, waiting_since_ns = observer.counters(1)
+    assert (waits, committed_bytes, waiting_since_ns) == (1, BLOCK, 0)
+    assert waited_ns > 0
+
+
+def test_committed_bytes_follow_the_arena(boards: Any) -> None:
+    board = boards(cap_bytes=16 * BLOCK)
+    sender, observer = board.member(0), board.member(1)
+    writer, end = sender.writer(0, 0), reader(observer)
+    for count in (1, 3, 2):
+        writer.write(PICKLE, b"", [pattern(BLOCK)] * count)
+        end.read(0)
+        assert observer.counters(0)[2] == sender.statistics()["committed_bytes"] > 0
+    with pytest.raises(_native.NoMemory):
+        writer.write(PICKLE, b"", [bytes(20 * BLOCK)])
+    assert observer.counters(0)[2] == sender.statistics()["committed_bytes"]
+    sender.trim()
+    assert observer.counters(0)[2] == 0
 
 
 # --- the limits ---------------------------------------------------------------------------------
