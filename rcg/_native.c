@@ -1999,17 +1999,25 @@ static PyObject *member_now(PyObject *self, PyObject *args) {
                          atomic_load(&r->ring), (unsigned long long)atomic_load(&r->head));
 }
 
-/* counters(member) -> (waits, waited_ns, committed_bytes, waiting_since_ns) */
+/* counters(member) -> (waits, waited_ns, committed_bytes) */
 static PyObject *member_counters(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
     unsigned index;
     if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
     if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
     Recorder *r = recorder_of(m->board, index);
-    return Py_BuildValue("(KKKK)", (unsigned long long)atomic_load(&r->waits),
+    return Py_BuildValue("(KKK)", (unsigned long long)atomic_load(&r->waits),
                          (unsigned long long)atomic_load(&r->waited_ns),
-                         (unsigned long long)atomic_load(&r->committed_bytes),
-                         (unsigned long long)atomic_load(&r->waiting_since_ns));
+                         (unsigned long long)atomic_load(&r->committed_bytes));
+}
+
+/* waiting_since(member) -> ns, or 0 if it does not sleep; what it waits since then is not in its counters yet */
+static PyObject *member_waiting_since(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    return PyLong_FromUnsignedLongLong(atomic_load(&recorder_of(m->board, index)->waiting_since_ns));
 }
 
 /* events(member, start) -> (next, lost, [(op, execution, start_ns, end_ns, waited_ns, bytes), ...]) */
@@ -2133,7 +2141,8 @@ static PyMethodDef member_methods[] = {
     {"poison", member_poison, METH_VARARGS, "poison(code, culprit=-1): wake every waiter; True if first."},
     {"now", member_now, METH_VARARGS, "now(member) -> (pid, op, execution, since_ns, state, ring, events)."},
     {"counters", member_counters, METH_VARARGS,
-     "counters(member) -> (waits, waited_ns, committed_bytes, waiting_since_ns or 0)."},
+     "counters(member) -> (waits, waited_ns, committed_bytes); a wait is counted when it ends."},
+    {"waiting_since", member_waiting_since, METH_VARARGS, "waiting_since(member) -> ns, or 0 if it does not sleep."},
     {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, events)."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},

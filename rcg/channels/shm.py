@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rcg import _native
@@ -105,7 +105,8 @@ class Writer:
 
 def write_all(
     member: _native.Member,
-    frames: Iterable[tuple[Writer, Encoded]],
+    writers: Sequence[Writer],
+    encoded: Sequence[Encoded],
     timeout_s: float | None = None,
 ) -> None:
     """Publish one value on each of several channels, in order, or none of them.
@@ -115,7 +116,8 @@ def write_all(
 
     Args:
         member: This process in the graph.
-        frames: Values that were encoded before, each for a channel of its own.
+        writers: Of as many channels.
+        encoded: A value for each, encoded before.
         timeout_s: How long to wait for room.
 
     Raises:
@@ -123,7 +125,8 @@ def write_all(
         _native.TimedOut: The time was up; nothing was written.
         _native.Poisoned: The graph ended; nothing was written.
     """
-    member.write_all([(writer.end, *encoded) for writer, encoded in frames], timeout_ns(timeout_s))
+    frames = [(writer.end, *value) for writer, value in zip(writers, encoded, strict=True)]
+    member.write_all(frames, timeout_ns(timeout_s))
 
 
 class Reader:

@@ -17,7 +17,15 @@ import pytest
 
 from rcg import _native, cluster
 from rcg.channels.segments import Segments
-from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, timeout_ns, translate
+from rcg.channels.shm import (
+    NATIVE_ERRORS,
+    Failure,
+    Reader,
+    Writer,
+    timeout_ns,
+    translate,
+    write_all,
+)
 from rcg.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -60,23 +68,31 @@ class Channel:
         return sum(member.statistics()["claimed_bytes"] for member in self.members)
 
 
-def open_shm(readers: int, slots: int, cap_bytes: int) -> Channel:
-    actors = tuple(f"a{i}" for i in range(readers))
-    spec = ChannelSpec("c0", DRIVER, actors, "ring", 0, slots)
+def open_members(
+    specs: Sequence[ChannelSpec], cap_bytes: int
+) -> tuple[Segments, list[_native.Member]]:
+    processes = (DRIVER, *dict.fromkeys(reader for spec in specs for reader in spec.readers))
     plan = Plan(
-        programs=tuple(Program(process, ()) for process in (DRIVER, *actors)),
-        channels=(spec,),
+        programs=tuple(Program(process, ()) for process in processes),
+        channels=tuple(specs),
         actors=(),
         is_multi=False,
         num_positional=1,
         keywords=(),
-        reach=reach_over((DRIVER, *actors), [spec]),
+        reach=reach_over(processes, specs),
     )
     segments = Segments(plan, cap_bytes=cap_bytes)
     members = [
         _native.Member(segments.board, segments.arenas_for(plan, process), number)
         for process, number in segments.layout.members.items()
     ]
+    return segments, members
+
+
+def open_shm(readers: int, slots: int, cap_bytes: int) -> Channel:
+    actors = tuple(f"a{i}" for i in range(readers))
+    spec = ChannelSpec("c0", DRIVER, actors, "ring", 0, slots)
+    segments, members = open_members([spec], cap_bytes)
     codec = Codec(cluster.by_value_pickler(), cluster.opaque_types())
     return Channel(
         Writer(members[0], 0, 0, codec),
@@ -468,3 +484,25 @@ def test_every_native_error_has_a_name_of_ours() -> None:
         assert type(found) is wanted
         assert "c7" in str(getattr(found, "channel", "c7"))
     assert {type(error) for error, _ in cases} >= set(NATIVE_ERRORS)
+
+
+# --- several channels ---------------------------------------------------------------------------
+
+
+def test_values_go_out_on_several_channels_or_on_none() -> None:
+    specs = [ChannelSpec(f"c{i}", DRIVER, (f"a{i}",), "ring", 0, 4) for i in range(2)]
+    segments, members = open_members(specs, 1 << 22)
+    codec = Codec(cluster.by_value_pickler(), cluster.opaque_types())
+    writers = [Writer(members[0], i, i, codec) for i in range(2)]
+    readers = [Reader(members[i + 1], i, 0) for i in range(2)]
+    values = [as_array(100_000), as_both(50_000)]
+    write_all(members[0], writers, [codec.encode(value) for value in values])
+    for reader, value in zip(readers, values, strict=True):
+        assert_same(reader.read(0), value)
+    with pytest.raises(_native.NoMemory):
+        write_all(members[0], writers, [codec.encode(v) for v in (values[0], bytes(1 << 23))])
+    with pytest.raises(ValueError, match="shorter"):
+        write_all(members[0], writers, [codec.encode(values[0])])
+    assert [reader.pending() for reader in readers] == [0, 0]
+    assert members[0].statistics()["claimed_bytes"] == 0
+    segments.close()
