@@ -10,12 +10,15 @@ channels or wrapped handles: every handle here is Ray's own.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import gc
 import importlib
 import inspect
 import re
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import ray
 import ray.actor
@@ -26,6 +29,7 @@ from ray import cloudpickle
 from rcg.errors import PlacementError
 
 __all__ = [
+    "actor_event_loop",
     "actor_id",
     "actor_label",
     "actor_method_num_returns",
@@ -65,6 +69,10 @@ __all__ = [
     "task_error",
     "wait",
 ]
+
+# How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
+_LOOP_THREAD: Final = "AsyncIO Thread: default"
+_LOOP_PATIENCE_S: Final = 5.0
 
 # Ray adds this parameter to the methods of an actor when it traces; users never pass it.
 _TRACE_PARAMETER = "_ray_trace_ctx"
@@ -122,6 +130,39 @@ def current_actor_instance() -> Any | None:
         if "__ray_actor_class__" in vars(type(candidate)):
             return candidate
     return None
+
+
+def actor_event_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs the ``async def`` methods of the actor that this process is.
+
+    Ray has no public way to ask for it. So the loops that run in this process are found among the
+    objects alive; if there are several, Ray's is the one whose thread has the name that Ray gives.
+    None where there is no telling.
+    """
+    try:
+        return asyncio.get_running_loop()  # called on it
+    except RuntimeError:
+        pass
+    running = [
+        candidate
+        for candidate in gc.get_objects()
+        if issubclass(type(candidate), asyncio.AbstractEventLoop) and candidate.is_running()
+    ]
+    if len(running) > 1:
+        running = [loop for loop in running if _thread_of(loop).startswith(_LOOP_THREAD)]
+    return running[0] if len(running) == 1 else None
+
+
+def _thread_of(loop: asyncio.AbstractEventLoop) -> str:
+    """Return the name of the thread that runs a loop; "" if it does not answer."""
+
+    async def name() -> str:
+        return threading.current_thread().name
+
+    try:
+        return asyncio.run_coroutine_threadsafe(name(), loop).result(_LOOP_PATIENCE_S)
+    except concurrent.futures.TimeoutError:
+        return ""
 
 
 def shutdown(**options: Any) -> None:

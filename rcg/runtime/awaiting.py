@@ -13,12 +13,15 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from rcg import _native
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.session import Session
 
 __all__ = ["Awaiter", "Queue"]
+
+_NEVER: Final = 1 << 62  # an execution that never comes
 
 _Waiter = tuple[Outlet, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -64,6 +67,7 @@ class Awaiter:
     """
 
     def __init__(self, session: Session) -> None:
+        self._session = session
         self._member = session.member
         self._new: deque[_Waiter] = deque()
         self._thread: threading.Thread | None = None
@@ -87,6 +91,10 @@ class Awaiter:
                     self._thread.start()
         self.wake()
         return future
+
+    def wait_for_end(self, outlet: Outlet) -> asyncio.Future[None]:
+        """Return a future, done when the graph has ended and the session knows why."""
+        return self.wait_for(outlet, _NEVER)
 
     def has_queue(self) -> bool:
         """Whether coroutines of the running loop wait for room."""
@@ -127,7 +135,10 @@ class Awaiter:
         except (_native.Poisoned, RuntimeError):
             pass
         finally:
-            # The graph ended: whoever waits learns why from the result itself.
+            # The graph ended: whoever waits learns why from the result itself. Ray may have to be
+            # asked for that, which is done here and not on an event loop.
+            if not self._session.has_cause:
+                self._session.end_error()
             self._thread = None
             while self._new:
                 waiters.append(self._new.popleft())

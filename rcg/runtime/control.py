@@ -2,9 +2,9 @@
 """The control socket of a graph: handing out descriptors, stopping, and noticing who died.
 
 The driver listens on an abstract AF_UNIX address (no file, gone with the process); each member
-connects once. Messages are small JSON packets, so nothing is unpickled here, and the kernel says
-who the peer is (``SO_PEERCRED``). Each side also holds the other's pidfd: a dead process is noticed
-by the kernel's word, not by a clock, even when a forked child keeps the socket open.
+connects once. Nothing is unpickled here. Each side also holds the other's pidfd: a dead process is
+noticed by the kernel's word, not by a clock, even when a forked child keeps the socket open. Others
+who use the graph from outside connect here too and are handed on.
 
 ::
 
@@ -12,74 +12,42 @@ by the kernel's word, not by a clock, even when a forked child keeps the socket 
       hello {process, secret}  -->
                                <--  welcome + descriptors of the board and the arenas
       ...                           ...
+                               <--  where {number}
+      here {number, stack}     -->
                                <--  stop
       stopped                  -->                     or: failed {text}
+
+    caller
+      call {secret, wants}     -->                     the connection is `callers.py`'s from here on
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import logging
 import os
 import secrets
 import select
 import socket
-import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, Protocol
 
 from rcg.errors import PlacementError
 from rcg.options import Deadline
+from rcg.runtime import packets
+from rcg.runtime.packets import Packet
 
-__all__ = ["ControlClient", "ControlServer"]
+__all__ = ["ControlClient", "ControlServer", "Watched"]
 
-_MOST_BYTES: Final = 64 * 1024
-_MOST_DESCRIPTORS: Final = 80
-_MOMENT_S: Final = 0.25
+_log = logging.getLogger("rcg")
+
 _PATIENCE_S: Final = 30.0  # of a member that connected, for the answer
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of the process at the other end, by the kernel's word."""
-    size = struct.calcsize("3i")
-    pid, uid, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    return pid, uid
-
-
-def _open_pidfd(pid: int) -> int:
-    """Return a descriptor that becomes readable when the process ends; -1 where there is none."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1  # an old kernel, or a pid of another namespace: the socket's end has to do
-
-
-def _how_it_ended(pidfd: int) -> str:
-    """Say whether a process whose connection ended has ended too; that may take a moment."""
-    if pidfd >= 0 and select.select([pidfd], [], [], _MOMENT_S)[0]:
-        return "its process ended"
-    return "it closed its connection"
-
-
-def _send(connection: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
-    data = json.dumps(message).encode()
-    if fds:
-        socket.send_fds(connection, [data], list(fds))
-    else:
-        connection.send(data)
-
-
-def _receive(connection: socket.socket) -> tuple[Any, list[int]]:
-    """Return the next message, None at the end, and the descriptors that came with it."""
-    try:
-        data, fds, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS)
-    except ConnectionError:
-        return None, []
-    return (json.loads(data) if data else None), list(fds)
+# What keeps a packet within its size.
+_DEEPEST_STACK: Final = 40
+_LONGEST_LINE: Final = 400
+_LONGEST_TEXT: Final = 16_000
 
 
 @dataclass
@@ -107,24 +75,28 @@ class ControlServer:
         descriptors_for: Process -> the board's descriptor and one per member (-1 for none).
         on_gone: Called with (process, how) on this server's thread when a member's process ends or
             its loop fails before it was told to stop.
+        on_caller: Called with the connection of one who uses the graph from outside, and what he
+            wants; it owns the connection from then on. On this server's thread: must not block.
     """
 
     graph_id: str
     processes: Sequence[str]
     descriptors_for: Callable[[str], tuple[int, list[int]]]
     on_gone: Callable[[str, str], None]
+    on_caller: Callable[[socket.socket, str], None]
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
     pids: dict[str, int] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)  # ended before they were told to
 
     def __post_init__(self) -> None:
         self.address = f"\0rcg-{self.graph_id[:12]}-{secrets.token_hex(6)}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        self._listener.bind(self.address)
-        self._listener.listen(128)
+        self._listener = packets.listen(self.address)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._changed = threading.Condition()
         self._connected: dict[int, _Connected] = {}
         self._over: set[str] = set()
+        self._question = 0  # number of the last "where"
+        self._answers: dict[str, tuple[int, list[str]]] = {}
         self._is_stopping = False
         self._is_closed = False
         self._thread = threading.Thread(
@@ -140,6 +112,12 @@ class ControlServer:
             self._is_stopping = True
         self._notify()
 
+    @property
+    def over(self) -> frozenset[str]:
+        """The members whose loops have ended, however."""
+        with self._changed:
+            return frozenset(self._over)
+
     def wait_stopped(self, deadline: Deadline) -> list[str]:
         """Wait until every member's loop has ended; returns those that have not by then."""
         expected = set(self.processes)
@@ -148,6 +126,27 @@ class ControlServer:
                 lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
             )
             return sorted(expected - self._over)
+
+    def ask_where(self, patience_s: float) -> dict[str, list[str]]:
+        """Return the stack of the user's method that each live member is in, [] for none.
+
+        Those that do not answer within ``patience_s`` are missing: they are stopped, or code that
+        they run does not let Python go on.
+        """
+        with self._changed:
+            if self._is_closed or not patience_s:
+                return {}
+            self._question += 1
+            number = self._question
+            self._notify()
+
+            def is_answered() -> bool:
+                asked = set(self.pids) - self._over
+                answered = {p for p, (answer, _) in self._answers.items() if answer >= number}
+                return asked <= answered or self._is_closed
+
+            self._changed.wait_for(is_answered, patience_s)
+            return {p: list(stack) for p, (a, stack) in self._answers.items() if a >= number}
 
     def forget(self, processes: Sequence[str]) -> None:
         """Do not wait for these: they never connected, or were killed."""
@@ -165,84 +164,112 @@ class ControlServer:
             self._thread.join(5)
 
     def _notify(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            os.eventfd_write(self._wake, 1)
+        with self._changed:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     # --- the server's own thread
 
     def _run(self) -> None:
+        try:
+            self._listen()
+        except Exception:  # noqa: BLE001 - nobody may wait for a death that goes unseen
+            _log.exception("rcg: the control thread of graph %s failed", self.graph_id)
+            for member in list(self._connected.values()):
+                self._end(member, "its loop failed: the thread that watches it did")
+        finally:
+            for member in self._connected.values():
+                member.close()
+            self._listener.close()
+            with self._changed:
+                wake, self._wake = self._wake, -1
+                os.close(wake)
+                self._is_closed = True
+                self._changed.notify_all()
+
+    def _listen(self) -> None:
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
         poller.register(self._wake, select.POLLIN)
         by_pidfd: dict[int, _Connected] = {}
         has_told_stop = False
-        try:
-            while True:
-                with self._changed:
-                    if self._is_closed:
-                        return
-                    is_stopping = self._is_stopping
-                if is_stopping and not has_told_stop:
-                    has_told_stop = True
-                    for member in self._connected.values():
-                        if member.state == "member":
-                            with contextlib.suppress(OSError):
-                                _send(member.connection, {"type": "stop"})
-                for fd, _ in poller.poll():
-                    if fd == self._wake:
-                        with contextlib.suppress(BlockingIOError):
-                            os.eventfd_read(self._wake)
-                    elif fd == self._listener.fileno():
-                        try:
-                            connection, _ = self._listener.accept()
-                        except OSError:
-                            continue  # it went away again, or there is no descriptor left for it
-                        if _peer(connection)[1] != os.getuid():
-                            connection.close()
-                            continue
-                        self._connected[connection.fileno()] = _Connected(connection)
-                        poller.register(connection, select.POLLIN)
-                    elif fd in by_pidfd:
-                        member = by_pidfd.pop(fd)
-                        poller.unregister(fd)
-                        self._end(member, "its process ended")
-                    elif fd in self._connected:
-                        member = self._connected[fd]
-                        if not self._serve(member, has_told_stop):
-                            poller.unregister(fd)
-                            del self._connected[fd]
-                            if member.pidfd in by_pidfd:
-                                poller.unregister(member.pidfd)
-                                del by_pidfd[member.pidfd]
-                            member.close()
-                        elif member.pidfd >= 0 and member.pidfd not in by_pidfd:
-                            by_pidfd[member.pidfd] = member
-                            poller.register(member.pidfd, select.POLLIN)
-        finally:
-            for member in self._connected.values():
-                member.close()
-            self._listener.close()
-            os.close(self._wake)
+        asked = 0
+        while True:
             with self._changed:
-                self._is_closed = True
-                self._changed.notify_all()
+                if self._is_closed:
+                    return
+                is_stopping, question = self._is_stopping, self._question
+                if is_stopping and self._over >= set(self.processes):
+                    return
+            if question > asked:
+                asked = question
+                self._tell_members({"type": "where", "number": question})
+            if is_stopping and not has_told_stop:
+                has_told_stop = True
+                self._tell_members({"type": "stop"})
+            for fd, _ in poller.poll():
+                if fd == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self._wake)
+                elif fd == self._listener.fileno():
+                    try:
+                        connection, _ = self._listener.accept()
+                    except OSError:
+                        continue  # it went away again, or there is no descriptor left for it
+                    if packets.peer_of(connection)[1] != os.getuid():
+                        connection.close()
+                        continue
+                    self._connected[connection.fileno()] = _Connected(connection)
+                    poller.register(connection, select.POLLIN)
+                elif fd in by_pidfd:
+                    member = by_pidfd.pop(fd)
+                    poller.unregister(fd)
+                    self._end(member, "its process ended")
+                elif fd in self._connected:
+                    member = self._connected[fd]
+                    if not self._serve(member, has_told_stop):
+                        poller.unregister(fd)
+                        del self._connected[fd]
+                        if member.pidfd in by_pidfd:
+                            poller.unregister(member.pidfd)
+                            del by_pidfd[member.pidfd]
+                        if member.state == "caller":
+                            self.on_caller(member.connection, member.process)
+                        else:
+                            member.close()
+                    elif member.pidfd >= 0 and member.pidfd not in by_pidfd:
+                        by_pidfd[member.pidfd] = member
+                        poller.register(member.pidfd, select.POLLIN)
+
+    def _tell_members(self, packet: Packet) -> None:
+        for member in self._connected.values():
+            if member.state == "member":
+                with contextlib.suppress(OSError):  # also one that is stopped and does not read
+                    packets.send(member.connection, packet, may_wait=False)
 
     def _serve(self, member: _Connected, is_stopping: bool) -> bool:
-        """Handle one message; False when the connection is over."""
+        """Handle one message; False when the connection is over, or no more of this server's."""
         try:
-            message, fds = _receive(member.connection)
-        except (OSError, ValueError, RecursionError):
+            message, _, fds = packets.receive(member.connection)
+        except (OSError, ValueError):
             message, fds = None, []
         for fd in fds:
             os.close(fd)
-        if message is not None and not isinstance(message, dict):
-            return False
-        kind = None if message is None else message.get("type")
         if message is None:
-            self._end(member, _how_it_ended(member.pidfd))
+            self._end(member, packets.how_it_ended(member.pidfd))
             return False
+        kind = message.get("type")
         if member.state == "new":
+            if kind == "call" and self._is_secret(message) and not is_stopping:
+                member.state, member.process = "caller", str(message.get("wants"))
+                return False
             return kind == "hello" and self._welcome(member, message, is_stopping)
+        if kind == "here":
+            stack = [str(line) for line in message.get("stack", ())]
+            with self._changed:
+                self._answers[member.process] = int(message.get("number", 0)), stack
+                self._changed.notify_all()
+            return True
         if kind == "stopped":
             member.state = "stopped"
             self._mark_over(member.process)
@@ -252,12 +279,15 @@ class ControlServer:
             return False
         return True
 
-    def _welcome(self, member: _Connected, message: dict[str, Any], is_stopping: bool) -> bool:
-        pid, uid = _peer(member.connection)
+    def _is_secret(self, message: Packet) -> bool:
+        return secrets.compare_digest(str(message.get("secret")), self.secret)
+
+    def _welcome(self, member: _Connected, message: Packet, is_stopping: bool) -> bool:
+        pid, uid = packets.peer_of(member.connection)
         process = message.get("process")
         if (
             uid != os.getuid()
-            or not secrets.compare_digest(str(message.get("secret")), self.secret)
+            or not self._is_secret(message)
             or process not in self.processes
             or process in self.pids
         ):
@@ -266,14 +296,14 @@ class ControlServer:
         present = [fd for fd in arenas if fd >= 0]
         reply = {"type": "welcome", "arenas": [fd >= 0 for fd in arenas]}
         try:
-            _send(member.connection, reply, [board, *present])
+            packets.send(member.connection, reply, [board, *present])
             if is_stopping:
-                _send(member.connection, {"type": "stop"})
+                packets.send(member.connection, {"type": "stop"})
         except OSError:
             return False
         member.process, member.pid = str(process), pid
         # A member in this very process needs no watching, and its end is our own.
-        member.pidfd = -1 if pid == os.getpid() else _open_pidfd(pid)
+        member.pidfd = -1 if pid == os.getpid() else packets.open_pidfd(pid)
         member.state = "member"
         self.pids[member.process] = pid
         return True
@@ -285,6 +315,7 @@ class ControlServer:
         with self._changed:
             was_told = self._is_stopping or self._is_closed
         if not was_told:
+            self.gone.add(member.process)
             self.on_gone(member.process, how)
         self._mark_over(member.process)
 
@@ -292,6 +323,19 @@ class ControlServer:
         with self._changed:
             self._over.add(process)
             self._changed.notify_all()
+
+
+class Watched(Protocol):
+    """A loop, as the thread sees it that listens for the driver."""
+
+    def on_stop(self) -> None:
+        """The graph ends."""
+
+    def on_owner_gone(self) -> None:
+        """The driver is gone before the loop ended."""
+
+    def where(self) -> list[str]:
+        """Return the stack of the user's method that runs now, innermost last; [] in none."""
 
 
 class ControlClient:
@@ -307,20 +351,19 @@ class ControlClient:
     """
 
     def __init__(self, address: str, secret: str, process: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(_PATIENCE_S)
-            self._socket.connect(address)
-            pid, uid = _peer(self._socket)
+            self._socket = packets.connect(address, _PATIENCE_S)
+            pid, uid = packets.peer_of(self._socket)
             if uid != os.getuid():
+                self._socket.close()
                 raise PlacementError(
                     f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared "
                     "memory is only shared within one user"
                 )
-            _send(self._socket, {"type": "hello", "process": process, "secret": secret})
-            message, fds = _receive(self._socket)
+            hello = {"type": "hello", "process": process, "secret": secret}
+            packets.send(self._socket, hello)
+            message, _, fds = packets.receive(self._socket)
         except OSError as error:
-            self._socket.close()
             raise PlacementError(
                 f"this process cannot reach the driver's control socket ({error}): driver and "
                 "actors on a node must share a network namespace (one container, or host network)"
@@ -332,7 +375,7 @@ class ControlClient:
         self.board, *present = fds
         arenas = iter(present)
         self.arenas = [next(arenas) if is_present else -1 for is_present in message["arenas"]]
-        self._pidfd = -1 if pid == os.getpid() else _open_pidfd(pid)
+        self._pidfd = -1 if pid == os.getpid() else packets.open_pidfd(pid)
         self._lock = threading.Lock()
         self._is_over = False
 
@@ -343,11 +386,11 @@ class ControlClient:
                 os.close(fd)
         self.board, self.arenas = -1, []
 
-    def watch(self, on_owner_gone: Callable[[], None], name: str) -> None:
-        """Watch the driver on a thread; calls back when it is gone before the loop ended."""
-        threading.Thread(target=self._watch, args=(on_owner_gone,), name=name, daemon=True).start()
+    def watch(self, loop: Watched, name: str) -> None:
+        """Listen for the driver on a thread of this name, until ``finish`` or the driver's end."""
+        threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True).start()
 
-    def _watch(self, on_owner_gone: Callable[[], None]) -> None:
+    def _watch(self, loop: Watched) -> None:
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         if self._pidfd >= 0:
@@ -357,26 +400,39 @@ class ControlClient:
                 for fd, _ in poller.poll():
                     if fd == self._pidfd:
                         return
-                    message, _ = _receive(self._socket)
+                    message, _, _ = packets.receive(self._socket)
                     if message is None:
                         return
-                    # "stop" needs no answer here: the poison in shared memory ends the loop.
+                    self._answer(message, loop)
         except (OSError, ValueError):
             return  # closed by `finish`, or broken: the same to us
         finally:
             with self._lock:
                 was_over = self._is_over
             if not was_over:
-                on_owner_gone()
+                loop.on_owner_gone()
             self._close()
+
+    def _answer(self, message: Packet, loop: Watched) -> None:
+        match message.get("type"):
+            case "stop":
+                loop.on_stop()  # the loop itself is ended by the poison in shared memory
+            case "where":
+                stack = [line[:_LONGEST_LINE] for line in loop.where()[-_DEEPEST_STACK:]]
+                answer = {"type": "here", "number": message["number"], "stack": stack}
+                packets.send(self._socket, answer, may_wait=False)
 
     def finish(self, failure: str | None = None) -> None:
         """Say that the loop has ended, and why if it was not told to. Ends the watching thread."""
         with self._lock:
             self._is_over = True
-        message = {"type": "stopped"} if failure is None else {"type": "failed", "text": failure}
+        message = (
+            {"type": "stopped"}
+            if failure is None
+            else {"type": "failed", "text": failure[-_LONGEST_TEXT:]}
+        )
         with contextlib.suppress(OSError):
-            _send(self._socket, message)
+            packets.send(self._socket, message)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -9,32 +9,43 @@ output, so a caller with one thread cannot block himself.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
 import threading
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, ClassVar, Final, NoReturn
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, ClassVar, Final
 
 from rcg import _native, cluster
-from rcg.channels.segments import MOST_IN_FLIGHT
 from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
-from rcg.errors import ChannelTimeout, ExecutionError, GraphError, MessageTooLarge
-from rcg.options import Deadline
+from rcg.errors import ChannelTimeout
+from rcg.options import Deadline, timeout_from_user
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.runtime.awaiting import Awaiter
-from rcg.runtime.failure import capture_own
+from rcg.runtime.callers import Callers
+from rcg.runtime.handle import handle_of
+from rcg.runtime.inlet import UNTIL_IDLE_S, Inlet, NoRoom
 from rcg.runtime.outlet import Outlet
-from rcg.runtime.results import CompiledDAGRef, TwinRef
+from rcg.runtime.report import Report, Reports
+from rcg.runtime.results import CompiledDAGRef, RawRef, refs_of
 from rcg.runtime.session import Session
-from rcg.runtime.window import Window
+from rcg.runtime.statistics import ProcessStatistics, Statistics
 from rcg.runtime.worker import make_codec
 from rcg.values import Encoded, size_of
 
-__all__ = ["CompiledDAG", "teardown_all"]
+__all__ = ["CompiledDAG", "report_all", "teardown_all"]
 
-_UNTIL_IDLE_S: Final = 3.0  # longer than a loop waits before it gives its free memory back
+_log = logging.getLogger("rcg")
+
 _MOMENT_S: Final = 0.01
+# An error does not wait longer than this for live processes to say where they are.
+_LONGEST_QUESTION_S: Final = 0.5
+# An await lets the event loop turn so often before it brings in the waiting thread, which costs two
+# changes of thread; results are often microseconds away.
+_TURNS: Final = 20
+_UNSET: Final[Any] = object()
 
 
 class CompiledDAG:
@@ -53,25 +64,16 @@ class CompiledDAG:
         options = session.options
         self.get_timeout_s = options.get_timeout_s
         self._codec = make_codec()
-        self._submitting = threading.Lock()
-        # Outputs that were fetched or dropped, for the window to count, as one number each:
-        # execution * num_outlets + outlet.number. A deque,
-        # because refs die anywhere, also inside our own locks: appending needs none.
+        # Outputs that were fetched or dropped, for the inlet's window to count. A deque, because
+        # refs die anywhere, also inside our own locks: appending needs none.
         self.finished: deque[int] = deque()
         self.awaiter = Awaiter(session)
-        self._outlets, self._writers, self._outputs = self._open_channels()
-        is_whole = [key for key, _ in self._writers] == [None]
-        self._whole = self._writers[0][1] if is_whole else None
+        self.outlets, writers, self._outputs = self._open_channels()
         self._outlet = None if self._plan.is_multi else self._outputs[0]
-        self.num_outlets = len(self._outlets)
-        self._cap_bytes: int = session.member.statistics()["cap_bytes"]
-        self._window = Window(
-            limit=min(options.max_inflight_executions, MOST_IN_FLIGHT),
-            capacity=options.max_inflight_executions,
-            buffered_limit=options.max_buffered_results,
-            outputs=len(self._outlets),
-            is_strict=options.is_inflight_limit_set_by_user,
-        )
+        self.num_outlets = len(self.outlets)
+        self._inlet = Inlet(session, writers, self._codec, self.outlets, self.finished)
+        self._is_whole = self._inlet.is_whole
+        session.on_caller = Callers(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
         CompiledDAG._live.add(self)
 
@@ -130,93 +132,35 @@ class CompiledDAG:
         """
         if self.session.is_over:
             raise self.session.end_error()
-        if self._whole is not None:
-            # One input, one value: the commonest shape, spelt out.
-            if len(args) != 1:
-                self._refuse_count(len(args))
-            with self._submitting:
-                window = self._window
-                if window.submitted >= window.free_until:
-                    self._make_room()
-                try:
-                    # The refs come first: whatever happens from here on, one that goes away lets
-                    # go of what was written.
-                    refs = self._refs(window.submitted)
-                    try:
-                        self._whole.write(args[0])
-                    except NATIVE_ERRORS as error:
-                        self._write_again(error, self._whole, self._codec.encode(args[0]))
-                    window.submit()
-                    return refs
-                except BaseException:
-                    window.free_until = 0  # maybe Ctrl-C in between: see _mend
-                    raise
-        arguments = self._arguments(args, kwargs)
-        encode = self._codec.encode
-        ready = [(writer, encode(arguments[key])) for key, writer in self._writers]
-        self._check_size(sum(size_of(encoded) for _, encoded in ready))
-        with self._submitting:
-            window = self._window
-            if window.submitted >= window.free_until:
-                self._make_room()
-            try:
-                refs = self._refs(window.submitted)
-                self._write(ready)
-                window.submit()
-                return refs
-            except BaseException:
-                window.free_until = 0
-                raise
+        try:
+            if self._is_whole and len(args) == 1:
+                return self._inlet.submit_value(args[0], self._refs)
+            return self._inlet.submit(self._inlet.encode(args, kwargs), self._refs)
+        except NoRoom:
+            raise self._no_room() from None
+
+    def execute_encoded(self, encoded: list[Encoded]) -> list[RawRef]:
+        """As ``execute``, for inputs that another process has encoded; one ref for each outlet."""
+        if self.session.is_over:
+            raise self.session.end_error()
+        self._inlet.check_size(sum(map(size_of, encoded)))
+        try:
+            return self._inlet.submit(  # type: ignore[no-any-return]
+                encoded,
+                lambda execution: [RawRef(self, each, execution, None) for each in self.outlets],
+            )
+        except NoRoom:
+            raise self._no_room() from None
+
+    def encode_value(self, value: Any) -> Encoded:
+        """Return a value as this graph's channels carry it."""
+        return self._codec.encode(value)
 
     def _refs(self, execution: int) -> Any:
         """Return the ref of an execution, or the list of them."""
         if self._outlet is not None:
             return CompiledDAGRef(self, self._outlet, execution, None)
-        refs: list[CompiledDAGRef] = []
-        first: dict[str, CompiledDAGRef] = {}
-        for index, outlet in enumerate(self._outputs):
-            known = first.get(outlet.channel)
-            if known is None:
-                known = first[outlet.channel] = CompiledDAGRef(self, outlet, execution, index)
-                refs.append(known)
-            else:
-                refs.append(TwinRef(known, index))
-        return refs
-
-    @property
-    def written(self) -> int:
-        """How many executions were begun: their first input is written."""
-        return self._writers[0][1].seq
-
-    def _check_size(self, size_bytes: int) -> None:
-        if size_bytes > self._cap_bytes:
-            raise MessageTooLarge(
-                f"arguments of {size_bytes:,} bytes do not fit into the graph's shared memory of "
-                f"{self._cap_bytes:,} bytes: raise `memory_cap_bytes` or pass them in parts",
-                size_bytes=size_bytes,
-                limit_bytes=self._cap_bytes,
-            )
-
-    def _arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[int | str | None, Any]:
-        """Return the value of each input key."""
-        if len(args) != self._plan.num_positional:
-            self._refuse_count(len(args))
-        table: dict[int | str | None, Any] = dict(enumerate(args))
-        for name in self._plan.keywords:
-            if name not in kwargs:
-                raise GraphError(
-                    f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
-                )
-            table[name] = kwargs[name]
-        return table
-
-    def _refuse_count(self, found: int) -> NoReturn:
-        raise GraphError(
-            "dag.execute() or dag.execute_async() must be called with "
-            f"{self._plan.num_positional} positional args, got {found}"
-        )
+        return refs_of(self, self._outputs, execution)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """Start one execution without blocking the event loop; returns refs to be awaited.
@@ -224,157 +168,76 @@ class CompiledDAG:
         It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
         errors.
         """
-        options, window = self.session.options, self._window
-        is_full = window.submitted - self._complete() >= window.limit
-        # A user who set the limit himself is not made to wait: execute() raises.
-        if (is_full or self.awaiter.has_queue()) and not options.is_inflight_limit_set_by_user:
-            try:
-                async with asyncio.timeout(options.submit_timeout_s), self.awaiter.queue():
-                    await self._wait_for_room()
-            except TimeoutError:
-                raise self._timeout(
-                    "there was no room for another execution", options.submit_timeout_s
-                ) from None
-        return self.execute(*args, **kwargs)
-
-    async def _wait_for_room(self) -> None:
-        """Wait until the window has room, without a thread that an exit would have to wait for."""
-        window = self._window
-        while (complete := window.submitted - window.limit + 1) > self._complete():
-            for outlet in self._outlets:
-                if outlet.arrived < complete:
-                    await self.awaiter.wait_for(outlet, complete - 1)
-            self.session.check_running()
-
-    def _write(self, ready: list[tuple[Writer, Encoded]]) -> None:
-        """Write all inputs of one execution, or none."""
-        is_first = True
-        for writer, encoded in ready:
-            try:
-                writer.write_encoded(encoded)
-            except NATIVE_ERRORS as error:
-                if is_first:
-                    self._write_again(error, writer, encoded)
-                elif isinstance(error, _native.NoMemory):
-                    # Others of this execution are out: it runs, and fails with the reason.
-                    writer.write(capture_own(self.session.translate(error)))
-                else:
-                    raise self.session.translate(error) from None
-            is_first = False
-
-    def _write_again(self, error: Exception, writer: Writer, encoded: Encoded) -> None:
-        """Go on after the first write of an execution failed: wait for memory, or raise."""
-        if not isinstance(error, _native.NoMemory):
-            raise self.session.translate(error) from None
-        self._write_when_memory_is_free(writer, encoded)
-
-    def _write_when_memory_is_free(self, writer: Writer, encoded: Encoded) -> None:
-        """Memory is waited for here only, where nothing of the execution is held yet."""
-        self._check_size(size_of(encoded))
-        window = self._window
-        deadline = Deadline(self.session.options.submit_timeout_s)
-        # What the actors only keep warm they give up when they are idle, which takes a moment.
-        idle = Deadline(_UNTIL_IDLE_S)
-        while True:
-            complete = self._complete()
-            try:
-                writer.write_encoded(encoded)
-                return
-            except _native.NoMemory as error:
-                if complete >= window.submitted and (idle.expired or deadline.expired):
-                    raise self.session.translate(error) from None
-            if complete < window.submitted:
-                self._advance(complete + 1, deadline)
-            else:
-                time.sleep(_MOMENT_S)
-
-    def _make_room(self) -> None:
-        """Let the window look at what happened since; wait while it is full."""
-        window, finished = self._window, self.finished
-        self._mend()
-        while finished:
-            window.release(*divmod(finished.popleft(), self.num_outlets))
-        for outlet in self._outlets:
-            if outlet.dropped:
-                outlet.discard_dropped()
-        self._complete()
-        window.look()
-        if window.is_full:
-            wanted = window.submitted - window.limit + 1
-            self._advance(wanted, Deadline(self.session.options.submit_timeout_s))
-            window.look()
-
-    def _mend(self) -> None:
-        """Finish what an interrupted ``execute`` left: inputs written in part, or not counted.
-
-        Nobody has a ref of such an execution: its missing inputs fail, its results are dropped.
-        """
-        writers = [writer for _, writer in self._writers]
-        written = max(writer.seq for writer in writers)
-        if written == self._window.submitted == min(writer.seq for writer in writers):
-            return
-        missing = capture_own(
-            ExecutionError("this execution was interrupted while it was submitted")
-        )
-        for writer in writers:
-            while writer.seq < written:
-                writer.write(missing)
-        while self._window.submitted < written:
-            execution = self._window.submit()
-            for outlet in self._outlets:
-                outlet.dropped.append(execution)
-                self.finished.append(execution * self.num_outlets + outlet.number)
-
-    def _advance(self, complete: int, deadline: Deadline) -> None:
-        """Wait until so many executions are complete, taking results off every output."""
+        if not self.session.has_cause:
+            await self.awaiter.wait_for_end(self.outlets[0])
+        if self.session.is_over:
+            raise self.session.end_error()
+        encoded = self._inlet.encode(args, kwargs)
+        timeout_s = self.session.options.submit_timeout_s
         try:
-            for outlet in self._outlets:
-                outlet.advance_to(complete, deadline)
-        except NATIVE_ERRORS as error:
-            if isinstance(error, _native.TimedOut):
-                raise self._timeout(
-                    "there was no room for another execution", deadline.timeout_s
-                ) from None
-            raise self.session.translate(error) from None
-        self._complete()
+            async with asyncio.timeout(timeout_s):
+                if not self.awaiter.has_queue():
+                    refs = await self._submit_async(encoded, is_first=True)
+                    if refs is not None:
+                        return refs
+                async with self.awaiter.queue():
+                    return await self._submit_async(encoded)
+        except TimeoutError:
+            raise self._no_room() from None
 
-    def _complete(self) -> int:
-        """Count what has arrived; returns how many executions are complete."""
-        outlets = self._outlets
-        complete = outlets[0].arrived
-        for outlet in outlets:
-            arrived = outlet.arrived
-            if arrived < complete:
-                complete = arrived
-        self._window.arrive(complete)
-        return complete
+    async def _submit_async(self, encoded: list[Encoded], is_first: bool = False) -> Any:
+        """Submit as soon as there is room; with ``is_first``, None where that means waiting."""
+        inlet = self._inlet
+        idle: Deadline | None = None
+        while True:
+            complete = inlet.complete()
+            try:
+                refs = inlet.try_submit(encoded, self._refs)
+            except _native.NoMemory as error:
+                idle = idle or Deadline(UNTIL_IDLE_S)
+                if complete >= inlet.window.submitted and idle.expired:
+                    raise self.session.translate(error) from None
+            else:
+                if refs is not None:
+                    return refs
+                complete = inlet.window.submitted - inlet.window.limit
+            if is_first:
+                return None
+            if complete < inlet.window.submitted:
+                await self._completion_of(complete)
+            else:
+                await asyncio.sleep(_MOMENT_S)
+
+    async def _completion_of(self, execution: int) -> None:
+        for outlet in self.outlets:
+            if outlet.arrived <= execution:
+                await self.awaiter.wait_for(outlet, execution)
+        if not self.session.has_cause:
+            await self.awaiter.wait_for_end(self.outlets[0])
+        self.session.check_running()
 
     # --- fetching
 
     def fetch(
-        self,
-        ref: CompiledDAGRef,
-        outlet: Outlet,
-        timeout_s: float | None,
-        asked_s: float | None = None,
+        self, ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None
     ) -> None:
         """Wait for the result of a ref; see ``CompiledDAGRef.get`` for the errors.
 
         Args:
-            ref: The ref, whose outlet is the next argument.
-            outlet: Where its result arrives.
+            ref: A ref of this graph.
             timeout_s: How long to wait.
             asked_s: The timeout that the user gave, if this wait is only the last part of it.
         """
-        if not self.try_fetch(ref, outlet, timeout_s):
+        if not self.try_fetch(ref, timeout_s):
             asked_s = timeout_s if asked_s is None else asked_s
             raise self._timeout(f"execution {ref.execution} has no result yet", asked_s)
 
-    def try_fetch(self, ref: CompiledDAGRef, outlet: Outlet, timeout_s: float | None) -> bool:
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref; False when the time is up."""
         session = self.session
         if session.is_closed:
             raise session.end_error()
+        outlet = self.outlets[ref.outlet.number]
         try:
             is_first = outlet.fetch(ref, timeout_s)
         except _native.TimedOut:
@@ -386,17 +249,66 @@ class CompiledDAG:
         return True
 
     def _timeout(self, what: str, timeout_s: float | None) -> ChannelTimeout:
+        timeout_s = 0.0 if timeout_s is None else timeout_s
         return ChannelTimeout(
             f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting.",
             timeout_s=timeout_s,
-            report=self.report(),
+            report=str(self._report(min(timeout_s, _LONGEST_QUESTION_S))),
         )
+
+    def _no_room(self) -> ChannelTimeout:
+        return self._timeout(
+            "there was no room for another execution", self.session.options.submit_timeout_s
+        )
+
+    # --- what refs ask
+
+    def has(self, ref: CompiledDAGRef) -> bool:
+        """Return whether ``get`` of a ref would not wait."""
+        session = self.session
+        return (
+            session.is_closed
+            or self.outlets[ref.outlet.number].has(ref.execution)
+            or session.is_broken
+        )
+
+    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
+        """Wait until something happened to one of these refs, which are of this graph."""
+        outlets = [self.outlets[number] for number in {ref.outlet.number for ref in refs}]
+        try:
+            self.session.member.wait_any([outlet.end for outlet in outlets], int(timeout_s * 1e9))
+            for outlet in outlets:
+                outlet.take_pending()
+        except (_native.TimedOut, _native.Poisoned):
+            pass
+
+    async def wait_async(self, ref: CompiledDAGRef) -> None:
+        """Wait until ``get`` of a ref returns or raises without waiting."""
+        if not self.has(ref):
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+                if self.has(ref):
+                    break
+            else:
+                await self.awaiter.wait_for(self.outlets[ref.outlet.number], ref.execution)
+        if not self.session.has_cause and not self.outlets[ref.outlet.number].has(ref.execution):
+            await self.awaiter.wait_for_end(self.outlets[0])
 
     # --- seeing
 
     def get_id(self) -> str:
         """Return the id of the graph, in hex."""
         return self.session.graph_id
+
+    @property
+    def input_keys(self) -> tuple[int | str | None, ...]:
+        """What the input channels carry: positions, names, or None for the whole input."""
+        return tuple(self._inlet.keys)
+
+    @property
+    def output_numbers(self) -> tuple[int, ...]:
+        """The outlet of each output that the user listed."""
+        return tuple(outlet.number for outlet in self._outputs)
 
     @property
     def plan(self) -> Plan:
@@ -408,59 +320,134 @@ class CompiledDAG:
         """Whether it was torn down."""
         return self.session.is_closed
 
-    def report(self) -> str:
-        """Return who does what, since when, and who waits for whom, as a table."""
-        return self.session.report()
+    def report(self) -> Report:
+        """Return who does what, since when, and who waits for whom; prints as text.
+
+        It works while actors are stuck in users' code and after they died. Live actors are asked
+        where they are, for at most half a second.
+        """
+        return self._report(_LONGEST_QUESTION_S)
+
+    def _report(self, patience_s: float) -> Report:
+        found = self.session.report(patience_s)
+        window = self._inlet.window
+        in_flight = window.submitted - self._inlet.complete()
+        return dataclasses.replace(found, in_flight=in_flight, limit=window.limit)
+
+    def statistics(self) -> Statistics:
+        """Return how much the graph has done so far and what it holds now; prints as text."""
+        self._inlet.look()
+        window, found = self._inlet.window, self.session.report(0)
+        return Statistics(
+            executions=window.submitted,
+            completed=window.complete,
+            in_flight=window.submitted - window.complete,
+            buffered=window.buffered,
+            limit=window.limit,
+            used_bytes=found.used_bytes,
+            cap_bytes=found.cap_bytes,
+            processes=tuple(map(ProcessStatistics.of, found.processes)),
+        )
+
+    def visualize(
+        self,
+        filename: str | PathLike[str] | None = None,
+        format: str = "png",
+        view: bool = False,
+        channel_details: bool = False,
+    ) -> str:
+        """Draw the graph."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"CompiledDAG({self.session.graph_id})"
 
+    # --- elsewhere
+
+    def __reduce__(self) -> Any:
+        """Pickle as a handle, with which another process on this node can execute and get."""
+        return handle_of(self)
+
     # --- the end
 
-    def teardown(self, kill_actors: bool = False) -> None:
+    def teardown(self, kill_actors: bool = False, *, timeout: float | None = _UNSET) -> None:
         """Stop the loops on the actors, which stay usable. Idempotent, from any thread.
 
-        Waits until the loops have ended, at most the graph's ``teardown_timeout``; Ctrl-C finishes
-        first.
+        Waits until the loops have ended: the method that an actor runs goes on until it returns, a
+        coroutine is cancelled. Ctrl-C finishes first.
 
         Args:
             kill_actors: Kill the actors as well.
+            timeout: Seconds to wait, None for no limit. Without it, the graph's
+                ``teardown_timeout``.
+
+        Raises:
+            ChannelTimeout: A loop had not ended by then. The graph is torn down all the same, and
+                its part there ends when the method returns; call again to go on waiting.
         """
-        interrupted = _run_uninterrupted(
-            lambda: self.session.close(
-                timeout_s=self.session.options.teardown_timeout_s, kill_actors=kill_actors
-            )
+        if timeout is _UNSET:
+            timeout = self.session.options.teardown_timeout_s
+        elif timeout is not None:
+            timeout = timeout_from_user(timeout, "timeout")
+        late, interrupted = _run_uninterrupted(
+            lambda: self.session.close(timeout_s=timeout, kill_actors=kill_actors)
         )
-        self._finalizer.detach()
-        CompiledDAG._live.discard(self)
+        if not late:
+            self._finalizer.detach()
+            CompiledDAG._live.discard(self)
         if interrupted:
             raise KeyboardInterrupt
+        if late:
+            names = ", ".join(map(self._plan.label, late))
+            raise ChannelTimeout(
+                f"teardown() waited {timeout:g} s for {names}. The graph is torn down; the method "
+                "that runs there goes on and then its loop ends. Call teardown() again to go on "
+                "waiting, or teardown(kill_actors=True) to end it now.",
+                timeout_s=timeout,
+                report=str(self._report(min(timeout or 0.0, _LONGEST_QUESTION_S))),
+            )
 
     def __enter__(self) -> CompiledDAG:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.teardown()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.teardown()
+        except ChannelTimeout as error:
+            if kind is None:
+                raise
+            _log.warning("rcg: %s", error)  # what happened in the block matters more
 
 
-def _run_uninterrupted(call: Callable[[], None]) -> bool:
-    """Run an idempotent ``call`` to its end; returns whether Ctrl-C was pressed meanwhile."""
+def _run_uninterrupted(call: Callable[[], list[str]]) -> tuple[list[str], bool]:
+    """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed."""
     if threading.current_thread() is not threading.main_thread():
-        call()
-        return False
+        return call(), False
     interrupted = False
+    results: list[list[str]] = []
     while True:
         try:
             # Ctrl-C may come before, in or after the start, so the next turn calls once more.
-            thread = threading.Thread(target=call, name="rcg-teardown", daemon=True)
+            thread = threading.Thread(
+                target=lambda: results.append(call()), name="rcg-teardown", daemon=True
+            )
             thread.start()
             thread.join()
-            return interrupted
+            return (results[-1] if results else []), interrupted
         except KeyboardInterrupt:
             interrupted = True
 
 
 def teardown_all() -> None:
-    """Tear down every live graph of this process."""
+    """Tear down every live graph of this process; what does not end in time is told to the log."""
     for dag in list(CompiledDAG._live):
-        dag.teardown()
+        try:
+            dag.teardown()
+        except ChannelTimeout as error:
+            _log.warning("rcg: %s", error)
+
+
+def report_all() -> Reports:
+    """Return what every live compiled graph of this process does; prints as text."""
+    live = sorted(CompiledDAG._live, key=lambda dag: dag.get_id())
+    return Reports(dag.report() for dag in live)

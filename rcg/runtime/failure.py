@@ -17,11 +17,15 @@ from rcg import cluster
 from rcg.channels.shm import Failure
 from rcg.errors import RcgError
 
-__all__ = ["Origin", "capture", "capture_own", "to_exception"]
-
+__all__ = ["FRAMES_OF_OTHERS", "Origin", "capture", "capture_own", "to_exception"]
 
 # What stands between the loop and the user's method: nothing he wants to read about.
-_FRAMES_OF_OTHERS: Final = ("rcg/runtime/worker.py", "ray/util/tracing/tracing_helper.py")
+FRAMES_OF_OTHERS: Final = (
+    "rcg/runtime/worker.py",
+    "rcg/runtime/coroutines.py",
+    "concurrent/futures/_base.py",
+    "ray/util/tracing/tracing_helper.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class _Report:
 def capture(error: BaseException, origin: Origin, method: str, execution: int) -> Failure:
     """Return a user's exception as a Failure; called in the actor, within ``except``."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(_FRAMES_OF_OTHERS):
+    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(FRAMES_OF_OTHERS):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     cause: bytes | None

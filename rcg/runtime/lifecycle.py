@@ -68,7 +68,7 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
     Raises:
         ActorDiedError: An actor is dead.
         PlacementError: An actor's process has no rcg, or another one.
-        UnsupportedNodeError: A method is a coroutine.
+        UnsupportedNodeError: A method is an asynchronous generator.
         ChannelTimeout: Some did not answer in time; the text names them.
     """
     _refuse_taken(bindings, methods)
@@ -128,10 +128,10 @@ def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Sit
             node=f"{label}.{name}",
             site=methods[name],
         )
-    for name in description["coroutines"]:
+    for name in description["generators"]:
         raise UnsupportedNodeError(
-            f"{label}.{name} is an `async def` method, which a compiled graph cannot call yet: "
-            "bind a plain method",
+            f"{label}.{name} is an asynchronous generator, and a compiled graph has no node for "
+            "many values: bind a method that returns them as a list",
             node=f"{label}.{name}",
             site=methods[name],
         )

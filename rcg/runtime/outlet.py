@@ -37,6 +37,7 @@ class Result(Protocol):
     execution: int
     state: int
     value: Any
+    wants_failures: bool
 
 
 class Outlet:
@@ -117,7 +118,7 @@ class Outlet:
                     break
             time.sleep(_MOMENT_S)
         if result.state == PENDING:
-            if type(value) is Failure:
+            if type(value) is Failure and not result.wants_failures:
                 result.value = to_exception(value)
                 result.state = FAILED
             else:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who does what, since when, and who waits for whom: the flight recorder as text.
+"""Who does what, since when, and who waits for whom: the flight recorder as data and as text.
 
-Read from shared memory, so it answers for processes that are stuck or dead.
+Read from shared memory, so it answers for processes that are stuck or dead. Where live processes
+are in users' code, they say themselves.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +16,7 @@ from rcg import _native
 from rcg.channels.segments import Layout
 from rcg.plan import DRIVER, Plan
 
-__all__ = ["Activity", "activities", "format_activities"]
+__all__ = ["Activity", "Queue", "Report", "Reports", "activities", "bytes_text", "queues", "table"]
 
 _STATES: Final = {
     _native.NOW_IDLE: "idle",
@@ -30,12 +32,17 @@ class Activity:
     Attributes:
         process: Its name in the plan.
         label: Its name for people.
-        pid: Its process id.
-        state: "running", "waiting" or "idle" (the driver, between calls).
+        pid: Its process id; 0 before it has started.
+        state: "running", "waiting", "idle" (the driver, between calls), "dead" or "ended".
         op: The op it is in, or was in last, as text; "-" before the first.
         execution: Index of the execution.
         for_s: Seconds since the op began; since it ended, when idle.
-        waiting_for: The process that has to act first, or None.
+        waiting_for: Labels of the processes that have to act first, or "".
+        shared_bytes: Shared memory that its arena takes.
+        waits: How often it waited so far.
+        waited_s: How long it waited so far, in seconds.
+        stack: Where it is in the user's method, ``file:line in function``, innermost last; () in
+            none. None if it did not answer, or was not asked.
     """
 
     process: str
@@ -45,58 +52,206 @@ class Activity:
     op: str
     execution: int
     for_s: float
-    waiting_for: str | None
+    waiting_for: str
+    shared_bytes: int
+    waits: int
+    waited_s: float
+    stack: tuple[str, ...] | None = None
 
 
-def activities(member: _native.Member, plan: Plan, layout: Layout) -> list[Activity]:
-    """Return what every process of the graph does, from their recorders."""
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Frames that were written to a channel and not read yet by one of its readers.
+
+    Attributes:
+        channel: Its id in the plan.
+        writer: Label of who writes it.
+        reader: Label of who reads it.
+        length: How many frames wait.
+        slots: How many may.
+    """
+
+    channel: str
+    writer: str
+    reader: str
+    length: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a graph does at one moment; prints as text.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        state: "running", "broken" (a member died) or "closed".
+        processes: What each process does, the driver first.
+        queues: Channels with frames that wait.
+        used_bytes: Shared memory that the graph's values take.
+        cap_bytes: Shared memory that they may take.
+        in_flight: Executions that are under way.
+        limit: Executions that may be.
+        asked: Whether live processes were asked where they are.
+    """
+
+    graph_id: str
+    state: str
+    processes: tuple[Activity, ...]
+    queues: tuple[Queue, ...]
+    used_bytes: int
+    cap_bytes: int
+    in_flight: int = 0
+    limit: int = 0
+    asked: bool = False
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"CompiledDAG({self.graph_id}), {self.state}: {self.in_flight} of {self.limit} "
+            f"executions in flight, {bytes_text(self.used_bytes)} of "
+            f"{bytes_text(self.cap_bytes)} shared memory",
+            *table(
+                ("process", "pid", "state", "op", "execution", "since", "waiting for", "memory"),
+                [
+                    (
+                        activity.label,
+                        str(activity.pid or "-"),
+                        activity.state,
+                        activity.op,
+                        str(activity.execution),
+                        f"{activity.for_s:.3g} s",
+                        activity.waiting_for,
+                        bytes_text(activity.shared_bytes),
+                    )
+                    for activity in self.processes
+                ],
+            ),
+        ]
+        if self.queues:
+            lines.append("written and not read yet:")
+        lines += [
+            f"  {queue.channel}: {queue.writer} -> {queue.reader}: {queue.length} of {queue.slots}"
+            for queue in self.queues
+        ]
+        for activity in self.processes:
+            if activity.stack:
+                lines.append(f"{activity.label} is in:")
+                lines += [f"  {line}" for line in activity.stack]
+            elif self.asked and activity.stack is None and activity.state in ("running", "waiting"):
+                lines.append(
+                    f"{activity.label} does not answer: it is stopped, or native code that it "
+                    "runs holds Python's lock"
+                )
+        return lines
+
+
+class Reports(tuple[Report, ...]):
+    """The reports of several graphs; prints as text."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self)) or "no compiled graph is alive in this process"
+
+    __repr__ = __str__
+
+
+def activities(
+    member: _native.Member,
+    plan: Plan,
+    layout: Layout,
+    *,
+    stacks: Mapping[str, list[str]] | None = None,
+    dead: Collection[str] = (),
+    ended: Collection[str] = (),
+) -> list[Activity]:
+    """Return what every process of the graph does, from their recorders.
+
+    Args:
+        member: This process in the graph.
+        plan: What runs.
+        layout: The processes' numbers.
+        stacks: Where live processes say they are.
+        dead: Processes that died.
+        ended: Processes whose loop has ended in good order.
+    """
     channels = {number: name for name, number in layout.rings.items()}
     specs = plan.channels_by_id()
+    stacks = stacks or {}
     found = []
     for process, number in layout.members.items():
-        pid, op, execution, since_ns, state, ring, _ = member.now(number)
+        pid, op, execution, since_ns, code, ring, _ = member.now(number)
+        waits, waited_ns, shared_bytes = member.counters(number)
         ops = plan.program(process).ops
-        waiting_for = None
         if process == DRIVER and ring not in channels:
-            state = (
-                _native.NOW_IDLE
-            )  # the thread that serves asyncio waits for nothing in particular
-        if state == _native.NOW_WAITING and ring in channels:
+            code = _native.NOW_IDLE  # the thread that serves asyncio waits for nothing particular
+        state = "dead" if process in dead else "ended" if process in ended else _STATES[code]
+        waiting_for: tuple[str, ...] = ()
+        if state == "waiting" and ring in channels:
             spec = specs[channels[ring]]
-            waiting_for = spec.writer if spec.writer != process else ", ".join(spec.readers)
+            waiting_for = spec.readers if spec.writer == process else (spec.writer,)
+        stack = stacks.get(process)
         found.append(
             Activity(
-                process,
-                plan.label(process),
-                pid,
-                _STATES[state],
-                str(ops[op]) if since_ns and op < len(ops) else "-",
-                execution,
-                (time.monotonic_ns() - since_ns) / 1e9 if since_ns else 0.0,
-                waiting_for and ", ".join(map(plan.label, waiting_for.split(", "))),
+                process=process,
+                label=plan.label(process),
+                pid=pid,
+                state=state,
+                op=str(ops[op]) if since_ns and op < len(ops) else "-",
+                execution=execution,
+                for_s=(time.monotonic_ns() - since_ns) / 1e9 if since_ns else 0.0,
+                waiting_for=", ".join(map(plan.label, waiting_for)),
+                shared_bytes=shared_bytes,
+                waits=waits,
+                waited_s=waited_ns / 1e9,
+                stack=() if process == DRIVER else None if stack is None else tuple(stack),
             )
         )
     return found
 
 
-def format_activities(found: list[Activity]) -> str:
-    """Return a table of what every process does."""
-    head = ("process", "pid", "state", "op", "execution", "since", "waiting for")
-    rows = [
-        (
-            activity.label,
-            str(activity.pid or "-"),
-            activity.state,
-            activity.op,
-            str(activity.execution),
-            f"{activity.for_s:.3g} s",
-            activity.waiting_for or "",
-        )
-        for activity in found
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = (
+def queues(member: _native.Member, plan: Plan, layout: Layout) -> list[Queue]:
+    """Return the channels on which frames wait to be read."""
+    found = []
+    for channel in plan.channels:
+        published, consumed = member.ring(layout.rings[channel.id])
+        found += [
+            Queue(
+                channel.id,
+                plan.label(channel.writer),
+                plan.label(reader),
+                published - seen,
+                channel.slots,
+            )
+            for reader, seen in zip(channel.readers, consumed, strict=True)
+            if published > seen
+        ]
+    return found
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> bytes_text(0), bytes_text(1536), bytes_text(1000 << 20)
+    ('0 B', '1.5 KiB', '1000 MiB')
+    """
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        del units[0]
+    return f"{amount:.0f} {units[0]}" if amount >= 100 else f"{amount:.3g} {units[0]}"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table; columns with nothing in them are left out."""
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    cells = [[row[i] for i in used] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    )
-    return "\n".join(lines)
+        for row in cells
+    ]

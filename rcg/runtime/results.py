@@ -6,28 +6,88 @@ A ref knows its graph and its outlet and nothing of how frames travel.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
 
-from rcg import _native
 from rcg.options import Deadline, timeout_from_user
-from rcg.runtime.outlet import FAILED, PENDING, READY, Outlet
+from rcg.runtime.outlet import FAILED, PENDING, READY
 
-if TYPE_CHECKING:
-    from rcg.runtime.execute import CompiledDAG
+__all__ = [
+    "Arrivals",
+    "CompiledDAGFuture",
+    "CompiledDAGRef",
+    "RawRef",
+    "ResultSource",
+    "TwinRef",
+    "confirm",
+    "get_refs",
+    "refs_of",
+    "wait_refs",
+]
 
-__all__ = ["CompiledDAGFuture", "CompiledDAGRef", "TwinRef", "get_refs", "wait_refs"]
+# Made, and not yet written: a ref that goes away in this state leaves nothing behind.
+_NEW: Final = -1
 
 # A get of several refs waits this long for one before it looks whether another has failed.
 # First this long, then longer and longer.
 _LOOK_AROUND_S: Final = 0.002
 _LONGEST_LOOK_S: Final = 0.1
 _SHORT_LOOK_S: Final = 0.005
-# An await lets the event loop turn so often before it brings in the waiting thread, which costs two
-# changes of thread; results are often microseconds away.
-_TURNS: Final = 20
 _UNSET: Final[Any] = object()
+
+
+class Arrivals(Protocol):
+    """One output of a graph, as its refs see it.
+
+    Attributes:
+        channel: Its id in the plan.
+        number: Which of the graph's outlets it is.
+        frames: Results that came and were not fetched, by execution.
+        dropped: Executions whose ref went away unread.
+    """
+
+    channel: str
+    number: int
+    dropped: deque[int]
+
+    @property
+    def frames(self) -> Mapping[int, object]:
+        """See the class."""
+
+
+class ResultSource(Protocol):
+    """A graph, as its refs see it: one that this process compiled, or a handle on another's.
+
+    Attributes:
+        get_timeout_s: How long ``get`` waits if its caller does not say.
+        num_outlets: How many different outputs there are.
+        finished: Outputs that were fetched or dropped: execution * num_outlets + outlet.number.
+    """
+
+    get_timeout_s: float | None
+    num_outlets: int
+    finished: deque[int]
+
+    def get_id(self) -> str:
+        """Return the id of the graph."""
+
+    def fetch(
+        self, ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None
+    ) -> None:
+        """Wait for the result of a ref and fill it, or raise."""
+
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        """Wait for the result of a ref and fill it; False when the time is up."""
+
+    def has(self, ref: CompiledDAGRef) -> bool:
+        """Return whether ``get`` of a ref would not wait."""
+
+    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
+        """Wait until something happened to one of these refs."""
+
+    async def wait_async(self, ref: CompiledDAGRef) -> None:
+        """Wait until ``get`` of a ref would not wait."""
 
 
 class CompiledDAGRef:
@@ -37,17 +97,20 @@ class CompiledDAGRef:
     the process that executed, and awaited. Dropping it unread lets go of the result.
     """
 
-    __slots__ = ("__weakref__", "_dag", "_outlet", "channel_index", "execution", "state", "value")
+    __slots__ = ("__weakref__", "_dag", "channel_index", "execution", "outlet", "state", "value")
 
     def __init__(
-        self, dag: CompiledDAG, outlet: Outlet, execution: int, channel_index: int | None
+        self, dag: ResultSource, outlet: Arrivals, execution: int, channel_index: int | None
     ) -> None:
         self._dag = dag
-        self._outlet = outlet
+        self.outlet = outlet
         self.execution = execution
         self.channel_index = channel_index
-        self.state = PENDING
+        self.state = _NEW
         self.value: Any = None
+
+    # Whether a failure is kept as the value, unread, instead of becoming an exception.
+    wants_failures = False
 
     @property
     def execution_index(self) -> int:
@@ -73,7 +136,7 @@ class CompiledDAGRef:
                 timeout = dag.get_timeout_s
             elif timeout is not None:
                 timeout = timeout_from_user(timeout, "timeout")
-            dag.fetch(self, self._outlet, timeout)
+            dag.fetch(self, timeout)
         if self.state == FAILED:
             try:
                 raise self.value.with_traceback(None)
@@ -83,21 +146,11 @@ class CompiledDAGRef:
 
     def done(self) -> bool:
         """Return whether ``get`` would return, or raise, without waiting."""
-        return (
-            self.state >= READY
-            or self._dag.session.is_closed
-            or self._outlet.has(self.execution)
-            or self._dag.session.is_broken
-        )
+        return self.state >= READY or self._dag.has(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done():
-            for _ in range(_TURNS):
-                yield
-                if self.done():
-                    break
-            else:
-                yield from self._dag.awaiter.wait_for(self._outlet, self.execution).__await__()
+        if self.state < READY:
+            yield from self._dag.wait_async(self).__await__()
         return self.get()
 
     def __repr__(self) -> str:
@@ -109,9 +162,9 @@ class CompiledDAGRef:
     def __del__(self) -> None:
         # Nothing here may take a lock: this runs wherever the last reference happens to go.
         try:
-            dag, outlet, execution = self._dag, self._outlet, self.execution
-            if self.state == PENDING and execution >= dag.written:
-                return  # its execution was never submitted
+            if self.state == _NEW:
+                return
+            dag, outlet, execution = self._dag, self.outlet, self.execution
             dag.finished.append(execution * dag.num_outlets + outlet.number)
             if self.state == PENDING or execution in outlet.frames:
                 outlet.dropped.append(execution)
@@ -135,13 +188,20 @@ class CompiledDAGRef:
 CompiledDAGFuture = CompiledDAGRef
 
 
+class RawRef(CompiledDAGRef):
+    """A ref whose result is passed on to another process: a ``Failure`` stays one."""
+
+    __slots__ = ()
+    wants_failures = True
+
+
 class TwinRef(CompiledDAGRef):
     """The second ref of an output that is listed twice: it shares the first one's result."""
 
     __slots__ = ("_first",)
 
     def __init__(self, first: CompiledDAGRef, channel_index: int | None) -> None:
-        super().__init__(first._dag, first._outlet, first.execution, channel_index)
+        super().__init__(first._dag, first.outlet, first.execution, channel_index)
         self._first = first
 
     def get(self, timeout: float | None = _UNSET) -> Any:
@@ -152,8 +212,34 @@ class TwinRef(CompiledDAGRef):
         """Return whether the first one is done."""
         return self._first.done()
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._first.__await__()
+
     def __del__(self) -> None:
         pass
+
+
+def refs_of(dag: ResultSource, outputs: Sequence[Arrivals], execution: int) -> list[CompiledDAGRef]:
+    """Return the refs of an execution, one for each output that the user listed."""
+    refs: list[CompiledDAGRef] = []
+    first: dict[str, CompiledDAGRef] = {}
+    for index, outlet in enumerate(outputs):
+        known = first.get(outlet.channel)
+        if known is None:
+            known = first[outlet.channel] = CompiledDAGRef(dag, outlet, execution, index)
+            refs.append(known)
+        else:
+            refs.append(TwinRef(known, index))
+    return refs
+
+
+def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
+    """Note that the execution of these refs is written: from now on they stand for results."""
+    if type(refs) is CompiledDAGRef:
+        refs.state = PENDING
+    else:
+        for ref in refs:  # type: ignore[union-attr]
+            ref.state = PENDING
 
 
 def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
@@ -185,14 +271,14 @@ def _fetch_watching(
     ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline
 ) -> None:
     """Wait for ``ref``; raises the failure of another one that came first."""
-    dag, outlet = ref._dag, ref._outlet
+    dag = ref._dag
     patience = _LOOK_AROUND_S
     while True:
         left = deadline.remaining_s()
         if not others or (left is not None and left <= patience):
-            dag.fetch(ref, outlet, left, deadline.timeout_s)
+            dag.fetch(ref, left, deadline.timeout_s)
             return
-        if dag.try_fetch(ref, outlet, patience):
+        if dag.try_fetch(ref, patience):
             return
         for other in others:
             if other.done():
@@ -230,8 +316,4 @@ def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None
     dag = pending[0]._dag
     slice_s = _LONGEST_LOOK_S if all(ref._dag is dag for ref in pending) else _SHORT_LOOK_S
     wait_s = slice_s if left is None else min(slice_s, left)
-    outlets = list({id(ref._outlet): ref._outlet for ref in pending if ref._dag is dag}.values())
-    with contextlib.suppress(_native.TimedOut, _native.Poisoned):
-        dag.session.member.wait_any([outlet.end for outlet in outlets], int(wait_s * 1e9))
-        for outlet in outlets:
-            outlet.take_pending()
+    dag.wait_for_any([ref for ref in pending if ref._dag is dag], wait_s)

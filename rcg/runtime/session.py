@@ -8,7 +8,11 @@ that ending one is safe anywhere: in ``__del__``, at interpreter exit, without a
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import select
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -19,8 +23,9 @@ from rcg.channels.shm import translate
 from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, RcgError
 from rcg.options import Deadline, Options
 from rcg.plan import DRIVER, Plan
+from rcg.runtime import packets
 from rcg.runtime.control import ControlServer
-from rcg.runtime.report import activities, format_activities
+from rcg.runtime.report import Report, activities, queues
 
 __all__ = ["Session"]
 
@@ -28,6 +33,8 @@ _log = logging.getLogger("rcg")
 
 # How long to wait for Ray's own words about a death that the kernel has already confirmed.
 _CAUSE_PATIENCE_S: Final = 5.0
+# How long to wait for actors that were killed to be dead.
+_KILL_PATIENCE_S: Final = 2.0
 # After this long a teardown says whom it waits for.
 _PATIENCE_S: Final = 5.0
 
@@ -57,13 +64,18 @@ class Session:
         self.options = options
         self.layout: Layout = segments.layout
         self._segments = segments
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
-        self._closed = threading.Event()
         self._gone: tuple[str, str] | None = None
         self._cause: RcgError | None = None
         self._on_end: list[Callable[[], None]] = []
+        self._on_close: list[Callable[[], None]] = []
+        # Who serves those that use the graph from outside; set once there is a graph to use.
+        self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
+            connection.close()
+        )
         self.member = _native.Member(
             segments.board,
             segments.arenas_for(plan, DRIVER),
@@ -73,7 +85,11 @@ class Session:
             False,
         )
         self.control = ControlServer(
-            graph_id, list(handles), self._descriptors_for, self._member_gone
+            graph_id,
+            list(handles),
+            self._descriptors_for,
+            self._member_gone,
+            self._caller_came,
         )
 
     def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
@@ -82,6 +98,9 @@ class Session:
     def seal(self) -> None:
         """Close the descriptors once every member has them: what is mapped stays."""
         self._segments.close()
+
+    def _caller_came(self, connection: socket.socket, wants: str) -> None:
+        self.on_caller(connection, wants)
 
     # --- state
 
@@ -95,6 +114,11 @@ class Session:
         """Whether a member died."""
         return self._gone is not None
 
+    @property
+    def has_cause(self) -> bool:
+        """Whether ``end_error`` answers at once, without asking Ray how a member died."""
+        return self._is_closed or self._gone is None or self._cause is not None
+
     def on_end(self, call: Callable[[], None]) -> None:
         """Have ``call`` called once when the session breaks or closes; it must not block."""
         with self._lock:
@@ -102,6 +126,19 @@ class Session:
                 self._on_end.append(call)
                 return
         call()
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once when the graph is torn down; it must not block."""
+        with self._lock:
+            if not self._is_closed:
+                self._on_close.append(call)
+                return
+        call()
+
+    def forget_close(self, call: Callable[[], None]) -> None:
+        """Undo ``on_close``."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._on_close.remove(call)
 
     def _member_gone(self, process: str, how: str) -> None:
         with self._lock:
@@ -169,9 +206,33 @@ class Session:
                 return f"{activity.op}, execution {activity.execution}"
         return "unknown"
 
-    def report(self) -> str:
-        """Return a table of who does what and waits for whom, also for stuck and dead ones."""
-        return format_activities(activities(self.member, self.plan, self.layout))
+    def report(self, patience_s: float) -> Report:
+        """Return who does what and waits for whom, also for stuck and dead processes.
+
+        Args:
+            patience_s: How long live processes may take to say where they are; 0 asks none.
+        """
+        stacks = self.control.ask_where(patience_s)
+        found = self.member.statistics()
+        dead = set(self.control.gone)
+        return Report(
+            graph_id=self.graph_id,
+            state="closed" if self._is_closed else "broken" if dead else "running",
+            processes=tuple(
+                activities(
+                    self.member,
+                    self.plan,
+                    self.layout,
+                    stacks=stacks,
+                    dead=dead,
+                    ended=self.control.over,
+                )
+            ),
+            queues=tuple(queues(self.member, self.plan, self.layout)),
+            used_bytes=found["used_bytes"],
+            cap_bytes=found["cap_bytes"],
+            asked=patience_s > 0,
+        )
 
     def translate(self, error: BaseException) -> RcgError:
         """Return rcg's error for one of the native core's, with what this session knows."""
@@ -181,59 +242,52 @@ class Session:
 
     # --- the end
 
-    def close(self, *, timeout_s: float | None, kill_actors: bool = False) -> None:
+    def close(self, *, timeout_s: float | None, kill_actors: bool = False) -> list[str]:
         """Stop every loop and let go of shared memory. Idempotent, any thread.
 
         Blocks until the loops have ended, or ``timeout_s``; a loop that is still in a user's method
-        ends when the method returns, and is named in a warning.
+        ends when the method returns. It may be called again to go on waiting.
+
+        Returns:
+            The processes whose loops have not ended.
         """
         if not self._begin_close():
-            self._closed.wait(timeout_s)
-            if kill_actors:
-                self._kill(list(self.handles))
-            return
-        try:
-            deadline = Deadline(timeout_s)
-            patience = min(_PATIENCE_S, timeout_s if timeout_s is not None else _PATIENCE_S)
-            late = self.control.wait_stopped(Deadline(patience))
-            if late and kill_actors:
-                self._say_late(late, kill_actors)
-            elif late and not (timeout_s is not None and timeout_s <= patience):
-                self._say_late(late, kill_actors)
-                late = self.control.wait_stopped(deadline)
-            if kill_actors:
-                self._kill(list(self.handles))
-            elif late:
-                _log.warning(
-                    "rcg: teardown stopped waiting for %s after %s s: the method they run goes on, "
-                    "and their part in the graph ends when it returns",
-                    ", ".join(map(self.plan.label, late)),
-                    timeout_s,
-                )
-        finally:
-            self.control.close()
-            self._segments.close()
-            self._closed.set()
+            return []
+        deadline = Deadline(timeout_s)
+        patience = Deadline(_PATIENCE_S if timeout_s is None else min(_PATIENCE_S, timeout_s))
+        late = self.control.wait_stopped(patience)
+        if late and (kill_actors or not deadline.expired):
+            self._say_late(late, kill_actors)
+        if kill_actors:
+            self._kill(list(self.handles))
+            late = []
+        elif late:
+            late = self.control.wait_stopped(deadline)
+        if not late:
+            self._let_go()
+        return late
 
     def close_nowait(self) -> None:
         """Tell everyone to stop and return at once: for garbage collection and interpreter exit."""
         if self._begin_close():
-            self.control.close()
-            self._segments.close()
-            self._closed.set()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.control.close()
+        self._segments.close()
 
     def _begin_close(self) -> bool:
-        """Mark as closed and wake everybody; False when somebody else has."""
+        """Mark as closed and wake everybody, once; False in a forked child, which has no graph."""
+        if os.getpid() != self._pid:
+            self._is_closed = self.is_over = True
+            return False
         with self._lock:
             if self._is_closed:
-                return False
+                return True
             self._is_closed = self.is_over = True
-            calls, self._on_end = self._on_end, []
-        try:
-            self.member.poison(_native.POISON_CLOSED)
-        except RuntimeError:  # a forked child: the graph is the parent's
-            self._closed.set()
-            return False
+            calls = self._on_end + self._on_close
+            self._on_end, self._on_close = [], []
+        self.member.poison(_native.POISON_CLOSED)
         self.control.stop()
         for call in calls:
             call()
@@ -253,8 +307,17 @@ class Session:
     def _kill(self, processes: list[str]) -> None:
         if not cluster.is_connected():
             return  # they ended with the cluster
+        pids = [
+            pid for process, pid in self.control.pids.items() if process not in self.control.gone
+        ]
+        pidfds = [packets.open_pidfd(pid) for pid in pids if pid != os.getpid()]
         for process in processes:
             try:
                 cluster.kill(self.handles[process])
             except Exception as error:  # noqa: BLE001 - dead already, or no cluster any more
                 _log.debug("rcg: killing %s: %s", process, error)
+        # Ray only asks for the kill; who asked us wants them dead when we return.
+        deadline = Deadline(_KILL_PATIENCE_S)
+        for pidfd in filter(lambda fd: fd >= 0, pidfds):
+            select.select([pidfd], [], [], deadline.remaining_s())
+            os.close(pidfd)

@@ -37,7 +37,6 @@ class Window:
         "complete",
         "free_until",
         "limit",
-        "released",
         "submitted",
     )
 
@@ -58,14 +57,23 @@ class Window:
         self._left: dict[int, int] = {}
         self.submitted = 0
         self.complete = 0
-        self.released = 0
         # So many may be submitted before anybody has to look again; see `look`.
         self.free_until = 0
+
+    @property
+    def released(self) -> int:
+        """Executions whose every output was fetched or dropped."""
+        return self.submitted - len(self._left)
 
     @property
     def in_flight(self) -> int:
         """Executions that count against the limit."""
         return self.submitted - (self.released if self._is_strict else self.complete)
+
+    @property
+    def buffered(self) -> int:
+        """Complete executions that were not released."""
+        return sum(1 for execution in self._left if execution < self.complete)
 
     @property
     def is_full(self) -> bool:
@@ -123,4 +131,3 @@ class Window:
             self._left[execution] = left
         else:
             del self._left[execution]
-            self.released += 1

@@ -16,20 +16,29 @@ import inspect
 import logging
 import os
 import platform
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
-from rcg.errors import ExecutionError, InternalError, PlacementError, UnpicklableError
+from rcg.errors import (
+    CompileError,
+    ExecutionError,
+    InternalError,
+    PlacementError,
+    UnpicklableError,
+)
 from rcg.options import Options
 from rcg.plan import Build, Call, Const, Free, Op, Program, Read, Slot, Write
 from rcg.runtime import moments
 from rcg.runtime.control import ControlClient
-from rcg.runtime.failure import Origin, capture, capture_own
+from rcg.runtime.coroutines import Coroutines
+from rcg.runtime.failure import FRAMES_OF_OTHERS, Origin, capture, capture_own
 from rcg.values import Codec
 from rcg.version import __version__
 
@@ -101,11 +110,8 @@ def describe(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
         "node": cluster.node_id(),
         "pid": os.getpid(),
         "missing": [name for name in methods if not callable(getattr(instance, name, None))],
-        "coroutines": [
-            name
-            for name in methods
-            if inspect.iscoroutinefunction(getattr(cls, name, None))
-            or inspect.isasyncgenfunction(getattr(cls, name, None))
+        "generators": [
+            name for name in methods if inspect.isasyncgenfunction(getattr(cls, name, None))
         ],
     }
 
@@ -142,7 +148,7 @@ def start(instance: Any, spec: Start) -> None:
         control.close()
         raise
     name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
-    control.watch(loop.on_owner_gone, f"rcg-watch-{spec.graph_id[:6]}")
+    control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
     if spec.options.thread == "main":
         loop.run()
     else:
@@ -162,11 +168,14 @@ class _Loop:
         label, actor_id, actor_repr = spec.actor
         self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
         self.execution = 0  # the one that runs now
+        self._thread = 0
+        self.coroutines: Coroutines | None = None
         self._steps = _Steps(self, instance, spec, member, self._codec).make()
 
     def run(self) -> None:
         """Run executions until the graph is closed or breaks; reports any other end."""
         steps = self._steps
+        self._thread = threading.get_ident()
         failure: str | None = None
         try:
             while True:
@@ -188,10 +197,33 @@ class _Loop:
         facts = {"actor": self.origin.label, "execution": self.execution}
         return UnpicklableError(error.message, **{**error.facts, **facts})
 
+    # --- what the control socket's thread calls
+
+    def on_stop(self) -> None:
+        """The graph ends. Poison ends the loop at its next read or write; a coroutine now."""
+        if self.coroutines is not None:
+            self.coroutines.cancel()
+
     def on_owner_gone(self) -> None:
         """End the loop, and every other member's: the driver is dead."""
         with contextlib.suppress(RuntimeError):
             self._member.poison(_native.POISON_BROKEN, 0)
+        self.on_stop()
+
+    def where(self) -> list[str]:
+        """Return the stack of the user's method that runs now, innermost last; [] in none."""
+        suspended = [] if self.coroutines is None else self.coroutines.frames()
+        frames = [at for at in suspended if not _is_others(at[0])]
+        if not frames:
+            frame = sys._current_frames().get(self._thread)
+            # The method's frames: everything inside the last step of ours.
+            while frame is not None and not _is_others(frame):
+                frames.insert(0, (frame, frame.f_lineno))
+                frame = frame.f_back
+            if frame is None:
+                return []  # the loop has not begun, or is over
+        summary = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
+        return [f"{entry.filename}:{entry.lineno} in {entry.name}" for entry in summary]
 
 
 class _Steps:
@@ -326,7 +358,7 @@ class _Steps:
 
     def _call(self, index: int, op: Call) -> _Step:
         slots, mark, loop = self._slots, self._member.mark, self._loop
-        method = getattr(self._instance, op.method)
+        method = self._method(op.method)
         lock: Any = contextlib.nullcontext() if self._spec.options.concurrent else _CALL_LOCK
         name, outs = op.method, op.outs
         args = [self._argument(argument) for argument in op.args]
@@ -377,6 +409,22 @@ class _Steps:
 
         return step
 
+    def _method(self, name: str) -> Callable[..., Any]:
+        """Return a method of the actor, to be called on the loop's thread."""
+        method: Callable[..., Any] = getattr(self._instance, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+        if self._loop.coroutines is None:
+            loop = cluster.actor_event_loop()
+            if loop is None:
+                raise CompileError(
+                    f"{self._loop.origin.label}.{name} is an `async def` method, and the event "
+                    "loop of its actor was not found: bind a plain method",
+                    actor=self._loop.origin.label,
+                )
+            self._loop.coroutines = Coroutines(loop)
+        return self._loop.coroutines.blocking(method)
+
     def _take_apart(
         self,
         result: Any,
@@ -409,6 +457,10 @@ class _Steps:
         if isinstance(argument, Slot):
             return True, argument.index
         return False, self._spec.constants[argument.id]
+
+
+def _is_others(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.endswith(FRAMES_OF_OTHERS)
 
 
 def _first_failure(values: list[Any]) -> Failure | None:

@@ -413,7 +413,7 @@ def test_an_actor_dies_while_the_driver_waits(stages, gate, kill):
         with pytest.raises(ActorDiedError):
             use()
     assert rcg.get(early) == [1, 2]
-    assert "pass_gate_when" in graph.report()
+    assert "pass_gate_when" in str(graph.report())
     # The others are usable, before and after teardown.
     assert rcg.get([a.echo.remote(1), b.echo.remote(2)]) == [1, 2]
     graph.teardown()
