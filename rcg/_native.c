@@ -30,10 +30,15 @@
  *   slot     | Frame (64 B) | body: Desc[nbuffers], pickle bytes, small buffers |
  *
  * One writer, n readers, every reader sees every frame in order; frame k carries execution k, which is checked.
- * A body that does not fit its slot lies in a block of its own, named by Frame.body.
+ * A body that does not fit its slot lies in a block of its own, named by Frame.body_block.
  *
  *   writer:  wait until seq - reader[i].seq < nslots for all i -> fill slot -> seq += 1 -> wake readers that wait
  *   reader:  wait until seq > mine -> copy out or lease -> mine += 1 -> wake the writer if it wants room
+ *
+ * A broken peer must not take others with it. A frame carries a sum of its header and table; a reader copies both,
+ * compares every number with what it knows itself, makes all objects, and only then takes the frame and its claims. So
+ * a damaged frame is an error as often as it is read, and one that there was no memory for can be read again. What
+ * boards and rings are made of is copied when they are opened, and an owner keeps books of its own about its blocks.
  *
  * ---- Bell -----------------------------------------------------------------------------------------------------
  *
@@ -88,7 +93,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ABI_VERSION 2 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 3 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -152,7 +157,7 @@ typedef struct {
 } Ring;
 _Static_assert(sizeof(Ring) == 3 * LINE, "Ring");
 
-enum { KIND_PICKLE = 1, KIND_BYTES = 2, KIND_FAILURE = 3, KIND_END = 4 };
+enum { KIND_PICKLE = 1, KIND_BYTES = 2, KIND_FAILURE = 3 };
 
 typedef struct {
     uint32_t magic, kind;
@@ -160,7 +165,8 @@ typedef struct {
     uint64_t body_bytes, data_bytes; /* body: descriptors + data + small buffers */
     uint32_t nbuffers, body_block;   /* NO_BLOCK: the body follows in the slot */
     uint64_t payload_bytes;          /* everything, for statistics */
-    uint64_t pad[2];
+    uint64_t check;                  /* of the words before it and the table of descriptors */
+    uint64_t pad;
 } Frame;
 _Static_assert(sizeof(Frame) == LINE, "Frame");
 
@@ -198,7 +204,7 @@ enum { NOW_IDLE = 0, NOW_RUNNING = 1, NOW_WAITING = 2 };
 
 typedef struct {
     _Alignas(LINE) atomic_u64 head; /* events written so far */
-    uint32_t nevents, pid;
+    uint32_t pid, pad;
     uint64_t pad0[6];
     _Alignas(LINE) atomic_u64 since_ns; /* the now-line */
     atomic_u64 execution;
@@ -217,6 +223,26 @@ typedef struct {
     uint64_t pad;
 } Event;
 _Static_assert(sizeof(Event) == LINE, "Event");
+
+/* The sum that a frame carries of its own header and its table of descriptors: what is damaged on its way is found out,
+ * but for one time in 2^64. Words go in by pairs (wyhash's way), three of them at once. */
+static inline uint64_t fold(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t pair(uint32_t low, uint32_t high) { return low | (uint64_t)high << 32; }
+
+static inline uint64_t check_header(const Frame *f) {
+    return fold(pair(f->magic, f->kind) ^ 0x9e3779b97f4a7c15u, f->execution ^ 0xbf58476d1ce4e5b9u) ^
+           fold(f->body_bytes ^ 0x94d049bb133111ebu, f->data_bytes ^ 0xd6e8feb86659fd93u) ^
+           fold(pair(f->nbuffers, f->body_block) ^ 0xa0761d6478bd642fu, f->payload_bytes ^ 0xe7037ed1a0b428dbu);
+}
+
+static inline uint64_t check_desc(uint64_t sum, const Desc *d) {
+    sum = fold(sum ^ pair(d->arena, d->block), pair(d->flags, d->pad) ^ 0x8ebc6af09c88c6e3u);
+    return fold(sum ^ d->offset, d->bytes ^ 0x589965cc75374cc3u);
+}
 
 enum { POISON_CLOSED = 1, POISON_BROKEN = 2 };
 
@@ -279,6 +305,12 @@ typedef struct {
     uint64_t frees_seen;
 } SizeClass;
 
+/* What the owner knows of a block. Its memory is written by these numbers alone, never by what others could change. */
+typedef struct {
+    uint64_t offset, capacity;
+    uint64_t used_at; /* tick of its last use; 0 = its memory was given back, or it is of an earlier owner */
+} Book;
+
 typedef struct {
     PyObject_HEAD
     State *state;
@@ -288,26 +320,31 @@ typedef struct {
     uint32_t owner, holder, claim_bits, generation;
     uint32_t *held; /* by block: live leases of this process */
     uint32_t held_room;
-    /* the owner's books */
     int fd;
+    uint64_t file_bytes; /* the file is at least this long: what lies there can be read */
+    /* the owner's books */
+    atomic_u64 *committed_seen; /* where others read it */
     uint64_t end, committed, tick, shortages_seen;
-    uint64_t *used_at; /* by block: tick of its last use; 0 = its memory was given back */
-    uint32_t book_room;
+    Book *books;
+    uint32_t nblocks, book_room;
     SizeClass classes[NCLASSES];
     uint64_t copies, forwards, grown;
 } Arena;
 
+/* The field of a member in the word of a block. */
+static uint32_t claim_bits_for(uint32_t members) { return members <= 8 ? 8 : members <= 16 ? 4 : members <= 32 ? 2 : 1; }
 static uint64_t claim_unit(const Arena *a, uint32_t member) { return 1ull << (a->claim_bits * member); }
 static uint64_t claim_mask(const Arena *a, uint32_t member) {
     uint64_t field = a->claim_bits == 64 ? ~0ull : (1ull << a->claim_bits) - 1;
     return field << (a->claim_bits * member);
 }
 
-static void arena_release(Arena *a, uint32_t block) {
-    uint64_t unit = claim_unit(a, a->holder);
-    uint64_t before = atomic_fetch_sub_explicit(&a->header->block[block].claims, unit, memory_order_acq_rel);
-    if (before == unit) atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
+static void arena_unclaim(Arena *a, uint32_t block, uint64_t claims) {
+    uint64_t before = atomic_fetch_sub_explicit(&a->header->block[block].claims, claims, memory_order_acq_rel);
+    if (before == claims) atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
 }
+
+static void arena_release(Arena *a, uint32_t block) { arena_unclaim(a, block, claim_unit(a, a->holder)); }
 
 /* Size classes: 4 per doubling, so at most a fifth of a block is unused. */
 static uint32_t class_of(uint64_t bytes, uint64_t *capacity) {
@@ -326,15 +363,11 @@ static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) {
     return r;
 }
 
-static Recorder *recorder_of(BoardHeader *board, uint32_t member) {
-    return (Recorder *)((uint8_t *)board + board->recorder_offset + member * board->recorder_stride);
-}
-
 /* Memory was committed, or given back where `bytes` is negative; what is used was counted when it was admitted. */
 static void arena_count(Arena *a, BoardHeader *board, int64_t bytes) {
     a->committed += (uint64_t)bytes;
     if (bytes < 0) atomic_fetch_sub_explicit(&board->used_bytes, (uint64_t)-bytes, memory_order_relaxed);
-    atomic_store_explicit(&recorder_of(board, a->owner)->committed_bytes, a->committed, memory_order_relaxed);
+    atomic_store_explicit(a->committed_seen, a->committed, memory_order_relaxed);
 }
 
 static bool block_is_free(const Arena *a, uint32_t id) {
@@ -344,19 +377,18 @@ static bool block_is_free(const Arena *a, uint32_t id) {
 /* Gives the memory of free blocks back to the system, least recently used first, until at most `keep` bytes of free
  * memory stay committed. The blocks keep their addresses and come back with fallocate. */
 static uint64_t arena_trim(Arena *a, BoardHeader *board, uint64_t keep) {
-    uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_relaxed);
     uint64_t spare = 0, given = 0;
-    for (uint32_t id = 0; id < n; id++)
-        if (a->used_at[id] && block_is_free(a, id)) spare += a->header->block[id].capacity;
+    for (uint32_t id = 0; id < a->nblocks; id++)
+        if (a->books[id].used_at && block_is_free(a, id)) spare += a->books[id].capacity;
     for (int pass = 0; pass < 2 && spare > keep; pass++) {
         uint64_t old = pass || a->tick < 64 ? UINT64_MAX : a->tick - 64; /* first what rested for 64 allocations */
-        for (uint32_t id = 0; id < n && spare > keep; id++) {
-            Block *b = &a->header->block[id];
-            if (!a->used_at[id] || a->used_at[id] > old || !block_is_free(a, id)) continue;
+        for (uint32_t id = 0; id < a->nblocks && spare > keep; id++) {
+            Book *b = &a->books[id];
+            if (!b->used_at || b->used_at > old || !block_is_free(a, id)) continue;
             if (fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(ARENA_DATA + b->offset),
                           (off_t)b->capacity))
                 continue;
-            a->used_at[id] = 0;
+            b->used_at = 0;
             arena_count(a, board, -(int64_t)b->capacity);
             spare -= b->capacity;
             given += b->capacity;
@@ -370,7 +402,7 @@ static int64_t class_take(Arena *a, uint32_t k) {
     SizeClass *c = &a->classes[k];
     if (!c->count) return -1;
     uint32_t id = c->ids[c->recent];
-    if (a->used_at[id] && block_is_free(a, id)) return id;
+    if (a->books[id].used_at && block_is_free(a, id)) return id;
     uint64_t frees = atomic_load_explicit(&a->header->frees, memory_order_acquire);
     if (frees == c->frees_seen) return -1;
     uint32_t look = c->count < 256 ? c->count : 256; /* bounded work a call when thousands are held */
@@ -378,7 +410,7 @@ static int64_t class_take(Arena *a, uint32_t k) {
         uint32_t j = c->cursor;
         c->cursor = (j + 1) % c->count;
         id = c->ids[j];
-        if (a->used_at[id] && block_is_free(a, id)) {
+        if (a->books[id].used_at && block_is_free(a, id)) {
             c->recent = j;
             return id;
         }
@@ -390,7 +422,7 @@ static int64_t class_take(Arena *a, uint32_t k) {
 static int64_t class_take_cold(Arena *a, uint32_t k) {
     SizeClass *c = &a->classes[k];
     for (uint32_t i = 0; i < c->count; i++)
-        if (!a->used_at[c->ids[i]]) {
+        if (!a->books[c->ids[i]].used_at) {
             c->recent = i;
             return c->ids[i];
         }
@@ -404,15 +436,19 @@ static bool board_admit(BoardHeader *board, uint64_t bytes) {
     return false;
 }
 
-static bool reserve_books(Arena *a, uint32_t k, uint32_t id) {
-    if (id >= a->book_room) {
-        uint32_t room = a->book_room ? a->book_room * 2 : 64;
-        uint64_t *p = realloc(a->used_at, room * sizeof *p);
-        if (!p) return false;
-        memset(p + a->book_room, 0, (room - a->book_room) * sizeof *p);
-        a->used_at = p;
-        a->book_room = room;
-    }
+static bool reserve_books(Arena *a, uint32_t count) {
+    if (count <= a->book_room) return true;
+    uint32_t room = a->book_room ? a->book_room : 64;
+    while (room < count) room *= 2;
+    Book *p = realloc(a->books, room * sizeof *p);
+    if (!p) return false;
+    memset(p + a->book_room, 0, (room - a->book_room) * sizeof *p);
+    a->books = p;
+    a->book_room = room;
+    return true;
+}
+
+static bool reserve_class(Arena *a, uint32_t k) {
     SizeClass *c = &a->classes[k];
     if (c->count == c->room) {
         uint32_t room = c->room ? c->room * 2 : 4;
@@ -450,8 +486,9 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
         if (a->committed > keep) arena_trim(a, board, keep);
         id = class_take_cold(a, k);
         bool fresh = id < 0;
-        uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_relaxed);
-        if (fresh && (n == MAX_BLOCKS || a->end + capacity > a->reserve || !reserve_books(a, k, n))) {
+        uint32_t n = a->nblocks;
+        if (fresh && (n == MAX_BLOCKS || a->end + capacity > a->reserve || !reserve_books(a, n + 1) ||
+                      !reserve_class(a, k))) {
             errno = ENOMEM;
             return -1;
         }
@@ -460,7 +497,7 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
             errno = ENOSPC;
             return -1;
         }
-        uint64_t offset = fresh ? a->end : a->header->block[id].offset;
+        uint64_t offset = fresh ? a->end : a->books[id].offset;
         if ((fresh && n % (PAGE / sizeof(Block)) == 0 &&
              arena_commit(a, sizeof(ArenaHeader) + n * sizeof(Block), 2 * PAGE)) ||
             arena_commit(a, ARENA_DATA + offset, capacity)) {
@@ -476,13 +513,13 @@ static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t
             SizeClass *c = &a->classes[k];
             c->recent = c->count;
             c->ids[c->count++] = n;
-            a->header->block[id].offset = offset;
-            a->header->block[id].capacity = capacity;
+            a->books[id].offset = a->header->block[id].offset = offset;
+            a->books[id].capacity = a->header->block[id].capacity = capacity;
             a->end += capacity;
-            atomic_store_explicit(&a->header->nblocks, n + 1, memory_order_release);
+            atomic_store_explicit(&a->header->nblocks, a->nblocks = n + 1, memory_order_release);
         }
     }
-    a->used_at[id] = ++a->tick;
+    a->books[id].used_at = ++a->tick;
     atomic_store_explicit(&a->header->block[id].claims, claims, memory_order_relaxed); /* published with the frame */
     return id;
 }
@@ -492,6 +529,7 @@ static int64_t arena_find(const Arena *a, const uint8_t *p, uint64_t bytes) {
     if (!a->held || p < a->readable || p + bytes > a->readable + a->reserve) return -1;
     uint64_t offset = (uint64_t)(p - a->readable);
     uint32_t low = 0, high = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
+    if (high > a->held_room) high = a->held_room;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         if (a->header->block[middle].offset <= offset) low = middle + 1;
@@ -500,7 +538,7 @@ static int64_t arena_find(const Arena *a, const uint8_t *p, uint64_t bytes) {
     if (!low) return -1;
     uint32_t id = low - 1;
     const Block *b = &a->header->block[id];
-    if (offset + bytes > b->offset + b->capacity || id >= a->held_room || !a->held[id]) return -1;
+    if (offset + bytes > b->offset + b->capacity || !a->held[id]) return -1;
     return id;
 }
 
@@ -519,13 +557,6 @@ static bool arena_share(Arena *a, uint32_t block, const uint32_t *members, uint3
     return true;
 }
 
-static void arena_unshare(Arena *a, uint32_t block, const uint32_t *members, uint32_t n) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += claim_unit(a, members[i]);
-    uint64_t before = atomic_fetch_sub_explicit(&a->header->block[block].claims, sum, memory_order_acq_rel);
-    if (before == sum) atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
-}
-
 static void arena_unmap(Arena *a) {
     if (a->header) munmap(a->header, ARENA_DATA);
     if (a->readable) munmap(a->readable, a->reserve);
@@ -539,9 +570,26 @@ static void arena_dealloc(PyObject *self) {
     arena_unmap(a);
     if (a->fd >= 0) close(a->fd);
     free(a->held);
-    free(a->used_at);
+    free(a->books);
     for (int k = 0; k < NCLASSES; k++) free(a->classes[k].ids);
     free_object(self);
+}
+
+/* Whether the file reaches to `end`; behind its end a mapping gives SIGBUS. It never shrinks. */
+static bool arena_reaches(Arena *a, uint64_t end) {
+    struct stat st;
+    if (end > a->file_bytes && !fstat(a->fd, &st)) a->file_bytes = (uint64_t)st.st_size;
+    return end <= a->file_bytes;
+}
+
+/* An owner that joins once more leaves the blocks of its earlier self alone and goes on behind them. */
+static bool arena_adopt(Arena *a) {
+    uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
+    if (!n) return true;
+    if (n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) || !reserve_books(a, n)) return false;
+    a->nblocks = n;
+    a->end = a->file_bytes - ARENA_DATA;
+    return true;
 }
 
 static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, uint32_t claim_bits) {
@@ -552,12 +600,12 @@ static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, 
     a->owner = owner;
     a->holder = holder;
     a->generation = atomic_load(&fork_generation);
+    if ((a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0) goto refused;
     void *p = mmap(NULL, ARENA_DATA, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (p == MAP_FAILED) goto refused;
     a->header = p;
-    struct stat st;
-    if (fstat(fd, &st) || (uint64_t)st.st_size < PAGE || a->header->magic != ARENA_MAGIC || a->header->owner != owner ||
-        a->header->claim_bits != claim_bits) {
+    if (!arena_reaches(a, PAGE) || a->header->magic != ARENA_MAGIC || a->header->owner != owner ||
+        a->header->claim_bits != claim_bits || (owner == holder && !arena_adopt(a))) {
         PyErr_Format(state->corrupt, "the segment handed over for member %u is not its arena", owner);
         Py_DECREF((PyObject *)a);
         return NULL;
@@ -570,7 +618,6 @@ static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, 
     p = mmap(NULL, a->reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)ARENA_DATA);
     if (p == MAP_FAILED) goto refused;
     a->writable = p;
-    if (owner == holder && (a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0) goto refused;
     return a;
 refused:
     PyErr_SetFromErrno(PyExc_OSError);
@@ -589,37 +636,44 @@ typedef struct {
     Arena *arena;
     uint32_t block;
     bool writable;
+    bool owns; /* the claim passed to it: from then on its end is a release */
     uint8_t *data;
     Py_ssize_t bytes;
 } Lease;
 
-static PyObject *lease_new(Arena *a, uint32_t block, uint64_t offset, uint64_t bytes, bool writable) {
+/* Counts one more use of a block in this process. */
+static bool arena_hold(Arena *a, uint32_t block) {
     if (block >= a->held_room) {
         uint32_t room = a->held_room ? a->held_room : 64;
         while (room <= block) room *= 2;
         uint32_t *p = realloc(a->held, room * sizeof *p);
-        if (!p) return PyErr_NoMemory();
+        if (!p) return false;
         memset(p + a->held_room, 0, (room - a->held_room) * sizeof *p);
         a->held = p;
         a->held_room = room;
     }
+    a->held[block]++;
+    return true;
+}
+
+/* A lease over `bytes` at `offset` of the data, all within a block that the caller holds; that use passes to it. */
+static Lease *lease_new(Arena *a, uint32_t block, uint64_t offset, uint64_t bytes, bool writable) {
     Lease *l = allocate_object(a->state->lease_type);
     if (!l) return NULL;
     Py_INCREF((PyObject *)a);
     l->arena = a;
     l->block = block;
     l->writable = writable;
-    l->data = (writable ? a->writable : a->readable) + a->header->block[block].offset + offset;
+    l->data = (writable ? a->writable : a->readable) + offset;
     l->bytes = (Py_ssize_t)bytes;
-    a->held[block]++;
-    return (PyObject *)l;
+    return l;
 }
 
 static void lease_dealloc(PyObject *self) {
     Lease *l = (Lease *)self;
     if (l->arena) {
         l->arena->held[l->block]--;
-        if (l->arena->generation == atomic_load(&fork_generation)) arena_release(l->arena, l->block);
+        if (l->owns && l->arena->generation == atomic_load(&fork_generation)) arena_release(l->arena, l->block);
         Py_DECREF((PyObject *)l->arena);
     }
     free_object(self);
@@ -657,6 +711,10 @@ typedef struct {
     PyObject_HEAD
     State *state;
     BoardHeader *board;
+    uint64_t board_bytes; /* this and the next lines as they were when we joined: what others write over them does no harm */
+    uint8_t *recorders;
+    uint64_t recorder_stride;
+    uint32_t nrings, nevents;
     Bell *bells;
     Recorder *recorder;
     Arena *arenas[MAX_MEMBERS];
@@ -677,8 +735,9 @@ typedef struct {
 } Member;
 
 static uint64_t *ring_offsets(BoardHeader *board) { return (uint64_t *)(board + 1); }
-static Bell *bells_of(BoardHeader *board) {
-    return (Bell *)((uint8_t *)board + align_up(sizeof(BoardHeader) + board->nrings * sizeof(uint64_t), LINE));
+static uint64_t bells_offset(uint64_t nrings) { return align_up(sizeof(BoardHeader) + nrings * sizeof(uint64_t), LINE); }
+static Recorder *recorder_of(const Member *m, uint32_t member) {
+    return (Recorder *)(m->recorders + member * m->recorder_stride);
 }
 static void ring_bell(Member *m, uint32_t member) {
     atomic_u32 *word = &m->bells[member].word;
@@ -694,7 +753,7 @@ static void write_event(Member *m, uint32_t op, uint64_t execution, uint64_t sta
     Recorder *r = m->recorder;
     uint64_t n = m->looping ? atomic_load_explicit(&r->head, memory_order_relaxed)
                             : atomic_fetch_add_explicit(&r->head, 1, memory_order_relaxed);
-    Event *e = (Event *)(r + 1) + n % r->nevents;
+    Event *e = (Event *)(r + 1) + n % m->nevents;
     atomic_store_explicit(&e->seq, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     e->start_ns = start;
@@ -968,19 +1027,21 @@ typedef struct {
     PyObject_HEAD
     Member *member;
     Ring *ring;
+    uint32_t index, nslots, slot_bytes, nreaders, writer; /* as they were when it was opened, like the next two */
     uint8_t *slots;
-    uint64_t seq; /* next frame */
+    uint32_t readers[MAX_MEMBERS];
+    uint64_t claims; /* one for each reader */
+    uint64_t seq;    /* next frame */
     uint32_t op;
     uint32_t reader; /* index of this reader in the ring */
     bool busy;       /* a thread is inside */
-    bool broken;     /* a frame could be read only in part: its claims are gone */
     Learned learned;
     PyObject *decode, *failure; /* Reader: (data[, buffers=]) -> value, (data) -> failed value */
     uint64_t room_until;        /* Writer: frames up to here have room */
     uint64_t opened_ns;         /* Writer: when the next write began, if it was opened */
 } End;
 
-static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->ring->nslots - 1)) * (uint64_t)e->ring->slot_bytes; }
+static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->nslots - 1)) * (uint64_t)e->slot_bytes; }
 
 static void end_dealloc(PyObject *self) {
     End *e = (End *)self;
@@ -1005,26 +1066,33 @@ static PyObject *end_get_seq(PyObject *self, void *closure) {
     return PyLong_FromUnsignedLongLong(((End *)self)->seq);
 }
 
+static PyObject *raise_corrupt(const End *e, const char *what) {
+    return PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->index, (unsigned long long)e->seq, what);
+}
+
 /* ---- writing */
 
 /* Waits until every reader left the slot that frame `seq` will use. */
 static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited) {
     Ring *r = e->ring;
     if (e->seq < e->room_until) return 0;
-    for (uint32_t i = 0; i < r->nreaders; i++)
+    uint64_t behind = 0; /* how far the slowest reader is */
+    for (uint32_t i = 0; i < e->nreaders; i++)
         for (;;) {
             uint64_t seen = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire);
-            if (e->seq - seen < r->nslots) break;
+            if (e->seq - seen > e->nslots) {
+                raise_corrupt(e, "a reader's counter is damaged");
+                return -1;
+            }
+            if (e->seq - seen < e->nslots) {
+                if (e->seq - seen > behind) behind = e->seq - seen;
+                break;
+            }
             Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
-            if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, r->index, memory_order_relaxed);
+            if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, e->index, memory_order_relaxed);
             if (wait_for(e->member, &w, 1, &e->learned, deadline, waited)) return -1;
         }
-    uint64_t least = UINT64_MAX;
-    for (uint32_t i = 0; i < r->nreaders; i++) {
-        uint64_t s = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire);
-        least = s < least ? s : least;
-    }
-    e->room_until = least + r->nslots;
+    e->room_until = e->seq - behind + e->nslots;
     return 0;
 }
 
@@ -1079,6 +1147,14 @@ typedef struct {
     uint64_t payload, start_ns, end_ns;
 } Outgoing;
 
+static void outgoing_begin(Outgoing *o, End *end) {
+    o->end = end;
+    o->ntaken = 0;
+    o->taken = NULL;
+    o->view.obj = NULL;
+    o->writable = (Writable){0};
+}
+
 /* From (kind, data, buffers=None, writable=0). What it refers to must live as long as it does. */
 static int outgoing_parse(Outgoing *o, PyObject *const *args, Py_ssize_t nargs) {
     o->kind = (uint32_t)PyLong_AsUnsignedLong(args[0]);
@@ -1108,15 +1184,15 @@ static int outgoing_parse(Outgoing *o, PyObject *const *args, Py_ssize_t nargs) 
 
 static void outgoing_clear(Outgoing *o) {
     if (o->view.obj) PyBuffer_Release(&o->view);
-    PyMem_Free(o->taken);
+    if (o->taken) PyMem_Free(o->taken);
 }
 
 /* Takes back the claims of a frame that will not be published after all. */
 static void outgoing_undo(Outgoing *o) {
-    uint32_t members[MAX_MEMBERS], n = o->end->ring->nreaders;
-    for (uint32_t i = 0; i < n; i++) members[i] = o->end->ring->reader[i].member;
-    for (uint32_t i = 0; i < o->ntaken; i++) arena_unshare(o->taken[i].arena, o->taken[i].block, members, n);
-    o->ntaken = 0;
+    for (; o->ntaken; o->ntaken--) {
+        const Taken *t = &o->taken[o->ntaken - 1];
+        arena_unclaim(t->arena, t->block, o->end->claims);
+    }
 }
 
 /* Puts a frame into the next slot of its ring: 0, or -1 with an exception and nothing left behind. */
@@ -1125,14 +1201,8 @@ static int fill_slot(Outgoing *o) {
     Member *m = e->member;
     PyObject *buffers = o->buffers;
     const uint64_t data_bytes = o->data_bytes;
-    Ring *r = e->ring;
     Arena *mine = m->arenas[m->index];
-    uint32_t n = buffers ? (uint32_t)PyList_Size(buffers) : 0, members[MAX_MEMBERS];
-    uint64_t claims = 0;
-    for (uint32_t i = 0; i < r->nreaders; i++) {
-        members[i] = r->reader[i].member;
-        claims |= claim_unit(mine, members[i]);
-    }
+    uint32_t n = buffers ? (uint32_t)PyList_Size(buffers) : 0;
     int result = -1;
     Py_buffer *views = NULL;
     uint32_t nviews = 0;
@@ -1155,7 +1225,7 @@ static int fill_slot(Outgoing *o) {
             if (bytes <= INLINE_BUFFER) body += bytes;
         }
     }
-    bool spills = sizeof(Frame) + body > r->slot_bytes;
+    bool spills = sizeof(Frame) + body > e->slot_bytes;
     if (n + spills && !(o->taken = PyMem_Calloc(n + spills, sizeof *o->taken))) {
         PyErr_NoMemory();
         goto done;
@@ -1164,15 +1234,17 @@ static int fill_slot(Outgoing *o) {
     uint8_t *at = (uint8_t *)(f + 1);
     uint32_t body_block = NO_BLOCK;
     if (spills) {
-        int64_t id = arena_take(mine, m->board, body, claims);
+        int64_t id = arena_take(mine, m->board, body, e->claims);
         if (id < 0) {
             raise_no_memory(m, body);
             goto done;
         }
         o->taken[o->ntaken++] = (Taken){mine, (uint32_t)id};
         body_block = (uint32_t)id;
-        at = mine->writable + mine->header->block[id].offset;
+        at = mine->writable + mine->books[id].offset;
     }
+    Frame head = {FRAME_MAGIC, o->kind, e->seq, body, data_bytes, n, body_block, total, 0, 0};
+    uint64_t sum = check_header(&head);
     Desc *desc = (Desc *)at;
     uint64_t offset = n * sizeof(Desc) + data_bytes;
     for (uint32_t i = 0; i < n; i++) {
@@ -1185,6 +1257,7 @@ static int fill_slot(Outgoing *o) {
             memcpy(at + offset, v->buf, bytes);
             offset += bytes;
             desc[i] = d;
+            sum = check_desc(sum, &d);
             continue;
         }
         int64_t id = -1;
@@ -1193,40 +1266,36 @@ static int fill_slot(Outgoing *o) {
             for (uint32_t j = 0; j < m->nmembers && id < 0; j++)
                 if (m->arenas[j] && (id = arena_find(m->arenas[j], v->buf, bytes)) >= 0) {
                     from = m->arenas[j];
-                    if (!arena_share(from, (uint32_t)id, members, r->nreaders)) id = -1, from = mine;
+                    if (!arena_share(from, (uint32_t)id, e->readers, e->nreaders)) id = -1, from = mine;
                     break;
                 }
         if (id >= 0) {
             d.offset = (uint64_t)((uint8_t *)v->buf - from->readable) - from->header->block[id].offset;
             mine->forwards++;
         } else {
-            id = arena_take(mine, m->board, bytes, claims);
+            id = arena_take(mine, m->board, bytes, e->claims);
             if (id < 0) {
                 raise_no_memory(m, bytes);
                 goto done;
             }
-            copy(mine->writable + mine->header->block[id].offset, v->buf, bytes);
+            copy(mine->writable + mine->books[id].offset, v->buf, bytes);
             mine->copies++;
         }
         o->taken[o->ntaken++] = (Taken){from, (uint32_t)id};
         d.arena = from->owner;
         d.block = (uint32_t)id;
         desc[i] = d;
+        sum = check_desc(sum, &d);
     }
     copy(at + n * sizeof(Desc), o->data, data_bytes);
-    f->magic = FRAME_MAGIC;
-    f->kind = o->kind;
-    f->execution = e->seq;
-    f->body_bytes = body;
-    f->data_bytes = data_bytes;
-    f->nbuffers = n;
-    f->body_block = body_block;
-    f->payload_bytes = o->payload = total;
+    head.check = sum;
+    *f = head;
+    o->payload = total;
     result = 0;
 done:
     if (result) outgoing_undo(o);
     for (uint32_t i = 0; i < nviews; i++) PyBuffer_Release(&views[i]);
-    PyMem_Free(views);
+    if (views) PyMem_Free(views);
     return result;
 }
 
@@ -1236,8 +1305,8 @@ static void publish(End *e) {
     int cpu = sched_getcpu();
     atomic_store_explicit(&r->cpu, (uint32_t)(cpu + 1), memory_order_relaxed);
     atomic_store(&r->seq, ++e->seq); /* sequentially consistent: before the loads of `waiting` */
-    for (uint32_t i = 0; i < r->nreaders; i++)
-        if (atomic_load(&r->reader[i].waiting)) ring_bell(m, r->reader[i].member);
+    for (uint32_t i = 0; i < e->nreaders; i++)
+        if (atomic_load(&r->reader[i].waiting)) ring_bell(m, e->readers[i]);
 }
 
 /* open(): the next write begins now, with encoding its value; for the recorder */
@@ -1309,7 +1378,8 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "write(kind, data, buffers=None, writable=0, timeout_ns=-1)");
         return NULL;
     }
-    Outgoing o = {.end = e};
+    Outgoing o;
+    outgoing_begin(&o, e);
     uint64_t deadline = UINT64_MAX;
     int failed = (nargs > 4 && deadline_from(args[4], &deadline)) || outgoing_parse(&o, args, nargs) ||
                  send_frames(e->member, &o, 1, deadline);
@@ -1322,15 +1392,10 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
 
 typedef struct {
     uint32_t kind;
-    uint64_t execution, payload;
+    uint64_t payload;
     PyObject *data;    /* bytes, or a lease over a large body */
     PyObject *buffers; /* list or NULL */
 } Message;
-
-static PyObject *raise_corrupt(End *e, const char *what) {
-    return PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->ring->index,
-                        (unsigned long long)e->seq, what);
-}
 
 static void message_clear(Message *msg) {
     Py_CLEAR(msg->data);
@@ -1350,103 +1415,167 @@ static PyObject *heap_copy(const uint8_t *from, uint64_t bytes, bool writable) {
     return o;
 }
 
-static Arena *arena_for(End *e, const Desc *d) {
+/* The claims that a frame brings, from their first sight until the frame is taken, or is not after all. Meanwhile each
+ * counts as a use of its block in this process, so one claim is never taken for two. */
+typedef struct {
+    Arena *arena;
+    uint32_t block;
+    Lease *lease; /* NULL: the bytes were copied */
+} Claim;
+
+#define FEW 4
+
+typedef struct {
+    uint32_t count;
+    Claim *all, few[FEW];
+} Claims;
+
+/* Finds the bytes that a descriptor names and holds their block: their offset in the data of the arena. */
+static int hold_bytes(End *e, const Desc *d, Claims *claims, uint64_t *at) {
     Arena *a = d->arena < e->member->nmembers ? e->member->arenas[d->arena] : NULL;
-    if (!a || d->block >= atomic_load_explicit(&a->header->nblocks, memory_order_acquire)) return NULL;
-    Block *b = &a->header->block[d->block];
-    if (!(atomic_load_explicit(&b->claims, memory_order_relaxed) & claim_mask(a, a->holder))) return NULL; /* not ours */
-    return d->offset > b->capacity || d->bytes > b->capacity - d->offset ? NULL : a;
+    if (!a || d->block >= MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) ||
+        d->block >= atomic_load_explicit(&a->header->nblocks, memory_order_acquire)) {
+        raise_corrupt(e, "it names a block that is not there");
+        return -1;
+    }
+    const Block *b = &a->header->block[d->block];
+    uint64_t offset = b->offset, capacity = b->capacity;
+    if (offset > a->reserve || capacity > a->reserve - offset || !arena_reaches(a, ARENA_DATA + offset + capacity) ||
+        d->offset > capacity || d->bytes > capacity - d->offset) {
+        raise_corrupt(e, "it names bytes outside their block");
+        return -1;
+    }
+    /* We may have as many uses of the block as we have claims on it, those of frames that are under way included. */
+    uint64_t ours = (atomic_load_explicit(&b->claims, memory_order_relaxed) & claim_mask(a, a->holder)) >>
+                    (a->claim_bits * a->holder);
+    if (ours <= (d->block < a->held_room ? a->held[d->block] : 0)) {
+        raise_corrupt(e, "it names a block that was not sent to us");
+        return -1;
+    }
+    if (!arena_hold(a, d->block)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    claims->all[claims->count++] = (Claim){a, d->block, NULL};
+    *at = offset + d->offset;
+    return 0;
 }
 
-/* One buffer of the frame as an object with the buffer protocol. The claim of a block passes to the object, or is
- * released here when the bytes are copied. */
-static PyObject *take_buffer(End *e, const Desc *d, const uint8_t *body, uint64_t body_bytes) {
+/* One buffer of the frame as an object with the buffer protocol. */
+static PyObject *take_buffer(End *e, const Desc *d, const uint8_t *body, uint64_t body_bytes, Claims *claims) {
     bool writable = d->flags & DESC_WRITABLE;
     if (d->block == NO_BLOCK) {
         if (d->offset > body_bytes || d->bytes > body_bytes - d->offset)
             return raise_corrupt(e, "a small buffer lies outside the frame");
         return heap_copy(body + d->offset, d->bytes, writable);
     }
-    Arena *a = arena_for(e, d);
-    if (!a) return raise_corrupt(e, "a buffer lies outside its block");
-    if ((writable && e->ring->nreaders > 1) || memory_is_short(e->member, a)) {
-        PyObject *o = heap_copy(a->readable + a->header->block[d->block].offset + d->offset, d->bytes, writable);
-        if (o) arena_release(a, d->block);
-        return o;
-    }
-    return lease_new(a, d->block, d->offset, d->bytes, writable);
+    uint64_t at;
+    if (hold_bytes(e, d, claims, &at)) return NULL;
+    Claim *claim = &claims->all[claims->count - 1];
+    if ((writable && e->nreaders > 1) || memory_is_short(e->member, claim->arena))
+        return heap_copy(claim->arena->readable + at, d->bytes, writable);
+    return (PyObject *)(claim->lease = lease_new(claim->arena, d->block, at, d->bytes, writable));
 }
 
-/* Reads the current slot into a message; 0, or -1 with an exception and the frame still there. */
-static int parse_slot(End *e, Message *msg) {
+/* The frame was taken: its claims pass to the leases, and those of bytes that were copied end. Or it was not: all of
+ * them stay with the frame, and the leases go without. */
+static void settle(Claims *claims, bool taken) {
+    for (uint32_t i = 0; i < claims->count; i++) {
+        Claim *c = &claims->all[i];
+        if (c->lease) {
+            c->lease->owns = taken;
+            continue;
+        }
+        c->arena->held[c->block]--;
+        if (taken) arena_release(c->arena, c->block);
+    }
+    if (claims->all != claims->few) PyMem_Free(claims->all);
+}
+
+/* Makes the message of a frame whose header is sound. */
+static int parse_body(End *e, const Frame *f, const Desc *table, const uint8_t *body, Message *msg, Claims *claims) {
+    bool spilled = f->body_block != NO_BLOCK;
+    uint64_t at = (uint64_t)f->nbuffers * sizeof(Desc);
+    uint64_t sum = check_header(f);
+    for (uint32_t i = 0; i < f->nbuffers; i++) sum = check_desc(sum, &table[i]);
+    if (sum != f->check) {
+        raise_corrupt(e, "its header is damaged");
+        return -1;
+    }
+    if (f->nbuffers && !(msg->buffers = PyList_New(f->nbuffers))) return -1;
+    for (uint32_t i = 0; i < f->nbuffers; i++) {
+        PyObject *o = take_buffer(e, &table[i], body, f->body_bytes, claims);
+        if (!o || PyList_SetItem(msg->buffers, i, o)) return -1;
+    }
+    if (spilled && f->kind == KIND_PICKLE && f->data_bytes > INLINE_BUFFER) { /* the body's claim is the first */
+        Claim *c = &claims->all[0];
+        c->lease = lease_new(c->arena, c->block, (uint64_t)(body - c->arena->readable) + at, f->data_bytes, false);
+        msg->data = (PyObject *)c->lease;
+    } else
+        msg->data = heap_copy(body + at, f->data_bytes, false);
+    return msg->data ? 0 : -1;
+}
+
+/* Reads the current slot into a message, to be settled: 0, or -1 with an exception and the frame as it was, so that
+ * whoever failed for want of memory may try again. Nothing in the frame is believed before it was checked, and nothing
+ * is read twice where it matters. */
+static int parse_slot(End *e, Message *msg, Claims *claims) {
     Frame f = *(const Frame *)slot_of(e);
     const uint8_t *body = slot_of(e) + sizeof(Frame);
-    *msg = (Message){f.kind, f.execution, f.payload_bytes, NULL, NULL};
-    if (f.magic != FRAME_MAGIC || f.kind < KIND_PICKLE || f.kind > KIND_END) {
-        raise_corrupt(e, "the header is damaged");
+    *msg = (Message){f.kind, f.payload_bytes, NULL, NULL};
+    claims->count = 0;
+    claims->all = claims->few;
+    claims->few[0] = (Claim){0};
+    if (f.magic != FRAME_MAGIC || f.kind < KIND_PICKLE || f.kind > KIND_FAILURE) {
+        raise_corrupt(e, "its header is damaged");
         return -1;
     }
     if (f.execution != e->seq) {
-        PyErr_Format(e->member->state->corrupt, "ring %u: expected execution %llu and found %llu", e->ring->index,
+        PyErr_Format(e->member->state->corrupt, "ring %u: expected execution %llu and found %llu", e->index,
                      (unsigned long long)e->seq, (unsigned long long)f.execution);
         return -1;
     }
-    Desc where = {e->ring->writer, f.body_block, 0, 0, 0, f.body_bytes};
-    Arena *spilled = NULL;
     if (f.body_block != NO_BLOCK) {
-        if (!(spilled = arena_for(e, &where))) {
-            raise_corrupt(e, "the body lies outside its block");
-            return -1;
-        }
-        body = spilled->readable + spilled->header->block[f.body_block].offset;
-    } else if (f.body_bytes > e->ring->slot_bytes - sizeof(Frame)) {
-        raise_corrupt(e, "the frame is longer than its slot");
+        Desc where = {e->writer, f.body_block, 0, 0, 0, f.body_bytes};
+        uint64_t at;
+        if (hold_bytes(e, &where, claims, &at)) return -1;
+        body = claims->few[0].arena->readable + at;
+    } else if (f.body_bytes > e->slot_bytes - sizeof(Frame)) {
+        raise_corrupt(e, "it is longer than its slot");
         return -1;
     }
     uint64_t table = (uint64_t)f.nbuffers * sizeof(Desc);
-    if (table > f.body_bytes || f.data_bytes > f.body_bytes - table) {
-        raise_corrupt(e, "the frame is truncated");
-        return -1;
-    }
-    if (f.nbuffers) {
-        if (!(msg->buffers = PyList_New(f.nbuffers))) return -1;
-        for (uint32_t i = 0; i < f.nbuffers; i++) {
-            Desc d;
-            memcpy(&d, body + i * sizeof d, sizeof d);
-            PyObject *o = take_buffer(e, &d, body, f.body_bytes);
-            if (!o || PyList_SetItem(msg->buffers, i, o)) {
-                message_clear(msg);
-                return -1;
-            }
+    int failed = -1;
+    if (table > f.body_bytes || f.data_bytes > f.body_bytes - table) raise_corrupt(e, "it is truncated");
+    else {
+        bool is_few = f.nbuffers < FEW;
+        Desc few[FEW], *descs = is_few ? few : PyMem_Malloc(table);
+        Claim *all = is_few ? claims->few : PyMem_Malloc((f.nbuffers + 1ull) * sizeof *all);
+        if (descs && all) {
+            all[0] = claims->few[0]; /* the body's, if it has one */
+            claims->all = all;
+            if (table) memcpy(descs, body, table);
+            failed = parse_body(e, &f, descs, body, msg, claims);
+        } else {
+            PyErr_NoMemory();
+            if (!is_few) PyMem_Free(all);
         }
+        if (!is_few) PyMem_Free(descs);
     }
-    if (spilled && f.kind == KIND_PICKLE && f.data_bytes > INLINE_BUFFER) {
-        msg->data = lease_new(spilled, f.body_block, table, f.data_bytes, false); /* the claim passes to the lease */
-    } else {
-        msg->data = heap_copy(body + table, f.data_bytes, false);
-        if (msg->data && spilled) arena_release(spilled, f.body_block);
-    }
-    if (!msg->data) {
+    if (failed) {
+        settle(claims, false);
         message_clear(msg);
-        return -1;
     }
-    return 0;
+    return failed;
 }
 
-/* Takes the frame that lies on the ring, which was waited for since `start`. */
-static int take_slot(End *e, Message *msg, uint64_t start, uint64_t waited) {
+/* Moves on to the next frame; the message is the caller's. `start` and `waited` are of the wait for it. */
+static void advance(End *e, const Message *msg, Claims *claims, uint64_t start, uint64_t waited) {
     Member *m = e->member;
     Ring *r = e->ring;
-    if (e->broken) {
-        raise_corrupt(e, "an earlier attempt to read it failed");
-        return -1;
-    }
-    if (parse_slot(e, msg)) {
-        e->broken = true;
-        return -1;
-    }
+    settle(claims, true);
     atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
-    if (atomic_load(&r->room_wanted)) ring_bell(m, r->writer);
+    if (atomic_load(&r->room_wanted)) ring_bell(m, e->writer);
     if (m->looping) {
         m->open_waited_ns += waited;
         m->open_bytes += msg->payload;
@@ -1455,13 +1584,13 @@ static int take_slot(End *e, Message *msg, uint64_t start, uint64_t waited) {
         write_event(m, e->op, e->seq - 1, start, end, waited, msg->payload);
         now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
     }
-    return 0;
 }
 
 /* Waits for the next frame and takes it off the ring; one thread at a time. */
 static int receive(End *e, uint64_t deadline, Message *msg) {
     Member *m = e->member;
     Ring *r = e->ring;
+    Claims claims;
     uint64_t start = 0, waited = 0;
     if (end_enter(e)) return -1;
     int result = -1;
@@ -1474,10 +1603,10 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     if (atomic_load_explicit(&r->seq, memory_order_acquire) == e->seq) {
         Watch w = {&r->seq, e->seq, &r->reader[e->reader].waiting, &r->cpu};
         if (m->recording && !m->looping) now_doing(m, e->op, e->seq, start, NOW_IDLE);
-        if (m->recording) atomic_store_explicit(&m->recorder->ring, r->index, memory_order_relaxed);
+        if (m->recording) atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
         if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) goto done;
     }
-    result = take_slot(e, msg, start, waited);
+    if (!(result = parse_slot(e, msg, &claims))) advance(e, msg, &claims, start, waited);
 done:
     e->busy = false;
     return result;
@@ -1572,20 +1701,9 @@ static PyObject *frame_decode(PyObject *self, PyObject *unused) {
     return f->value;
 }
 
-static PyObject *frame_get(PyObject *self, void *which) {
-    FrameObject *f = (FrameObject *)self;
-    return which ? PyBool_FromLong(f->msg.kind == KIND_FAILURE) : PyLong_FromUnsignedLongLong(f->msg.payload);
-}
-
 static PyMethodDef frame_methods[] = {
     {"decode", frame_decode, METH_NOARGS, "The value; the frame itself while another thread decodes it."}, {NULL, NULL, 0, NULL}};
-static PyGetSetDef frame_getset[] = {{"is_failure", frame_get, NULL, NULL, (void *)1},
-                                     {"size_bytes", frame_get, NULL, NULL, NULL},
-                                     {NULL, NULL, NULL, NULL, NULL}};
-static PyType_Slot frame_slots[] = {{Py_tp_dealloc, frame_dealloc},
-                                    {Py_tp_methods, frame_methods},
-                                    {Py_tp_getset, frame_getset},
-                                    {0, NULL}};
+static PyType_Slot frame_slots[] = {{Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {0, NULL}};
 static PyType_Spec frame_spec = {"rcg._native.Frame", sizeof(FrameObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
 
@@ -1605,16 +1723,19 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
     return (PyObject *)f;
 }
 
-/* Takes the frame that lies on the ring into the dict. */
+/* Takes the frame that lies on the ring into the dict, or leaves it where it is. */
 static int collect_one(End *e, PyObject *frames, uint64_t start, uint64_t waited) {
     PyObject *key = PyLong_FromUnsignedLongLong(e->seq);
     FrameObject *f = key ? frame_new(e) : NULL;
+    Claims claims;
     int failed = -1;
     if (f) {
         e->busy = true;
-        failed = take_slot(e, &f->msg, start, waited);
+        if (!parse_slot(e, &f->msg, &claims)) {
+            if ((failed = PyDict_SetItem(frames, key, (PyObject *)f))) settle(&claims, false);
+            else advance(e, &f->msg, &claims, start, waited);
+        }
         e->busy = false;
-        if (!failed) failed = PyDict_SetItem(frames, key, (PyObject *)f);
     }
     Py_XDECREF((PyObject *)f);
     Py_XDECREF(key);
@@ -1652,7 +1773,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
             Learned learned = e->learned; /* a copy, because others may wait here too */
             if (m->recording) {
                 now_doing(m, e->op, e->seq, start, NOW_IDLE);
-                atomic_store_explicit(&m->recorder->ring, e->ring->index, memory_order_relaxed);
+                atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
             }
             int failed = wait_for(m, &w, 1, &learned, deadline, &waited);
             e->learned = learned;
@@ -1722,7 +1843,7 @@ static PyType_Spec writer_spec = {"rcg._native.Writer", sizeof(End), 0,
 static void member_dealloc(PyObject *self) {
     Member *m = (Member *)self;
     for (uint32_t i = 0; i < MAX_MEMBERS; i++) Py_XDECREF((PyObject *)m->arenas[i]);
-    if (m->board) munmap(m->board, m->board->size_bytes);
+    if (m->board) munmap(m->board, m->board_bytes);
     free_object(self);
 }
 
@@ -1732,6 +1853,15 @@ static int policy_of(const char *name) {
         if (!strcmp(name, names[i])) return i;
     PyErr_Format(PyExc_ValueError, "unknown wait policy '%s': use auto, futex, yield or spin", name);
     return -1;
+}
+
+/* Whether all that a board says to have lies within it. */
+static bool board_fits(const BoardHeader *b) {
+    uint64_t room = b->size_bytes, stride = b->recorder_stride, recorders = b->recorder_offset;
+    return b->nevents && b->claim_bits == claim_bits_for(b->nmembers) && recorders % LINE == 0 && stride % LINE == 0 &&
+           recorders <= room && stride <= room && stride >= sizeof(Recorder) + b->nevents * sizeof(Event) &&
+           b->nmembers * stride <= room - recorders &&
+           bells_offset(b->nrings) + b->nmembers * sizeof(Bell) <= recorders;
 }
 
 /* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False); the descriptors stay the caller's */
@@ -1754,7 +1884,7 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     BoardHeader head;
     if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != BOARD_MAGIC ||
         head.abi != ABI_VERSION || head.size_bytes != (uint64_t)st.st_size || head.nmembers > MAX_MEMBERS ||
-        index >= head.nmembers) {
+        index >= head.nmembers || !board_fits(&head)) {
         PyErr_SetString(m->state->corrupt, "the descriptor is not a board of this version of rcg");
         return -1;
     }
@@ -1764,8 +1894,13 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     m->board = p;
-    m->bells = bells_of(m->board);
-    m->recorder = recorder_of(m->board, index);
+    m->board_bytes = head.size_bytes;
+    m->nrings = head.nrings;
+    m->nevents = head.nevents;
+    m->bells = (Bell *)((uint8_t *)p + bells_offset(head.nrings));
+    m->recorders = (uint8_t *)p + head.recorder_offset;
+    m->recorder_stride = head.recorder_stride;
+    m->recorder = recorder_of(m, index);
     m->index = index;
     m->nmembers = head.nmembers;
     m->generation = atomic_load(&fork_generation);
@@ -1789,6 +1924,7 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_ValueError, "a member needs its own arena");
         return -1;
     }
+    m->arenas[index]->committed_seen = &m->recorder->committed_bytes;
     return 0;
 }
 
@@ -1798,19 +1934,49 @@ static PyObject *member_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return self;
 }
 
-static Ring *ring_at(Member *m, unsigned index) {
-    if (index < m->board->nrings) return (Ring *)((uint8_t *)m->board + ring_offsets(m->board)[index]);
-    PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", m->board->nrings, index);
-    return NULL;
+/* What a ring is made of, copied and checked. */
+typedef struct {
+    Ring *ring;
+    uint32_t nslots, slot_bytes, nreaders, writer, readers[MAX_MEMBERS];
+} Shape;
+
+static int ring_at(Member *m, unsigned index, Shape *shape) {
+    if (index >= m->nrings) {
+        PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", m->nrings, index);
+        return -1;
+    }
+    uint64_t room = m->board_bytes, at = ring_offsets(m->board)[index];
+    if (at % LINE || at > room || room - at < sizeof(Ring)) goto damaged;
+    Ring *r = (Ring *)((uint8_t *)m->board + at);
+    *shape = (Shape){r, r->nslots, r->slot_bytes, r->nreaders, r->writer, {0}};
+    if (!shape->nslots || (shape->nslots & (shape->nslots - 1)) || shape->slot_bytes < 2 * sizeof(Frame) ||
+        shape->slot_bytes % LINE || !shape->nreaders || shape->nreaders > MAX_MEMBERS || shape->writer >= m->nmembers ||
+        shape->nreaders * sizeof(ReaderLine) + (uint64_t)shape->nslots * shape->slot_bytes > room - at - sizeof(Ring))
+        goto damaged;
+    for (uint32_t i = 0; i < shape->nreaders; i++)
+        if ((shape->readers[i] = r->reader[i].member) >= m->nmembers) goto damaged;
+    return 0;
+damaged:
+    PyErr_Format(m->state->corrupt, "ring %u: its description is damaged", index);
+    return -1;
 }
 
-static End *end_new(Member *m, PyTypeObject *type, Ring *ring, unsigned op) {
+static End *end_new(Member *m, PyTypeObject *type, const Shape *shape, unsigned index, unsigned op) {
     End *e = allocate_object(type);
     if (!e) return NULL;
     Py_INCREF((PyObject *)m);
     e->member = m;
-    e->ring = ring;
-    e->slots = (uint8_t *)&ring->reader[ring->nreaders];
+    e->ring = shape->ring;
+    e->index = index;
+    e->nslots = shape->nslots;
+    e->slot_bytes = shape->slot_bytes;
+    e->nreaders = shape->nreaders;
+    e->writer = shape->writer;
+    for (uint32_t i = 0; i < shape->nreaders; i++) {
+        e->readers[i] = shape->readers[i];
+        e->claims |= claim_unit(m->arenas[m->index], shape->readers[i]);
+    }
+    e->slots = (uint8_t *)&shape->ring->reader[shape->nreaders];
     e->op = op;
     e->learned = learned_nothing(m->index);
     return e;
@@ -1821,14 +1987,14 @@ static PyObject *member_reader(PyObject *self, PyObject *args) {
     unsigned index, op;
     PyObject *loads, *failure;
     if (!PyArg_ParseTuple(args, "IIOO", &index, &op, &loads, &failure) || check_usable(m)) return NULL;
-    Ring *ring = ring_at(m, index);
-    if (!ring) return NULL;
-    for (uint32_t i = 0; i < ring->nreaders; i++)
-        if (ring->reader[i].member == m->index) {
-            End *e = end_new(m, m->state->reader_type, ring, op);
+    Shape shape;
+    if (ring_at(m, index, &shape)) return NULL;
+    for (uint32_t i = 0; i < shape.nreaders; i++)
+        if (shape.readers[i] == m->index) {
+            End *e = end_new(m, m->state->reader_type, &shape, index, op);
             if (!e) return NULL;
             e->reader = i;
-            e->seq = atomic_load(&ring->reader[i].seq);
+            e->seq = atomic_load(&shape.ring->reader[i].seq);
             Py_INCREF(loads);
             e->decode = loads;
             Py_INCREF(failure);
@@ -1842,12 +2008,12 @@ static PyObject *member_writer(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
     unsigned index, op;
     if (!PyArg_ParseTuple(args, "II", &index, &op) || check_usable(m)) return NULL;
-    Ring *ring = ring_at(m, index);
-    if (!ring) return NULL;
-    if (ring->writer != m->index)
+    Shape shape;
+    if (ring_at(m, index, &shape)) return NULL;
+    if (shape.writer != m->index)
         return PyErr_Format(PyExc_ValueError, "member %u does not write ring %u", m->index, index);
-    End *e = end_new(m, m->state->writer_type, ring, op);
-    if (e) e->seq = atomic_load(&ring->seq);
+    End *e = end_new(m, m->state->writer_type, &shape, index, op);
+    if (e) e->seq = atomic_load(&shape.ring->seq);
     return (PyObject *)e;
 }
 
@@ -1900,7 +2066,7 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
         w[i] = (Watch){&e->ring->seq, is_pair ? before : e->seq, &e->ring->reader[e->reader].waiting, &e->ring->cpu};
     }
     if (m->recording) /* which ring, if it is one */
-        atomic_store_explicit(&m->recorder->ring, n == 1 ? only->ring->index : UINT32_MAX, memory_order_relaxed);
+        atomic_store_explicit(&m->recorder->ring, n == 1 ? only->index : UINT32_MAX, memory_order_relaxed);
     if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
     Learned learned = m->learned; /* a copy, because others may wait here too */
     int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, &waited);
@@ -1919,10 +2085,10 @@ static int outgoing_from(Member *m, Outgoing *out, Py_ssize_t i, PyObject *entry
         PyErr_SetString(PyExc_TypeError, "write_all takes (writer of this member, kind, data, buffers, writable)");
         return -1;
     }
-    out[i].end = (End *)writer;
+    outgoing_begin(&out[i], (End *)writer);
     for (Py_ssize_t j = 0; j < i; j++)
         if (out[j].end->ring == out[i].end->ring) {
-            PyErr_Format(PyExc_ValueError, "ring %u is listed twice", out[i].end->ring->index);
+            PyErr_Format(PyExc_ValueError, "ring %u is listed twice", out[i].end->index);
             return -1;
         }
     for (Py_ssize_t j = 0; j < n; j++) args[j] = PyTuple_GetItem(entry, j + 1);
@@ -1993,7 +2159,7 @@ static PyObject *member_now(PyObject *self, PyObject *args) {
     unsigned index;
     if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
     if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    Recorder *r = recorder_of(m->board, index);
+    Recorder *r = recorder_of(m, index);
     return Py_BuildValue("(IIKKIIK)", r->pid, atomic_load(&r->op), (unsigned long long)atomic_load(&r->execution),
                          (unsigned long long)atomic_load(&r->since_ns), atomic_load(&r->state),
                          atomic_load(&r->ring), (unsigned long long)atomic_load(&r->head));
@@ -2005,7 +2171,7 @@ static PyObject *member_counters(PyObject *self, PyObject *args) {
     unsigned index;
     if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
     if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    Recorder *r = recorder_of(m->board, index);
+    Recorder *r = recorder_of(m, index);
     return Py_BuildValue("(KKK)", (unsigned long long)atomic_load(&r->waits),
                          (unsigned long long)atomic_load(&r->waited_ns),
                          (unsigned long long)atomic_load(&r->committed_bytes));
@@ -2017,7 +2183,7 @@ static PyObject *member_waiting_since(PyObject *self, PyObject *args) {
     unsigned index;
     if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
     if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    return PyLong_FromUnsignedLongLong(atomic_load(&recorder_of(m->board, index)->waiting_since_ns));
+    return PyLong_FromUnsignedLongLong(atomic_load(&recorder_of(m, index)->waiting_since_ns));
 }
 
 /* events(member, start) -> (next, lost, [(op, execution, start_ns, end_ns, waited_ns, bytes), ...]) */
@@ -2027,15 +2193,15 @@ static PyObject *member_events(PyObject *self, PyObject *args) {
     unsigned long long start;
     if (!PyArg_ParseTuple(args, "IK", &index, &start)) return NULL;
     if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    Recorder *r = recorder_of(m->board, index);
+    Recorder *r = recorder_of(m, index);
     uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire), lost = 0, n = start;
-    if (head > r->nevents && n < head - r->nevents) {
-        lost = head - r->nevents - n;
-        n = head - r->nevents;
+    if (head > m->nevents && n < head - m->nevents) {
+        lost = head - m->nevents - n;
+        n = head - m->nevents;
     }
     PyObject *list = PyList_New(0);
     for (; list && n < head; n++) {
-        Event *e = (Event *)(r + 1) + n % r->nevents;
+        Event *e = (Event *)(r + 1) + n % m->nevents;
         uint64_t seq = atomic_load_explicit(&e->seq, memory_order_acquire);
         Event c = {.start_ns = e->start_ns, .end_ns = e->end_ns, .waited_ns = e->waited_ns,
                    .execution = e->execution, .bytes = e->bytes, .op = e->op};
@@ -2059,14 +2225,14 @@ static PyObject *member_ring(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
     unsigned index;
     if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
-    Ring *r = ring_at(m, index);
-    if (!r) return NULL;
-    PyObject *list = PyList_New(r->nreaders);
-    for (uint32_t i = 0; list && i < r->nreaders; i++) {
-        PyObject *o = PyLong_FromUnsignedLongLong(atomic_load(&r->reader[i].seq));
+    Shape shape;
+    if (ring_at(m, index, &shape)) return NULL;
+    PyObject *list = PyList_New(shape.nreaders);
+    for (uint32_t i = 0; list && i < shape.nreaders; i++) {
+        PyObject *o = PyLong_FromUnsignedLongLong(atomic_load(&shape.ring->reader[i].seq));
         if (!o || PyList_SetItem(list, i, o)) Py_CLEAR(list);
     }
-    return list ? Py_BuildValue("(KN)", (unsigned long long)atomic_load(&r->seq), list) : NULL;
+    return list ? Py_BuildValue("(KN)", (unsigned long long)atomic_load(&shape.ring->seq), list) : NULL;
 }
 
 /* trim(keep_bytes=0) -> bytes given back to the system; for the thread that writes */
@@ -2077,23 +2243,6 @@ static PyObject *member_trim(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(arena_trim(m->arenas[m->index], m->board, keep));
 }
 
-/* warm(bytes, count): commit and touch blocks of this size before they are needed */
-static PyObject *member_warm(PyObject *self, PyObject *args) {
-    Member *m = (Member *)self;
-    Arena *a = m->arenas[m->index];
-    unsigned long long bytes;
-    unsigned count;
-    if (!PyArg_ParseTuple(args, "KI", &bytes, &count) || check_usable(m)) return NULL;
-    int64_t ids[16];
-    uint32_t n = 0;
-    for (; n < count && n < 16; n++) {
-        if ((ids[n] = arena_take(a, m->board, bytes, claim_unit(a, m->index))) < 0) break;
-        memset(a->writable + a->header->block[ids[n]].offset, 0, bytes);
-    }
-    for (uint32_t i = 0; i < n; i++) arena_release(a, (uint32_t)ids[i]);
-    return PyLong_FromUnsignedLong(n);
-}
-
 /* forget(member) -> blocks whose claims were cleared, because the member is dead */
 static PyObject *member_forget(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
@@ -2102,8 +2251,7 @@ static PyObject *member_forget(PyObject *self, PyObject *args) {
     if (dead >= m->nmembers || dead == m->index) return PyErr_Format(PyExc_ValueError, "member %u cannot be forgotten", dead);
     Arena *a = m->arenas[m->index];
     uint64_t mask = claim_mask(a, dead), cleared = 0;
-    uint32_t n = atomic_load(&a->header->nblocks);
-    for (uint32_t id = 0; id < n; id++) {
+    for (uint32_t id = 0; id < a->nblocks; id++) {
         uint64_t before = atomic_fetch_and(&a->header->block[id].claims, ~mask);
         if (!(before & mask)) continue;
         cleared++;
@@ -2116,7 +2264,8 @@ static PyObject *member_statistics(PyObject *self, PyObject *unused) {
     (void)unused;
     Member *m = (Member *)self;
     Arena *a = m->arenas[m->index];
-    uint32_t n = atomic_load(&a->header->nblocks), busy = 0;
+    uint32_t n = atomic_load(&a->header->nblocks), busy = 0; /* also those of an earlier self */
+    if (n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA)) n = 0;
     uint64_t held = 0;
     for (uint32_t id = 0; id < n; id++)
         if (!block_is_free(a, id)) busy++, held += a->header->block[id].capacity;
@@ -2146,7 +2295,6 @@ static PyMethodDef member_methods[] = {
     {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, events)."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
-    {"warm", member_warm, METH_VARARGS, "warm(bytes, count): commit and touch blocks ahead of their use."},
     {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
     {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},
     {NULL, NULL, 0, NULL}};
@@ -2238,9 +2386,8 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
         board->recorder_stride = stride;
         board->nevents = nevents;
         board->cap_bytes = cap;
-        board->claim_bits = nmembers <= 8 ? 8 : nmembers <= 16 ? 4 : nmembers <= 32 ? 2 : 1;
+        board->claim_bits = claim_bits_for(nmembers);
         atomic_store(&board->culprit, NO_MEMBER);
-        for (uint32_t i = 0; i < nmembers; i++) recorder_of(board, i)->nevents = nevents;
     }
     board->magic = BOARD_MAGIC;
     munmap(board, size);
@@ -2269,7 +2416,7 @@ static PyObject *format_arena(PyObject *module, PyObject *args) {
     ArenaHeader *h = p;
     h->magic = ARENA_MAGIC;
     h->owner = owner;
-    h->claim_bits = nmembers <= 8 ? 8 : nmembers <= 16 ? 4 : nmembers <= 32 ? 2 : 1;
+    h->claim_bits = claim_bits_for(nmembers);
     h->reserve_bytes = reserve;
     munmap(p, PAGE);
     Py_RETURN_NONE;
@@ -2372,7 +2519,7 @@ static int module_exec(PyObject *module) {
         const char *name;
         long value;
     } constants[] = {{"ABI_VERSION", ABI_VERSION},     {"KIND_PICKLE", KIND_PICKLE},     {"KIND_BYTES", KIND_BYTES},
-                     {"KIND_FAILURE", KIND_FAILURE},   {"KIND_END", KIND_END},           {"POISON_CLOSED", POISON_CLOSED},
+                     {"KIND_FAILURE", KIND_FAILURE},   {"POISON_CLOSED", POISON_CLOSED},
                      {"POISON_BROKEN", POISON_BROKEN}, {"MAX_MEMBERS", MAX_MEMBERS},     {"INLINE_BUFFER", INLINE_BUFFER},
                      {"FRAME_BYTES", sizeof(Frame)},   {"NOW_IDLE", NOW_IDLE},           {"NOW_RUNNING", NOW_RUNNING},
                      {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK}};

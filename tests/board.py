@@ -49,8 +49,18 @@ _PR_SET_PDEATHSIG = 1  # a second process never outlives the test
 # What `_native.c` draws at its top.
 _HEADER = 192
 _LINE = 64
-_FRAME = struct.Struct("<IIQQQIIQ16x")
+_FRAME = struct.Struct("<IIQQQIIQQ8x")
 _DESC = struct.Struct("<IIIIQQ")
+_KEYS = (
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+    0xD6E8FEB86659FD93,
+    0xA0761D6478BD642F,
+    0xE7037ED1A0B428DB,
+    0x8EBC6AF09C88C6E3,
+    0x589965CC75374CC3,
+)
 
 
 class Failed(NamedTuple):
@@ -79,6 +89,7 @@ class Frame(NamedTuple):
     nbuffers: int
     body_block: int
     payload_bytes: int
+    check: int
 
 
 class Desc(NamedTuple):
@@ -118,6 +129,22 @@ def until(condition: Callable[[], object]) -> None:
 def until_waiting(observer: _native.Member, number: int) -> None:
     """Wait until the member with this number sleeps."""
     until(lambda: observer.now(number)[4] == _native.NOW_WAITING)
+
+
+def _fold(a: int, b: int) -> int:
+    product = a * b
+    return product % 2**64 ^ product >> 64
+
+
+def sum_of(header: bytes, table: bytes) -> int:
+    """Return the sum that a frame carries of its header and its table of descriptors."""
+    words, keys = struct.unpack_from("<6Q", header), _KEYS
+    pairs = [words[i] ^ keys[i] for i in range(6)]
+    total = _fold(*pairs[:2]) ^ _fold(*pairs[2:4]) ^ _fold(*pairs[4:])
+    for first, second, offset, size in struct.iter_unpack("<4Q", table):
+        total = _fold(total ^ first, second ^ keys[6])
+        total = _fold(total ^ offset, size ^ keys[7])
+    return total
 
 
 class Board:
@@ -208,6 +235,18 @@ class Board:
         changed = self.frame(ring, seq)._replace(**changes)
         with self.map() as board:
             _FRAME.pack_into(board, self._slot(ring, seq), *changed)
+
+    def sign(self, ring: int = 0, seq: int = 0) -> None:
+        """Give a frame whose body lies in its slot the sum that its header and table should have.
+
+        What it says then looks like a writer's mistake, not like damage.
+        """
+        at = self._slot(ring, seq)
+        table = self.frame(ring, seq).nbuffers * _DESC.size
+        with self.map() as board:
+            body = board[at + _FRAME.size : at + _FRAME.size + table]
+            check = sum_of(board[at : at + _FRAME.size], body)
+        self.set_frame(ring, seq, check=check)
 
     def desc(self, index: int = 0, ring: int = 0, seq: int = 0) -> Desc:
         """Return the descriptor of a buffer in a frame whose body lies in its slot."""

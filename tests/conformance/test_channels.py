@@ -271,9 +271,7 @@ def test_failures_are_no_values_and_exceptions_are(channel: Open) -> None:
         assert type(found) is ValueError and found.args == ("a value like any other",)
     opened.writer.write(Failure(b"once more"))
     for reader in opened.readers:
-        frame = reader.take(0)
-        assert frame.is_failure and frame.size_bytes == len(b"once more")
-        assert_same(frame.decode(), Failure(b"once more"))
+        assert_same(reader.take(0).decode(), Failure(b"once more"))
 
 
 def test_a_failure_is_passed_on_unread(channel: Open) -> None:
@@ -290,7 +288,6 @@ def test_frames_are_taken_now_and_decoded_later_in_any_order(channel: Open) -> N
         opened.writer.write(value)
     frames = [opened.reader.take(0) for _ in values]
     assert opened.reader.seq == 4
-    assert all(frame.size_bytes > 5 and not frame.is_failure for frame in frames)
     for _ in range(20):  # the slots are used again meanwhile
         opened.send(as_both(90_000))
     for i in (2, 0, 3, 1):

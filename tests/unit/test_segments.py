@@ -17,7 +17,7 @@ from rcg.channels import segments as rooms
 from rcg.channels.segments import Layout, Segments, default_memory_cap, slots_for
 from rcg.errors import OutOfSharedMemory
 from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
-from tests.board import BYTES, PICKLE, Board, claimed, reader
+from tests.board import BYTES, PICKLE, Board, Ring, claimed, reader
 
 LINE = (
     ChannelSpec("c0", DRIVER, ("a0",), "ring", 0, 10),
@@ -129,9 +129,15 @@ def test_the_cap_is_a_share_of_what_there_is() -> None:
 @pytest.mark.parametrize("cap", [1, 1 << 20, 1 << 34, 1 << 38, 1 << 44])
 def test_a_graph_of_any_size_finds_its_addresses(members: int, cap: int) -> None:
     reserve = rooms._addresses_for(cap, members)
-    board = Board(members, [], cap_bytes=cap, reserve_bytes=reserve)
+    board = Board(members, [Ring(0, (0,))], cap_bytes=cap, reserve_bytes=reserve)
     member = board.member(0)
-    assert member.warm(min(cap, 1 << 20), 1) == (cap >= 1 << 14)
+    writer = member.writer(0, 0)
+    if cap >= _native.MIN_BLOCK:
+        writer.write(PICKLE, b"", [bytes(min(cap, 1 << 20))])
+        assert claimed(member) == min(cap, 1 << 20)
+    else:
+        with pytest.raises(_native.NoMemory):
+            writer.write(PICKLE, b"", [bytes(_native.MIN_BLOCK)])
     board.close()
 
 
