@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Showing a topology: as text, as Graphviz source, or as a file with a picture.
+
+Text, Graphviz source and SVG are made here. Other pictures are drawn by Graphviz where its ``dot``
+is installed; where it is not, there is an SVG instead, and a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import warnings
+import webbrowser
+from pathlib import Path
+from typing import Final
+
+from rcg.views.ascii import ascii_of
+from rcg.views.dot import dot_of
+from rcg.views.svg import svg_of
+from rcg.views.topology import Topology
+
+__all__ = ["FORMATS", "visualize"]
+
+_DRAWN_BY_GRAPHVIZ: Final = (
+    "png",
+    "pdf",
+    "jpg",
+    "jpeg",
+    "gif",
+    "bmp",
+    "webp",
+    "tif",
+    "tiff",
+    "ps",
+    "eps",
+)
+
+FORMATS: Final = ("ascii", "dot", "gv", "svg", *_DRAWN_BY_GRAPHVIZ)
+"""The formats that ``visualize`` knows."""
+
+_DEFAULT_NAME: Final = "compiled_graph"
+_MOST_DRAWING_S: Final = 120.0
+
+
+def visualize(
+    topology: Topology,
+    *,
+    filename: str | os.PathLike[str] = _DEFAULT_NAME,
+    format: str | None = None,
+    view: bool = False,
+    channel_details: bool = False,
+    legend: bool = True,
+    title: str = "Compiled graph",
+    dark: bool | None = None,
+    stacklevel: int = 2,
+) -> str:
+    """Show a topology; writes a file, unless the format is "ascii".
+
+    Args:
+        topology: What to show.
+        filename: Where to write, with the format as suffix or without. Not used for "ascii".
+        format: One of ``FORMATS``, in any case. Without, the suffix of the file's name decides if
+            it is one of them, and "png" is taken if not.
+        view: Open the file with the desktop's viewer, if there is a desktop; for "ascii", print.
+        channel_details: Tell which channel carries each value.
+        legend: Explain the lines.
+        title: What stands above a picture of ours (SVG).
+        dark: Whether a picture of ours is dark; None leaves it to the reader's browser.
+        stacklevel: Whose line a warning names, as for ``warnings.warn``: 2 is the caller's.
+
+    Returns:
+        The text, for "ascii"; Graphviz source for all others, whatever was written.
+
+    Raises:
+        ValueError: The format is unknown, or "ascii" with ``channel_details``.
+        FileNotFoundError: The folder to write into does not exist.
+        OSError: The file cannot be written.
+    """
+    path, chosen = _target(filename, format)
+    if chosen == "ascii":
+        if channel_details:
+            raise ValueError("Parameters 'channel_details' are not compatible with 'ascii' format.")
+        text = ascii_of(topology)
+        if view:
+            print(text)
+        return text
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(path.parent)!r} to write {path.name!r} into: make it, or "
+            "choose another `filename`"
+        )
+    source = dot_of(topology, channel_details=channel_details, legend=legend)
+    if chosen in ("dot", "gv"):
+        path.write_text(source, encoding="utf-8")
+    else:
+        problem = None if chosen == "svg" else _draw(source, path, chosen)
+        if problem is not None:
+            wanted, path = path, path.with_name(path.name.removesuffix(path.suffix) + ".svg")
+        if chosen == "svg" or problem is not None:
+            drawing = svg_of(
+                topology, title=title, channel_details=channel_details, legend=legend, dark=dark
+            )
+            path.write_text(drawing, encoding="utf-8")
+        if problem is not None:
+            warnings.warn(
+                f"wrote {str(path)!r} instead of {wanted.name!r}, which needs Graphviz: {problem}",
+                UserWarning,
+                stacklevel=stacklevel,
+            )
+    if view:
+        _open(path)
+    return source
+
+
+def _target(filename: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
+    """Return the file to write, with its suffix, and the format."""
+    path = Path(filename)
+    if not path.name:
+        raise ValueError(f"`filename` must name a file, found {os.fspath(filename)!r}")
+    suffix = path.suffix.removeprefix(".").lower()
+    if format is None:
+        format = suffix if suffix in FORMATS else "png"
+    format = format.lower()
+    if format not in FORMATS:
+        raise ValueError(f"unknown format {format!r}: it must be one of {', '.join(FORMATS)}")
+    if suffix != format:
+        # Not with_suffix(): "run.1" has no suffix to replace.
+        path = path.with_name(f"{path.name}.{format}")
+    return path, format
+
+
+def _draw(source: str, path: Path, format: str) -> str | None:
+    """Have Graphviz draw; returns why it could not."""
+    dot = shutil.which("dot")
+    if dot is None:
+        return "install it, for example with `apt install graphviz`, or use format='svg'"
+    try:
+        subprocess.run(
+            [dot, f"-T{format}", "-o", os.fspath(path.absolute())],
+            input=source.encode(),
+            capture_output=True,
+            check=True,
+            timeout=_MOST_DRAWING_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"its `dot` took more than {_MOST_DRAWING_S:g} s"
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
+        return f"its `dot` failed: {said or f'exit status {error.returncode}'}"
+    except OSError as error:
+        return f"its `dot` does not start: {error}"
+    return None
+
+
+def _open(path: Path) -> None:
+    """Open a file with the desktop's viewer. Without a desktop nothing happens."""
+    # Not an option of rcg's: without a display, viewers in the terminal would take it over.
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    opener = shutil.which("xdg-open")
+    try:
+        if opener is None:
+            webbrowser.open(path.absolute().as_uri())
+            return
+        subprocess.Popen(
+            [opener, os.fspath(path.absolute())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, webbrowser.Error):
+        pass

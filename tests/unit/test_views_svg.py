@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SVG: well-formed, complete, self-contained, and no text wider than its box."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.views.kinds import kind_of
+from rcg.views.svg import svg_of
+from rcg.views.text import shorten, visible, width_of
+from rcg.views.topology import Topology, topology_of
+from tests.unit.random_graphs import Case, cases
+from tests.unit.views_plans import Builder, planned, scatter_gather
+
+SVG = "{http://www.w3.org/2000/svg}"
+WICKED = "<b>&\"'\\\n\x00\ud800]]>\N{RIGHT-TO-LEFT OVERRIDE}"
+
+
+def marks(svg: str, name: str) -> list[ElementTree.Element]:
+    root = ElementTree.fromstring(svg)
+    return [each for each in root.iter() if name in each.get("class", "").split()]
+
+
+def wicked() -> Topology:
+    build = Builder(keys=("a<b", "n\n"))
+    first, second = build.call("a0", WICKED, 0, num_returns=2, label=WICKED)
+    long = build.call("a1", "very_" * 60, second, 1, label="Very" * 60)
+    return topology_of(build.plan(first, long))
+
+
+@given(cases(), st.booleans(), st.sampled_from([None, False, True]))
+def test_it_has_a_mark_for_everything(case: Case, details: bool, dark: bool | None) -> None:
+    topology = topology_of(planned(case.graph))
+    svg = svg_of(topology, channel_details=details, dark=dark)
+    assert len(marks(svg, "rcg-node")) == len(topology.nodes)
+    assert len(marks(svg, "rcg-edge")) == len(topology.edges)
+    assert len(marks(svg, "rcg-actor-box")) == len(topology.actors)
+    again = topology_of(planned(case.graph))
+    assert svg_of(again, channel_details=details, dark=dark) == svg
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_no_text_is_wider_than_its_box(details: bool) -> None:
+    svg = svg_of(wicked(), channel_details=details)
+    checked = 0
+    for group in [*marks(svg, "rcg-node"), *marks(svg, "rcg-actor-box")]:
+        rect = group.find(f"{SVG}rect")
+        assert rect is not None
+        for text in group.iter(f"{SVG}text"):
+            width = width_of(
+                text.text or "",
+                float(text.get("font-size", "nan")),
+                bold=text.get("font-weight") == "600",
+                monospace="monospace" in text.get("font-family", ""),
+            )
+            assert width <= float(rect.get("width", "nan"))
+            y, top = float(text.get("y", "nan")), float(rect.get("y", "nan"))
+            assert top < y < top + float(rect.get("height", "nan"))
+            checked += 1
+    assert checked >= 8
+
+
+def test_the_whole_name_is_in_the_hover() -> None:
+    titles = [
+        "".join(each.find(f"{SVG}title").itertext())  # type: ignore[union-attr]
+        for each in marks(svg_of(wicked()), "rcg-node")
+    ]
+    assert any("very_" * 60 in title for title in titles)
+    assert any(visible(WICKED) in title for title in titles)
+
+
+def test_it_loads_nothing_and_runs_nothing() -> None:
+    svg = svg_of(wicked())
+    assert "<script" not in svg and "href" not in svg and "url(" not in svg and " id=" not in svg
+    assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
+    svg.encode()  # no lone surrogate is left
+
+
+def test_light_and_dark() -> None:
+    topology = topology_of(scatter_gather(3))
+    light, dark, auto = (svg_of(topology, dark=dark) for dark in (False, True, None))
+    assert "prefers-color-scheme" in auto and "<style" not in light + dark
+    for svg, ground in ((light, "#ffffff"), (dark, "#0f1419"), (auto, "#ffffff")):
+        (rect,) = marks(svg, "rcg-ground")
+        assert rect.get("fill") == ground
+        root = ElementTree.fromstring(svg)
+        assert (rect.get("width"), rect.get("height")) == (root.get("width"), root.get("height"))
+    # Every colour that differs is in the style sheet.
+    for colour in set(re.findall(r"#[0-9a-f]{6}", dark)):
+        assert colour in auto
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    ]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("name", ["shm", "local", "tcp", "tensor", "carrier pigeon"])
+def test_lines_stand_out_from_their_ground(name: str) -> None:
+    # WCAG 2.1, 1.4.11: at least 3 to 1 for graphics.
+    kind = kind_of(name)
+    for colour, ground in ((kind.light, "#f1f3f5"), (kind.dark, "#1b222b")):
+        one, other = sorted((luminance(colour), luminance(ground)))
+        assert (other + 0.05) / (one + 0.05) >= 3
+
+
+def test_kinds_differ_by_more_than_colour() -> None:
+    kinds = [kind_of(name) for name in ("shm", "local", "tcp", "tensor", "carrier pigeon")]
+    assert len({kind.dashes for kind in kinds}) == len(kinds)
+    assert len({kind.title for kind in kinds}) == len(kinds)
+
+
+def test_the_legend_explains_the_kinds_that_occur() -> None:
+    topology = topology_of(scatter_gather(2))
+    first = replace(topology.edges[0], kind="tensor")
+    mixed = replace(topology, edges=(first, *topology.edges[1:]))
+    assert len(marks(svg_of(topology), "rcg-key")) == 1
+    assert len(marks(svg_of(mixed), "rcg-key")) == 2
+    assert len(marks(svg_of(mixed, legend=False), "rcg-key")) == 0
+    assert "accelerator" in svg_of(mixed)
+
+
+@given(st.text(max_size=60), st.floats(0, 300), st.booleans(), st.booleans())
+def test_shortened_text_fits(text: str, room: float, bold: bool, monospace: bool) -> None:
+    shown = shorten(text, room, 12, bold=bold, monospace=monospace)
+    fits = width_of(shown, 12, bold=bold, monospace=monospace) <= room
+    assert fits or shown in ("", "\N{HORIZONTAL ELLIPSIS}")
+    assert visible(text).isprintable()

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``visualize``: which file is written, what is returned, and what a missing Graphviz means."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from rcg.views.ascii import ascii_of
+from rcg.views.dot import dot_of
+from rcg.views.svg import svg_of
+from rcg.views.topology import topology_of
+from rcg.views.visualize import FORMATS, visualize
+from tests.unit.views_plans import scatter_gather
+
+TOPOLOGY = topology_of(scatter_gather(3))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in, and nothing to open files with."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    return work
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which programs are found; empty."""
+    found = tmp_path / "programs"
+    found.mkdir()
+    monkeypatch.setenv("PATH", str(found))
+    return found
+
+
+def install(folder: Path, name: str, body: str) -> None:
+    program = folder / name
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\n{body}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+def written(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_ascii_is_returned_and_printed_only_if_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = visualize(TOPOLOGY, filename="ignored", format="ascii")
+    assert text == ascii_of(TOPOLOGY)
+    assert capsys.readouterr().out == ""
+    assert visualize(TOPOLOGY, format="ascii", view=True) == text
+    assert capsys.readouterr().out == text + "\n"
+    assert written(folder) == []
+
+
+def test_ascii_has_no_channel_details() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^Parameters 'channel_details' are not compatible with 'ascii' format\.$",
+    ):
+        visualize(TOPOLOGY, format="ascii", channel_details=True)
+
+
+@pytest.mark.parametrize("format", ["dot", "gv", "DOT"])
+def test_source_is_written_and_returned(folder: Path, format: str) -> None:
+    source = visualize(TOPOLOGY, format=format, channel_details=True)
+    assert source == dot_of(TOPOLOGY, channel_details=True)
+    assert written(folder) == [f"compiled_graph.{format.lower()}"]
+    assert (folder / written(folder)[0]).read_text(encoding="utf-8") == source
+
+
+def test_svg_needs_no_program(folder: Path, programs: Path) -> None:
+    source = visualize(TOPOLOGY, format="svg", title="Mine", dark=True, legend=False, view=True)
+    assert source == dot_of(TOPOLOGY, legend=False)
+    drawn = (folder / "compiled_graph.svg").read_text(encoding="utf-8")
+    assert drawn == svg_of(TOPOLOGY, title="Mine", dark=True, legend=False)
+
+
+@pytest.mark.parametrize(
+    ("filename", "format", "expected"),
+    [
+        ("graph", "svg", "graph.svg"),
+        ("graph.svg", "svg", "graph.svg"),
+        ("graph.SVG", None, "graph.SVG"),
+        ("graph.svg", None, "graph.svg"),
+        ("graph.dot", None, "graph.dot"),
+        ("run.1", "dot", "run.1.dot"),
+        ("graph.svg", "dot", "graph.svg.dot"),
+        (Path("graph"), "gv", "graph.gv"),
+    ],
+)
+def test_names_of_files(
+    folder: Path, filename: str | Path, format: str | None, expected: str
+) -> None:
+    visualize(TOPOLOGY, filename=filename, format=format)
+    assert written(folder) == [expected]
+
+
+def test_a_file_in_another_folder(tmp_path: Path) -> None:
+    visualize(TOPOLOGY, filename=tmp_path / "there.svg")
+    assert (tmp_path / "there.svg").exists()
+    with pytest.raises(FileNotFoundError, match=r"no folder 'missing' to write 'g\.svg' into"):
+        visualize(TOPOLOGY, filename="missing/g.svg")
+
+
+def test_wrong_arguments_write_nothing(folder: Path) -> None:
+    with pytest.raises(ValueError, match="unknown format 'word'") as raised:
+        visualize(TOPOLOGY, format="word")
+    assert all(name in str(raised.value) for name in FORMATS)
+    with pytest.raises(ValueError, match="`filename` must name a file, found ''"):
+        visualize(TOPOLOGY, filename="")
+    assert written(folder) == []
+
+
+@pytest.mark.parametrize("name", ["compiled_graph", "compiled_graph.png"])
+def test_without_graphviz_there_is_an_svg_and_a_warning(
+    folder: Path, programs: Path, name: str
+) -> None:
+    with pytest.warns(UserWarning, match="wrote 'compiled_graph.svg' instead of 'compiled") as told:
+        source = visualize(TOPOLOGY, filename=name)
+    assert source == dot_of(TOPOLOGY)
+    assert written(folder) == ["compiled_graph.svg"]
+    (warning,) = told
+    assert warning.filename == __file__
+    assert "apt install graphviz" in str(warning.message)
+
+
+def test_a_graphviz_that_fails_is_no_error(folder: Path, programs: Path) -> None:
+    install(programs, "dot", "sys.exit('Format: \"webp\" not recognized')")
+    with pytest.warns(UserWarning, match='its `dot` failed: Format: "webp" not recognized'):
+        visualize(TOPOLOGY, format="webp")
+    assert written(folder) == ["compiled_graph.svg"]
+
+
+def test_graphviz_gets_the_source_and_the_name(folder: Path, programs: Path) -> None:
+    install(programs, "dot", "Path(sys.argv[3]).write_text(sys.argv[1] + '\\n' + sys.stdin.read())")
+    source = visualize(TOPOLOGY, filename="-graph.pdf", channel_details=True)
+    assert written(folder) == ["-graph.pdf"]
+    assert (folder / "-graph.pdf").read_text() == f"-Tpdf\n{source}"
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
+def test_graphviz_draws(folder: Path) -> None:
+    visualize(TOPOLOGY)
+    assert written(folder) == ["compiled_graph.png"]
+    assert (folder / "compiled_graph.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_view_opens_the_file_that_was_written(
+    folder: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = folder / "seen"
+    os.mkfifo(seen)  # reading waits for the viewer
+    install(programs, "xdg-open", f"Path({str(seen)!r}).write_text(sys.argv[1])")
+    visualize(TOPOLOGY, format="svg", view=True)  # no display: nothing is started
+    monkeypatch.setenv("DISPLAY", ":0")
+    visualize(TOPOLOGY, format="dot", view=True)
+    assert seen.read_text() == str(folder / "compiled_graph.dot")
+
+
+def test_view_never_fails(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    (programs / "xdg-open").write_text("not a program")
+    (programs / "xdg-open").chmod(0o755)
+    visualize(TOPOLOGY, format="svg", view=True)
