@@ -164,9 +164,16 @@ class _Named:
 
 
 def _gather(
-    calls: Mapping[str, Any], named: _Named, deadline: Deadline, verb: str
+    calls: Mapping[str, Any],
+    named: _Named,
+    deadline: Deadline,
+    verb: str,
+    session: Session | None = None,
 ) -> dict[str, Any]:
-    """Wait for the answers of several actors; raises the first error as rcg's own."""
+    """Wait for the answers of several actors; raises the first error as rcg's own.
+
+    With a session it also raises when one dies that has answered already.
+    """
     pending = dict(calls)
     answers: dict[str, Any] = {}
     begun = Deadline(_PATIENCE_S)
@@ -178,6 +185,8 @@ def _gather(
         ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
         for actor in [a for a, ref in pending.items() if ref in ready]:
             answers[actor] = _answer(actor, pending.pop(actor), named)
+        if pending and session is not None and session.control.gone - set(pending):
+            session.check_running()
         names = ", ".join(map(named.name, pending))
         if pending and deadline.expired:
             raise ChannelTimeout(
@@ -263,7 +272,7 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
     if session.options.thread == "main":
         _wait_connected(session, calls, _Named(bindings), deadline)
     else:
-        _gather(calls, _Named(bindings), deadline, "start")
+        _gather(calls, _Named(bindings), deadline, "start", session)
 
 
 def _wait_connected(
@@ -275,6 +284,7 @@ def _wait_connected(
         for actor in missing:
             if calls[actor] in ready:
                 _answer(actor, calls[actor], named)
+        session.check_running()
         if deadline.expired:
             _gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
 

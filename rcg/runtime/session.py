@@ -141,14 +141,16 @@ class Session:
             self._on_close.remove(call)
 
     def _member_gone(self, process: str, how: str) -> None:
+        calls: list[Callable[[], None]] = []
         with self._lock:
-            if self._gone is not None or self._is_closed:
+            if self._is_closed:
                 return
-            self._gone = process, how
-            self.is_over = True
-            calls, self._on_end = self._on_end, []
+            if self._gone is None:
+                self._gone = process, how
+                self.is_over = True
+                calls, self._on_end = self._on_end, []
         number = self.layout.members[process]
-        self.member.poison(_native.POISON_BROKEN, number)
+        self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
         self.member.forget(number)
         for call in calls:
             call()
