@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways and moments to die, and what a process holds of graphs while it lives.
+
+A test gives a ``Mortal`` its ``Fate`` before it compiles: every loop that reaches the moment comes
+to a gate and stays there, until the test kills the actor (``slay``). So a death has its place in
+the program, not in time, and one death can hit several graphs at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import rcg
+from rcg.plan import DRIVER, Call, Read, Write
+from rcg.runtime import moments
+from rcg.runtime.report import Activity, activities
+from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
+
+# Two come from outside, two happen in the process itself. The kernel's out-of-memory killer is the
+# first of them.
+KINDS: Final = ("kill -9", "ray.kill", "exit", "segfault")
+# No death: the loops only wait.
+LIVES: Final = "lives"
+
+
+class Fate:
+    """The hook: has the loops of an actor die at a moment of one execution.
+
+    Args:
+        at: "describe", "start", "stop", "read" (before the first op), "method", "write" (after the
+            call) or "next" (after the write, before the next read).
+        kind: One of ``KINDS``, or ``LIVES``. Deaths from outside are the test's to bring while the
+            loops wait.
+        gate: Where they wait.
+        execution: Which one; for "next" the one that was written.
+    """
+
+    def __init__(self, at: str, kind: str, gate: Gate, execution: int = 0) -> None:
+        self.at, self.kind, self.gate = at, kind, gate
+        self.execution = execution + 1 if at == "next" else execution
+
+    def __call__(self, moment: moments.Moment) -> None:
+        """Called by the runtime in the actor."""
+        if moment.kind != "op":
+            if moment.kind == self.at:
+                self.meet()
+        elif moment.execution == self.execution:
+            match moment.op:
+                case Read() if self.at in ("read", "next"):
+                    self.meet()
+                case Write() if self.at == "write":
+                    self.meet()
+                case Call() if self.at == "method":
+                    _due.now = True
+
+    def meet(self) -> None:
+        """Wait at the gate and die; external deaths come while it is closed."""
+        self.gate.pass_through()
+        if self.kind != LIVES:
+            perish(self.kind)
+
+
+# Whether the method that this thread calls next is the last one.
+_due: Final = threading.local()
+
+
+def perish(kind: str) -> None:
+    """Die here and now."""
+    if kind == "segfault":
+        ctypes.string_at(0)
+    os._exit(1)
+
+
+class Living(Plain):
+    """An actor that survives."""
+
+    def double_held(self, x, gate):
+        """Stop at the gate, but for small values."""
+        if x >= 10:
+            gate.pass_through()
+        return 2 * x
+
+    def settle(self) -> dict[str, Any]:
+        """Wait until no loop is left here; returns what the process still holds of graphs."""
+        for thread in [t for t in threading.enumerate() if t.name.startswith("rcg-")]:
+            thread.join(GUARD_S)
+        gc.collect()
+        return belongings()
+
+
+class Mortal(Living):
+    """An actor that dies when its fate says so."""
+
+    def expect(self, fate: Fate | None) -> int:
+        """Take a fate, for the graphs that are compiled from now on; returns the process id."""
+        moments.on_moment = fate
+        return os.getpid()
+
+    def first(self, x):
+        if getattr(_due, "now", False):
+            moments.on_moment.meet()
+        return x + 1
+
+    def second(self, x):
+        return 10 * x
+
+    def keep(self, x):
+        """Hold on to the value, and to its memory."""
+        self.kept.append(x)
+        return len(self.kept)
+
+    def perish(self, kind):
+        """Die by an ordinary call, while the loops wait for something."""
+        perish(kind)
+
+    def leave_child(self):
+        """Fork a child that pauses until it is killed, with all that it inherits; its pid."""
+        child = os.fork()
+        if not child:
+            signal.pause()
+            os._exit(0)
+        return child
+
+
+Survivor = rcg.remote(num_cpus=0)(Living)
+Victim = rcg.remote(num_cpus=0)(Mortal)
+
+
+def slay(kind: str, victim: Any, pid: int, gate: Gate) -> None:
+    """Kill an actor whose loops wait at the gate."""
+    match kind:
+        case "kill -9":
+            os.kill(pid, signal.SIGKILL)
+        case "ray.kill":
+            rcg.kill(victim)
+        case _:
+            gate.open()
+
+
+class Victims:
+    """Actors to be killed; the next one starts while a test goes on, for it takes a second."""
+
+    def __init__(self) -> None:
+        self._spare: dict[int, list[Any]] = {}
+
+    def take(self, threads: int = 1) -> Any:
+        """Return an actor that nothing has happened to, with so many threads for calls."""
+        spare = self._spare.setdefault(threads, [])
+        spare.append(self._start(threads))
+        return spare.pop(0) if len(spare) > 1 else self._start(threads)
+
+    def give_back(self, victim: Any) -> None:
+        """Let the next test have one that lives."""
+        self._spare.setdefault(1, []).insert(0, victim)
+
+    def _start(self, threads: int) -> Any:
+        return Victim.options(max_concurrency=threads).remote()
+
+
+def does(graph: Any, label: str) -> list[Activity]:
+    """What the processes of this label do now."""
+    session = graph.session
+    found = activities(session.member, graph.plan, session.layout)
+    return [activity for activity in found if label in activity.label]
+
+
+def until_driver_waits(graph: Any) -> None:
+    """Wait until somebody waits for a result of the graph."""
+    until(lambda: [each.state for each in does(graph, DRIVER)] == ["waiting"])
+
+
+def until_reading(graph: Any, label: str, execution: int) -> None:
+    """Wait until the processes of this label wait for something to read."""
+
+    def is_reading(each: Activity) -> bool:
+        waits = each.state == "waiting" and each.op.startswith("Read")
+        return waits and each.execution == execution
+
+    until(lambda: all(map(is_reading, does(graph, label))))
+
+
+def until_stopped(pid: int) -> None:
+    """Wait until every thread of a process has obeyed SIGSTOP."""
+
+    def state(stat: Path) -> str:
+        return stat.read_text().rpartition(")")[2].split()[0]
+
+    until(lambda: all(state(stat) == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")))
+
+
+def belongings() -> dict[str, Any]:
+    """What this process holds of graphs: threads, control sockets, watched processes, memory."""
+    fds = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed since
+            fds.append(os.readlink(f"/proc/self/fd/{fd}"))
+    sockets = Path("/proc/net/unix").read_text().splitlines()
+    # Abstract addresses: those that the driver listens on, and what it accepted there.
+    ours = {line.split()[6] for line in sockets if "@rcg-" in line}
+    return {
+        "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("rcg-")),
+        "sockets": sum(fd.removeprefix("socket:[").removesuffix("]") in ours for fd in fds),
+        "watched": sum("pidfd" in fd for fd in fds),
+        "segments": len(segments_of("self")),
+    }
+
+
+NOTHING: Final = {"threads": [], "sockets": 0, "watched": 0, "segments": 0}
+
+
+def until_nothing_is_left(survivors: list[Any]) -> None:
+    """Wait until neither this process nor the survivors have anything of any graph."""
+    for held in rcg.get([survivor.settle.remote() for survivor in survivors]):
+        assert held == NOTHING
+    gc.collect()
+    until(lambda: belongings() == NOTHING)
+
+
+@contextlib.contextmanager
+def noted(text: str) -> Iterator[None]:
+    """What fails within says where."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the case: {text}")
+        raise
