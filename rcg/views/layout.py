@@ -18,8 +18,8 @@ never cross a node. Actors, lanes and the rest are blocks: a block spans some la
 height. One order of all blocks, from top to bottom, decides who is above whom in the layers that
 two share; so boxes cannot overlap, whatever the order. The order is sought by moving each block to
 the median height of what it is joined to (after Gansner, Koutsofios, North and Vo, "A technique
-for drawing directed graphs", 1993) and keeping the best. Inside an actor the same is done once
-more. Everything is deterministic.
+for drawing directed graphs", 1993), in small graphs also by swapping neighbours, and the best is
+kept. Inside an actor the same is done once more. Everything is deterministic.
 
 Parts of a call and attributes of the input stand at the right edge of what they belong to. This
 file must not know how anything is drawn: it takes sizes and gives rectangles and lines.
@@ -27,13 +27,13 @@ file must not know how anything is drawn: it takes sizes and gives rectangles an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from statistics import median
 from typing import Final
 
+from rcg.views.blocks import Block, End, Link, Stack, count_crossings, relax
 from rcg.views.topology import Edge, Node, Topology
 
 __all__ = ["Layout", "Point", "Rect", "Sizes", "layers_of", "lay_out"]
@@ -49,6 +49,8 @@ _MARGINS: Final = {"actor": 9.0, "driver": 8.0, "lane": 6.0, "call": 5.0}
 _PORT_GAP: Final = 9.0
 _NUM_SWEEPS: Final = 10
 _NUM_RELAXATIONS: Final = 24
+_CROSSING_COST: Final = 150.0  # as much as so far up and down
+_MOST_TO_SWAP: Final = 3000  # blocks times lines; more would take too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,109 +140,6 @@ def layers_of(topology: Topology) -> list[int]:
     return [layers[node] for node in unit]
 
 
-# --- blocks -------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class _Block:
-    """Something that spans the layers ``low`` to ``high``; y is below its stack's upper end."""
-
-    low: int
-    high: int
-    height: float
-    margin: float
-    inner: _Stack | None = None
-    y: float = 0.0
-    before: list[tuple[_End, _End]] = field(default_factory=list)  # own end, where lines come from
-    after: list[tuple[_End, _End]] = field(default_factory=list)  # own end, where lines go
-
-
-@dataclass(slots=True, eq=False)
-class _End:
-    """A point at a fixed height of a block, which may be inside another one."""
-
-    block: _Block
-    inner: _Block | None
-    offset: float
-
-    @property
-    def y(self) -> float:
-        inner = 0.0 if self.inner is None else self.inner.y
-        return self.block.y + inner + self.offset
-
-
-@dataclass(slots=True, eq=False)
-class _Stack:
-    """Blocks, from top to bottom."""
-
-    blocks: list[_Block] = field(default_factory=list)
-
-    def sort(self) -> None:
-        """Order the blocks by the height at which they would like to be."""
-        wanted = {id(block): block.y + block.height / 2 + _shift(block) for block in self.blocks}
-        self.blocks.sort(key=lambda block: wanted[id(block)])
-
-    def pack(self) -> float:
-        """Move every block up as far as those before it allow; returns the height."""
-        ends: dict[int, float] = {}
-        height = 0.0
-        for block in self.blocks:
-            span = range(block.low, block.high + 1)
-            # An end includes the margin below; what is first in its layers needs none above.
-            block.y = max(
-                (ends[layer] + block.margin for layer in span if layer in ends), default=0.0
-            )
-            bottom = block.y + block.height
-            height = max(height, bottom)
-            ends.update(dict.fromkeys(span, bottom + block.margin))
-        return height
-
-    def neighbours(self) -> list[tuple[_Block, list[_Block], list[_Block]]]:
-        """Return each block with those right above and right below it in any layer."""
-        above: dict[int, dict[int, _Block]] = {id(block): {} for block in self.blocks}
-        below: dict[int, dict[int, _Block]] = {id(block): {} for block in self.blocks}
-        last: dict[int, _Block] = {}
-        for block in self.blocks:
-            for layer in range(block.low, block.high + 1):
-                if layer in last:
-                    above[id(block)][id(last[layer])] = last[layer]
-                    below[id(last[layer])][id(block)] = block
-                last[layer] = block
-        return [
-            (block, list(above[id(block)].values()), list(below[id(block)].values()))
-            for block in self.blocks
-        ]
-
-
-def _shift(block: _Block) -> float:
-    """How far down the block would have to go to be level with what it is joined to."""
-    # The median, not the mean: it makes one line straight instead of all of them nearly so.
-    sides = [
-        median([there.y - here.y for here, there in side])
-        for side in (block.before, block.after)
-        if side
-    ]
-    return sum(sides) / len(sides) if sides else 0.0
-
-
-def _relax(
-    neighbours: Iterable[tuple[_Block, list[_Block], list[_Block]]],
-    lowest: float,
-    highest: float,
-) -> None:
-    """Move each block towards where it would like to be, as far as its neighbours allow."""
-    for block, above, below in neighbours:
-        top = max(
-            (each.y + each.height + each.margin + block.margin for each in above), default=lowest
-        )
-        bottom = min((each.y - each.margin - block.margin for each in below), default=highest)
-        wanted = block.y + _shift(block)
-        block.y = max(top, min(wanted, bottom - block.height))
-
-
-# --- placing ------------------------------------------------------------------------------------
-
-
 class _Placing:
     """One run: blocks, their order, heights, then columns and lines."""
 
@@ -258,10 +157,10 @@ class _Placing:
         self._taken: dict[int, int] = {}
         for edge in self._edges:
             self._taken[edge.target] = self._taken.get(edge.target, 0) + 1
-        self._stack = _Stack()
-        self._actor_blocks: dict[str, _Block] = {}
-        self._ends: dict[int, _End] = {}  # of nodes
-        self._lanes: dict[tuple[int, bool], _End] = {}
+        self._stack = Stack()
+        self._actor_blocks: dict[str, Block] = {}
+        self._ends: dict[int, End] = {}  # of nodes
+        self._lanes: dict[tuple[int, bool], End] = {}
         self._make_blocks()
         self._make_lanes()
         self._links = self._link()
@@ -275,17 +174,17 @@ class _Placing:
             layer, height = self._layers[node.id], self._height(node)
             if node.kind == "call":
                 outer = self._actor_block(node.process, layer)
-                own = _Block(layer, layer, height, _MARGINS["call"])
+                own = Block(layer, layer, height, _MARGINS["call"])
                 self._inside(outer).blocks.append(own)
                 head = self._sizes.head
-                self._ends[node.id] = _End(outer, own, head + height / 2)
+                self._ends[node.id] = End(outer, own, head + height / 2)
             else:
-                outer = _Block(layer, layer, height, _MARGINS["driver"])
+                outer = Block(layer, layer, height, _MARGINS["driver"])
                 own, head = None, 0.0
                 self._stack.blocks.append(outer)
-                self._ends[node.id] = _End(outer, None, height / 2)
+                self._ends[node.id] = End(outer, None, height / 2)
             for part, offset in self._offsets(node, height):
-                self._ends[part.id] = _End(outer, own, head + offset)
+                self._ends[part.id] = End(outer, own, head + offset)
 
     def _height(self, node: Node) -> float:
         parts = [self._sizes.nodes[part.id][1] for part in self._owned.get(node.id, ())]
@@ -304,19 +203,19 @@ class _Placing:
         step = height / max(1, len(parts))
         return [(part, step * (position + 0.5)) for position, part in enumerate(parts)]
 
-    def _actor_block(self, process: str, layer: int) -> _Block:
+    def _actor_block(self, process: str, layer: int) -> Block:
         block = self._actor_blocks.get(process)
         if block is None:
-            block = _Block(layer, layer, 0.0, _MARGINS["actor"], inner=_Stack())
+            block = Block(layer, layer, 0.0, _MARGINS["actor"], inner=Stack())
             self._actor_blocks[process] = block
             self._stack.blocks.append(block)
         block.low, block.high = min(block.low, layer), max(block.high, layer)
         return block
 
     @staticmethod
-    def _inside(block: _Block) -> _Stack:
+    def _inside(block: Block) -> Stack:
         if block.inner is None:
-            block.inner = _Stack()
+            block.inner = Stack()
         return block.inner
 
     def _is_inside(self, edge: Edge) -> bool:
@@ -332,24 +231,27 @@ class _Placing:
                 key = (edge.source, self._is_inside(edge))
                 last[key] = max(last.get(key, 0), self._layers[edge.target])
         for (source, is_inside), high in last.items():
-            lane = _Block(self._layers[source] + 1, high - 1, 0.0, _MARGINS["lane"])
+            lane = Block(self._layers[source] + 1, high - 1, 0.0, _MARGINS["lane"])
             end = self._ends[source]
             if is_inside:
                 self._inside(end.block).blocks.append(lane)
-                self._lanes[source, True] = _End(end.block, lane, self._sizes.head)
+                self._lanes[source, True] = End(end.block, lane, self._sizes.head)
             else:
                 # Next to where its value is made, to begin with.
                 self._stack.blocks.insert(self._stack.blocks.index(end.block) + 1, lane)
-                self._lanes[source, False] = _End(lane, None, 0.0)
+                self._lanes[source, False] = End(lane, None, 0.0)
 
-    def _link(self) -> list[tuple[_End, _End]]:
+    def _link(self) -> list[Link]:
         """Return which ends are joined by a line, and tell the blocks."""
-        links: dict[tuple[int, int], tuple[_End, _End]] = {}
+        links: dict[tuple[int, int], Link] = {}
         for edge in self._edges:
-            through = self._ends_of(edge)
-            for pair in pairwise(through):
-                links[id(pair[0]), id(pair[1])] = pair
-        for here, there in links.values():
+            ends = self._ends_of(edge)
+            gaps = (self._layers[edge.source], self._layers[edge.target] - 1)
+            # A lane is joined once to where its value is made, however many take the value.
+            for (here, there), gap in zip(pairwise(ends), gaps, strict=False):
+                links[id(here), id(there)] = Link(here, there, gap)
+        for link in links.values():
+            here, there = link.here, link.there
             if here.block is not there.block:
                 here.block.after.append((here, there))
                 there.block.before.append((there, here))
@@ -359,7 +261,7 @@ class _Placing:
                 there.inner.before.append((there, here))
         return list(links.values())
 
-    def _ends_of(self, edge: Edge) -> list[_End]:
+    def _ends_of(self, edge: Edge) -> list[End]:
         ends = [self._ends[edge.source], self._ends[edge.target]]
         if self._layers[edge.target] > self._layers[edge.source] + 1:
             ends.insert(1, self._lanes[edge.source, self._is_inside(edge)])
@@ -367,7 +269,7 @@ class _Placing:
 
     # Heights
 
-    def _stacks(self) -> list[_Stack]:
+    def _stacks(self) -> list[Stack]:
         return [
             self._stack,
             *(block.inner for block in self._stack.blocks if block.inner is not None),
@@ -389,31 +291,33 @@ class _Placing:
         infinite = float("inf")
         for turn in range(times):
             step = 1 if turn % 2 else -1
-            _relax(outer[::step], -infinite, infinite)
+            relax(outer[::step], -infinite, infinite)
             for neighbours, room in inner:
                 if len(neighbours) > 1:
-                    _relax(neighbours[::step], 0.0, room)
+                    relax(neighbours[::step], 0.0, room)
 
     def _cost(self) -> float:
-        return sum(abs(here.y - there.y) for here, there in self._links)
+        """How bad the order is: how far lines go up and down, and how often they cross."""
+        self._pack()
+        self._relax(2)
+        way = sum(abs(link.here.y - link.there.y) for link in self._links)
+        return way + _CROSSING_COST * count_crossings(self._links)
 
     def _arrange(self) -> None:
-        """Find the order with the shortest way up and down, and settle the heights."""
-        self._pack()
-        best: tuple[float, list[list[_Block]]] | None = None
+        """Find a good order, and settle the heights."""
+        best, cost = self._orders(), self._cost()
         for _ in range(_NUM_SWEEPS):
-            self._relax(2)
-            cost = self._cost()
-            if best is None or cost < best[0]:
-                best = (cost, [list(stack.blocks) for stack in self._stacks()])
-            before = [list(stack.blocks) for stack in self._stacks()]
+            before = self._orders()
             for stack in self._stacks():
                 stack.sort()
-            if before == [list(stack.blocks) for stack in self._stacks()]:
+            if before == self._orders():
                 break
-            self._pack()
-        if best is not None:
-            self._restore(best[1])
+            found = self._cost()
+            if found < cost:
+                best, cost = self._orders(), found
+        self._restore(best)
+        if len(self._stack.blocks) * len(self._links) <= _MOST_TO_SWAP:
+            self._swap(cost)
         self._pack()
         self._relax(_NUM_RELAXATIONS)
         # Whole numbers make sharp lines and short files; margins are wide enough for that.
@@ -424,7 +328,28 @@ class _Placing:
         for block in self._stack.blocks:
             block.y -= top
 
-    def _restore(self, orders: Sequence[list[_Block]]) -> None:
+    def _swap(self, cost: float) -> None:
+        """Swap neighbours as long as that helps; worth its time in small graphs."""
+        blocks = self._stack.blocks
+        is_better = True
+        while is_better:
+            is_better = False
+            for at in range(len(blocks) - 1):
+                one, other = blocks[at : at + 2]
+                if one.low > other.high or other.low > one.high:
+                    continue
+                blocks[at : at + 2] = other, one
+                found = self._cost()
+                # By a whole step, so that rounding cannot make it go round in circles.
+                if found <= cost - 1:
+                    cost, is_better = found, True
+                else:
+                    blocks[at : at + 2] = one, other
+
+    def _orders(self) -> list[list[Block]]:
+        return [list(stack.blocks) for stack in self._stacks()]
+
+    def _restore(self, orders: Sequence[list[Block]]) -> None:
         self._stack.blocks = list(orders[0])
         inner = [block.inner for block in self._stack.blocks if block.inner is not None]
         for stack, blocks in zip(inner, orders[1:], strict=True):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.plan import Plan
+from rcg.views.blocks import Block, End, Link, count_crossings
 from rcg.views.layout import Layout, Rect, Sizes, lay_out, layers_of
 from rcg.views.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
@@ -135,3 +136,34 @@ def test_an_untangled_order_is_found() -> None:
     assert len(lines) == 5
     for one, other in combinations(lines, 2):
         assert (one[0][1] < other[0][1]) == (one[-1][1] < other[-1][1])
+
+
+def test_a_value_for_the_driver_does_not_cross_others() -> None:
+    build = Builder()
+    one, two = build.call("a0", "split", 0, num_returns=2)
+    values = [build.call("a1", "even", one), build.call("a2", "odd", two), one]
+    topology = topology_of(build.plan(*values))
+    layout = lay_out(topology, sized(topology, [100]))
+    first, last = (
+        [layout.routes[edge.source, edge.target] for edge in topology.edges if edge.source == part]
+        for part in (node.id for node in topology.nodes if node.kind == "part")
+    )
+    # Both ways of the first part stay on one side of the way of the last.
+    assert {route[0][1] < last[0][0][1] for route in first} == {
+        route[1][1] < last[0][1][1] for route in first
+    }
+
+
+def test_crossings_are_counted() -> None:
+    block = Block(0, 0, 100.0, 0.0)
+    ends = [End(block, None, float(y)) for y in range(4)]
+
+    def links(*pairs: tuple[int, int], gap: int = 0) -> list[Link]:
+        return [Link(ends[here], ends[there], gap) for here, there in pairs]
+
+    assert count_crossings(links((0, 0), (1, 1), (2, 2))) == 0
+    assert count_crossings(links((0, 2), (1, 1), (2, 0))) == 3
+    assert count_crossings(links((0, 3), (0, 1), (1, 2))) == 1
+    # Lines that share an end meet there, and lines in different gaps never meet.
+    assert count_crossings(links((0, 1), (0, 2), (3, 2))) == 0
+    assert count_crossings(links((0, 3)) + links((3, 0), gap=1)) == 0
