@@ -120,3 +120,22 @@ def test_ids_in_ray_come_from_the_caller_or_the_plan() -> None:
     known = topology_of(plan)
     given_ids = topology_of(plan, {"a1": "beef"})
     assert [actor.key for actor in given_ids.actors] == [known.actors[0].key, "beef"]
+
+
+def test_what_an_output_takes_is_numbered_before_what_is_further_down() -> None:
+    # As Ray does: its search goes upward too, so the end of a long branch comes early.
+    build = Builder()
+    value = 0
+    for name in ("a", "b", "c", "d", "e"):
+        value = build.call("a0", name, value)
+    topology = topology_of(build.plan(build.call("a1", "short", 0), value))
+    assert names(topology) == [
+        "input",
+        "a0.a",
+        "a1.short",
+        "a0.b",
+        "output",
+        "a0.c",
+        "a0.e",
+        "a0.d",
+    ]
