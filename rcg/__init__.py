@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from rcg.interop import compile
     from rcg.refs import get, put, wait
     from rcg.runtime.execute import CompiledDAG
+    from rcg.runtime.handle import CompiledDAGHandle
+    from rcg.runtime.report import Reports
     from rcg.runtime.results import CompiledDAGFuture, CompiledDAGRef
 
 __all__ = [
@@ -50,8 +52,10 @@ __all__ = [
     # compiled DAGs
     "CompiledDAG",
     "CompiledDAGFuture",
+    "CompiledDAGHandle",
     "CompiledDAGRef",
     "compile",
+    "report",
     # the session
     "shutdown",
     # rooms
@@ -78,6 +82,7 @@ _HOMES: Final = {
     ),
     **dict.fromkeys(("get", "put", "wait"), "rcg.refs"),
     "CompiledDAG": "rcg.runtime.execute",
+    "CompiledDAGHandle": "rcg.runtime.handle",
     **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.results"),
     "compile": "rcg.interop",
 }
@@ -94,6 +99,16 @@ def shutdown(**options: Any) -> None:
     if execute is not None:
         execute.teardown_all()
     importlib.import_module("rcg.cluster").shutdown(**options)
+
+
+def report() -> Reports:
+    """Return what every live compiled DAG of this process does: who waits for whom, and where.
+
+    One report for each, as ``CompiledDAG.report`` makes it; prints as text.
+    """
+    execute = importlib.import_module("rcg.runtime.execute")
+    found: Reports = execute.report_all()
+    return found
 
 
 def __getattr__(name: str) -> Any:

@@ -9,14 +9,16 @@ function only, ``timeout_from_user``. This room knows nothing of graphs, channel
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Final, Literal, get_args
+
+from rcg.warn import warn_user
 
 __all__ = ["Deadline", "Options", "ThreadChoice", "WaitPolicy", "timeout_from_user"]
 
@@ -98,11 +100,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
         )
     seconds = float(value)
     if seconds == -1:
-        warnings.warn(
-            f"`{name}` = -1 for no limit is deprecated: use None",
-            DeprecationWarning,
-            stacklevel=3,
-        )
+        warn_user(f"`{name}` = -1 for no limit is deprecated: use None", DeprecationWarning)
         return None
     if not seconds >= 0:
         raise ValueError(
@@ -190,12 +188,15 @@ class Options:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Options:
         """Return the options that the environment asks for; ``RCG_*`` wins over ``RAY_CGRAPH_*``.
 
+        A variable that rcg does not know, or that has no effect here, is told in a warning.
+
         Args:
             environ: The variables. Empty ones count as not set.
 
         Raises:
             ValueError: A variable does not hold what its option takes; the text names it.
         """
+        _warn_of_others(environ)
         changes: dict[str, object] = {}
         for option, names in _VARIABLES.items():
             for name in names:
@@ -248,10 +249,36 @@ _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "record": ("RCG_RECORD",),
 }
 
+# Variables of Ray's that are understood and change nothing, and what to use instead.
+_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "RAY_CGRAPH_read_iteration_timeout_s": "rcg does not poll",
+    "RAY_CGRAPH_ENABLE_DETECT_DEADLOCK": "plans are proven free of deadlock when compiled",
+    "RAY_CGRAPH_VISUALIZE_SCHEDULE": "print(cdag.plan) shows the schedule",
+    "RAY_CGRAPH_ENABLE_PROFILING": "cdag.report() and cdag.statistics() show what runs",
+    "RAY_CGRAPH_ENABLE_TORCH_PROFILING": "start torch's profiler in a method: it sees that thread",
+    "RAY_CGRAPH_ENABLE_NVTX_PROFILING": "start nvtx.Profile in a method: it sees that thread",
+}
+# Read elsewhere: when the native core is built.
+_OTHERS: Final = ("RCG_WERROR",)
+
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
+
+
+def _warn_of_others(environ: Mapping[str, str]) -> None:
+    known = [name for names in _VARIABLES.values() for name in names]
+    for name, text in environ.items():
+        if not name.startswith(("RCG_", "RAY_CGRAPH_")) or not text.strip():
+            continue
+        if name in _WITHOUT_EFFECT:
+            if text.strip().lower() not in ("0", "false", "no"):
+                warn_user(f"{name} has no effect: {_WITHOUT_EFFECT[name]}", UserWarning)
+        elif name not in known and name not in _OTHERS:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            warn_user(f"there is no variable {name}{hint}", UserWarning)
 
 
 def _check(kind: _Kind, value: object, name: str) -> object:

@@ -15,12 +15,12 @@ from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record, describe
-from rcg.dag.site import warn_user
 from rcg.errors import CompileError
 from rcg.graph import Graph, MethodCall, Site
 from rcg.options import Deadline, Options, timeout_from_user
 from rcg.runtime.execute import CompiledDAG
 from rcg.runtime.lifecycle import launch, locate
+from rcg.warn import warn_user
 
 __all__ = ["CompileKeywords", "compile_record", "options_from_user"]
 

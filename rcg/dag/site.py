@@ -8,12 +8,10 @@ cell, ``cell [3]``. This room must not import IPython: where the user runs one, 
 from __future__ import annotations
 
 import sys
-import warnings
-from types import FrameType
 
 from rcg.graph import Site
 
-__all__ = ["find_site", "warn_user"]
+__all__ = ["find_site"]
 
 # The modules that stand between a user's line and the node it makes.
 _AUTHORING = ("rcg.dag", "rcg.actors", "rcg.interop")
@@ -21,23 +19,11 @@ _AUTHORING = ("rcg.dag", "rcg.actors", "rcg.interop")
 
 def find_site() -> Site:
     """Return the file and line of the innermost frame outside rcg's authoring modules."""
-    frame, _ = _user_frame()
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_authoring(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
     file = frame.f_code.co_filename
     return Site(_cell_name(file) or file, frame.f_lineno)
-
-
-def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn at the user's line, which is where ``find_site`` finds it."""
-    _, depth = _user_frame()
-    warnings.warn(message, category, stacklevel=depth)
-
-
-def _user_frame() -> tuple[FrameType, int]:
-    """Return the user's frame, and how many frames it is above the function that called this."""
-    frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and _is_authoring(frame.f_globals.get("__name__", "")):
-        frame, depth = frame.f_back, depth + 1
-    return frame, depth
 
 
 def _is_authoring(module: str) -> bool:

@@ -73,7 +73,7 @@ class _Caller:
         self._dag = weakref.ref(dag)
         self._session = dag.session
         self._outlets = dag.outlets
-        self._encode = dag.encode_value
+        self._encode = dag.codec.encode
         self._name = f"rcg-results-{dag.get_id()[:6]}"
         # Refs whose results the caller has not been sent yet.
         self._pending: deque[RawRef] = deque()
@@ -131,21 +131,8 @@ class _Caller:
 
     def _send_results(self) -> None:
         try:
-            while (pending := self._next_pending()) is not None:
-                # Where each ring stood before we looked: what comes from then on ends the wait.
-                seqs = [(outlet.end, outlet.arrived) for outlet in self._outlets]
-                ready = [ref for ref in pending if ref.done()]
-                for ref in ready:
-                    self._send_result(ref)
-                with self._changed:
-                    for ref in ready:
-                        self._pending.remove(ref)
-                if not ready:
-                    with contextlib.suppress(_native.Poisoned):
-                        self._seen = self._session.member.wait_any(seqs, -1, self._seen)
-                    for outlet in self._outlets:
-                        outlet.take_pending()
-                del pending, ready
+            while self._wait_for_pending():
+                self._send_ready()
         except (OSError, RuntimeError):
             pass  # the caller hung up, or is about to be told that the graph is closed
         finally:
@@ -153,10 +140,26 @@ class _Caller:
             with self._changed:
                 self._pending.clear()
 
-    def _next_pending(self) -> list[RawRef] | None:
+    def _wait_for_pending(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_over)
-            return None if self._is_over else list(self._pending)
+            return not self._is_over
+
+    def _send_ready(self) -> None:
+        """Send what is ready, or wait until something may be. Keeps no ref, nor so the graph."""
+        # Where each ring stands before we look: what comes from then on ends the wait.
+        seqs = [(outlet.end, outlet.arrived) for outlet in self._outlets]
+        with self._changed:
+            ready = [ref for ref in self._pending if ref.done()]
+        for ref in ready:
+            self._send_result(ref)
+            with self._changed:
+                self._pending.remove(ref)
+        if not ready:
+            with contextlib.suppress(_native.Poisoned):
+                self._seen = self._session.member.wait_any(seqs, -1, self._seen)
+            for outlet in self._outlets:
+                outlet.take_pending()
 
     def _send_result(self, ref: RawRef) -> None:
         packet = {"type": "result", "execution": ref.execution, "output": ref.outlet.number}

@@ -63,7 +63,7 @@ class CompiledDAG:
         self._plan = session.plan
         options = session.options
         self.get_timeout_s = options.get_timeout_s
-        self._codec = make_codec()
+        self.codec = make_codec()
         # Outputs that were fetched or dropped, for the inlet's window to count. A deque, because
         # refs die anywhere, also inside our own locks: appending needs none.
         self.finished: deque[int] = deque()
@@ -71,7 +71,7 @@ class CompiledDAG:
         self.outlets, writers, self._outputs = self._open_channels()
         self._outlet = None if self._plan.is_multi else self._outputs[0]
         self.num_outlets = len(self.outlets)
-        self._inlet = Inlet(session, writers, self._codec, self.outlets, self.finished)
+        self._inlet = Inlet(session, writers, self.codec, self.outlets, self.finished)
         self._is_whole = self._inlet.is_whole
         session.on_caller = Callers(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
@@ -101,7 +101,7 @@ class CompiledDAG:
                 case Input():
                     keys[op.out] = op.key
                 case Write():
-                    writer = Writer(session.member, rings[op.channel], index, self._codec)
+                    writer = Writer(session.member, rings[op.channel], index, self.codec)
                     writers.append((keys[op.slot], writer))
                 case Read():
                     reader = Reader(session.member, rings[op.channel], index)
@@ -151,10 +151,6 @@ class CompiledDAG:
             )
         except NoRoom:
             raise self._no_room() from None
-
-    def encode_value(self, value: Any) -> Encoded:
-        """Return a value as this graph's channels carry it."""
-        return self._codec.encode(value)
 
     def _refs(self, execution: int) -> Any:
         """Return the ref of an execution, or the list of them."""

@@ -8,9 +8,12 @@ itself (no shared memory, a value that does not pickle) arrive as what they are.
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
@@ -101,4 +104,19 @@ def to_exception(failure: Failure) -> BaseException:
     # raised here in its own type it would end this program, or cancel a coroutine.
     raised: Any = cluster.as_user_error(error) if isinstance(cause, Exception) else error
     raised.execution = report.execution
+    # IPython asks for this. It shows what happened in the actor; how rcg passed it on is nothing
+    # that anybody wants to read.
+    raised._render_traceback_ = partial(
+        _rendered, f"{origin.label}.{report.method}", report.execution, report.traceback_text
+    )
     return raised  # type: ignore[no-any-return]
+
+
+def _rendered(method: str, execution: int, traceback_text: str) -> list[str]:
+    """Return the lines that IPython shows in place of the local traceback."""
+    lines = [f"in the actor's method {method}, execution {execution}:", traceback_text.rstrip()]
+    trace = sys.last_traceback if hasattr(sys, "last_traceback") else None
+    own = [f for f in traceback.extract_tb(trace) if f"{os.sep}rcg{os.sep}" not in f.filename]
+    if own and own[-1].line:
+        lines += ["", f"got at line {own[-1].lineno}:  {own[-1].line}"]
+    return lines

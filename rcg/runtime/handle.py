@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledDAGHandle", "handle_of"]
 
+_MOMENT_S: Final = 0.001
 _PATIENCE_S: Final = 30.0  # until the owner says that it serves us
 
 
@@ -131,19 +132,20 @@ class _Link:
         self._replies: dict[int, concurrent.futures.Future[int]] = {}
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._number = 0
+        self._is_hung_up = False
         self._sending = threading.Lock()
         self._socket = _connect(facts, "use")
         try:
             packet, _, _ = packets.receive(self._socket)
         except OSError as error:
             self._socket.close()
-            raise self._lost(f"it did not answer ({error})") from error
+            raise ChannelTimeout(
+                f"process {facts.owner_pid}, which compiled the graph, does not answer: {error}",
+                timeout_s=_PATIENCE_S,
+            ) from error
         if packet is None:
             self._socket.close()
-            raise ChannelClosed(
-                f"Channel closed. The compiled graph was torn down by its owner (process "
-                f"{facts.owner_pid})."
-            )
+            raise _torn_down(facts)
         self._socket.settimeout(None)
         self._pidfd = packets.open_pidfd(packets.peer_of(self._socket)[0])
         self._thread = threading.Thread(
@@ -153,8 +155,13 @@ class _Link:
 
     # --- any thread
 
-    def submit(self, values: list[Any]) -> concurrent.futures.Future[int]:
-        """Ask the owner to execute; the future is the index of the execution."""
+    def submit(self, values: list[Any], *, may_wait: bool = True) -> concurrent.futures.Future[int]:
+        """Ask the owner to execute; the future is the index of the execution.
+
+        Raises:
+            BlockingIOError: The owner is behind, and ``may_wait`` is False.
+            RcgError: The connection is over.
+        """
         reply: concurrent.futures.Future[int] = concurrent.futures.Future()
         reply.set_running_or_notify_cancel()
         with self.changed:
@@ -165,7 +172,12 @@ class _Link:
             self._replies[number] = reply
         try:
             with self._sending:
-                send_parcel(self._socket, {"type": "execute", "number": number}, values)
+                packet = {"type": "execute", "number": number}
+                send_parcel(self._socket, packet, values, may_wait=may_wait)
+        except BlockingIOError:
+            with self.changed:
+                self._replies.pop(number, None)
+            raise
         except OSError:
             with self.changed:
                 self.changed.wait_for(lambda: self.error is not None, 1.0)
@@ -190,6 +202,7 @@ class _Link:
         """Hang up; the thread ends. Idempotent."""
         if self.pid != os.getpid():
             return  # a forked child: the connection is the parent's
+        self._is_hung_up = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -206,13 +219,12 @@ class _Link:
             pass
         how = packets.how_it_ended(self._pidfd)
         error: RcgError
-        if how == "its process ended":
-            error = self._lost(how)
+        if self._is_hung_up:
+            error = ChannelClosed("Channel closed. The handle was closed.")
+        elif how == "its process ended":
+            error = _owner_gone(self.facts)
         else:
-            error = ChannelClosed(
-                "Channel closed. The compiled graph was torn down by its owner (process "
-                f"{self.facts.owner_pid})."
-            )
+            error = _torn_down(self.facts)
         with self.changed:
             self.error = error
             replies, self._replies = self._replies, {}
@@ -222,13 +234,6 @@ class _Link:
         self._socket.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
-
-    def _lost(self, how: str) -> RcgError:
-        return ChannelBroken(
-            f"the process {self.facts.owner_pid}, which compiled the graph, is gone: {how}. Its "
-            "actors are usable: compile a new graph in a process that lives.",
-            peer=str(self.facts.owner_pid),
-        )
 
     def _take(self, packet: packets.Packet, values: list[Parcel]) -> None:
         match packet["type"]:
@@ -270,17 +275,25 @@ def _connect(facts: _Facts, wants: str) -> socket.socket:
                 location=here,
             ) from error
         if _is_alive(facts.owner_pid):
-            raise ChannelClosed(
-                f"Channel closed. The compiled graph was torn down by its owner (process "
-                f"{facts.owner_pid})."
-            ) from None
-        raise ChannelBroken(
-            f"the process {facts.owner_pid}, which compiled the graph, is gone. Its actors are "
-            "usable: compile a new graph in a process that lives.",
-            peer=str(facts.owner_pid),
-        ) from None
+            raise _torn_down(facts) from None
+        raise _owner_gone(facts) from None
     packets.send(connection, {"type": "call", "secret": facts.secret, "wants": wants})
     return connection
+
+
+def _owner_gone(facts: _Facts) -> ChannelBroken:
+    return ChannelBroken(
+        f"the process {facts.owner_pid}, which compiled the graph, is gone. Its actors are usable: "
+        "compile a new graph in a process that lives.",
+        peer=str(facts.owner_pid),
+    )
+
+
+def _torn_down(facts: _Facts) -> ChannelClosed:
+    return ChannelClosed(
+        "Channel closed. The compiled graph was torn down by its owner (process "
+        f"{facts.owner_pid})."
+    )
 
 
 def _is_alive(pid: int) -> bool:
@@ -336,7 +349,13 @@ class CompiledDAGHandle:
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """As ``execute``, without blocking the event loop."""
         link, outputs = self._linked()
-        reply = link.submit(self._encode(args, kwargs))
+        values = self._encode(args, kwargs)
+        while True:
+            try:
+                reply = link.submit(values, may_wait=False)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_MOMENT_S)
         try:
             return self._refs(outputs, await asyncio.shield(asyncio.wrap_future(reply)))
         except asyncio.CancelledError:

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled graph that is used by processes other than the one that compiled it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import pickle
+
+import numpy as np
+import pytest
+import ray
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from tests.cluster.stage import GUARD_S, Refusal, Stage, resources, until
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@rcg.remote(num_cpus=0)
+class Caller:
+    """Another process, which is given a graph."""
+
+    def take(self, graph):
+        self.graph = graph
+        return type(graph).__name__
+
+    def run(self, *inputs):
+        return rcg.get([self.graph.execute(x) for x in inputs])
+
+    def start(self, x):
+        self.ref = self.graph.execute(x)
+        return repr(self.ref)
+
+    def finish(self, timeout=None):
+        return self.ref.get(timeout)
+
+    def try_finish(self, timeout=None):
+        return outcome_of(lambda: self.ref.get(timeout))
+
+    def try_run(self, x):
+        return outcome_of(lambda: rcg.get(self.graph.execute(x)))
+
+    def try_start(self, x):
+        return outcome_of(lambda: self.start(x))
+
+    def run_async(self, inputs):
+        async def one(x):
+            return await (await self.graph.execute_async(x))
+
+        async def all_of_them():
+            return await asyncio.gather(*map(one, inputs))
+
+        return asyncio.run(all_of_them())
+
+    def run_both(self, x, y):
+        refs = self.graph.execute(x, extra=y)
+        ready, others = rcg.wait(refs, num_returns=3)
+        assert not others
+        return [ref.get() for ref in ready], [repr(ref) for ref in refs]
+
+    def arrays_come_mapped(self, size):
+        given = np.arange(size, dtype="f8")
+        ref = self.graph.execute(given)
+        first, second = ref.get(), ref.get()
+        return first is second, bool((first == given).all()), first.flags.writeable
+
+    def drop_refs(self, count):
+        for i in range(count):
+            self.graph.execute(i)
+        gc.collect()
+        return rcg.get(self.graph.execute(-1))
+
+    def interrupted(self, x):
+        """Ctrl-C while the owner has not answered yet."""
+        import signal
+        import threading
+
+        pid = os.getpid()
+        threading.Timer(0.2, os.kill, (pid, signal.SIGINT)).start()
+        try:
+            self.graph.execute(x)
+        except KeyboardInterrupt:
+            return "interrupted"
+        return "finished"
+
+    def report(self):
+        return self.graph.report()
+
+    def pass_on(self, other):
+        return rcg.get(other.take.remote(self.graph))
+
+    def let_go(self):
+        self.graph = self.ref = None
+        gc.collect()
+
+    def resources(self):
+        return resources()
+
+    def pid(self):
+        return os.getpid()
+
+
+def outcome_of(call):
+    """The value, or the classes and the text of what was raised."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - it is asserted upon
+        return [kind.__name__ for kind in type(error).__mro__], str(error)
+
+
+def compile_chain(a, b):
+    with InputNode() as inp:
+        return b.echo.bind(a.fail_when.bind(inp, 13)).compile()
+
+
+@pytest.fixture(scope="module")
+def callers():
+    return [Caller.remote() for _ in range(2)]
+
+
+@pytest.fixture
+def caller(callers):
+    yield callers[0]
+    rcg.get([each.let_go.remote() for each in callers])
+
+
+def give(graph, *callers):
+    assert rcg.get([each.take.remote(graph) for each in callers]) == ["CompiledDAGHandle"] * len(
+        callers
+    )
+
+
+def test_another_actor_executes_and_gets(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        assert rcg.get(caller.run.remote(*range(12))) == list(range(12))
+        assert rcg.get(graph.execute(99)) == 99
+        assert rcg.get(caller.run_async.remote(list(range(20, 60)))) == list(range(20, 60))
+
+
+def test_execution_indices_are_the_graphs(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        assert rcg.get(graph.execute(1)) == 1
+        shown = rcg.get(caller.start.remote(2))
+        assert shown == f"CompiledDAGRef({graph.get_id()}, execution_index=1, channel_index=None)"
+        assert rcg.get(caller.finish.remote()) == 2
+
+
+def test_several_callers_and_the_owner_at_once(stages, callers, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, *callers)
+        given = [list(range(start, start + 60)) for start in (300, 400)]
+        calls = [each.run.remote(*xs) for each, xs in zip(callers, given, strict=True)]
+        own = [rcg.get(graph.execute(i)) for i in range(200, 260)]
+        assert own == list(range(200, 260))
+        assert rcg.get(calls) == given
+
+
+def test_inputs_by_position_and_name_and_several_outputs(stages, caller):
+    a, b = stages(2)
+    with InputNode() as inp:
+        total = a.add.bind(inp[0], inp.extra)
+        dag = MultiOutputNode([total, b.echo.bind(inp.extra), total])
+    with dag.compile() as graph:
+        give(graph, caller)
+        values, shown = rcg.get(caller.run_both.remote(3, 4))
+        assert values == [7, 4, 7]
+        assert [text.rpartition("=")[2] for text in shown] == ["0)", "1)", "2)"]
+        kinds, text = rcg.get(caller.try_run.remote(1))
+        assert "GraphError" in kinds and "kwarg `extra`" in text
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 1_000_000])
+def test_arrays_of_any_size(stages, caller, size):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.echo.bind(inp)
+    with dag.compile() as graph:
+        give(graph, caller)
+        assert rcg.get(caller.arrays_come_mapped.remote(size)) == (True, True, False)
+
+
+def test_exceptions_come_as_the_users_own(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        kinds, text = rcg.get(caller.try_run.remote(13))
+        assert {"Refusal", "RayTaskError"} <= set(kinds)
+        assert "fail_when" in text
+        assert rcg.get(caller.run.remote(1)) == [1]
+
+
+def test_a_full_window_raises_at_the_caller_if_the_user_set_it(stages, caller, gate):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
+    with dag.compile(_max_inflight_executions=1) as graph:
+        give(graph, caller)
+        rcg.get(caller.start.remote(0))
+        kinds, text = rcg.get(caller.try_start.remote(1))
+        assert "RayCgraphCapacityExceeded" in kinds and "more than 1" in text
+        gate.open()
+        assert rcg.get(caller.finish.remote()) == 0
+
+
+def test_a_timeout_shows_the_owners_report_and_loses_nothing(stages, caller, gate):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
+    with dag.compile() as graph:
+        give(graph, caller)
+        rcg.get(caller.start.remote(0))
+        gate.wait_for()
+        kinds, text = rcg.get(caller.try_finish.remote(0.05))
+        assert "RayChannelTimeoutError" in kinds
+        assert "in pass_through" in text
+        assert "in pass_through" in rcg.get(caller.report.remote())
+        gate.open()
+        assert rcg.get(caller.finish.remote()) == 0
+
+
+def test_teardown_by_the_owner_is_an_error_at_each_caller(stages, callers, caller, gate):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
+    graph = dag.compile()
+    give(graph, *callers)
+    waiting = [each.try_finish.remote() for each in callers if rcg.get(each.start.remote(0))]
+    gate.wait_for()
+    gate.open()
+    graph.teardown()
+    for outcome in rcg.get(waiting):
+        assert outcome == 0 or "RayChannelError" in outcome[0]
+    for kinds, text in rcg.get([each.try_run.remote(1) for each in callers]):
+        assert "ChannelClosed" in kinds and "torn down" in text
+
+
+def test_the_owner_lets_go_of_the_graph(stages, caller):
+    graph = compile_chain(*stages(2))
+    give(graph, caller)
+    assert rcg.get(caller.run.remote(1)) == [1]
+    del graph
+    gc.collect()
+    kinds, text = rcg.get(caller.try_run.remote(2))
+    assert "ChannelClosed" in kinds and "torn down" in text
+
+
+def test_a_dead_actor_is_an_error_at_each_caller(stages, callers, caller, gate):
+    (a,), mortal = stages(1), Stage.remote("mortal")
+    with InputNode() as inp:
+        dag = a.echo.bind(mortal.pass_gate_when.bind(inp, 0, gate))
+    with dag.compile() as graph:
+        give(graph, *callers)
+        rcg.get(callers[0].start.remote(0))
+        gate.wait_for()
+        waiting = callers[0].try_finish.remote()
+        rcg.kill(mortal)
+        later = callers[1].try_run.remote(1)
+        for kinds, text in rcg.get([waiting, later]):
+            assert "ActorDiedError" in kinds
+            assert "pass_gate_when" in text
+
+
+OWNER = """\
+from tests.cluster.stage import Stage
+a = ray.get_actor("handled")
+with InputNode() as inp:
+    graph = a.echo.bind(inp).compile()
+caller = ray.get_actor("caller")
+say(ray.get(caller.take.remote(graph)))
+say("given")
+sys.stdin.read()
+"""
+
+
+def test_the_owners_death_is_an_error_at_each_caller(driver):
+    actor = Stage.options(name="handled", lifetime="detached", namespace="handles").remote()
+    caller = Caller.options(name="caller", lifetime="detached", namespace="handles").remote()
+    try:
+        owner = driver(
+            OWNER.replace('("handled")', '("handled", namespace="handles")').replace(
+                '("caller")', '("caller", namespace="handles")'
+            ),
+            stdin=-1,
+        )
+        owner.expect("CompiledDAGHandle", "given")
+        assert rcg.get(caller.run.remote(5)) == [5]
+        rcg.get(caller.start.remote(6))
+        assert rcg.get(caller.finish.remote()) == 6
+        owner.kill()
+        kinds, text = rcg.get(caller.try_run.remote(7))
+        assert "ChannelBroken" in kinds and "is gone" in text
+        kinds, text = rcg.get(caller.try_run.remote(8))
+        assert "ChannelBroken" in kinds
+        # The actors are usable.
+        with InputNode() as inp:
+            dag = actor.echo.bind(inp)
+        with dag.compile() as graph:
+            assert rcg.get(graph.execute(1)) == 1
+    finally:
+        rcg.kill(actor)
+        rcg.kill(caller)
+
+
+def test_a_dead_caller_leaves_nothing_behind(stages):
+    with compile_chain(*stages(2)) as graph:
+        assert rcg.get(graph.execute(0)) == 0
+        before = resources()
+        for _ in range(3):
+            mortal = Caller.remote()
+            give(graph, mortal)
+            assert rcg.get(mortal.run.remote(1, 2)) == [1, 2]
+            rcg.kill(mortal)
+        until(lambda: resources()["threads"] <= before["threads"])
+        until(lambda: resources()["files"] <= before["files"] + 2)
+        assert rcg.get(graph.execute(3)) == 3
+
+
+def test_handles_that_are_let_go_leave_nothing_behind(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        rcg.get(caller.run.remote(1))
+        rcg.get(caller.let_go.remote())
+        before = rcg.get(caller.resources.remote())
+        for _ in range(5):
+            give(graph, caller)
+            rcg.get(caller.run.remote(1))
+            rcg.get(caller.let_go.remote())
+        until(lambda: rcg.get(caller.resources.remote())["threads"] <= before["threads"])
+        until(lambda: rcg.get(caller.resources.remote())["files"] <= before["files"] + 2)
+
+
+def test_refs_dropped_unread_hold_nothing_up(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        assert rcg.get(caller.drop_refs.remote(200)) == -1
+        until(lambda: graph.statistics().buffered == 0)
+
+
+def test_a_handle_can_be_passed_on(stages, callers, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, callers[0])
+        assert rcg.get(callers[0].pass_on.remote(callers[1])) == "CompiledDAGHandle"
+        assert rcg.get(callers[1].run.remote(4)) == [4]
+
+
+def test_in_its_own_process_it_is_the_graph_itself(stages):
+    with compile_chain(*stages(2)) as graph:
+        assert pickle.loads(pickle.dumps(graph)) is graph
+        assert ray.cloudpickle.loads(ray.cloudpickle.dumps({"graph": graph}))["graph"] is graph
+
+
+def _use(graph, results):
+    try:
+        results.put([rcg.get(graph.execute(i)) for i in range(5)])
+        try:
+            rcg.get(graph.execute(13))
+        except Refusal as refusal:
+            results.put(str(refusal).splitlines()[-1])
+    except BaseException as error:  # noqa: BLE001 - it is asserted upon
+        results.put(repr(error))
+
+
+def test_a_process_that_is_none_of_rays(stages):
+    with compile_chain(*stages(2)) as graph:
+        context = multiprocessing.get_context("spawn")
+        results = context.SimpleQueue()
+        process = context.Process(target=_use, args=(graph, results))
+        process.start()
+        assert results.get() == [0, 1, 2, 3, 4]
+        assert "no 13" in results.get()
+        process.join(GUARD_S)
+        assert process.exitcode == 0
+
+
+def test_only_the_owner_tears_down(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        handle_kinds, text = rcg.get(
+            caller.__ray_call__.remote(lambda self: outcome_of(self.graph.teardown))
+        )
+        assert "GraphError" in handle_kinds and "only the process that compiled" in text
+        assert rcg.get(caller.run.remote(1)) == [1]
+
+
+def test_a_closed_handle_says_so(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        rcg.get(caller.run.remote(1))
+        rcg.get(caller.__ray_call__.remote(lambda self: self.graph.close()))
+        kinds, text = rcg.get(caller.try_run.remote(1))
+        assert "ChannelClosed" in kinds and "handle was closed" in text
+        assert rcg.get(graph.execute(2)) == 2
