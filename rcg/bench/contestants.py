@@ -28,6 +28,7 @@ from rcg.options import WaitPolicy
 
 MOST_ACTORS = 4
 READY_TIMEOUT_S = 120
+ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,22 @@ class RcgGraph:
 
     def __init__(self, name: str, wait: WaitPolicy) -> None:
         self.name = name
+        self.input_node, self.get = rcg.dag.InputNode, rcg.get
         self.actors = start_actors(rcg.remote(Worker))
         self._wait = wait
 
     def compile(self, row: Row, payload: Payload) -> Any:
         """Returns the row's graph, compiled."""
         dag = build(row, self.actors, len(payload), rcg.dag.InputNode, rcg.dag.MultiOutputNode)
+        return self.compile_dag(dag)
+
+    def compile_dag(self, dag: Any) -> Any:
+        """Returns any DAG, compiled."""
         return rcg.compile(dag, wait=self._wait)
+
+    def start_one(self) -> Any:
+        """Starts an actor beside the usual ones."""
+        return rcg.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
     def open(self, row: Row, payload: Payload) -> Session:
         """Compiles the row's graph."""
@@ -141,15 +151,26 @@ class RayGraph:
 
         if not hasattr(DAGNode, "experimental_compile"):
             raise ImportError("this Ray has a ray.dag that compiles nothing")
-        self._input_node, self._multi_output = InputNode, MultiOutputNode
+        self.input_node, self.get = InputNode, ray.get
+        self._multi_output = MultiOutputNode
         self.actors = start_actors(ray.remote(Worker))
 
     def compile(self, row: Row, payload: Payload) -> Any:
         """Returns the row's graph, compiled."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says that it is on its way out
-            dag = build(row, self.actors, len(payload), self._input_node, self._multi_output)
+            dag = build(row, self.actors, len(payload), self.input_node, self._multi_output)
             return dag.experimental_compile(enable_asyncio=row.is_async)
+
+    def compile_dag(self, dag: Any) -> Any:
+        """Returns any DAG, compiled."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return dag.experimental_compile()
+
+    def start_one(self) -> Any:
+        """Starts an actor beside the usual ones."""
+        return ray.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
     def open(self, row: Row, payload: Payload) -> Session:
         """Compiles the row's graph."""
@@ -199,8 +220,7 @@ class Stage:
 
 def start_actors(actor_class: Any) -> list[Any]:
     """Starts a contestant's actors and waits until they answer."""
-    options = {"num_cpus": 0, "max_restarts": 0}
-    actors = [actor_class.options(**options).remote() for _ in range(MOST_ACTORS)]
+    actors = [actor_class.options(**ACTOR_OPTIONS).remote() for _ in range(MOST_ACTORS)]
     rcg.get([actor.count.remote() for actor in actors], timeout=READY_TIMEOUT_S)
     return actors
 

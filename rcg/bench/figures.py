@@ -34,6 +34,7 @@ COMPILES = 5
 TITLES = {
     "idle": "CPU of a compiled graph that waits",
     "lifecycle": "time to compile and to tear down",
+    "failures": "time until the death of an actor is told",
     "recorder": "cost of an event",
     "planning": "time to plan large graphs",
 }

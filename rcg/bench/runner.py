@@ -29,6 +29,7 @@ from rcg.bench.contestants import (
     Stage,
     start_all,
 )
+from rcg.bench.failures import measure_failures
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.progress import Progress
 from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
@@ -86,7 +87,7 @@ def run(settings: Settings, progress: Progress) -> Report:
     load = os.getloadavg()[0]
     rows = [row for row in ROWS if row.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
-    needs_ray = bool(rows) or bool({"idle", "lifecycle"} & set(wanted))
+    needs_ray = bool(rows) or bool({"idle", "lifecycle", "failures"} & set(wanted))
     results: list[RowResult] = []
     found: list[Figure] = []
     contestants: list[Contestant] = []
@@ -214,6 +215,8 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
             return figures.measure_idle(graphs, bare)
         case "lifecycle":
             return figures.measure_lifecycle(graphs)
+        case "failures":
+            return measure_failures(graphs)
         case "recorder":
             return figures.measure_recorder()
         case "planning":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from rcg.bench.usage import Usage, read_usage
@@ -23,6 +24,11 @@ class Worker:
     def count(self, *values: Any) -> int:
         """Returns how many values it was given."""
         return len(values)
+
+    def hold(self, seconds: float) -> float:
+        """Returns what it is given, so much later."""
+        time.sleep(seconds)
+        return seconds
 
     def pid(self) -> int:
         """Returns the id of this process."""

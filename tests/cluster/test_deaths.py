@@ -16,6 +16,9 @@ import pytest
 import ray
 
 import rcg
+from rcg.bench.contestants import RcgGraph
+from rcg.bench.failures import measure_failures
+from rcg.bench.record import RCG
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout
 from tests.cluster.faults import (
@@ -218,6 +221,15 @@ def test_a_loop_on_the_main_thread_dies_like_any_other(victims, survivors, gate,
     slay("kill -9", victim, pid, gate)
     raises_death(waiting)
     graph.teardown()
+
+
+def test_the_bench_times_deaths_and_sees_the_survivors_answer(ray_session):
+    figures = measure_failures({RCG: RcgGraph(RCG, "auto")}, kills=2)
+    assert [figure.name for figure in figures] == ["kill-9", "ray.kill"]
+    for figure in figures:
+        assert 0 < figure.values[RCG] <= figure.values[f"{RCG}, longest"]
+        [verdict] = figure.verdicts
+        assert verdict.found == figure.values[f"{RCG}, longest"]
 
 
 # --- what goes on

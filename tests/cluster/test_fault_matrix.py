@@ -207,7 +207,9 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", ["describe", "start"])
-def test_a_death_during_compile_is_raised_by_compile(victims, survivors, gate, moment, kind):
+def test_a_death_during_compile_is_raised_by_compile(
+    victims, survivors, gate, moment, kind, caplog
+):
     victim = victims.take(threads=len(RESULTS) + 1)  # so that all of them get there
     pid = rcg.get(victim.expect.remote(Fate(moment, kind, gate)))
     dags = bind_all(victim, survivors)
@@ -221,6 +223,8 @@ def test_a_death_during_compile_is_raised_by_compile(victims, survivors, gate, m
             assert isinstance(raised.value, ray.exceptions.ActorDiedError)
             assert "Mortal" in str(raised.value)
     assert rcg.get([each.echo.remote(1) for each in survivors]) == [1, 1]
+    # Cleaning up waited for nobody who will never answer.
+    assert "teardown" not in caplog.text
 
 
 # --- while it ends

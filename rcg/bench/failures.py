@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a death is told: from the kill of an actor to the error in a get that waits.
+
+A chain of three, whose middle actor is in a method when it is killed. Each kill takes a fresh
+actor; the other two are the same ones all along, and must answer ordinary calls after each death.
+The contestants die in turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import ray.exceptions
+
+import rcg
+from rcg.bench.contestants import READY_TIMEOUT_S, RayGraph, RcgGraph
+from rcg.bench.record import RCG, Figure
+from rcg.bench.statistics import median
+
+KILLS = 10
+MOST_MS = 2_000.0
+HOLD_S = 600.0
+# Until a get that was called on another thread surely waits.
+SETTLE_S = 0.05
+
+Way = Literal["kill -9", "ray.kill"]
+WAYS: tuple[Way, ...] = ("kill -9", "ray.kill")
+
+
+class DeathNotTold(Exception):
+    """A get came back with something other than the death of the actor, or not at all."""
+
+
+def measure_failures(
+    graphs: Mapping[str, RcgGraph | RayGraph],
+    kills: int = KILLS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Figure, ...]:
+    """Kills so many actors of each contestant in each way, and returns medians and maxima."""
+    with _quiet():
+        found = tuple(_measure(way, graphs, kills, sleep) for way in WAYS)
+        sleep(SETTLE_S)  # until Ray has said what it has to say
+    return found
+
+
+def _measure(
+    way: Way,
+    graphs: Mapping[str, RcgGraph | RayGraph],
+    kills: int,
+    sleep: Callable[[float], None],
+) -> Figure:
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(kills):
+        victims = {name: graph.start_one() for name, graph in graphs.items()}
+        pids = rcg.get([victim.pid.remote() for victim in victims.values()])
+        for (name, victim), pid in zip(victims.items(), pids, strict=True):
+            times[name].append(_time_death(graphs[name], victim, pid, way, sleep))
+    values = {}
+    for name, found in times.items():
+        values[name] = median(sorted(found))
+        values[f"{name}, longest"] = max(found)
+    return Figure(
+        name=way.replace(" ", ""),
+        title=f"{way} until a waiting get raises, chain of 3, {kills} kills",
+        unit="ms",
+        values=values,
+        most=MOST_MS,
+        bound=(f"{RCG}, longest",),
+    )
+
+
+def _time_death(
+    graph: RcgGraph | RayGraph, victim: Any, pid: int, way: Way, sleep: Callable[[float], None]
+) -> float:
+    """Returns the milliseconds from the kill to the error.
+
+    Raises:
+        DeathNotTold: There was another error, or none, or a survivor does not answer.
+    """
+    first, last, *_ = graph.actors
+    with graph.input_node() as inp:
+        dag = last.echo.bind(victim.hold.bind(first.echo.bind(inp)))
+    compiled = graph.compile_dag(dag)
+    outcome: list[tuple[float, BaseException | None]] = []
+
+    def wait(ref: Any) -> None:
+        error: BaseException | None = None
+        try:
+            graph.get(ref, timeout=READY_TIMEOUT_S)
+        except BaseException as raised:  # noqa: BLE001 - judged below
+            error = raised
+        outcome.append((time.perf_counter(), error))
+
+    try:
+        if graph.get(compiled.execute(0.0)) != 0.0:
+            raise DeathNotTold("the chain does not work while everybody lives")
+        thread = threading.Thread(target=wait, args=[compiled.execute(HOLD_S)], daemon=True)
+        thread.start()
+        sleep(SETTLE_S)
+        start = time.perf_counter()
+        if way == "kill -9":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            rcg.kill(victim)
+        thread.join()
+    finally:
+        compiled.teardown()
+    [(end, error)] = outcome
+    if not isinstance(error, ray.exceptions.ActorDiedError):
+        raise DeathNotTold(f"{graph.name}: {error!r}")
+    answers = rcg.get([each.echo.remote(1) for each in (first, last)], timeout=READY_TIMEOUT_S)
+    if answers != [1, 1]:
+        raise DeathNotTold(f"{graph.name}: the survivors answer {answers!r}")
+    return (end - start) * 1e3
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what Ray says about each death off the terminal: these are deaths as ordered."""
+    logger = logging.getLogger("ray.dag.compiled_dag_node")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
