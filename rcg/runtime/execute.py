@@ -347,13 +347,47 @@ class CompiledDAG:
 
     def visualize(
         self,
-        filename: str | PathLike[str] | None = None,
-        format: str = "png",
+        filename: str | PathLike[str] = "compiled_graph",
+        format: str | None = None,
         view: bool = False,
         channel_details: bool = False,
+        *,
+        legend: bool = True,
+        dark: bool | None = None,
     ) -> str:
-        """Draw the graph."""
-        raise NotImplementedError
+        """Draw the graph: actors as clusters, methods, and the values between them.
+
+        Args:
+            filename: Where to write, with the format as suffix or without. Not used for "ascii".
+            format: "ascii" (text; writes no file), "dot" or "gv" (Graphviz source), "svg" (drawn by
+                rcg), or one that Graphviz draws ("png", "pdf", ...): without its ``dot`` an SVG is
+                written instead, and a warning says so. Without, the suffix decides, else "png".
+            view: Open the file where there is a desktop; for "ascii", print.
+            channel_details: Tell which channel carries each value.
+            legend: Explain the lines.
+            dark: Whether an SVG is dark; None leaves it to the reader's browser.
+
+        Returns:
+            The text, for "ascii"; Graphviz source for all others.
+
+        Raises:
+            ValueError: The format is unknown, or "ascii" with ``channel_details``.
+            FileNotFoundError: There is no such folder.
+        """
+        from rcg.views.topology import topology_of
+        from rcg.views.visualize import visualize
+
+        ids = {actor: cluster.actor_id(handle) for actor, handle in self.session.handles.items()}
+        return visualize(
+            topology_of(self._plan, ids),
+            filename=filename,
+            format=format,
+            view=view,
+            channel_details=channel_details,
+            legend=legend,
+            title=repr(self),
+            dark=dark,
+        )
 
     def __repr__(self) -> str:
         return f"CompiledDAG({self.session.graph_id})"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import warnings
 import webbrowser
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from rcg.views.ascii import ascii_of
 from rcg.views.dot import dot_of
 from rcg.views.svg import svg_of
 from rcg.views.topology import Topology
+from rcg.warn import warn_user
 
 __all__ = ["FORMATS", "visualize"]
 
@@ -53,7 +53,6 @@ def visualize(
     legend: bool = True,
     title: str = "Compiled graph",
     dark: bool | None = None,
-    stacklevel: int = 2,
 ) -> str:
     """Show a topology; writes a file, unless the format is "ascii".
 
@@ -67,7 +66,6 @@ def visualize(
         legend: Explain the lines.
         title: What stands above a picture of ours (SVG).
         dark: Whether a picture of ours is dark; None leaves it to the reader's browser.
-        stacklevel: Whose line a warning names, as for ``warnings.warn``: 2 is the caller's.
 
     Returns:
         The text, for "ascii"; Graphviz source for all others, whatever was written.
@@ -103,10 +101,9 @@ def visualize(
             )
             path.write_text(drawing, encoding="utf-8")
         if problem is not None:
-            warnings.warn(
+            warn_user(
                 f"wrote {str(path)!r} instead of {wanted.name!r}, which needs Graphviz: {problem}",
                 UserWarning,
-                stacklevel=stacklevel,
             )
     if view:
         _open(path)

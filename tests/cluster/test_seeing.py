@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at a graph: its report, its statistics, its plan and its picture."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import ray
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from tests.cluster.stage import Stage, in_thread
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def compile_gated(a, b, gate, **options):
+    with InputNode() as inp:
+        return b.echo.bind(a.pass_gate_when.bind(inp, 0, gate)).compile(**options)
+
+
+def row(text, label):
+    """The line of the table that is about one process."""
+    return next(line for line in text.splitlines() if line.startswith(label))
+
+
+# --- report
+
+
+def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
+    a, b = stages(2)
+    with compile_gated(a, b, gate) as graph:
+        refs = [graph.execute(i) for i in range(4)]
+        gate.wait_for()
+        report = graph.report()
+        by_label = {activity.label: activity for activity in report.processes}
+        busy, idle = by_label["a0 (Plain)"], by_label["a1 (Plain)"]
+        assert (busy.state, busy.execution) == ("running", 0)
+        assert busy.op.startswith("Call a0.pass_gate_when")
+        assert "stage.py" in busy.stack[-1] and "in pass_through" in busy.stack[-1]
+        assert (idle.state, idle.waiting_for) == ("waiting", "a0 (Plain)")
+        assert [(q.writer, q.reader, q.length) for q in report.queues] == [
+            ("driver", "a0 (Plain)", 3)
+        ]
+        text = str(report)
+        assert repr(report) == text
+        assert "running: 4 of 10 executions in flight" in text
+        assert f"c0: driver -> a0 (Plain): 3 of {graph.plan.channels[0].slots}" in text
+        assert re.search(r"a0 \(Plain\) is in:\n  .*stage.py:\d+ in pass_gate_when", text)
+        gate.open()
+        assert rcg.get(refs) == [0, 1, 2, 3]
+
+
+def test_a_driver_that_waits_is_shown_waiting(stages, gate):
+    a, b = stages(2)
+    with compile_gated(a, b, gate) as graph:
+        ref = graph.execute(0)
+        gate.wait_for()
+        result = in_thread(ref.get)
+        while "waiting" not in row(str(graph.report()), "driver"):
+            pass
+        assert "a1 (Plain)" in row(str(graph.report()), "driver")
+        gate.open()
+        assert result() == 0
+
+
+def test_a_stopped_process_is_said_not_to_answer(stages, gate):
+    import os
+    import signal
+
+    a, b = stages(2)
+    pid = rcg.get(a.pid.remote())
+    with compile_gated(a, b, gate) as graph:
+        ref = graph.execute(0)
+        gate.wait_for()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            text = str(graph.report())
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert "a0 (Plain) does not answer" in text
+        assert "Call a0.pass_gate_when" in text
+        gate.open()
+        assert rcg.get(ref) == 0
+
+
+def test_it_works_after_a_death_and_after_teardown(stages, gate):
+    (b,), mortal = stages(1), Stage.remote("mortal")
+    graph = compile_gated(mortal, b, gate)
+    ref = graph.execute(0)
+    gate.wait_for()
+    rcg.kill(mortal)
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        rcg.get(ref)
+    report = graph.report()
+    assert report.state == "broken"
+    dead = next(activity for activity in report.processes if activity.label == "a0 (Plain)")
+    assert dead.state == "dead"
+    assert "pass_gate_when" in dead.op
+    graph.teardown()
+    report = graph.report()
+    assert report.state == "closed"
+    assert "pass_gate_when" in str(report)
+    assert "ended" in row(str(report), "a1 (Plain)")
+
+
+def test_all_graphs_of_the_process(stages):
+    (a,) = stages(1)
+    gc.collect()
+    before = len(rcg.report())
+    with InputNode() as inp:
+        dag = a.echo.bind(inp)
+    with dag.compile() as one, dag.compile() as two:
+        reports = rcg.report()
+        assert {one.get_id(), two.get_id()} <= {report.graph_id for report in reports}
+        assert one.get_id() in str(reports)
+    assert len(rcg.report()) == before
+
+
+def test_a_process_without_graphs_says_so():
+    program = "import rcg; print(rcg.report())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "no compiled graph is alive in this process"
+
+
+# --- statistics
+
+
+def test_statistics_count_executions_and_memory(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.echo.bind(a.echo.bind(inp))
+    with dag.compile() as graph:
+        assert graph.statistics().executions == 0
+        array = np.zeros(1_000_000)
+        refs = [graph.execute(array) for _ in range(3)]
+        values = rcg.get(refs[:2])
+        ready, _ = rcg.wait(refs, num_returns=3)
+        assert len(ready) == 3
+        found = graph.statistics()
+        assert (found.executions, found.completed, found.in_flight) == (3, 3, 0)
+        assert found.buffered == 1
+        assert found.used_bytes >= array.nbytes
+        assert found.used_bytes == sum(each.shared_bytes for each in found.processes)
+        assert found.cap_bytes > found.used_bytes
+        assert [each.label for each in found.processes] == ["driver", "a0 (Plain)", "a1 (Plain)"]
+        assert found.processes[1].pid == rcg.get(a.pid.remote())
+        assert found.processes[1].waits > 0
+        assert "3 executions, 3 completed" in str(found)
+        with pytest.raises(AttributeError):
+            found.executions = 5
+        del values, refs, ready
+        gc.collect()
+        assert graph.statistics().buffered == 0
+
+
+def test_statistics_of_what_is_in_flight(stages, gate):
+    a, b = stages(2)
+    with compile_gated(a, b, gate) as graph:
+        refs = [graph.execute(i) for i in range(5)]
+        gate.wait_for()
+        found = graph.statistics()
+        assert (found.executions, found.completed, found.in_flight) == (5, 0, 5)
+        gate.open()
+        assert rcg.get(refs) == list(range(5))
+
+
+# --- pictures
+
+
+@pytest.fixture(scope="module")
+def graph(stages):
+    a, b, c = stages(3)
+    with InputNode() as inp:
+        left, right = a.split.bind(inp)
+        dag = MultiOutputNode([c.add.bind(b.double.bind(left), right), b.echo.bind(right)])
+    with dag.compile() as compiled:
+        yield compiled
+
+
+def test_ascii_is_returned_and_printed_on_request(graph, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = graph.visualize(format="ascii")
+    assert "Nodes Information:" in text and "split" in text
+    assert capsys.readouterr().out == ""
+    assert graph.visualize(format="ascii", view=True) == text
+    assert capsys.readouterr().out.strip() == text.strip()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="not compatible with 'ascii'"):
+        graph.visualize(format="ascii", channel_details=True)
+
+
+def test_graphviz_source_is_always_returned(graph, tmp_path):
+    source = graph.visualize(tmp_path / "plain.gv")
+    assert source.startswith("digraph")
+    assert (tmp_path / "plain.gv").read_text() == source
+    for handle in graph.session.handles.values():
+        assert handle._actor_id.hex()[:6] in source
+
+
+def test_a_picture_without_dot(graph, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.warns(UserWarning, match="needs Graphviz") as caught:
+        source = graph.visualize(tmp_path / "picture")
+    assert caught[0].filename == __file__
+    assert source.startswith("digraph")
+    (written,) = tmp_path.iterdir()
+    assert written.suffix == ".svg"
+    texts = {e.text for e in ET.parse(written).iter() if e.tag.endswith("text") or e.text}
+    assert {"split", "double", "add", "echo"} <= texts
+
+
+def test_the_plan_prints_every_program(graph):
+    text = str(graph.plan)
+    for line in ("program driver", "program a0", "Call a0.split(s0) -> s1, s2 #1"):
+        assert line in text
