@@ -388,7 +388,7 @@ def play_anything(form: str, is_early: bool, changes: list[list[Any]]) -> None:
     """Whatever is written anywhere: errors, or a wait that poison ends."""
     stage = Stage(form)
     undo = stage.damage(changes)
-    for member in (stage.sender, stage.receiver):
+    for member in (stage.receiver, stage.sender):
         look_at_everything(member)
     if is_early:  # it was damaged before these joined
         for number in (0, 1):
@@ -598,5 +598,43 @@ def test_damaged_counters_of_a_ring_are_errors_or_waits(player: Player, **case: 
 
 @settings(max_examples=400)
 @given(form=forms, is_early=st.booleans(), changes=changes_of(anywhere))
+@example(  # there is no such block, and not even an entry for it
+    form="spilled",
+    is_early=False,
+    changes=[["set", ["arena", 0, "nblocks"], NO_BLOCK], ["set", ["frame", "body_block"], 2**31]],
+)
+@example(  # behind the end of the file, where a mapping gives SIGBUS
+    form="spilled", is_early=False, changes=[["add", ["block", 0, 1, "offset"], 1 << 22]]
+)
+@example(  # the owner's next frame would be written there
+    form="blocks", is_early=False, changes=[["set", ["block", 0, 0, "offset"], 1 << 50]]
+)
+@example(form="small", is_early=True, changes=[["set", ["board", "nevents"], 0]])
 def test_damage_anywhere_never_ends_a_process(player: Player, **case: Any) -> None:
     player.play("anything", **case)
+
+
+def test_counters_that_cannot_be_are_errors_until_they_are_right() -> None:
+    stage = Stage("small")
+    calls: dict[str, Callable[[], object]] = {
+        "writer": lambda: stage.writer.write(BYTES, b"x", None, 0, 0),
+        "reader": lambda: stage.end.read(0),
+    }
+    for who, target, number in (
+        ("writer", ["reader", 0, 0, "seq"], 100),
+        ("writer", ["reader", 0, 0, "seq"], 2**64 - 9),
+        ("reader", ["ring", 0, "seq"], 0),
+        ("reader", ["ring", 0, "seq"], 2**63),
+    ):
+        with contextlib.suppress(_native.TimedOut):
+            while True:  # until the ring is full, or empty
+                calls[who]()
+        undo = stage.damage([["set", target, number]])
+        for _ in range(2):
+            with pytest.raises(_native.Corrupt, match="ring 0"):
+                calls[who]()
+        restore(undo)
+    stage.writer.write(PICKLE, b"", [contents(BLOCK, 5)], 0, 0)
+    *_, last = (stage.end.read(0) for _ in range(stage.end.pending()))
+    assert plain(last)[1] == contents(BLOCK, 5)
+    stage.close()
