@@ -34,6 +34,8 @@ from rcg.runtime.session import Session
 from rcg.runtime.statistics import ProcessStatistics, Statistics
 from rcg.runtime.worker import make_codec
 from rcg.values import Encoded, size_of
+from rcg.views.topology import topology_of
+from rcg.views.visualize import visualize
 
 __all__ = ["CompiledDAG", "report_all", "teardown_all"]
 
@@ -374,9 +376,6 @@ class CompiledDAG:
             ValueError: The format is unknown, or "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
         """
-        from rcg.views.topology import topology_of
-        from rcg.views.visualize import visualize
-
         ids = {actor: cluster.actor_id(handle) for actor, handle in self.session.handles.items()}
         return visualize(
             topology_of(self._plan, ids),

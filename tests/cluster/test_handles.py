@@ -8,6 +8,8 @@ import gc
 import multiprocessing
 import os
 import pickle
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from tests.cluster.stage import GUARD_S, Refusal, Stage, resources, until
+from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -74,19 +76,6 @@ class Caller:
         gc.collect()
         return rcg.get(self.graph.execute(-1))
 
-    def interrupted(self, x):
-        """Ctrl-C while the owner has not answered yet."""
-        import signal
-        import threading
-
-        pid = os.getpid()
-        threading.Timer(0.2, os.kill, (pid, signal.SIGINT)).start()
-        try:
-            self.graph.execute(x)
-        except KeyboardInterrupt:
-            return "interrupted"
-        return "finished"
-
     def report(self):
         return self.graph.report()
 
@@ -97,11 +86,16 @@ class Caller:
         self.graph = self.ref = None
         gc.collect()
 
-    def resources(self):
-        return resources()
+    def handle_threads(self):
+        return len(threads_named("rcg-handle"))
 
     def pid(self):
         return os.getpid()
+
+
+def threads_named(prefix):
+    """The threads of this process whose name begins so."""
+    return [t.name for t in threading.enumerate() if t.name.startswith(prefix)]
 
 
 def outcome_of(call):
@@ -306,32 +300,38 @@ def test_the_owners_death_is_an_error_at_each_caller(driver):
         rcg.kill(caller)
 
 
+def connections_to(graph):
+    """How many sockets of this machine are connected to the graph's control socket."""
+    address = f"@rcg-{graph.get_id()[:12]}"
+    return Path("/proc/net/unix").read_text().count(address)
+
+
 def test_a_dead_caller_leaves_nothing_behind(stages):
     with compile_chain(*stages(2)) as graph:
         assert rcg.get(graph.execute(0)) == 0
-        before = resources()
+        before = connections_to(graph)
+        assert before > 0
         for _ in range(3):
             mortal = Caller.remote()
             give(graph, mortal)
             assert rcg.get(mortal.run.remote(1, 2)) == [1, 2]
+            assert connections_to(graph) == before + 1
             rcg.kill(mortal)
-        until(lambda: resources()["threads"] <= before["threads"])
-        until(lambda: resources()["files"] <= before["files"] + 2)
+            until(lambda: not threads_named("rcg-caller") + threads_named("rcg-results"))
+            until(lambda: connections_to(graph) == before)
         assert rcg.get(graph.execute(3)) == 3
 
 
 def test_handles_that_are_let_go_leave_nothing_behind(stages, caller):
     with compile_chain(*stages(2)) as graph:
-        give(graph, caller)
-        rcg.get(caller.run.remote(1))
-        rcg.get(caller.let_go.remote())
-        before = rcg.get(caller.resources.remote())
+        before = connections_to(graph)
         for _ in range(5):
             give(graph, caller)
             rcg.get(caller.run.remote(1))
+            assert rcg.get(caller.handle_threads.remote()) == 1
             rcg.get(caller.let_go.remote())
-        until(lambda: rcg.get(caller.resources.remote())["threads"] <= before["threads"])
-        until(lambda: rcg.get(caller.resources.remote())["files"] <= before["files"] + 2)
+            until(lambda: rcg.get(caller.handle_threads.remote()) == 0)
+            until(lambda: connections_to(graph) == before)
 
 
 def test_refs_dropped_unread_hold_nothing_up(stages, caller):
