@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
+import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["Coroutines"]
+
+_EVENT_LOOP: Final = "asyncio/events.py"  # what calls a step of a coroutine
 
 
 class Coroutines:
@@ -28,13 +32,15 @@ class Coroutines:
         self._future: concurrent.futures.Future[Any] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._is_cancelled = False
+        self._thread = 0
 
     def blocking(self, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
         """Return ``method`` as a function that waits for its coroutine, on any other thread."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             coroutine = self._coroutine = method(*args, **kwargs)
-            future = self._future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(self._run(coroutine), self._loop)
+            self._future = future
             if self._is_cancelled:
                 future.cancel()
             try:
@@ -44,6 +50,10 @@ class Coroutines:
 
         return call
 
+    async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        self._thread = threading.get_ident()
+        return await coroutine
+
     def cancel(self) -> None:
         """Cancel the coroutine that runs, and all to come: the graph ends. Any thread."""
         self._is_cancelled = True
@@ -52,9 +62,18 @@ class Coroutines:
             future.cancel()
 
     def frames(self) -> list[tuple[FrameType, int]]:
-        """Return where the coroutine that runs is suspended: (frame, line), the method's first."""
-        found = []
+        """Return where the coroutine is, (frame, line), the method's first; [] while there is none.
+
+        That is where it is suspended, or what its event loop does at this moment.
+        """
+        found: list[tuple[FrameType, int]] = []
         awaited: Any = self._coroutine
+        if getattr(awaited, "cr_running", False):
+            frame = sys._current_frames().get(self._thread)
+            while frame is not None and not frame.f_code.co_filename.endswith(_EVENT_LOOP):
+                found.insert(0, (frame, frame.f_lineno))
+                frame = frame.f_back
+            return found
         while awaited is not None:
             frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
             if frame is None:
