@@ -433,7 +433,7 @@ class CompiledDAGHandle:
         try:
             value, state = parcel.decode(), READY
             if type(value) is Failure:
-                value, state = to_exception(value), FAILED
+                state = FAILED  # an exception when it is raised: see Outlet.fetch
         except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
             value, state = error, FAILED
         except BaseException:

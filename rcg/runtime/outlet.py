@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 from rcg import _native
 from rcg.channels.shm import Failure, Reader, timeout_ns
 from rcg.options import Deadline
-from rcg.runtime.failure import to_exception
 
 __all__ = ["FAILED", "PENDING", "READY", "Outlet", "Result"]
 
@@ -119,7 +118,9 @@ class Outlet:
             time.sleep(_MOMENT_S)
         if result.state == PENDING:
             if type(value) is Failure and not result.wants_failures:
-                result.value = to_exception(value)
+                # It becomes an exception when it is raised: one that is kept would keep, by its
+                # traceback, the frames of whoever got it, and the refs in them.
+                result.value = value
                 result.state = FAILED
             else:
                 result.value = value

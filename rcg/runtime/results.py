@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+from rcg.channels.shm import Failure
 from rcg.options import Deadline, timeout_from_user
+from rcg.runtime.failure import to_exception
 from rcg.runtime.outlet import FAILED, PENDING, READY
 
 __all__ = [
@@ -139,7 +141,7 @@ class CompiledDAGRef:
             dag.fetch(self, timeout)
         if self.state == FAILED:
             try:
-                raise self.value.with_traceback(None)
+                raise _error_of(self.value)
             finally:
                 del self  # the traceback of the exception holds this frame, and the ref holds it
         return self.value
@@ -242,6 +244,12 @@ def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
             ref.state = PENDING
 
 
+def _error_of(value: Any) -> BaseException:
+    """Return what to raise for the value of a failed ref."""
+    error: BaseException = to_exception(value) if type(value) is Failure else value
+    return error.with_traceback(None)
+
+
 def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
     """Return the results of several refs; raises as soon as any of them has failed.
 
@@ -260,7 +268,7 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
             _fetch_watching(ref, refs[index + 1 :], deadline)
         if ref.state == FAILED:
             try:
-                raise ref.value.with_traceback(None)
+                raise _error_of(ref.value)
             finally:
                 del refs, ref  # the traceback of the exception holds this frame
         values.append(ref.value)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that may take little shared memory: nothing blocks for ever, nothing is overwritten."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import OutOfSharedMemory
+from tests.cluster.stage import Refusal, in_thread, segments_of, until
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+MB = 1 << 20
+
+
+def numbered(i, size_bytes):
+    """An array that says which one it is, in every element."""
+    return np.full(size_bytes // 8, i, np.int64)
+
+
+def used(graph):
+    return graph.session.member.statistics()["used_bytes"]
+
+
+def lies_in_shared_memory(array):
+    """Whether the bytes of an array are in a segment, and not in memory of this process."""
+    at, segments = array.ctypes.data, segments_of("self")
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            addresses, _, _, _, inode, *_ = line.split()
+            low, high = (int(end, 16) for end in addresses.split("-"))
+            if low <= at < high:
+                return int(inode) in segments
+    raise AssertionError("it lies nowhere")
+
+
+def diamond(actors, **options):
+    """A -> b, a -> c, b + c -> d: six times the input."""
+    a, b, c, d = actors
+    with InputNode() as inp:
+        first = a.double.bind(inp)
+        dag = d.add.bind(b.double.bind(first), c.echo.bind(first))
+    return dag.experimental_compile(**options)
+
+
+def get_or_none(ref):
+    """Get a result; None where memory ran out."""
+    try:
+        return rcg.get(ref)
+    except OutOfSharedMemory:
+        return None
+
+
+def execute_until_it_fits(graph, value):
+    """Execute, again if memory was short somewhere on the way, as a patient user would."""
+    while True:
+        try:
+            return rcg.get(graph.execute(value))
+        except OutOfSharedMemory:
+            gc.collect()
+
+
+# --- many executions in flight
+
+
+def test_branches_that_meet_again_run_at_a_cap_that_just_holds_them(stages):
+    """Ten in flight, five values of each."""
+    with diamond(stages(4), memory_cap_bytes=32 * MB) as graph:
+        for _ in range(3):
+            refs = [graph.execute(numbered(i, MB // 4)) for i in range(60)]
+            for i, ref in enumerate(refs):
+                np.testing.assert_array_equal(rcg.get(ref), numbered(6 * i, MB // 4))
+            assert used(graph) <= 32 * MB
+
+
+def test_branches_that_meet_again_do_not_deadlock_when_memory_runs_out(stages):
+    """What fits is right, what does not fit says so, and then everything fits again."""
+    actors = stages(4)
+    with diamond(actors, memory_cap_bytes=8 * MB) as graph:
+        refs = []
+        for i in range(200):
+            try:
+                refs.append((i, graph.execute(numbered(i, MB))))
+            except OutOfSharedMemory:
+                refs.append((i, None))
+        found = [(i, get_or_none(ref)) for i, ref in refs if ref is not None]
+        del refs
+        for i, value in found:
+            if value is not None:
+                np.testing.assert_array_equal(value, numbered(6 * i, MB))
+        assert any(value is not None for _, value in found)
+        del found, value
+        for i in range(20):
+            value = execute_until_it_fits(graph, numbered(i, MB))
+            np.testing.assert_array_equal(value, numbered(6 * i, MB))
+        assert used(graph) <= 8 * MB
+
+
+def test_many_threads_submit_large_inputs_at_the_cap(stages):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.double.bind(inp)
+    with dag.experimental_compile(memory_cap_bytes=16 * MB) as graph:
+
+        def work(number):
+            for i in range(20):
+                x = 100 * number + i
+                found = execute_until_it_fits(graph, numbered(x, 2 * MB))
+                np.testing.assert_array_equal(found, numbered(2 * x, 2 * MB))
+
+        for end in [in_thread(lambda number=number: work(number)) for number in range(8)]:
+            end()
+        assert used(graph) <= 16 * MB
+
+
+# --- what is held
+
+
+def test_results_held_for_ever_are_copied_above_half_the_cap_and_stay_right(stages):
+    """Almost five times the cap is held while executions go on; the first need no copy."""
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.double.bind(a.double.bind(inp))
+    with dag.experimental_compile(memory_cap_bytes=16 * MB) as graph:
+        held = []
+        for i in range(150):
+            held.append(rcg.get(graph.execute(numbered(i, MB // 2))))
+            assert used(graph) <= 16 * MB
+        shared = [lies_in_shared_memory(array) for array in held]
+        assert shared[0]
+        assert not any(shared[-50:])
+        for i, array in enumerate(held):
+            np.testing.assert_array_equal(array, numbered(4 * i, MB // 2))
+        # Let go of, they make room for blocks again.
+        del held, array
+        until(lambda: used(graph) <= 2 * MB)
+        assert lies_in_shared_memory(rcg.get(graph.execute(numbered(1, MB // 2))))
+
+
+def test_ten_thousand_sizes_stay_under_the_cap_and_come_back_when_idle(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.echo.bind(inp), b.double.bind(a.double.bind(inp))])
+    cap = 12 * MB
+    with dag.experimental_compile(memory_cap_bytes=cap) as graph:
+        idle = used(graph)
+        order = np.random.default_rng(1).permutation(10_000)
+        most = 0
+        for i in order.tolist():
+            size = 8 * i + 8  # every one of them another
+            first, second = rcg.get(graph.execute(numbered(i, size)))
+            assert first.nbytes == second.nbytes == size
+            assert first[0] == first[-1] == i
+            assert second[0] == second[-1] == 4 * i
+            most = max(most, used(graph))
+        assert most <= cap
+        del first, second
+        # The driver keeps what it used last; the actors nothing.
+        until(lambda: used(graph) <= idle + MB // 2)
+
+
+def test_refs_that_are_dropped_unread_give_their_memory_back(stages, gate):
+    """The results lie there complete; nobody gets any of them."""
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.double.bind(inp)
+    with dag.experimental_compile(memory_cap_bytes=32 * MB) as graph:
+        refs = [graph.execute(numbered(i, MB)) for i in range(10)]
+        rcg.wait(refs, num_returns=10)
+        assert used(graph) >= 10 * MB
+        del refs
+        # Room for as much again, and more than once: it was not only given back at the end.
+        for _ in range(5):
+            refs = [graph.execute(numbered(i, MB)) for i in range(10)]
+            rcg.wait(refs, num_returns=10)
+            del refs
+        assert rcg.get(graph.execute(numbered(3, 8 * MB)))[0] == 6
+
+
+def test_a_caught_exception_keeps_no_other_results(stages):
+    """Its traceback has the frame that held the refs; they were dropped all the same."""
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.fail.bind(inp), b.echo.bind(inp)])
+
+    def give_up(graph):
+        refs = graph.execute(1)
+        with pytest.raises(Refusal):
+            rcg.get(refs)
+
+    gc.disable()  # nothing here may need the collector
+    try:
+        with dag.experimental_compile(_max_inflight_executions=1) as graph:
+            for _ in range(3):
+                give_up(graph)
+    finally:
+        gc.enable()
