@@ -953,6 +953,38 @@ def test_with_tears_down_also_when_the_body_raises(stages):
     assert rcg.get(actor.join_threads.remote(graph.get_id())) == []
 
 
+def test_with_raises_what_happened_in_its_body_and_not_that_teardown_was_late(stages, gate, caplog):
+    (actor,) = stages(1)
+    graph = compile_gated(actor, gate, teardown_timeout=SOON_S)
+
+    def fail_inside():
+        with graph:
+            graph.execute(0)
+            gate.wait_for()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail_inside()
+    assert any("pass_gate_when" in record.getMessage() for record in caplog.records)
+    gate.open()
+    graph.teardown(timeout=None)
+
+
+def test_minus_one_for_no_limit_is_one_warning_at_the_users_line(stages):
+    (actor,) = stages(1)
+    with compile_echo(actor) as graph:
+        refs = [graph.execute(i) for i in range(2)]
+        for call in (
+            lambda: rcg.get(refs[0], timeout=-1),
+            lambda: refs[1].get(timeout=-1),
+            lambda: rcg.get(refs, timeout=-1),
+            lambda: graph.teardown(timeout=-1),
+        ):
+            with pytest.warns(DeprecationWarning, match="None") as caught:
+                call()
+            assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_binding_the_name_again_tears_the_old_graph_down(stages):
     """As in a notebook: no reference, no graph. Reference counting is enough, no collector."""
     a, b = stages(2)

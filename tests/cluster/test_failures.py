@@ -181,6 +181,30 @@ def test_an_exception_does_not_grow_when_it_is_raised_again(stages):
         assert len({depth() for _ in range(5)}) == 1
 
 
+def test_ipython_shows_the_actors_traceback_and_the_users_line(stages, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    (actor,) = stages(1)
+    shell = InteractiveShell.instance(colors="nocolor")
+    try:
+        with compile_one(actor, "fail") as graph:
+            shell.user_ns.update(graph=graph, rcg=rcg)
+            shell.run_cell("one = 1\nrcg.get(graph.execute(one))")
+            shown = capsys.readouterr().out
+            # It is an exception like any other all the same.
+            again = shell.user_ns["graph"].execute(1)
+            with pytest.raises(Refusal, match="no 1") as caught:
+                rcg.get(again)
+        copy = ray.cloudpickle.loads(ray.cloudpickle.dumps(caught.value))
+        assert isinstance(copy, Refusal)
+    finally:
+        InteractiveShell.clear_instance()
+    assert "a0 (Plain).fail, execution 0" in shown or "Plain.fail, execution 0" in shown
+    assert "in fail" in shown and "Refusal: no 1" in shown
+    assert "got at line 2:  rcg.get(graph.execute(one))" in shown
+    assert "results.py" not in shown and "refs.py" not in shown
+
+
 def test_the_graph_goes_on_after_an_exception(stages):
     a, b = stages(2)
     with InputNode() as inp:
