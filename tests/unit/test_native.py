@@ -1076,6 +1076,99 @@ def test_a_forked_child_frees_nothing_and_is_no_member(boards: Any) -> None:
     assert out == "0 2 (0, -1)\n1\n0 next 3\n"
 
 
+@pytest.mark.parametrize(
+    "leave", ["os._exit(0)", "sys.exit(0)", "raise RuntimeError('the child')", "os.abort()"]
+)
+def test_forked_children_come_and_go_while_the_parent_goes_on(boards: Any, leave: str) -> None:
+    """They drop all they inherited, whole members included, and exit in every way."""
+    board = boards(2, [Ring(0, (1,), slots=4), Ring(1, (0,), slots=4)])
+    child = board.start(
+        """
+        import atexit, gc, multiprocessing, resource
+        import numpy as np
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        first = os.getpid()
+        member = board.member(1)
+        end, writer = reader(member, 0), member.writer(1, 0)
+        held, frames = [], {}
+        refused = multiprocessing.Value("i")  # in memory that all share
+        sys.excepthook = lambda *_: None
+
+        def use(call):
+            try:
+                call()
+            except RuntimeError as error:
+                with refused.get_lock():
+                    refused.value += "forked" in str(error)
+
+        @atexit.register
+        def late():
+            if os.getpid() != first:
+                use(lambda: writer.write(BYTES, b"late"))
+                gc.collect()
+
+        def visit():
+            use(end.read)
+            use(lambda: end.collect(frames, 10**6))
+            use(lambda: end.collect_pending(frames))
+            use(lambda: writer.write(PICKLE, b"", [held[-1]]))
+            use(lambda: member.write_all([(writer, PICKLE, b"", [held[-1]])]))
+            array = held[-1]
+            held.clear()
+            gc.collect()
+            array[0]  # what it still has it can read
+            frames.clear()
+            del array
+            gc.collect()
+
+        def wait():  # others use the graph while we fork
+            try:
+                while True:
+                    member.wait_any([], None, 0)
+            except _native.Poisoned:
+                pass
+
+        threading.Thread(target=wait, daemon=True).start()
+        statuses = set()
+        for i in range(60):
+            end.collect(frames, i)
+            (buffer,) = frames[i].decode()
+            held.append(np.frombuffer(buffer, np.uint8))
+            del buffer
+            if i > 2:
+                del frames[i - 3]
+            if i > 5:
+                held.pop(0)
+            if i % 10 == 9:
+                if not (pid := os.fork()):
+                    visit()
+                    if argv[0]:
+                        del end, writer, member, board
+                        gc.collect()
+                    LEAVE
+                statuses.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            writer.write(PICKLE, b"", [held[-1]])
+        held.clear()
+        frames.clear()
+        print(*statuses, refused.value)
+        """.replace("LEAVE", leave),
+        leave == "os._exit(0)",
+    )
+    sender = board.member(0)
+    writer, end = sender.writer(0, 0), reader(sender, 1)
+    for i in range(60):
+        writer.write(PICKLE, b"", [pattern(BLOCK, i)])
+        (back,) = end.read()
+        assert bytes(back) == pattern(BLOCK, i)
+        del back
+    status = {"os._exit(0)": 0, "sys.exit(0)": 0, "os.abort()": -6}.get(leave, 1)
+    uses = 5 if status == -6 or leave == "os._exit(0)" else 6  # the last from its atexit
+    assert finish(child) == f"{status} {6 * uses}\n"
+    assert claimed(sender) == 0
+    assert sender.statistics()["blocks"] < 12
+
+
 # --- want of memory while reading ---------------------------------------------------------------
 
 CONTENTS: dict[str, tuple[int, int, list[int], int]] = {
