@@ -332,7 +332,9 @@ typedef struct {
 } Arena;
 
 /* The field of a member in the word of a block. */
-static uint32_t claim_bits_for(uint32_t members) { return members <= 8 ? 8 : members <= 16 ? 4 : members <= 32 ? 2 : 1; }
+static uint32_t claim_bits_for(uint32_t members) {
+    return members <= 8 ? 8 : members <= 16 ? 4 : members <= 32 ? 2 : 1;
+}
 static uint64_t claim_unit(const Arena *a, uint32_t member) { return 1ull << (a->claim_bits * member); }
 static uint64_t claim_mask(const Arena *a, uint32_t member) {
     uint64_t field = a->claim_bits == 64 ? ~0ull : (1ull << a->claim_bits) - 1;
@@ -711,10 +713,10 @@ typedef struct {
     PyObject_HEAD
     State *state;
     BoardHeader *board;
-    uint64_t board_bytes; /* this and the next lines as they were when we joined: what others write over them does no harm */
-    uint8_t *recorders;
-    uint64_t recorder_stride;
+    /* of the board as it was when we joined: what others write over it later does no harm */
+    uint64_t board_bytes, recorder_stride;
     uint32_t nrings, nevents;
+    uint8_t *recorders;
     Bell *bells;
     Recorder *recorder;
     Arena *arenas[MAX_MEMBERS];
@@ -735,7 +737,9 @@ typedef struct {
 } Member;
 
 static uint64_t *ring_offsets(BoardHeader *board) { return (uint64_t *)(board + 1); }
-static uint64_t bells_offset(uint64_t nrings) { return align_up(sizeof(BoardHeader) + nrings * sizeof(uint64_t), LINE); }
+static uint64_t bells_offset(uint64_t nrings) {
+    return align_up(sizeof(BoardHeader) + nrings * sizeof(uint64_t), LINE);
+}
 static Recorder *recorder_of(const Member *m, uint32_t member) {
     return (Recorder *)(m->recorders + member * m->recorder_stride);
 }
@@ -1067,7 +1071,8 @@ static PyObject *end_get_seq(PyObject *self, void *closure) {
 }
 
 static PyObject *raise_corrupt(const End *e, const char *what) {
-    return PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->index, (unsigned long long)e->seq, what);
+    return PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->index,
+                        (unsigned long long)e->seq, what);
 }
 
 /* ---- writing */
@@ -2323,7 +2328,7 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
         return NULL;
     }
     Py_ssize_t nrings = PyList_Size(rings);
-    uint64_t recorders = align_up(sizeof(BoardHeader) + (uint64_t)nrings * sizeof(uint64_t), LINE) + nmembers * sizeof(Bell);
+    uint64_t recorders = bells_offset((uint64_t)nrings) + nmembers * sizeof(Bell);
     uint64_t stride = sizeof(Recorder) + (uint64_t)nevents * sizeof(Event);
     uint64_t size = align_up(recorders + nmembers * stride, PAGE);
     BoardHeader *board = NULL;
