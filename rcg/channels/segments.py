@@ -123,14 +123,22 @@ def _addresses_for(cap_bytes: int, members: int) -> int:
 
     Blocks keep their addresses when their memory is given back, so an arena whose sizes keep
     changing uses many times what it may commit: the sizes of all classes up to the cap add up to
-    5.5 times the cap with one block of each. A process maps each arena twice, and all arenas of a
-    graph may take a sixteenth of its addresses, which are 47 bits wide or, on some kernels, 39.
+    5.5 times the cap with one block of each. A process maps each arena twice, and addresses are
+    47 bits wide or, on some kernels, 39. A graph keeps its own while it lives, and while a value of
+    it is held. So each graph takes at most a twelfth of what this process has left, and a quarter
+    of all is for others: for everything else, and for other drivers' graphs over the same actors.
     """
     mappings = Path("/proc/self/maps").read_text().splitlines()
     stack = next(line for line in mappings if line.endswith("[stack]"))
     width = int(stack.split("-")[0], 16).bit_length()
-    most = (1 << (width - 4)) // (2 * members)
+    taken = sum(int(end, 16) - int(start, 16) for start, end in map(_ends_of, mappings))
+    most = max(0, 3 * (1 << width) // 4 - taken) // 12 // (2 * members)
     return max(1 << 30, min(ADDRESSES_PER_BYTE * cap_bytes, most)) // _PAGE * _PAGE
+
+
+def _ends_of(mapping: str) -> list[str]:
+    """Return the first address of a line of /proc/self/maps and the one behind the last."""
+    return mapping.split(maxsplit=1)[0].split("-")
 
 
 def _open_unnamed() -> int:
