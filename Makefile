@@ -7,12 +7,13 @@ PIP := $(PY) -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.rcg-installed
 NATIVE := rcg/_native.abi3.so
 BENCH ?=
+SOAK ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint types notebooks bench gpu clean
+.PHONY: help setup quickstart test soak lint types notebooks bench gpu clean
 
 ## show this list
 help:
@@ -46,6 +47,10 @@ quickstart: setup
 test: setup
 	$(PY) -m pytest -m "not gpu"
 	$(MAKE) --no-print-directory notebooks
+
+## 200,000 random executions and 200 kills, each result checked (SOAK="--seed 7 --executions 5000")
+soak: setup
+	$(PY) -m tests.soak $(SOAK)
 
 ## ruff (rules and format) and the import contracts between rooms
 lint: setup

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.soak``: run a soak on a Ray of its own, and say how it goes."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import random
+
+import ray
+
+from tests.soak.rounds import GUARD_S
+from tests.soak.soak import Soak
+
+BACKSTOP_S = 5 * GUARD_S
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--executions", type=int, default=200_000)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--only", type=int, help="run this round alone")
+    given = parser.parse_args()
+    # Each line of progress puts this off; the soak itself sees most hangs, and sooner.
+    faulthandler.dump_traceback_later(BACKSTOP_S, exit=True)
+    print(f"seed {given.seed}", flush=True)
+    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+        faulthandler.dump_traceback_later(BACKSTOP_S, exit=True)
+
+    Soak(given.seed, given.executions, given.kills, say, given.only).run()
+    ray.shutdown()
+
+
+main()

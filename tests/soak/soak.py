@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A soak: rounds until enough was executed and killed, and then nothing may be left over.
+
+The account must balance, and threads, files, segments of shared memory and resident memory of the
+driver and of the actors that survived must be what they were.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import rcg
+from tests.cluster.stage import segments_of
+from tests.soak.callers import Held, SoakFailure
+from tests.soak.performer import inspect_process
+from tests.soak.rounds import Pool, Round
+
+__all__ = ["Soak"]
+
+ACTORS = 5
+WARM_UP_ROUNDS = 5
+INSPECT_EVERY = 10
+SAY_EVERY_S = 5.0
+ENDS = ("right", "user errors", "died", "closed", "out of memory", "dropped")
+
+# Ray's own threads, sockets and caches come and go. What grows with the number of rounds shows.
+MORE_THREADS = 12
+MORE_FILES = 24
+MORE_RESIDENT_MB = 150
+
+
+@dataclass
+class Soak:
+    """A soak on the running Ray session.
+
+    Attributes:
+        seed: Decides every round.
+        executions: How many at least.
+        kills: How many at least.
+        say: Where progress goes.
+        only: Run this round alone.
+    """
+
+    seed: int
+    executions: int
+    kills: int
+    say: Callable[[str], None] = print
+    only: int | None = None
+    accounts: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+
+    def run(self) -> None:
+        """Run it.
+
+        Raises:
+            SoakFailure: Something was wrong; notes on it say in which round, and how to run it
+                again.
+        """
+        self._begun = self._said = time.monotonic()
+        self._pool = Pool(ACTORS)
+        self._held = Held(random.Random(self.seed))
+        self._first: dict[tuple[str, int], dict[str, int]] = {}
+        self._segments_before = segments_of("self")
+        # Half of the rounds have a death.
+        share = self.executions // max(1, 2 * self.kills) if self.kills else 500
+        number = 0 if self.only is None else self.only
+        while True:
+            self._run_round(number, max(2, share))
+            self.rounds += 1
+            number += 1
+            is_last = self.only is not None or self._is_enough()
+            if self.rounds == WARM_UP_ROUNDS or self.rounds % INSPECT_EVERY == 0 or is_last:
+                self._inspect()
+            if is_last:
+                break
+            self._say_progress()
+        self.say(self.summary())
+
+    def _is_enough(self) -> bool:
+        done = self.accounts
+        return done["executions"] >= self.executions and done["kills"] >= self.kills
+
+    def _run_round(self, number: int, executions: int) -> None:
+        current = Round(self.seed, number, self._pool, self._held, executions)
+        try:
+            current.run()
+            self._balance(current.accounts)
+        except BaseException as error:
+            error.add_note(
+                f"round {number} of seed {self.seed}: {current}\n"
+                f"python -m tests.soak --executions {self.executions} --kills {self.kills} "
+                f"--seed {self.seed} --only {number}"
+            )
+            raise
+        self.accounts.update(current.accounts)
+
+    @staticmethod
+    def _balance(accounts: Counter[str]) -> None:
+        ended = sum(accounts[end] for end in ENDS)
+        if accounts["submitted"] != ended:
+            raise SoakFailure(
+                f"{accounts['submitted']} refs were given and {ended} accounted for: {accounts}"
+            )
+
+    def _inspect(self) -> None:
+        """Let go of everything that is held, and see that nothing else is."""
+        self._held.clear()
+        states = {"the driver": inspect_process()}
+        states["the driver"]["segments"] -= len(self._segments_before)
+        found = rcg.get([actor.inspect.remote() for actor in self._pool.actors])
+        states.update(
+            (f"actor {index} ({pid})", state)
+            for index, (pid, state) in enumerate(zip(self._pool.pids, found, strict=True))
+        )
+        for who, state in states.items():
+            first = self._first.setdefault((who, state["has_torch"]), state)
+            for what, more in (
+                ("segments", 0),
+                ("threads", MORE_THREADS),
+                ("files", MORE_FILES),
+                ("resident_mb", MORE_RESIDENT_MB),
+            ):
+                allowed = more if what == "segments" else first[what] + more
+                if state[what] > allowed:
+                    raise SoakFailure(
+                        f"after {self.rounds} rounds {who} has {state}; first it had {first}"
+                    )
+        self._states = states
+
+    def _say_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._said >= SAY_EVERY_S:
+            self._said = now
+            self.say(f"{now - self._begun:6.0f} s, {self.rounds} rounds: {self._counts()}")
+
+    def _counts(self) -> str:
+        return ", ".join(f"{count:,} {name}" for name, count in sorted(self.accounts.items()))
+
+    def summary(self) -> str:
+        """What was done, and what the processes have at the end, beside the first look at them."""
+        lines = [
+            f"seed {self.seed}: {self.rounds} rounds in {time.monotonic() - self._begun:.0f} s",
+            self._counts(),
+            f"{self._held.looked_at:,} results were held and looked at again",
+        ]
+        for who, state in self._states.items():
+            first = self._first[who, state["has_torch"]]
+            changes = (f"{what} {first[what]} -> {now}" for what, now in state.items())
+            lines.append(f"{who}: {', '.join(changes)}")
+        return "\n".join(lines)
