@@ -13,15 +13,16 @@ import socket
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rcg import _native
 from rcg.channels.shm import Failure
 from rcg.errors import ChannelClosed, InternalError, RcgError
 from rcg.runtime import packets
 from rcg.runtime.failure import capture_own
+from rcg.runtime.outlet import FAILED
 from rcg.runtime.parcels import encoded_failure, open_parcel, send_parcel
-from rcg.runtime.results import RawRef
+from rcg.runtime.results import CompiledDAGRef
 from rcg.values import Encoded
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class _Caller:
         self._encode = dag.codec.encode
         self._name = f"rcg-results-{dag.get_id()[:6]}"
         # Refs whose results the caller has not been sent yet.
-        self._pending: deque[RawRef] = deque()
+        self._pending: deque[CompiledDAGRef] = deque()
         self._changed = threading.Condition()
         self._is_over = False
         self._seen = 0
@@ -161,15 +162,19 @@ class _Caller:
             for outlet in self._outlets:
                 outlet.take_pending()
 
-    def _send_result(self, ref: RawRef) -> None:
+    def _send_result(self, ref: CompiledDAGRef) -> None:
         packet = {"type": "result", "execution": ref.execution, "output": ref.outlet.number}
         send_parcel(self._connection, packet, [self._encoded(ref)])
 
-    def _encoded(self, ref: RawRef) -> Encoded:
+    def _encoded(self, ref: CompiledDAGRef) -> Encoded:
         """Return what a ref stands for, as it goes to the caller."""
         try:
-            value: Any = ref.get(None)
-            return encoded_failure(value) if type(value) is Failure else self._encode(value)
+            value = ref.settle()
+            if type(value) is Failure:
+                return encoded_failure(value)
+            if ref.state == FAILED:
+                raise value
+            return self._encode(value)
         except RcgError as error:
             return encoded_failure(capture_own(error))
         except Exception as error:  # noqa: BLE001 - unpickling runs users' code

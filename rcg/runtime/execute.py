@@ -29,7 +29,7 @@ from rcg.runtime.handle import handle_of
 from rcg.runtime.inlet import UNTIL_IDLE_S, Inlet, NoRoom
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.report import Report, Reports
-from rcg.runtime.results import CompiledDAGRef, RawRef, refs_of
+from rcg.runtime.results import CompiledDAGRef, refs_of
 from rcg.runtime.session import Session
 from rcg.runtime.statistics import ProcessStatistics, Statistics
 from rcg.runtime.worker import make_codec
@@ -141,16 +141,18 @@ class CompiledDAG:
         except NoRoom:
             raise self._no_room() from None
 
-    def execute_encoded(self, encoded: list[Encoded]) -> list[RawRef]:
+    def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:
         """As ``execute``, for inputs that another process has encoded; one ref for each outlet."""
         if self.session.is_over:
             raise self.session.end_error()
         self._inlet.check_size(sum(map(size_of, encoded)))
+
+        def begin(execution: int) -> list[CompiledDAGRef]:
+            return [CompiledDAGRef(self, outlet, execution, None) for outlet in self.outlets]
+
         try:
-            return self._inlet.submit(  # type: ignore[no-any-return]
-                encoded,
-                lambda execution: [RawRef(self, each, execution, None) for each in self.outlets],
-            )
+            refs: list[CompiledDAGRef] = self._inlet.submit(encoded, begin)
+            return refs
         except NoRoom:
             raise self._no_room() from None
 

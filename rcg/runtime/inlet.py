@@ -240,6 +240,7 @@ class Inlet:
     def look(self) -> None:
         """Have the window count what was fetched, dropped and completed since; any thread."""
         with self._lock:
+            self._mend()
             self._count()
 
     def _look(self) -> bool:

@@ -36,7 +36,6 @@ class Result(Protocol):
     execution: int
     state: int
     value: Any
-    wants_failures: bool
 
 
 class Outlet:
@@ -117,7 +116,7 @@ class Outlet:
                     break
             time.sleep(_MOMENT_S)
         if result.state == PENDING:
-            if type(value) is Failure and not result.wants_failures:
+            if type(value) is Failure:
                 # It becomes an exception when it is raised: one that is kept would keep, by its
                 # traceback, the frames of whoever got it, and the refs in them.
                 result.value = value

@@ -19,7 +19,6 @@ __all__ = [
     "Arrivals",
     "CompiledDAGFuture",
     "CompiledDAGRef",
-    "RawRef",
     "ResultSource",
     "TwinRef",
     "confirm",
@@ -111,9 +110,6 @@ class CompiledDAGRef:
         self.state = _NEW
         self.value: Any = None
 
-    # Whether a failure is kept as the value, unread, instead of becoming an exception.
-    wants_failures = False
-
     @property
     def execution_index(self) -> int:
         """Which execution this belongs to, counted from 0."""
@@ -144,6 +140,16 @@ class CompiledDAGRef:
                 raise _error_of(self.value)
             finally:
                 del self  # the traceback of the exception holds this frame, and the ref holds it
+        return self.value
+
+    def settle(self) -> Any:
+        """Wait for the result as it came: the value, a ``Failure``, or what unpickling raised.
+
+        Raises:
+            ActorDiedError, ChannelClosed: There is none.
+        """
+        if self.state < READY:
+            self._dag.fetch(self, None)
         return self.value
 
     def done(self) -> bool:
@@ -188,13 +194,6 @@ class CompiledDAGRef:
 
 
 CompiledDAGFuture = CompiledDAGRef
-
-
-class RawRef(CompiledDAGRef):
-    """A ref whose result is passed on to another process: a ``Failure`` stays one."""
-
-    __slots__ = ()
-    wants_failures = True
 
 
 class TwinRef(CompiledDAGRef):
