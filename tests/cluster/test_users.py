@@ -668,7 +668,7 @@ def test_ray_52830_47597_all_dtypes_and_ranks_quietly(actors):
 
 
 # Left out, because channels between nodes, communicators and traces are not there yet:
-# ray#58426, #53758: pipelines over several nodes. (A gap in a sequence is tested in tests/unit.)
+# ray#58426, #53758: pipelines over several nodes.
 # ray#47943: transfers between GPUs that overlap with methods.
 # ray#51032, #53128, vllm#21338: NVIDIA on x86 only; there is no communicator to choose.
 # ray#50423, #48143: the driver in the NCCL group; there is none.
