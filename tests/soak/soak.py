@@ -28,8 +28,8 @@ SAY_EVERY_S = 5.0
 ENDS = ("right", "user errors", "died", "closed", "out of memory", "dropped")
 
 # Ray's own threads, sockets and caches come and go. What grows with the number of rounds shows.
-MORE_THREADS = 12
-MORE_FILES = 24
+MORE_THREADS = 8
+MORE_FILES = 8
 MORE_RESIDENT_MB = 150
 
 
