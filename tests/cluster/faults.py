@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 import rcg
 from rcg.plan import DRIVER, Call, Read, Write
 from rcg.runtime import moments
@@ -216,12 +218,30 @@ def belongings() -> dict[str, Any]:
 NOTHING: Final = {"threads": [], "sockets": 0, "watched": 0, "segments": 0}
 
 
-def until_nothing_is_left(survivors: list[Any]) -> None:
-    """Wait until neither this process nor the survivors have anything of any graph."""
+@contextlib.contextmanager
+def leaving_nothing(session: pytest.Session, survivors: list[Any]) -> Iterator[None]:
+    """What runs within leaves nothing of any graph in this process and in the survivors.
+
+    Where a test of the session failed meanwhile, only the next one is seen to: it gets survivors of
+    its own.
+    """
+    before, failed = belongings(), session.testsfailed
+    yield
+    if session.testsfailed > failed:
+        for survivor in survivors:
+            rcg.kill(survivor)
+        survivors[:] = [Survivor.remote() for _ in survivors]
+        return
     for held in rcg.get([survivor.settle.remote() for survivor in survivors]):
         assert held == NOTHING
     gc.collect()
-    until(lambda: belongings() == NOTHING)
+
+    def is_all_gone() -> bool:
+        now = belongings()
+        threads, earlier = set(now.pop("threads")), set(before["threads"])
+        return threads <= earlier and all(count <= before[name] for name, count in now.items())
+
+    until(is_all_gone)
 
 
 @contextlib.contextmanager

@@ -28,10 +28,10 @@ from tests.cluster.faults import (
     Survivor,
     Victim,
     Victims,
+    leaving_nothing,
     noted,
     slay,
     until_driver_waits,
-    until_nothing_is_left,
     until_stopped,
 )
 from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
@@ -53,9 +53,9 @@ def survivors(ray_session: None) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(survivors: list[Any]) -> Iterator[None]:
-    yield
-    until_nothing_is_left(survivors)
+def nothing_is_left(request: pytest.FixtureRequest, survivors: list[Any]) -> Iterator[None]:
+    with leaving_nothing(request.session, survivors):
+        yield
 
 
 def chain(victim, survivors, **options):

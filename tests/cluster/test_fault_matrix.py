@@ -24,10 +24,10 @@ from tests.cluster.faults import (
     Fate,
     Survivor,
     Victims,
+    leaving_nothing,
     noted,
     slay,
     until_driver_waits,
-    until_nothing_is_left,
     until_reading,
 )
 from tests.cluster.stage import Gate, in_thread, until
@@ -56,10 +56,15 @@ def survivors(ray_session: None) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def all_is_well_afterwards(survivors: list[Any], victims: Victims) -> Iterator[None]:
+def all_is_well_afterwards(
+    request: pytest.FixtureRequest, survivors: list[Any], victims: Victims
+) -> Iterator[None]:
     """Nothing is left of the graphs; the survivors and a replacement make new ones."""
-    yield
-    until_nothing_is_left(survivors)
+    failed = request.session.testsfailed
+    with leaving_nothing(request.session, survivors):
+        yield
+    if request.session.testsfailed > failed:
+        return
     replacement = victims.take()
     for shape, dag in bind_all(replacement, survivors).items():
         with noted(f"{shape}, with a replacement"), dag.experimental_compile() as graph:
