@@ -1706,9 +1706,20 @@ static PyObject *frame_decode(PyObject *self, PyObject *unused) {
     return f->value;
 }
 
+static PyObject *frame_get_is_failure(PyObject *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(((FrameObject *)self)->msg.kind == KIND_FAILURE);
+}
+
 static PyMethodDef frame_methods[] = {
     {"decode", frame_decode, METH_NOARGS, "The value; the frame itself while another thread decodes it."}, {NULL, NULL, 0, NULL}};
-static PyType_Slot frame_slots[] = {{Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {0, NULL}};
+static PyGetSetDef frame_getset[] = {
+    {"is_failure", frame_get_is_failure, NULL, "Whether it stands for a value that is not there.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot frame_slots[] = {{Py_tp_dealloc, frame_dealloc},
+                                    {Py_tp_methods, frame_methods},
+                                    {Py_tp_getset, frame_getset},
+                                    {0, NULL}};
 static PyType_Spec frame_spec = {"rcg._native.Frame", sizeof(FrameObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
 

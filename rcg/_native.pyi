@@ -34,6 +34,8 @@ class Lease:
 
 @final
 class Frame:
+    @property
+    def is_failure(self) -> bool: ...
     def decode(self) -> Any: ...
 
 @final

@@ -87,7 +87,7 @@ def bind_call(
         num_returns=num_returns,
     )
     if source is not None:
-        source.bound.add(call)
+        source.bound[call.order] = call.name, call.site
     return call
 
 

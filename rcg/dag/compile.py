@@ -14,7 +14,7 @@ from rcg.channels.segments import MOST_IN_FLIGHT
 from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
 from rcg.dag.lower import lower, unreached_calls
-from rcg.dag.records import Record, describe
+from rcg.dag.records import Record
 from rcg.errors import CompileError
 from rcg.graph import Graph, MethodCall, Site
 from rcg.options import Deadline, Options, timeout_from_user
@@ -125,7 +125,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     if stray:
         warn_user(
             "these nodes are bound under the same InputNode, but the compiled DAG does not reach "
-            f"them, so they do not run: {', '.join(map(describe, stray))}. Add them to a "
+            f"them, so they do not run: {', '.join(stray)}. Add them to a "
             "MultiOutputNode if they should.",
             UserWarning,
         )

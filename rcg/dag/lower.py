@@ -77,13 +77,16 @@ def lower(root: Record) -> tuple[Graph, Bindings]:
     return graph, lowering.bindings
 
 
-def unreached_calls(root: Record) -> list[CallRecord]:
-    """Return the calls that are bound under the same input but not above ``root``, in order."""
+def unreached_calls(root: Record) -> list[str]:
+    """Return the calls that are bound under the same input but not above ``root``, in order.
+
+    Each as its name and place. Also those whose node the user did not keep: they do not run either.
+    """
     if root.source is None:
         return []
-    reached = set(reached_from(root))
-    stray = [call for call in root.source.bound if call not in reached]
-    return sorted(stray, key=lambda call: call.order)
+    reached = {record.order for record in reached_from(root) if isinstance(record, CallRecord)}
+    bound = sorted(root.source.bound.items())
+    return [f"{name} ({site})" for order, (name, site) in bound if order not in reached]
 
 
 def _in_creation_order(

@@ -4,7 +4,7 @@
 The nodes that users hold (``rcg.dag.nodes``) are faces over these records; lowering, interpreting
 and compiling read only the records, so they need not know the faces, which know them. A record
 refers upward to the records whose values it takes, never downward: what was bound and then thrown
-away is gone. The one downward view is weak, in ``InputRecord.bound``, and serves one warning.
+away is gone. The one downward view, ``InputRecord.bound``, holds no record and serves one warning.
 
 A record never changes, except that an input lists what is bound to it. Each record has a number
 from one counter per process: creation order, which is the order in which an actor runs its calls.
@@ -13,7 +13,6 @@ from one counter per process: creation order, which is the order in which an act
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -55,13 +54,13 @@ class InputRecord:
 
     Attributes:
         attributes: The parts of it that were touched, by key.
-        bound: The calls that depend on it and are still alive.
+        bound: Name and place of every call that depends on it, by the call's order.
     """
 
     order: int
     site: Site
     attributes: dict[int | str, AttributeRecord] = field(default_factory=dict)
-    bound: weakref.WeakSet[CallRecord] = field(default_factory=weakref.WeakSet)
+    bound: dict[int, tuple[str, Site]] = field(default_factory=dict)
 
     @property
     def source(self) -> InputRecord:

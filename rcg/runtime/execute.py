@@ -19,12 +19,13 @@ from os import PathLike
 from typing import Any, ClassVar, Final
 
 from rcg import _native, cluster
-from rcg.channels.shm import NATIVE_ERRORS, Reader, Writer
+from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.runtime.awaiting import Awaiter
 from rcg.runtime.callers import Callers
+from rcg.runtime.failure import describe
 from rcg.runtime.handle import handle_of
 from rcg.runtime.inlet import UNTIL_IDLE_S, Inlet, NoRoom
 from rcg.runtime.outlet import Outlet
@@ -332,7 +333,23 @@ class CompiledDAG:
         found = self.session.report(patience_s)
         window = self._inlet.window
         in_flight = window.submitted - self._inlet.complete()
-        return dataclasses.replace(found, in_flight=in_flight, limit=window.limit)
+        return dataclasses.replace(
+            found,
+            in_flight=in_flight,
+            limit=window.limit,
+            failures_dropped=self._failures_dropped(),
+            last_dropped=self._last_dropped(),
+        )
+
+    def _failures_dropped(self) -> int:
+        return sum(outlet.failures_dropped for outlet in self.outlets)
+
+    def _last_dropped(self) -> str:
+        for outlet in self.outlets:
+            if outlet.last_dropped is not None:
+                failure = outlet.last_dropped.decode()
+                return describe(failure) if type(failure) is Failure else ""
+        return ""
 
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and what it holds now; prints as text."""
@@ -343,6 +360,7 @@ class CompiledDAG:
             completed=window.complete,
             in_flight=window.submitted - window.complete,
             buffered=window.buffered,
+            failures_dropped=self._failures_dropped(),
             limit=window.limit,
             used_bytes=found.used_bytes,
             cap_bytes=found.cap_bytes,

@@ -20,7 +20,7 @@ from rcg import cluster
 from rcg.channels.shm import Failure
 from rcg.errors import RcgError
 
-__all__ = ["FRAMES_OF_OTHERS", "Origin", "capture", "capture_own", "to_exception"]
+__all__ = ["FRAMES_OF_OTHERS", "Origin", "capture", "capture_own", "describe", "to_exception"]
 
 # What stands between the loop and the user's method: nothing he wants to read about.
 FRAMES_OF_OTHERS: Final = (
@@ -72,6 +72,16 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
 def capture_own(error: RcgError) -> Failure:
     """Return an error of rcg as a Failure."""
     return Failure(pickle.dumps(error, 5))
+
+
+def describe(failure: Failure) -> str:
+    """Return what failed, and how, in a line."""
+    report: Any = pickle.loads(failure.data)
+    if isinstance(report, RcgError):
+        return f"{type(report).__name__}: {report.message}"
+    return (
+        f"{report.origin.label}.{report.method}, execution {report.execution}: {report.cause_text}"
+    )
 
 
 class _Unpicklable(Exception):

@@ -54,7 +54,9 @@ class Outlet:
         "channel",
         "dropped",
         "end",
+        "failures_dropped",
         "frames",
+        "last_dropped",
         "number",
         "on_awaited",
     )
@@ -72,6 +74,9 @@ class Outlet:
         # Executions whose ref was dropped unread. A deque, because refs die anywhere, also in the
         # middle of what follows: appending is one step.
         self.dropped: deque[int] = deque()
+        # Failures among them that nobody will see, for the report.
+        self.failures_dropped = 0
+        self.last_dropped: _native.Frame | None = None
         # Executions that coroutines wait for.
         self.awaited: set[int] = set()
 
@@ -162,4 +167,7 @@ class Outlet:
             if execution >= self.end.seq:
                 self.dropped.append(execution)  # still to come
             else:
-                self.frames.pop(execution, None)
+                frame = self.frames.pop(execution, None)
+                if frame is not None and frame.is_failure:
+                    self.failures_dropped += 1
+                    self.last_dropped = frame

@@ -91,6 +91,8 @@ class Report:
         cap_bytes: Shared memory that they may take.
         in_flight: Executions that are under way.
         limit: Executions that may be.
+        failures_dropped: Failures that nobody saw, because their refs were dropped unread.
+        last_dropped: What failed, in the newest of these.
         asked: Whether live processes were asked where they are.
     """
 
@@ -102,6 +104,8 @@ class Report:
     cap_bytes: int
     in_flight: int = 0
     limit: int = 0
+    failures_dropped: int = 0
+    last_dropped: str = ""
     asked: bool = False
 
     def __str__(self) -> str:
@@ -137,6 +141,11 @@ class Report:
             f"  {queue.channel}: {queue.writer} -> {queue.reader}: {queue.length} of {queue.slots}"
             for queue in self.queues
         ]
+        if self.failures_dropped:
+            lines.append(
+                f"failures that were dropped unread: {self.failures_dropped}, the last: "
+                f"{self.last_dropped}"
+            )
         for activity in self.processes:
             if activity.stack:
                 lines.append(f"{activity.label} is in:")

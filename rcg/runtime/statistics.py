@@ -55,6 +55,7 @@ class Statistics:
         completed: Of these, those whose every output has arrived here.
         in_flight: Those under way: submitted and not completed.
         buffered: Completed executions with results that were neither fetched nor dropped.
+        failures_dropped: Failures that nobody saw, because their refs were dropped unread.
         limit: Executions that may be in flight at once.
         used_bytes: Shared memory that the graph's values take, warm free blocks included.
         cap_bytes: Shared memory that they may take.
@@ -65,6 +66,7 @@ class Statistics:
     completed: int
     in_flight: int
     buffered: int
+    failures_dropped: int
     limit: int
     used_bytes: int
     cap_bytes: int

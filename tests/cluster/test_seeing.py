@@ -129,6 +129,20 @@ def test_a_process_without_graphs_says_so():
     assert done.stdout.strip() == "no compiled graph is alive in this process"
 
 
+def test_failures_that_nobody_saw_are_told(stages):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.fail_when.bind(inp, 2)
+    with dag.compile() as graph:
+        for i in range(5):
+            graph.execute(i)
+        assert rcg.get(graph.execute(9)) == 9
+        assert graph.statistics().failures_dropped == 1
+        text = str(graph.report())
+        assert "failures that were dropped unread: 1, the last: " in text
+        assert "Plain.fail_when, execution 2" in text and "no 2" in text
+
+
 # --- statistics
 
 

@@ -1719,3 +1719,14 @@ def test_nothing_keeps_memory_or_descriptors(boards: Any) -> None:
     for _ in range(20):
         cycle()
     assert (len(os.listdir("/proc/self/fd")), mappings()) == before
+
+
+def test_a_gap_names_the_ring(boards):
+    board = boards()
+    board.member(0).writer(0, 0).write(PICKLE, b"zero", [])
+    board.set_frame(execution=1)
+    board.sign()
+    end = reader(board.member(1))
+    for call in (end.read, end.take):
+        with pytest.raises(_native.Corrupt, match="ring 0: expected execution 0 and found 1"):
+            call(0)
