@@ -332,7 +332,7 @@ class CompiledDAG:
     def _report(self, patience_s: float) -> Report:
         found = self.session.report(patience_s)
         window = self._inlet.window
-        in_flight = window.submitted - self._inlet.complete()
+        in_flight = window.submitted - self._completed()
         return dataclasses.replace(
             found,
             in_flight=in_flight,
@@ -340,6 +340,9 @@ class CompiledDAG:
             failures_dropped=self._failures_dropped(),
             last_dropped=self._last_dropped(),
         )
+
+    def _completed(self) -> int:
+        return min(outlet.here for outlet in self.outlets)
 
     def _failures_dropped(self) -> int:
         return sum(outlet.failures_dropped for outlet in self.outlets)
@@ -355,11 +358,12 @@ class CompiledDAG:
         """Return how much the graph has done so far and what it holds now; prints as text."""
         self._inlet.look()
         window, found = self._inlet.window, self.session.report(0)
+        executions, completed = window.submitted, self._completed()
         return Statistics(
-            executions=window.submitted,
-            completed=window.complete,
-            in_flight=window.submitted - window.complete,
-            buffered=window.buffered,
+            executions=executions,
+            completed=completed,
+            in_flight=executions - completed,
+            buffered=window.buffered(completed),
             failures_dropped=self._failures_dropped(),
             limit=window.limit,
             used_bytes=found.used_bytes,

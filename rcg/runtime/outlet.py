@@ -85,11 +85,14 @@ class Outlet:
         """How many frames were taken off the ring."""
         return self.end.seq
 
+    @property
+    def here(self) -> int:
+        """How many frames have come, also those that lie on the ring."""
+        return self.end.seq + self.end.pending()
+
     def has(self, execution: int) -> bool:
         """Return whether the result can be had without waiting."""
-        end = self.end
-        seq = end.seq
-        return execution < seq or execution < seq + end.pending()
+        return execution < self.end.seq or execution < self.here
 
     def fetch(self, result: Result, timeout_s: float | None) -> bool:
         """Wait for one result and fill it; READY or FAILED afterwards.

@@ -70,10 +70,9 @@ class Window:
         """Executions that count against the limit."""
         return self.submitted - (self.released if self._is_strict else self.complete)
 
-    @property
-    def buffered(self) -> int:
-        """Complete executions that were not released."""
-        return sum(1 for execution in self._left if execution < self.complete)
+    def buffered(self, complete: int) -> int:
+        """Return how many of the first ``complete`` executions were not released."""
+        return sum(1 for execution in list(self._left) if execution < complete)
 
     @property
     def is_full(self) -> bool:
