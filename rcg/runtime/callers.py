@@ -9,6 +9,8 @@ its refs.
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import threading
 import weakref
@@ -17,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from rcg import _native
 from rcg.channels.shm import Failure
-from rcg.errors import ChannelClosed, InternalError, RcgError
+from rcg.errors import ChannelClosed, ExecutionError, InternalError, RcgError
 from rcg.runtime import packets
-from rcg.runtime.failure import capture_own
+from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.outlet import FAILED
-from rcg.runtime.parcels import encoded_failure, open_parcel, send_parcel
+from rcg.runtime.parcels import Prepared, encoded_failure, open_parcel, send_parcel
 from rcg.runtime.results import CompiledDAGRef
 from rcg.values import Encoded
 
@@ -81,6 +83,7 @@ class _Caller:
         self._changed = threading.Condition()
         self._is_over = False
         self._seen = 0
+        self._pidfd = packets.open_pidfd(packets.peer_of(connection)[0])
         dag.session.on_close(self._hang_up)
 
     def run(self) -> None:
@@ -88,21 +91,35 @@ class _Caller:
         threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
         try:
             packets.send(self._connection, {"type": "ready"})
-            while True:
+            while self._has_packet():
                 packet, body, fds = packets.receive(self._connection)
                 if packet is None:
                     return
-                self._submit(packet["number"], [p.encoded for p in open_parcel(packet, body, fds)])
-        except (OSError, ValueError, KeyError, TypeError):
+                self._submit(packet["number"], packet, body, fds)
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
             pass  # it hung up, or is none of ours
         finally:
             self._hang_up()
             self._session.forget_close(self._hang_up)
             self._connection.close()
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
 
-    def _submit(self, number: int, inputs: list[Encoded]) -> None:
+    def _has_packet(self) -> bool:
+        """Wait for the caller; False when his process has ended, also if a child of his lives."""
+        poller = select.poll()
+        for fd in (self._connection.fileno(), self._pidfd):
+            if fd >= 0:
+                poller.register(fd, select.POLLIN)
+        return self._connection.fileno() in {fd for fd, _ in poller.poll()}
+
+    def _submit(self, number: int, packet: packets.Packet, body: bytes, fds: list[int]) -> None:
         dag = self._dag()
         try:
+            try:
+                inputs = [parcel.encoded for parcel in open_parcel(packet, body, fds)]
+            except OSError as error:
+                raise ExecutionError(f"at the process that compiled the graph, {error}") from None
             if dag is None:
                 raise ChannelClosed("Channel closed. Its owner let go of the compiled graph.")
             refs = dag.execute_encoded(inputs)
@@ -164,7 +181,14 @@ class _Caller:
 
     def _send_result(self, ref: CompiledDAGRef) -> None:
         packet = {"type": "result", "execution": ref.execution, "output": ref.outlet.number}
-        send_parcel(self._connection, packet, [self._encoded(ref)])
+        try:
+            prepared = Prepared(packet, [self._encoded(ref)])
+        except OSError as error:  # no memory or no descriptor for it: this one result is lost
+            text = f"the result could not be passed on: {error}"
+            failure = capture_own(ExecutionError(text, execution=ref.execution))
+            prepared = Prepared(packet, [encoded_failure(failure)])
+        with prepared:
+            prepared.send(self._connection)
 
     def _encoded(self, ref: CompiledDAGRef) -> Encoded:
         """Return what a ref stands for, as it goes to the caller."""
@@ -178,5 +202,5 @@ class _Caller:
         except RcgError as error:
             return encoded_failure(capture_own(error))
         except Exception as error:  # noqa: BLE001 - unpickling runs users' code
-            text = f"the result could not be passed on: {error!r}"
-            return encoded_failure(capture_own(InternalError(text)))
+            here = Origin(f"process {os.getpid()}", "", "the graph's owner", os.getpid(), "")
+            return encoded_failure(capture(error, here, "(passing its result on)", ref.execution))

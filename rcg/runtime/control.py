@@ -30,6 +30,7 @@ import secrets
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -44,6 +45,7 @@ __all__ = ["ControlClient", "ControlServer", "Watched"]
 _log = logging.getLogger("rcg")
 
 _PATIENCE_S: Final = 30.0  # of a member that connected, for the answer
+_PAUSE_S: Final = 0.05
 # What keeps a packet within its size.
 _DEEPEST_STACK: Final = 40
 _LONGEST_LINE: Final = 400
@@ -215,7 +217,10 @@ class ControlServer:
                     try:
                         connection, _ = self._listener.accept()
                     except OSError:
-                        continue  # it went away again, or there is no descriptor left for it
+                        # It went away again, or there is no descriptor left for it, and then
+                        # trying without a pause would keep a processor busy.
+                        time.sleep(_PAUSE_S)
+                        continue
                     if packets.peer_of(connection)[1] != os.getuid():
                         connection.close()
                         continue
@@ -234,12 +239,19 @@ class ControlServer:
                             poller.unregister(member.pidfd)
                             del by_pidfd[member.pidfd]
                         if member.state == "caller":
-                            self.on_caller(member.connection, member.process)
+                            self._hand_on(member)
                         else:
                             member.close()
                     elif member.pidfd >= 0 and member.pidfd not in by_pidfd:
                         by_pidfd[member.pidfd] = member
                         poller.register(member.pidfd, select.POLLIN)
+
+    def _hand_on(self, member: _Connected) -> None:
+        try:
+            self.on_caller(member.connection, member.process)
+        except Exception:  # noqa: BLE001 - one caller's trouble is no other's
+            _log.exception("rcg: a caller of graph %s could not be served", self.graph_id)
+            member.close()
 
     def _tell_members(self, packet: Packet) -> None:
         for member in self._connected.values():
@@ -265,10 +277,11 @@ class ControlServer:
                 return False
             return kind == "hello" and self._welcome(member, message, is_stopping)
         if kind == "here":
-            stack = [str(line) for line in message.get("stack", ())]
-            with self._changed:
-                self._answers[member.process] = int(message.get("number", 0)), stack
-                self._changed.notify_all()
+            stack, number = message.get("stack"), message.get("number")
+            if isinstance(stack, list) and isinstance(number, int):
+                with self._changed:
+                    self._answers[member.process] = number, list(map(str, stack))
+                    self._changed.notify_all()
             return True
         if kind == "stopped":
             member.state = "stopped"
@@ -280,7 +293,8 @@ class ControlServer:
         return True
 
     def _is_secret(self, message: Packet) -> bool:
-        return secrets.compare_digest(str(message.get("secret")), self.secret)
+        given = str(message.get("secret")).encode("utf-8", "surrogatepass")
+        return secrets.compare_digest(given, self.secret.encode())
 
     def _welcome(self, member: _Connected, message: Packet, is_stopping: bool) -> bool:
         pid, uid = packets.peer_of(member.connection)

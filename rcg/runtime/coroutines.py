@@ -44,15 +44,21 @@ class Coroutines:
             if self._is_cancelled:
                 future.cancel()
             try:
-                return future.result()
+                value, left = future.result()
             finally:
                 self._coroutine = self._future = None
+            if left is not None:
+                raise left
+            return value
 
         return call
 
-    async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
         self._thread = threading.get_ident()
-        return await coroutine
+        try:
+            return await coroutine, None
+        except (SystemExit, KeyboardInterrupt) as error:
+            return None, error  # if a task raised them, they would end the actor's event loop
 
     def cancel(self) -> None:
         """Cancel the coroutine that runs, and all to come: the graph ends. Any thread."""

@@ -59,7 +59,8 @@ class CompiledDAG:
     collected, and at interpreter exit.
     """
 
-    _live: ClassVar[weakref.WeakSet[CompiledDAG]] = weakref.WeakSet()
+    # By id. Copied in one step where it is looked through, because other threads compile.
+    _live: ClassVar[weakref.WeakValueDictionary[str, CompiledDAG]] = weakref.WeakValueDictionary()
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -78,14 +79,14 @@ class CompiledDAG:
         self._is_whole = self._inlet.is_whole
         session.on_caller = Callers(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
-        CompiledDAG._live.add(self)
+        CompiledDAG._live[session.graph_id] = self
 
     @classmethod
     def main_threads_taken(cls) -> dict[str, CompiledDAG]:
         """Return the graphs of this process that have actors' main threads, by actor id."""
         return {
             cluster.actor_id(handle): dag
-            for dag in cls._live
+            for dag in _live_graphs()
             if dag.session.options.thread == "main" and not dag.session.is_over
             for handle in dag.session.handles.values()
         }
@@ -331,8 +332,8 @@ class CompiledDAG:
 
     def _report(self, patience_s: float) -> Report:
         found = self.session.report(patience_s)
-        window = self._inlet.window
-        in_flight = window.submitted - self._completed()
+        window, completed = self._inlet.window, self._completed()
+        in_flight = window.submitted - completed  # in this order: others submit meanwhile
         return dataclasses.replace(
             found,
             in_flight=in_flight,
@@ -358,7 +359,8 @@ class CompiledDAG:
         """Return how much the graph has done so far and what it holds now; prints as text."""
         self._inlet.look()
         window, found = self._inlet.window, self.session.report(0)
-        executions, completed = window.submitted, self._completed()
+        completed = self._completed()
+        executions = window.submitted
         return Statistics(
             executions=executions,
             completed=completed,
@@ -447,7 +449,7 @@ class CompiledDAG:
         )
         if not late:
             self._finalizer.detach()
-            CompiledDAG._live.discard(self)
+            CompiledDAG._live.pop(self.session.graph_id, None)
         if interrupted:
             raise KeyboardInterrupt
         if late:
@@ -491,9 +493,15 @@ def _run_uninterrupted(call: Callable[[], list[str]]) -> tuple[list[str], bool]:
             interrupted = True
 
 
+def _live_graphs() -> list[CompiledDAG]:
+    """Return the graphs of this process that are not torn down."""
+    found = (reference() for reference in CompiledDAG._live.valuerefs())
+    return [dag for dag in found if dag is not None]
+
+
 def teardown_all() -> None:
     """Tear down every live graph of this process; what does not end in time is told to the log."""
-    for dag in list(CompiledDAG._live):
+    for dag in _live_graphs():
         try:
             dag.teardown()
         except ChannelTimeout as error:
@@ -502,5 +510,5 @@ def teardown_all() -> None:
 
 def report_all() -> Reports:
     """Return what every live compiled graph of this process does; prints as text."""
-    live = sorted(CompiledDAG._live, key=lambda dag: dag.get_id())
+    live = sorted(_live_graphs(), key=lambda dag: dag.get_id())
     return Reports(dag.report() for dag in live)

@@ -8,6 +8,7 @@ itself (no shared memory, a value that does not pickle) arrive as what they are.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -113,12 +114,15 @@ def to_exception(failure: Failure) -> BaseException:
     # What is no Exception (SystemExit, KeyboardInterrupt, CancelledError) happened to the actor:
     # raised here in its own type it would end this program, or cancel a coroutine.
     raised: Any = cluster.as_user_error(error) if isinstance(cause, Exception) else error
-    raised.execution = report.execution
-    # IPython asks for this. It shows what happened in the actor; how rcg passed it on is nothing
-    # that anybody wants to read.
-    raised._render_traceback_ = partial(
-        _rendered, f"{origin.label}.{report.method}", report.execution, report.traceback_text
-    )
+    with contextlib.suppress(Exception):  # a class of the user's may forbid it
+        # IPython asks for this. It shows what happened in the actor; how rcg passed it on is
+        # nothing that anybody wants to read.
+        raised._render_traceback_ = partial(
+            _rendered, f"{origin.label}.{report.method}", report.execution, report.traceback_text
+        )
+        raised.add_note(f"(execution {report.execution} of a compiled graph)")
+        if not hasattr(raised, "execution"):
+            raised.execution = report.execution
     return raised  # type: ignore[no-any-return]
 
 

@@ -7,15 +7,17 @@ thread takes in what the owner sends; results wait here until they are got.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-import concurrent.futures
 import contextlib
+import itertools
 import os
+import select
 import socket
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -30,11 +32,13 @@ from rcg.errors import (
     PlacementError,
     RcgError,
 )
+from rcg.options import Deadline
 from rcg.runtime import packets
 from rcg.runtime.failure import to_exception
 from rcg.runtime.inlet import Key, arguments_by_key
 from rcg.runtime.outlet import FAILED, READY
-from rcg.runtime.parcels import Parcel, open_parcel, send_parcel
+from rcg.runtime.packets import Packet
+from rcg.runtime.parcels import Parcel, Prepared, open_parcel
 from rcg.runtime.results import CompiledDAGRef, confirm, refs_of
 from rcg.runtime.worker import make_codec
 
@@ -43,7 +47,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledDAGHandle", "handle_of"]
 
-_MOMENT_S: Final = 0.001
+_AGAIN_S: Final = 0.001
+_MOMENT_S: Final = 1.0
+_GRACE_S: Final = 5.0
+_LONGEST_QUESTION_S: Final = 0.5
 _PATIENCE_S: Final = 30.0  # until the owner says that it serves us
 
 
@@ -63,12 +70,13 @@ class _Facts:
     outputs: tuple[int, ...]  # numbers of outlets
     is_multi: bool
     get_timeout_s: float | None
+    submit_timeout_s: float | None
 
 
-# Graphs of this process that were pickled, and handles that are in use here, by graph.
+# Graphs of this process that were pickled, and connections to others', by graph.
 _owned: weakref.WeakValueDictionary[str, CompiledDAG] = weakref.WeakValueDictionary()
-_handles: weakref.WeakValueDictionary[str, CompiledDAGHandle] = weakref.WeakValueDictionary()
-_lock: Final = threading.Lock()
+_links: weakref.WeakValueDictionary[str, _Link] = weakref.WeakValueDictionary()
+_lock: Final = _thread.allocate_lock()
 
 
 def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[_Facts]]:
@@ -79,7 +87,7 @@ def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[_Facts]]:
         graph_id=session.graph_id,
         address=session.control.address,
         secret=session.control.secret,
-        owner_pid=os.getpid(),
+        owner_pid=session.pid,
         node=cluster.node_id() if cluster.is_connected() else None,
         keys=dag.input_keys,
         num_positional=dag.plan.num_positional,
@@ -88,197 +96,372 @@ def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[_Facts]]:
         outputs=dag.output_numbers,
         is_multi=dag.plan.is_multi,
         get_timeout_s=dag.get_timeout_s,
+        submit_timeout_s=session.options.submit_timeout_s,
     )
     return _handle_from, (facts,)
 
 
 def _handle_from(facts: _Facts) -> Any:
-    """Return the graph itself in its own process, elsewhere a handle: the same while it is used."""
-    with _lock:
-        if facts.owner_pid == os.getpid():
-            own = _owned.get(facts.graph_id)
-            if own is not None:
-                return own
-        known = _handles.get(facts.graph_id)
-        if known is None:
-            known = _handles[facts.graph_id] = CompiledDAGHandle(facts)
-        return known
+    """Return the graph itself in its own process, elsewhere a handle."""
+    if facts.owner_pid == os.getpid():
+        own = _owned.get(facts.graph_id)
+        if own is not None:
+            return own
+    return CompiledDAGHandle(facts)
+
+
+class _Arrived:
+    """A result that came and was not got yet."""
+
+    __slots__ = ("_lost", "_outcome", "_parcel")
+
+    def __init__(self, parcel: Parcel | None, lost: Exception | None) -> None:
+        self._parcel = parcel
+        self._lost = lost
+        self._outcome: dict[int, tuple[Any, int]] = {}
+
+    def settle(self) -> tuple[Any, int]:
+        """Return (value, state) for a ref; the same for all threads that ask at once."""
+        known = self._outcome.get(0)
+        return known or self._outcome.setdefault(0, self._decode())
+
+    def _decode(self) -> tuple[Any, int]:
+        if self._parcel is None:
+            return self._lost, FAILED
+        try:
+            value = self._parcel.decode()
+        except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
+            return error, FAILED
+        # A failure becomes an exception when it is raised: see Outlet.fetch.
+        return value, FAILED if type(value) is Failure else READY
 
 
 class _Output:
     """One output of the graph, as refs see it: what came and was not got yet."""
 
-    __slots__ = ("channel", "dropped", "frames", "number")
+    __slots__ = ("channel", "dropped", "frames", "last", "number")
 
     def __init__(self, channel: str, number: int) -> None:
         self.channel = channel
         self.number = number
-        self.frames: dict[int, Parcel] = {}
+        self.frames: dict[int, _Arrived] = {}
         self.dropped: deque[int] = deque()
+        self.last = -1  # the newest execution that has come
+
+    def arrive(self, execution: int, result: _Arrived) -> None:
+        """Keep a result until it is got."""
+        self.frames[execution] = result
+        self.last = execution
+        self.purge()
+
+    def purge(self) -> None:
+        """Let go of results whose refs went away before they were got. Any thread."""
+        for _ in range(len(self.dropped)):
+            try:
+                execution = self.dropped.popleft()
+            except IndexError:
+                return  # another thread is at it
+            if execution > self.last:
+                self.dropped.append(execution)  # still to come: results come in order
+            else:
+                self.frames.pop(execution, None)
+
+
+_Sleeper = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class _Reply:
+    """What the owner says to one ``execute``: ``is_done`` last."""
+
+    __slots__ = ("error", "execution", "is_abandoned", "is_done")
+
+    def __init__(self) -> None:
+        self.execution = -1
+        self.error: BaseException | None = None
+        self.is_abandoned = False
+        self.is_done = False
 
 
 class _Link:
-    """The connection of one handle, and the thread that takes in what the owner sends.
+    """The connection to an owner, and the thread that takes in what it sends.
 
-    It does not know the handle, so that a handle that nobody uses is let go of.
+    Shared by the handles of one graph in a process. It holds no handle, so that one which nobody
+    uses is let go of.
+
+    There is no lock that a user's thread holds: Ctrl-C comes anywhere, also between taking a lock
+    and knowing that one has it. State changes in single steps, in an order that lets who waits look
+    again: a waiter leaves a lock of his own and looks, the thread stores and releases all of them.
     """
 
-    def __init__(self, facts: _Facts, outputs: Sequence[_Output]) -> None:
+    def __init__(self, facts: _Facts) -> None:
         self.facts = facts
         self.pid = os.getpid()
-        self.changed = threading.Condition()
+        self.users: set[object] = set()
+        self.outputs = [_Output(channel, i) for i, channel in enumerate(facts.outlets)]
         self.error: RcgError | None = None
-        self._outputs = outputs
-        self._replies: dict[int, concurrent.futures.Future[int]] = {}
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._number = 0
+        self._replies: dict[int, _Reply] = {}
+        self._numbers = itertools.count()
+        self._sleepers: deque[Any] = deque()
+        self._awaiting: dict[
+            Any, deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]
+        ] = {}
+        self._sending = _thread.allocate_lock()
         self._is_hung_up = False
-        self._sending = threading.Lock()
-        self._socket = _connect(facts, "use")
+        self._socket, self._pidfd = _connect(facts, "use")
         try:
-            packet, _, _ = packets.receive(self._socket)
-        except OSError as error:
-            self._socket.close()
-            raise ChannelTimeout(
-                f"process {facts.owner_pid}, which compiled the graph, does not answer: {error}",
-                timeout_s=_PATIENCE_S,
-            ) from error
-        if packet is None:
-            self._socket.close()
-            raise _torn_down(facts)
-        self._socket.settimeout(None)
-        self._pidfd = packets.open_pidfd(packets.peer_of(self._socket)[0])
-        self._thread = threading.Thread(
-            target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
-        )
-        self._thread.start()
+            packet, _, _ = _answer(self._socket, self._pidfd, facts, _PATIENCE_S)
+            if packet is None:
+                raise _torn_down(facts)
+            self._socket.settimeout(None)
+            threading.Thread(
+                target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
+            ).start()
+        except BaseException:
+            self._close()
+            raise
 
     # --- any thread
 
-    def submit(self, values: list[Any], *, may_wait: bool = True) -> concurrent.futures.Future[int]:
-        """Ask the owner to execute; the future is the index of the execution.
+    def submit(self, prepared: Prepared, *, may_wait: bool = True) -> _Reply:
+        """Ask the owner to execute.
 
         Raises:
             BlockingIOError: The owner is behind, and ``may_wait`` is False.
             RcgError: The connection is over.
         """
-        reply: concurrent.futures.Future[int] = concurrent.futures.Future()
-        reply.set_running_or_notify_cancel()
-        with self.changed:
-            if self.error is not None:
-                raise self.raised()
-            self._number += 1
-            number = self._number
-            self._replies[number] = reply
+        if self.error is not None:
+            raise self.raised()
         try:
-            with self._sending:
-                packet = {"type": "execute", "number": number}
-                send_parcel(self._socket, packet, values, may_wait=may_wait)
+            if may_wait:
+                with self._sending:
+                    return self._send(prepared, may_wait)
+            if not self._sending.acquire(blocking=False):
+                raise BlockingIOError
+            try:
+                return self._send(prepared, may_wait)
+            finally:
+                self._sending.release()
         except BlockingIOError:
-            with self.changed:
-                self._replies.pop(number, None)
             raise
         except OSError:
-            with self.changed:
-                self.changed.wait_for(lambda: self.error is not None, 1.0)
-                if self.error is None:
-                    raise
-                raise self.raised() from None
+            self.wait(lambda: self.error is not None, _MOMENT_S)
+            raise self.raised() from None
+
+    def _send(self, prepared: Prepared, may_wait: bool) -> _Reply:
+        reply, number = _Reply(), next(self._numbers)
+        self._replies[number] = reply
+        try:
+            prepared.send(self._socket, may_wait=may_wait, number=number)
+        except OSError:
+            del self._replies[number]
+            raise
         return reply
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until ``condition`` holds; returns whether it does."""
+        deadline = Deadline(timeout_s)
+        while not condition():
+            left = deadline.remaining_s()
+            if left == 0:
+                return False
+            bell = _thread.allocate_lock()
+            bell.acquire()
+            self._sleepers.append(bell)
+            try:
+                if condition():
+                    return True
+                bell.acquire(True, -1 if left is None else min(left, threading.TIMEOUT_MAX))
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._sleepers.remove(bell)
+        return True
+
+    async def wait_async(self, condition: Callable[[], bool], key: object) -> None:
+        """Wait until ``condition`` holds, which happens when something came under ``key``."""
+        loop = asyncio.get_running_loop()
+        while not condition():
+            future: asyncio.Future[None] = loop.create_future()
+            entry = loop, future
+            waiting = self._awaiting.setdefault(key, deque())
+            waiting.append(entry)
+            try:
+                if condition() or self.error is not None:
+                    return
+                await future
+            finally:
+                with contextlib.suppress(ValueError):
+                    waiting.remove(entry)
 
     def raised(self) -> RcgError:
         """Return the error of a connection that is over, a new one each time."""
         error = self.error or ChannelClosed("Channel closed.")
         return type(error)(error.message, **error.facts)
 
-    def wake_at_change(self) -> asyncio.Future[None]:
-        """Return a future of the running loop, done when something came. Hold ``changed``."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((loop, future))
-        return future
+    def abandon(self, reply: _Reply) -> None:
+        """Nobody has refs of what was asked for: its results are let go of."""
+        reply.is_abandoned = True
+        if reply.is_done and reply.execution >= 0:
+            for output in self.outputs:
+                output.dropped.append(reply.execution)
 
-    def close(self) -> None:
-        """Hang up; the thread ends. Idempotent."""
-        if self.pid != os.getpid():
-            return  # a forked child: the connection is the parent's
+    def join(self, user: object) -> bool:
+        """Count a user; False if the link is about to end."""
+        self.users.add(user)
+        return not self._is_hung_up and self.error is None
+
+    def leave(self, user: object) -> None:
+        """Count a user less; the last one hangs up. Without a lock: handles go away anywhere."""
+        self.users.discard(user)
+        if self.users or self.pid != os.getpid():  # a forked child's copy is the parent's
+            return
         self._is_hung_up = True
+        if self.users:  # somebody joined meanwhile; who comes from now on makes a link of his own
+            self._is_hung_up = False
+            return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     # --- the thread
 
     def _listen(self) -> None:
+        error: RcgError = _torn_down(self.facts)
+        poller = select.poll()
+        for fd in (self._socket.fileno(), self._pidfd):
+            if fd >= 0:
+                poller.register(fd, select.POLLIN)
         try:
             while True:
+                ready = {fd for fd, _ in poller.poll()}
+                if self._socket.fileno() not in ready:
+                    error = _owner_gone(self.facts)  # though a child of his keeps the socket open
+                    break
                 packet, body, fds = packets.receive(self._socket)
                 if packet is None:
+                    if packets.how_it_ended(self._pidfd) == "its process ended":
+                        error = _owner_gone(self.facts)
                     break
-                self._take(packet, open_parcel(packet, body, fds) if "values" in packet else [])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        how = packets.how_it_ended(self._pidfd)
-        error: RcgError
+                self._take(packet, body, fds)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            error = ChannelBroken(
+                f"the connection to the process {self.facts.owner_pid}, which compiled the graph, "
+                f"failed: {problem!r}",
+                peer=str(self.facts.owner_pid),
+            )
         if self._is_hung_up:
             error = ChannelClosed("Channel closed. The handle was closed.")
-        elif how == "its process ended":
-            error = _owner_gone(self.facts)
+        self.error = error
+        for key in list(self._awaiting):
+            self._wake(key)
+        self._wake(None)
+        self._close()
+
+    def _take(self, packet: Packet, body: bytes, fds: list[int]) -> None:
+        kind = packet["type"]
+        parcel: Parcel | None = None
+        problem: Exception | None = None
+        if "bytes" in packet:
+            try:
+                parcel = open_parcel(packet, body, fds)[0]
+            except OSError as error:  # this one value is lost, nothing else
+                problem = error
+        if kind == "result":
+            output, execution = self.outputs[packet["output"]], int(packet["execution"])
+            lost = problem and ExecutionError(str(problem), execution=execution)
+            output.arrive(execution, _Arrived(parcel, lost))
+            self._wake((output.number, execution))
+            return
+        reply = self._replies.pop(int(packet["number"]))
+        if kind == "submitted":
+            reply.execution = int(packet["execution"])
         else:
-            error = _torn_down(self.facts)
-        with self.changed:
-            self.error = error
-            replies, self._replies = self._replies, {}
-            self._changed()
-        for reply in replies.values():
-            reply.set_exception(self.raised())
-        self._socket.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
+            reply.error = problem if parcel is None else to_exception(parcel.decode())
+        reply.is_done = True
+        if reply.is_abandoned:
+            self.abandon(reply)
+        self._wake(reply)
 
-    def _take(self, packet: packets.Packet, values: list[Parcel]) -> None:
-        match packet["type"]:
-            case "result":
-                output, execution = self._outputs[packet["output"]], int(packet["execution"])
-                with self.changed:
-                    if execution in output.dropped:
-                        output.dropped.remove(execution)
-                    else:
-                        output.frames[execution] = values[0]
-                    self._changed()
-            case "submitted":
-                with self.changed:
-                    reply = self._replies.pop(packet["number"])
-                reply.set_result(int(packet["execution"]))
-            case "refused":
-                with self.changed:
-                    reply = self._replies.pop(packet["number"])
-                reply.set_exception(to_exception(values[0].decode()))
-
-    def _changed(self) -> None:
-        """Wake who waits; the lock is held."""
-        self.changed.notify_all()
-        waiting, self._waiting = self._waiting, []
-        for loop, future in waiting:
+    def _wake(self, key: object) -> None:
+        """Have everybody look again that waits for this."""
+        # Taken one by one: who waits may give up meanwhile, and take itself out.
+        for loop, future in _emptied(self._awaiting.pop(key, None)):
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_set_done, future)
+        for bell in _emptied(self._sleepers):
+            bell.release()
+
+    def _close(self) -> None:
+        self._socket.close()
+        pidfd, self._pidfd = self._pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
-def _connect(facts: _Facts, wants: str) -> socket.socket:
+def _emptied(queue: deque[Any] | None) -> Iterator[Any]:
+    """Yield what is in a queue at this moment, taking it out; others may do so at the same time."""
+    for _ in range(len(queue or ())):
+        try:
+            yield queue.popleft()  # type: ignore[union-attr]
+        except IndexError:
+            return
+
+
+def _connect(facts: _Facts, wants: str) -> tuple[socket.socket, int]:
+    """Return a connection to the owner, and a descriptor that tells of his end, or -1."""
     try:
         connection = packets.connect(facts.address, _PATIENCE_S)
-    except OSError as error:
+    except ConnectionRefusedError:
         here = cluster.node_id() if cluster.is_connected() else None
         if facts.node is not None and here is not None and facts.node != here:
             raise PlacementError(
                 f"this handle works on the node of the process that compiled the graph, "
                 f"{facts.node}, and this is node {here}",
                 location=here,
-            ) from error
-        if _is_alive(facts.owner_pid):
-            raise _torn_down(facts) from None
-        raise _owner_gone(facts) from None
-    packets.send(connection, {"type": "call", "secret": facts.secret, "wants": wants})
-    return connection
+            ) from None
+        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
+    except OSError as error:
+        raise _no_answer(facts, str(error), _PATIENCE_S) from error
+    pid, uid = packets.peer_of(connection)
+    if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
+        # Once the owner is gone, his address is free for anybody, or a child of his still has it.
+        connection.close()
+        raise _owner_gone(facts)
+    pidfd = packets.open_pidfd(pid)
+    try:
+        packets.send(connection, {"type": "call", "secret": facts.secret, "wants": wants})
+    except OSError as error:
+        connection.close()
+        if pidfd >= 0:
+            os.close(pidfd)
+        raise _no_answer(facts, str(error), _PATIENCE_S) from error
+    return connection, pidfd
+
+
+def _answer(
+    connection: socket.socket, pidfd: int, facts: _Facts, patience_s: float
+) -> tuple[Packet | None, bytes, list[int]]:
+    """Wait for the owner's next packet.
+
+    Raises:
+        ChannelTimeout: It did not come in time.
+        ChannelBroken: The owner is gone.
+    """
+    poller = select.poll()
+    for fd in (connection.fileno(), pidfd):
+        if fd >= 0:
+            poller.register(fd, select.POLLIN)
+    ready = {fd for fd, _ in poller.poll(patience_s * 1000)}
+    if not ready:
+        raise _no_answer(facts, "it may be stopped", patience_s)
+    if connection.fileno() not in ready:
+        raise _owner_gone(facts)
+    return packets.receive(connection)
+
+
+def _no_answer(facts: _Facts, why: str, timeout_s: float) -> ChannelTimeout:
+    return ChannelTimeout(
+        f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
+        timeout_s=timeout_s,
+    )
 
 
 def _owner_gone(facts: _Facts) -> ChannelBroken:
@@ -315,18 +498,21 @@ class CompiledDAGHandle:
     """A compiled graph of another process on this node: execute and get as on the graph itself.
 
     Made by pickling a ``CompiledDAG``: pass it to an actor or a task. The process that compiled it
-    owns its window, options and end: it has to stay alive and keep the graph.
+    owns its window, options and end: it has to stay alive and keep the graph. Results are sent on
+    as they come, so a limit on executions in flight counts, for a handle, those that have not
+    completed; what was not got yet waits in this process.
     """
 
     def __init__(self, facts: _Facts) -> None:
         self._facts = facts
         self.get_timeout_s = facts.get_timeout_s
         self.num_outlets = len(facts.outlets)
-        self.finished: deque[int] = deque()
+        # What refs append to when they go away; here it is the outputs that count.
+        self.finished: deque[int] = deque(maxlen=0)
         self._codec = make_codec()
-        self._linking = threading.Lock()
         self._link: _Link | None = None
-        self._outputs: list[_Output] = []
+        self._let_go: weakref.finalize[..., Any] | None = None
+        self._is_closed = False
 
     # --- running
 
@@ -337,70 +523,86 @@ class CompiledDAGHandle:
             Exception: As there.
             ChannelBroken: The process that compiled the graph is gone.
         """
-        link, outputs = self._linked()
-        reply = link.submit(self._encode(args, kwargs))
+        link = self._linked()
+        with self._prepared(args, kwargs) as prepared:
+            reply = link.submit(prepared)
+        is_kept = False
         try:
-            return self._refs(outputs, reply.result())
-        except BaseException:
-            if not reply.done():  # Ctrl-C: nobody will want the results
-                reply.add_done_callback(lambda done: _drop(link, outputs, done))
-            raise
+            limit_s = self._facts.submit_timeout_s
+            if limit_s is not None:
+                limit_s += _GRACE_S  # the owner keeps the limit, if it can
+            if not link.wait(lambda: reply.is_done or link.error is not None, limit_s):
+                raise _no_answer(self._facts, "it may be stopped", limit_s or 0.0)
+            refs = self._refs(link, reply)
+            is_kept = True
+            return refs
+        finally:
+            if not is_kept:
+                link.abandon(reply)
+            for output in link.outputs:
+                if output.dropped:
+                    output.purge()
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """As ``execute``, without blocking the event loop."""
-        link, outputs = self._linked()
-        values = self._encode(args, kwargs)
-        while True:
-            try:
-                reply = link.submit(values, may_wait=False)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(_MOMENT_S)
+        link = self._link
+        if link is None or link.pid != os.getpid() or self._is_closed:
+            link = await asyncio.to_thread(self._linked)
+        with self._prepared(args, kwargs) as prepared:
+            while True:
+                try:
+                    reply = link.submit(prepared, may_wait=False)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_AGAIN_S)
+        is_kept = False
         try:
-            return self._refs(outputs, await asyncio.shield(asyncio.wrap_future(reply)))
-        except asyncio.CancelledError:
-            reply.add_done_callback(lambda done: _drop(link, outputs, done))
-            raise
+            known = link
+            await link.wait_async(lambda: reply.is_done or known.error is not None, reply)
+            refs = self._refs(link, reply)
+            is_kept = True
+            return refs
+        finally:
+            if not is_kept:
+                link.abandon(reply)
 
-    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
         facts = self._facts
         values = arguments_by_key(
             args, kwargs, facts.keys, num_positional=facts.num_positional, keywords=facts.keywords
         )
-        return [self._codec.encode(values[key]) for key in facts.keys]
+        encoded = [self._codec.encode(values[key]) for key in facts.keys]
+        return Prepared({"type": "execute"}, encoded)
 
-    def _linked(self) -> tuple[_Link, list[_Output]]:
+    def _linked(self) -> _Link:
         link = self._link
+        if self._is_closed:
+            raise ChannelClosed("Channel closed. The handle was closed.")
         if link is not None and link.pid == os.getpid():
-            self._forget_dropped(link)
-            return link, self._outputs
-        with self._linking:
-            if self._link is None or self._link.pid != os.getpid():
-                outputs = [_Output(channel, i) for i, channel in enumerate(self._facts.outlets)]
-                link = _Link(self._facts, outputs)
-                self._link, self._outputs = link, outputs
-                weakref.finalize(self, link.close).atexit = False
-            return self._link, self._outputs
+            return link
+        with _lock:
+            link = _links.get(self._facts.graph_id)
+            user = object()
+            if link is None or link.pid != os.getpid() or not link.join(user):
+                link = _Link(self._facts)
+                link.join(user)
+                _links[self._facts.graph_id] = link
+            self._let_go = weakref.finalize(self, link.leave, user)
+            self._let_go.atexit = False
+            self._link = link
+            return link
 
-    def _forget_dropped(self, link: _Link) -> None:
-        """Let go of results whose refs went away before they were got."""
-        self.finished.clear()
-        if not any(output.dropped for output in self._outputs):
-            return
-        with link.changed:
-            for output in self._outputs:
-                for _ in range(len(output.dropped)):
-                    execution = output.dropped.popleft()
-                    if output.frames.pop(execution, None) is None:
-                        output.dropped.append(execution)  # still to come
-
-    def _refs(self, outputs: list[_Output], execution: int) -> Any:
-        listed = [outputs[number] for number in self._facts.outputs]
+    def _refs(self, link: _Link, reply: _Reply) -> Any:
+        if reply.error is not None:
+            raise reply.error
+        if not reply.is_done:
+            raise link.raised()
+        listed = [link.outputs[number] for number in self._facts.outputs]
         refs: Any
         if self._facts.is_multi:
-            refs = refs_of(self, listed, execution)
+            refs = refs_of(self, listed, reply.execution)
         else:
-            refs = CompiledDAGRef(self, listed[0], execution, None)
+            refs = CompiledDAGRef(self, listed[0], reply.execution, None)
         confirm(refs)
         return refs
 
@@ -416,43 +618,30 @@ class CompiledDAGHandle:
                 f"execution {ref.execution} has no result yet after {asked_s:g} s. Nothing is "
                 "lost: call again to go on waiting.",
                 timeout_s=asked_s,
-                report=self._report_or_none(),
+                report=self._report_within(min(asked_s or 0.0, _LONGEST_QUESTION_S)),
             )
 
     def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref and fill it; False when the time is up."""
         link, output = self._link_of(ref)
-        with link.changed:
-            if not link.changed.wait_for(lambda: self._is_settled(ref), timeout_s):
-                return False
-            if ref.state >= READY:
-                return True
-            parcel = output.frames.pop(ref.execution, None)
-            if parcel is None:
-                raise link.raised()
-        try:
-            value, state = parcel.decode(), READY
-            if type(value) is Failure:
-                state = FAILED  # an exception when it is raised: see Outlet.fetch
-        except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
-            value, state = error, FAILED
-        except BaseException:
-            with link.changed:  # Ctrl-C: the next one decodes it
-                output.frames[ref.execution] = parcel
-                link.changed.notify_all()
-            raise
-        with link.changed:
-            ref.value, ref.state = value, state
-            link.changed.notify_all()
+        if not link.wait(lambda: self._is_settled(ref), timeout_s):
+            return False
+        arrived = output.frames.get(ref.execution)
+        if arrived is not None:
+            # Read, filled, and only then let go of: Ctrl-C between any two lines loses nothing.
+            ref.value, ref.state = arrived.settle()
+            output.frames.pop(ref.execution, None)
+        elif ref.state < READY:
+            raise link.raised()
         return True
 
     def _link_of(self, ref: CompiledDAGRef) -> tuple[_Link, _Output]:
         link = self._link
-        if link is None or link.pid != os.getpid():
+        if link is None or link.pid != os.getpid() or ref.outlet not in link.outputs:
             raise ExecutionError(
                 "this process was forked from the one that executed, and the result goes there"
             )
-        return link, self._outputs[ref.outlet.number]
+        return link, link.outputs[ref.outlet.number]
 
     def _is_settled(self, ref: CompiledDAGRef) -> bool:
         link, output = self._link_of(ref)
@@ -465,18 +654,12 @@ class CompiledDAGHandle:
     def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
         """Wait until something happened to one of these refs."""
         link, _ = self._link_of(refs[0])
-        with link.changed:
-            link.changed.wait_for(lambda: any(map(self._is_settled, refs)), timeout_s)
+        link.wait(lambda: any(map(self._is_settled, refs)), timeout_s)
 
     async def wait_async(self, ref: CompiledDAGRef) -> None:
         """Wait until ``get`` of a ref would not wait."""
-        link, _ = self._link_of(ref)
-        while True:
-            with link.changed:
-                if self._is_settled(ref):
-                    return
-                future = link.wake_at_change()
-            await future
+        link, output = self._link_of(ref)
+        await link.wait_async(lambda: self._is_settled(ref), (output.number, ref.execution))
 
     # --- seeing
 
@@ -490,19 +673,31 @@ class CompiledDAGHandle:
         Raises:
             ChannelClosed: The graph was torn down.
             ChannelBroken: The process that compiled the graph is gone.
+            ChannelTimeout: It does not answer.
         """
-        try:
-            with _connect(self._facts, "report") as connection:
-                packet, body, fds = packets.receive(connection)
-        except (OSError, ValueError):
-            packet = None
-        if packet is None:
-            raise ChannelClosed("Channel closed. Its owner let go of the compiled graph.")
-        return str(open_parcel(packet, body, fds)[0].decode(), "utf-8")
+        return self._ask_report(_PATIENCE_S)
 
-    def _report_or_none(self) -> str | None:
+    def _ask_report(self, patience_s: float) -> str:
+        connection, pidfd = _connect(self._facts, "report")
         try:
-            return self.report()
+            packet, body, fds = _answer(connection, pidfd, self._facts, patience_s)
+            if packet is None:
+                raise _torn_down(self._facts)
+            return str(open_parcel(packet, body, fds)[0].decode(), "utf-8")
+        except (OSError, ValueError) as error:
+            if isinstance(error, RcgError):
+                raise
+            raise _no_answer(self._facts, str(error), patience_s) from error
+        finally:
+            connection.close()
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def _report_within(self, patience_s: float) -> str | None:
+        if not patience_s:
+            return None
+        try:
+            return self._ask_report(2 * patience_s)  # the owner asks its actors first
         except RcgError as error:
             return str(error)
 
@@ -515,9 +710,10 @@ class CompiledDAGHandle:
         return _handle_from, (self._facts,)
 
     def close(self) -> None:
-        """Hang up: refs that were not got yet raise. The graph goes on; idempotent."""
-        if self._link is not None:
-            self._link.close()
+        """Hang up: it cannot be used any more. The graph, and other handles on it, go on."""
+        self._is_closed = True
+        if self._let_go is not None:
+            self._let_go()
 
     def teardown(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: only the process that compiled a graph can tear it down.
@@ -529,12 +725,3 @@ class CompiledDAGHandle:
             f"only the process that compiled the graph, {self._facts.owner_pid}, can tear it "
             "down; close() lets go of this handle"
         )
-
-
-def _drop(link: _Link, outputs: list[_Output], reply: concurrent.futures.Future[int]) -> None:
-    """Let go of the results of an execution that nobody has refs of."""
-    if reply.exception() is None:
-        with link.changed:
-            for output in outputs:
-                if output.frames.pop(reply.result(), None) is None:
-                    output.dropped.append(reply.result())

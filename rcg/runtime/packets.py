@@ -11,8 +11,11 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from rcg.options import Deadline
 
 __all__ = [
     "Packet",
@@ -30,6 +33,7 @@ Packet = dict[str, Any]
 MOST_BYTES: Final = 64 * 1024
 _MOST_DESCRIPTORS: Final = 80
 _MOMENT_S: Final = 0.25
+_AGAIN_S: Final = 0.01
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 
 
@@ -47,14 +51,21 @@ def connect(address: str, timeout_s: float) -> socket.socket:
     Raises:
         OSError: Nobody listens there.
     """
+    deadline = Deadline(timeout_s)
     connection = socket.socket(socket.AF_UNIX, _KIND)
     try:
         connection.settimeout(timeout_s)
-        connection.connect(address)
+        while True:
+            try:
+                connection.connect(address)
+                return connection
+            except BlockingIOError:  # many connect at once, and the kernel does not queue us
+                if deadline.expired:
+                    raise
+                time.sleep(_AGAIN_S)
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -113,16 +124,22 @@ def send(
 def receive(connection: socket.socket) -> tuple[Packet | None, bytes, list[int]]:
     """Return the next packet, None at the end, and the bytes and descriptors that came with it.
 
+    Descriptors are missing where this process had none left for them.
+
     Raises:
         OSError: The connection broke, or the time was up.
         ValueError: It was no packet of ours.
     """
     try:
-        data, fds, _, _ = socket.recv_fds(connection, MOST_BYTES, _MOST_DESCRIPTORS)
+        data, fds, flags, _ = socket.recv_fds(connection, MOST_BYTES, _MOST_DESCRIPTORS)
     except ConnectionError:
         return None, b"", []
     if not data:
         return None, b"", []
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        fds = []
     head, _, body = data.partition(b"\0")
     try:
         packet = json.loads(head)

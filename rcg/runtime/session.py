@@ -32,7 +32,7 @@ __all__ = ["Session"]
 _log = logging.getLogger("rcg")
 
 # How long to wait for Ray's own words about a death that the kernel has already confirmed.
-_CAUSE_PATIENCE_S: Final = 5.0
+_CAUSE_PATIENCE_S: Final = 1.0
 # How long to wait for actors that were killed to be dead.
 _KILL_PATIENCE_S: Final = 2.0
 # After this long a teardown says whom it waits for.
@@ -64,7 +64,7 @@ class Session:
         self.options = options
         self.layout: Layout = segments.layout
         self._segments = segments
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._lock = threading.Lock()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
@@ -192,6 +192,8 @@ class Session:
             try:
                 cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
                 why = "Ray runs the actor again, but the graph has lost it."
+            except TimeoutError:
+                why = "Ray has not told the cause yet."
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
                 why = str(error).strip()
         return ActorDiedError(
@@ -280,7 +282,7 @@ class Session:
 
     def _begin_close(self) -> bool:
         """Mark as closed and wake everybody, once; False in a forked child, which has no graph."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             self._is_closed = self.is_over = True
             return False
         with self._lock:

@@ -169,6 +169,7 @@ class _Loop:
         self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
         self.execution = 0  # the one that runs now
         self._thread = 0
+        self._is_kept_out = False  # by another graph's method
         self.coroutines: Coroutines | None = None
         self._steps = _Steps(self, instance, spec, member, self._codec).make()
 
@@ -192,6 +193,12 @@ class _Loop:
             moments.reach(moments.Moment("stop", self._spec.program.process, self.execution))
             self._control.finish(failure)
 
+    def wait_for_turn(self) -> None:
+        """Take the lock that another graph's method holds on this actor, or did a moment ago."""
+        self._is_kept_out = True
+        _CALL_LOCK.acquire()
+        self._is_kept_out = False
+
     def blame(self, error: UnpicklableError) -> UnpicklableError:
         """Return the error with what is known here: who returned the value, and when."""
         facts = {"actor": self.origin.label, "execution": self.execution}
@@ -212,6 +219,8 @@ class _Loop:
 
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
+        if self._is_kept_out:
+            return ["(not in the method yet: one of another graph runs on this actor)"]
         suspended = [] if self.coroutines is None else self.coroutines.frames()
         frames = [at for at in suspended if not _is_others(at[0])]
         if not frames:
@@ -359,7 +368,9 @@ class _Steps:
     def _call(self, index: int, op: Call) -> _Step:
         slots, mark, loop = self._slots, self._member.mark, self._loop
         method = self._method(op.method)
-        lock: Any = contextlib.nullcontext() if self._spec.options.concurrent else _CALL_LOCK
+        acquire, release = _CALL_LOCK.acquire, _CALL_LOCK.release
+        if self._spec.options.concurrent:
+            acquire, release = _always, _nothing  # type: ignore[assignment]
         name, outs = op.method, op.outs
         args = [self._argument(argument) for argument in op.args]
         kwargs = [(key, *self._argument(argument)) for key, argument in op.kwargs]
@@ -379,11 +390,14 @@ class _Steps:
                     return
                 execution = loop.execution
                 mark(index, execution)
+                if not acquire(False):
+                    loop.wait_for_turn()
                 try:
-                    with lock:
-                        slots[out] = method(value)
+                    slots[out] = method(value)
                 except BaseException as error:  # noqa: BLE001 - users' code raises anything
                     slots[out] = capture(error, loop.origin, name, execution)
+                finally:
+                    release()
 
             return step_one
 
@@ -396,12 +410,15 @@ class _Steps:
                 return
             execution = loop.execution
             mark(index, execution)
+            if not acquire(False):
+                loop.wait_for_turn()
             try:
-                with lock:
-                    result = method(*values, **named)
+                result = method(*values, **named)
             except BaseException as error:  # noqa: BLE001 - users' code raises anything
                 fail(capture(error, loop.origin, name, execution))
                 return
+            finally:
+                release()
             if len(outs) == 1:
                 slots[outs[0]] = result
             else:
@@ -457,6 +474,14 @@ class _Steps:
         if isinstance(argument, Slot):
             return True, argument.index
         return False, self._spec.constants[argument.id]
+
+
+def _always(_: bool) -> bool:
+    return True
+
+
+def _nothing() -> None:
+    pass
 
 
 def _is_others(frame: FrameType) -> bool:

@@ -44,6 +44,9 @@ class Async:
             raise
         return x
 
+    async def leave(self, kind):
+        raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[kind]
+
     async def block(self, x, gate):
         """Keep the event loop itself."""
         gate.pass_through()
@@ -145,6 +148,14 @@ def test_a_coroutine_that_is_cancelled_fails_its_execution_only(actor):
         rcg.get(graph.execute(0))
     with compile_one(actor, "increment") as graph:
         assert rcg.get(graph.execute(0)) == 1
+
+
+def test_an_exit_in_a_coroutine_ends_neither_the_actor_nor_its_loop(actor):
+    with compile_one(actor, "leave") as graph:
+        for kind in ("SystemExit", "KeyboardInterrupt"):
+            with pytest.raises(rcg.exceptions.RayTaskError, match=kind):
+                rcg.get(graph.execute(kind))
+    assert rcg.get(actor.increment.remote(1)) == 2
 
 
 def test_the_report_says_where_a_coroutine_runs(actor, gate):

@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 from pathlib import Path
 
@@ -17,9 +18,24 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
+from rcg.runtime import packets
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+class Bomb:
+    """Goes off at the second process that loads it: the graph's owner, on the way back."""
+
+    def __init__(self, loads=0):
+        self.loads = loads
+
+    def __reduce__(self):
+        return _load_bomb, (self.loads + 1,)
+
+
+def _load_bomb(loads):
+    return 1 // 0 if loads > 1 else Bomb(loads)
 
 
 @rcg.remote(num_cpus=0)
@@ -81,6 +97,29 @@ class Caller:
 
     def pass_on(self, other):
         return rcg.get(other.take.remote(self.graph))
+
+    def report_text(self):
+        """What a get that times out says while the owner is stopped."""
+        return outcome_of(lambda: self.graph._ask_report(0.2))
+
+    def hold(self, count):
+        """How many more descriptors are open while so many large results are held."""
+        self.held = []
+        before = len(os.listdir("/proc/self/fd"))
+        self.held = [rcg.get(self.graph.execute(np.arange(20_000))) for _ in range(count)]
+        after = len(os.listdir("/proc/self/fd"))
+        assert all(each[-1] == 19_999 for each in self.held)
+        self.held = []
+        return after - before
+
+    def close_another(self, graph):
+        assert graph is not self.graph
+        assert rcg.get(graph.execute(1)) == 1
+        graph.close()
+        return outcome_of(lambda: graph.execute(2))
+
+    def run_a_bomb(self):
+        return outcome_of(lambda: rcg.get(self.graph.execute(Bomb())))
 
     def let_go(self):
         self.graph = self.ref = None
@@ -260,44 +299,158 @@ def test_a_dead_actor_is_an_error_at_each_caller(stages, callers, caller, gate):
 
 
 OWNER = """\
-from tests.cluster.stage import Stage
-a = ray.get_actor("handled")
+import os
+a = ray.get_actor("handled", namespace="handles")
+caller = ray.get_actor("caller", namespace="handles")
 with InputNode() as inp:
     graph = a.echo.bind(inp).compile()
-caller = ray.get_actor("caller")
 say(ray.get(caller.take.remote(graph)))
+if "fork" in sys.argv:
+    child = os.fork()
+    if not child:
+        signal.pause()
+    say(child)
 say("given")
 sys.stdin.read()
 """
 
 
-def test_the_owners_death_is_an_error_at_each_caller(driver):
-    actor = Stage.options(name="handled", lifetime="detached", namespace="handles").remote()
-    caller = Caller.options(name="caller", lifetime="detached", namespace="handles").remote()
+@pytest.fixture
+def owned(driver):
+    """Starts an owner in another process; returns it, its caller and its actor."""
+    named = {"lifetime": "detached", "namespace": "handles"}
+    actor = Stage.options(name="handled", **named).remote()
+    caller = Caller.options(name="caller", **named).remote()
+
+    def start(*arguments):
+        owner = driver(OWNER, *arguments, stdin=-1)
+        owner.expect("CompiledDAGHandle")
+        return owner, caller, actor
+
+    yield start
+    rcg.kill(actor)
+    rcg.kill(caller)
+
+
+@pytest.mark.parametrize("how", ["alone", "fork"])
+def test_the_owners_death_is_an_error_at_each_caller(owned, how):
+    """Also while a child of his has the connection open."""
+    owner, caller, actor = owned(how)
+    child = int(owner.line()) if how == "fork" else None
+    owner.expect("given")
+    assert rcg.get(caller.run.remote(5)) == [5]
     try:
-        owner = driver(
-            OWNER.replace('("handled")', '("handled", namespace="handles")').replace(
-                '("caller")', '("caller", namespace="handles")'
-            ),
-            stdin=-1,
-        )
-        owner.expect("CompiledDAGHandle", "given")
-        assert rcg.get(caller.run.remote(5)) == [5]
-        rcg.get(caller.start.remote(6))
-        assert rcg.get(caller.finish.remote()) == 6
         owner.kill()
-        kinds, text = rcg.get(caller.try_run.remote(7))
-        assert "ChannelBroken" in kinds and "is gone" in text
-        kinds, text = rcg.get(caller.try_run.remote(8))
-        assert "ChannelBroken" in kinds
+        for _ in range(2):
+            kinds, text = rcg.get(caller.try_run.remote(7))
+            assert "ChannelBroken" in kinds and "is gone" in text
         # The actors are usable.
         with InputNode() as inp:
             dag = actor.echo.bind(inp)
         with dag.compile() as graph:
             assert rcg.get(graph.execute(1)) == 1
     finally:
-        rcg.kill(actor)
-        rcg.kill(caller)
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_stopped_owner_is_a_timeout_and_goes_on_later(owned):
+    owner, caller, _ = owned()
+    owner.expect("given")
+    assert rcg.get(caller.run.remote(1)) == [1]
+    os.kill(owner.pid, signal.SIGSTOP)
+    try:
+        kinds, text = rcg.get(caller.report_text.remote())
+        assert "ChannelTimeout" in kinds and "does not answer" in text
+    finally:
+        os.kill(owner.pid, signal.SIGCONT)
+    assert rcg.get(caller.run.remote(2)) == [2]
+
+
+def test_a_value_of_thousands_of_arrays(stages, caller):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.echo.bind(inp)
+    with dag.compile() as graph:
+        give(graph, caller)
+        (many,) = rcg.get(caller.run.remote([np.full(1, i) for i in range(6000)]))
+        assert [int(each[0]) for each in many] == list(range(6000))
+        assert rcg.get(caller.run.remote(1)) == [1]
+
+
+def test_large_results_that_are_held_take_no_descriptors(stages, caller):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.echo.bind(inp)
+    with dag.compile() as graph:
+        give(graph, caller)
+        assert rcg.get(caller.hold.remote(50)) <= 2
+
+
+def test_closing_one_handle_leaves_the_others_of_the_process(stages, caller):
+    with compile_chain(*stages(2)) as graph:
+        give(graph, caller)
+        kinds, text = rcg.get(caller.close_another.remote(graph))
+        assert "ChannelClosed" in kinds and "handle was closed" in text
+        assert rcg.get(caller.run.remote(3)) == [3]
+
+
+def test_a_packet_that_is_not_ours_harms_nothing(stages):
+    with compile_chain(*stages(2)) as graph:
+        for packet in ({"type": "call", "secret": "\u00e9"}, {"type": "call"}, {"type": 3}):
+            connection = packets.connect(graph.session.control.address, GUARD_S)
+            packets.send(connection, packet)
+            assert packets.receive(connection)[0] is None
+            connection.close()
+        raw = packets.connect(graph.session.control.address, GUARD_S)
+        raw.send(b"no json at all")
+        assert raw.recv(10) == b""
+        raw.close()
+        assert rcg.get(graph.execute(1)) == 1
+
+
+def test_a_result_that_the_owner_cannot_load_is_the_users_error(stages, caller):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        dag = a.echo.bind(inp)
+    with dag.compile() as graph:
+        give(graph, caller)
+        kinds, _ = rcg.get(caller.run_a_bomb.remote())
+        assert "ZeroDivisionError" in kinds and "InternalError" not in kinds
+        assert rcg.get(caller.run.remote(1)) == [1]
+
+
+def test_ctrl_c_at_a_handle_loses_nothing(driver, stages):
+    """However often and whenever it comes: later executions get their own results."""
+    with compile_chain(*stages(2)) as graph:
+        user = driver(INTERRUPTED, pickle.dumps(graph).hex())
+        user.expect("ready")
+        for _ in range(60):
+            os.kill(user.pid, signal.SIGINT)
+            user.expect("interrupted")
+        user.expect("done")
+        user.finish()
+
+
+INTERRUPTED = """\
+import pickle
+graph = pickle.loads(bytes.fromhex(sys.argv[1]))
+ray.get(graph.execute(0))
+say("ready")
+hits, i = 0, 100
+while hits < 60:
+    try:
+        while True:
+            i += 1
+            assert ray.get(graph.execute(i)) == i
+    except KeyboardInterrupt:
+        hits += 1
+        say("interrupted")
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for i in range(20):
+    assert ray.get(graph.execute(i + 1000000)) == i + 1000000
+say("done")
+"""
 
 
 def connections_to(graph):

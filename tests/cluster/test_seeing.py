@@ -43,7 +43,7 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
         busy, idle = by_label["a0 (Plain)"], by_label["a1 (Plain)"]
         assert (busy.state, busy.execution) == ("running", 0)
         assert busy.op.startswith("Call a0.pass_gate_when")
-        assert "stage.py" in busy.stack[-1] and "in pass_through" in busy.stack[-1]
+        assert "stage.py" in busy.stack[0] and "in pass_gate_when" in busy.stack[0]
         assert (idle.state, idle.waiting_for) == ("waiting", "a0 (Plain)")
         assert [(q.writer, q.reader, q.length) for q in report.queues] == [
             ("driver", "a0 (Plain)", 3)
