@@ -20,7 +20,13 @@ from typing import Any, Final
 from rcg import _native, cluster
 from rcg.channels.segments import Layout, Segments
 from rcg.channels.shm import translate
-from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, RcgError
+from rcg.errors import (
+    ActorDiedError,
+    ChannelBroken,
+    ChannelClosed,
+    OutOfSharedMemory,
+    RcgError,
+)
 from rcg.options import Deadline, Options
 from rcg.plan import DRIVER, Plan
 from rcg.runtime import packets
@@ -76,14 +82,21 @@ class Session:
         self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
             connection.close()
         )
-        self.member = _native.Member(
-            segments.board,
-            segments.arenas_for(plan, DRIVER),
-            0,
-            options.wait,
-            options.record,
-            False,
-        )
+        try:
+            self.member = _native.Member(
+                segments.board,
+                segments.arenas_for(plan, DRIVER),
+                0,
+                options.wait,
+                options.record,
+                False,
+            )
+        except OSError as error:
+            raise OutOfSharedMemory(
+                f"this process cannot map the shared memory of one more graph ({error.strerror}): "
+                "tear other graphs down, let go of their results, or lower `memory_cap_bytes`",
+                cap_bytes=segments.cap_bytes,
+            ) from error
         self.control = ControlServer(
             graph_id,
             list(handles),

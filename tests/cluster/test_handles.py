@@ -424,8 +424,8 @@ def test_ctrl_c_at_a_handle_loses_nothing(driver, stages):
     """However often and whenever it comes: later executions get their own results."""
     with compile_chain(*stages(2)) as graph:
         user = driver(INTERRUPTED, pickle.dumps(graph).hex())
-        user.expect("ready")
         for _ in range(60):
+            user.expect("going")
             os.kill(user.pid, signal.SIGINT)
             user.expect("interrupted")
         user.expect("done")
@@ -436,10 +436,10 @@ INTERRUPTED = """\
 import pickle
 graph = pickle.loads(bytes.fromhex(sys.argv[1]))
 ray.get(graph.execute(0))
-say("ready")
 hits, i = 0, 100
 while hits < 60:
     try:
+        say("going")
         while True:
             i += 1
             assert ray.get(graph.execute(i)) == i
