@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -198,6 +199,9 @@ def test_ipython_shows_the_actors_traceback_and_the_users_line(stages, capsys):
         copy = ray.cloudpickle.loads(ray.cloudpickle.dumps(caught.value))
         assert isinstance(copy, Refusal)
     finally:
+        # What IPython and Python keep of the last error would keep the graph.
+        shell.reset()
+        sys.last_type = sys.last_value = sys.last_traceback = None
         InteractiveShell.clear_instance()
     assert "a0 (Plain).fail, execution 0" in shown or "Plain.fail, execution 0" in shown
     assert "in fail" in shown and "Refusal: no 1" in shown
