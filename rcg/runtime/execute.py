@@ -12,9 +12,10 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Final
 
@@ -170,25 +171,26 @@ class CompiledDAG:
         It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
         errors.
         """
-        if not self.session.has_cause:
-            await self.awaiter.wait_for_end(self.outlets[0])
         if self.session.is_over:
+            if not self.session.has_cause:
+                await self.awaiter.wait_for_end(self.outlets[0])
             raise self.session.end_error()
         encoded = self._inlet.encode(args, kwargs)
-        timeout_s = self.session.options.submit_timeout_s
+        if not self.awaiter.has_queue():
+            try:
+                refs = self._inlet.try_submit(encoded, self._refs)
+            except _native.NoMemory:
+                refs = None
+            if refs is not None:
+                return refs
         try:
-            async with asyncio.timeout(timeout_s):
-                if not self.awaiter.has_queue():
-                    refs = await self._submit_async(encoded, is_first=True)
-                    if refs is not None:
-                        return refs
-                async with self.awaiter.queue():
-                    return await self._submit_async(encoded)
+            async with asyncio.timeout(self.session.options.submit_timeout_s), self.awaiter.queue():
+                return await self._submit_async(encoded)
         except TimeoutError:
             raise self._no_room() from None
 
-    async def _submit_async(self, encoded: list[Encoded], is_first: bool = False) -> Any:
-        """Submit as soon as there is room; with ``is_first``, None where that means waiting."""
+    async def _submit_async(self, encoded: list[Encoded]) -> Any:
+        """Submit as soon as there is room, and memory."""
         inlet = self._inlet
         idle: Deadline | None = None
         while True:
@@ -203,8 +205,6 @@ class CompiledDAG:
                 if refs is not None:
                     return refs
                 complete = inlet.window.submitted - inlet.window.limit
-            if is_first:
-                return None
             if complete < inlet.window.submitted:
                 await self._completion_of(complete)
             else:
@@ -239,7 +239,7 @@ class CompiledDAG:
         session = self.session
         if session.is_closed:
             raise session.end_error()
-        outlet = self.outlets[ref.outlet.number]
+        outlet: Outlet = ref.outlet  # type: ignore[assignment]  # this graph made it
         try:
             is_first = outlet.fetch(ref, timeout_s)
         except _native.TimedOut:
@@ -288,7 +288,7 @@ class CompiledDAG:
         """Wait until ``get`` of a ref returns or raises without waiting."""
         if not self.has(ref):
             for _ in range(_TURNS):
-                await asyncio.sleep(0)
+                await _turn()
                 if self.has(ref):
                     break
             else:
@@ -491,6 +491,12 @@ def _run_uninterrupted(call: Callable[[], list[str]]) -> tuple[list[str], bool]:
             return (results[-1] if results else []), interrupted
         except KeyboardInterrupt:
             interrupted = True
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Let the event loop turn once."""
+    yield
 
 
 def _live_graphs() -> list[CompiledDAG]:
