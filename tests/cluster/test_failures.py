@@ -186,6 +186,7 @@ def test_ipython_shows_the_actors_traceback_and_the_users_line(stages, capsys):
     from IPython.core.interactiveshell import InteractiveShell
 
     (actor,) = stages(1)
+    main, names = sys.modules["__main__"], dict(vars(sys.modules["__main__"]))
     shell = InteractiveShell.instance(colors="nocolor")
     try:
         with compile_one(actor, "fail") as graph:
@@ -200,7 +201,9 @@ def test_ipython_shows_the_actors_traceback_and_the_users_line(stages, capsys):
         assert isinstance(copy, Refusal)
     finally:
         # What IPython and Python keep of the last error would keep the graph.
-        shell.reset()
+        shell.reset()  # also empties the module that it takes for the main one
+        sys.modules["__main__"] = main
+        vars(main).update(names)
         sys.last_type = sys.last_value = sys.last_traceback = None
         InteractiveShell.clear_instance()
     assert "a0 (Plain).fail, execution 0" in shown or "Plain.fail, execution 0" in shown
