@@ -27,6 +27,7 @@ fields::
     |   `-- Transfer                          moving the bytes failed
     |-- CommError
     |   `-- GroupAborted                      a member of the group failed or left
+    |-- TraceError (ValueError)               a recorded trace cannot be read, or not used so
     `-- InternalError                         a bug in rcg
 
 Where Ray has a public exception for a case, ours is one too, so ``except`` clauses written for Ray
@@ -62,6 +63,7 @@ __all__ = [
     "RcgError",
     "SignatureError",
     "TensorMismatch",
+    "TraceError",
     "Transfer",
     "TransportError",
     "Unavailable",
@@ -327,6 +329,10 @@ class CommError(RcgError):
 
 class GroupAborted(CommError):
     """The group ended because a member failed or left; its other members are usable."""
+
+
+class TraceError(RcgError, ValueError):
+    """A recorded trace cannot be read, or what was asked of it is not in it."""
 
 
 class InternalError(RcgError):

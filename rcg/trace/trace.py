@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace: the merged record of what the processes of some graphs did, as plain data.
+
+```
+Trace ── GraphTrace ── Lane, one per process of the plan ── events, one row per op of an execution
+           plan          ops: the program of the plan          start, end, waited, coded, bytes, peer
+```
+
+An event's own time is made of three parts that add up to it: what it waited for its peer
+(``waited_ns``), what it encoded or decoded (``coded_ns``), and the rest: the method itself for a
+Call, moving bytes for a Read or Write. In an actor one event ends where the next begins. All times
+are nanoseconds of the driver's monotonic clock; a lane says how well its own clock was aligned.
+
+This room must know neither Ray nor how graphs run; a trace can be made by hand, and tests do.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.errors import TraceError
+from rcg.plan import DRIVER, Op, Plan, Program
+
+__all__ = [
+    "EVENT",
+    "NO_PEER",
+    "SPAN_BASE",
+    "Clock",
+    "Events",
+    "GraphTrace",
+    "Lane",
+    "OpenOp",
+    "Trace",
+]
+
+EVENT: Final = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("waited_ns", "<i8"),
+        ("coded_ns", "<i8"),
+        ("execution", "<i8"),
+        ("bytes", "<i8"),
+        ("op", "<u4"),
+        ("peer", "<u4"),
+    ]
+)
+"""One event. ``op`` counts in the program of its process; from ``SPAN_BASE`` on it is a span of the
+user's. ``peer`` is the number of the lane that was waited for, or ``NO_PEER``."""
+
+Events = npt.NDArray[np.void]
+
+SPAN_BASE: Final = 1 << 31
+"""``op`` of the first user span of a lane; the others follow in the order of ``Lane.spans``."""
+
+NO_PEER: Final = (1 << 32) - 1
+"""``peer`` of an event that waited for nobody."""
+
+_FORMAT: Final = 1
+_HEAD: Final = "trace.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How a process's monotonic clock relates to the driver's.
+
+    Attributes:
+        offset_ns: What was added to its times.
+        error_ns: How far off that may be.
+    """
+
+    offset_ns: int = 0
+    error_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOp:
+    """What a process was in when the trace ended.
+
+    Attributes:
+        op: Index in its program.
+        execution: Index of the execution.
+        since_ns: When the op began.
+        waiting_since_ns: When it began to wait, if it waited; else 0.
+        peer: Number of the lane that it waited for, or ``NO_PEER``.
+    """
+
+    op: int
+    execution: int
+    since_ns: int
+    waiting_since_ns: int = 0
+    peer: int = NO_PEER
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """What one process of a graph did.
+
+    Attributes:
+        process: Its name in the plan: ``driver``, ``a0``.
+        label: Its name for people, one of a kind in its graph: ``Stage#1``.
+        events: Rows of ``EVENT`` by start; spans lie inside the calls they belong to.
+        spans: Names of the user's spans, by number.
+        node: Its node's address.
+        pid: Its process id, 0 if it is not known.
+        clock: How its clock was aligned.
+        lost: Events that were overwritten before they were read, or left out because of a limit.
+        open: What it was in when the trace ended, if anything.
+    """
+
+    process: str
+    label: str
+    events: Events
+    spans: tuple[str, ...] = ()
+    node: str = ""
+    pid: int = 0
+    clock: Clock = Clock()
+    lost: int = 0
+    open: OpenOp | None = None
+
+    def span_name(self, op: int) -> str:
+        """Return the name of a span by its ``op``."""
+        number = op - SPAN_BASE
+        return self.spans[number] if 0 <= number < len(self.spans) else f"span {number}"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTrace:
+    """What the processes of one graph did.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        plan: What it runs.
+        lanes: One per program of the plan, in its order: the driver first. Their order is what
+            ``peer`` counts in.
+        limit: How many executions may be in flight.
+    """
+
+    graph_id: str
+    plan: Plan
+    lanes: tuple[Lane, ...]
+    limit: int = 10
+
+    def program(self, lane: Lane) -> Program:
+        """Return what a lane's process runs."""
+        return self.plan.program(lane.process)
+
+    def op(self, lane: Lane, op: int) -> Op:
+        """Return one op of a lane's program."""
+        return self.plan.program(lane.process).ops[op]
+
+    def lane(self, process: str) -> Lane:
+        """Return the lane of a process of the plan."""
+        return next(lane for lane in self.lanes if lane.process == process)
+
+    @property
+    def driver(self) -> Lane:
+        """The lane of the process that submits."""
+        return self.lane(DRIVER)
+
+    @property
+    def num_events(self) -> int:
+        """How many events the lanes hold."""
+        return sum(len(lane.events) for lane in self.lanes)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What the processes of some graphs did between two moments.
+
+    Attributes:
+        graphs: One record per graph.
+        start_ns: When it began, on the driver's monotonic clock.
+        end_ns: When it ended.
+        info: Where and when: ``host``, ``time`` (seconds since 1970, at its start), ``versions``,
+            ``cores``. Only for people.
+    """
+
+    graphs: tuple[GraphTrace, ...]
+    start_ns: int
+    end_ns: int
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it lasted."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def num_events(self) -> int:
+        """How many events it holds."""
+        return sum(graph.num_events for graph in self.graphs)
+
+    @property
+    def lost(self) -> int:
+        """How many events it should hold and does not."""
+        return sum(lane.lost for graph in self.graphs for lane in graph.lanes)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, which ``load`` reads: a zip of JSON and NumPy arrays, no pickle."""
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr(_HEAD, json.dumps(self._head()))
+            for number, graph in enumerate(self.graphs):
+                for lane in graph.lanes:
+                    with archive.open(_name(number, lane.process), "w") as file:
+                        np.save(file, lane.events, allow_pickle=False)
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "info": self.info,
+            "graphs": [
+                {
+                    "graph_id": graph.graph_id,
+                    "plan": graph.plan.to_json(),
+                    "limit": graph.limit,
+                    "lanes": [_lane_head(lane) for lane in graph.lanes],
+                }
+                for graph in self.graphs
+            ],
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Read what ``save`` wrote.
+
+        Raises:
+            TraceError: It is no trace, or one of a later rcg.
+            OSError: It cannot be read.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                head = json.loads(archive.read(_HEAD))
+                if head["format"] > _FORMAT:
+                    raise TraceError(
+                        f"{os.fspath(path)} was written by a later rcg (format {head['format']}, "
+                        f"this one reads {_FORMAT}): install that one"
+                    )
+                graphs = tuple(
+                    GraphTrace(
+                        graph["graph_id"],
+                        Plan.from_json(graph["plan"]),
+                        tuple(_lane_from(archive, number, lane) for lane in graph["lanes"]),
+                        graph["limit"],
+                    )
+                    for number, graph in enumerate(head["graphs"])
+                )
+                return cls(graphs, head["start_ns"], head["end_ns"], head["info"])
+        except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+            raise TraceError(
+                f"{os.fspath(path)} is not a trace that rcg wrote ({error}): give it a file that "
+                "`profile.trace.save(path)` made"
+            ) from error
+
+
+def _name(graph: int, process: str) -> str:
+    return f"{graph}/{process}.npy"
+
+
+def _lane_head(lane: Lane) -> dict[str, Any]:
+    head = {key: getattr(lane, key) for key in ("process", "label", "node", "pid", "lost")}
+    return head | {
+        "spans": list(lane.spans),
+        "clock": asdict(lane.clock),
+        "open": None if lane.open is None else asdict(lane.open),
+    }
+
+
+def _lane_from(archive: zipfile.ZipFile, graph: int, head: dict[str, Any]) -> Lane:
+    stored = archive.read(_name(graph, head["process"]))
+    events = np.load(io.BytesIO(stored), allow_pickle=False)
+    if events.dtype != EVENT:
+        raise ValueError(f"the events of {head['process']} have another layout")
+    return Lane(
+        head["process"],
+        head["label"],
+        events,
+        tuple(head["spans"]),
+        head["node"],
+        head["pid"],
+        Clock(**head["clock"]),
+        head["lost"],
+        None if head["open"] is None else OpenOp(**head["open"]),
+    )
