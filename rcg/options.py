@@ -59,11 +59,6 @@ class Deadline:
         )
 
     @property
-    def at_ns(self) -> int | None:
-        """The moment on the monotonic clock in nanoseconds; None means never."""
-        return self._at_ns
-
-    @property
     def expired(self) -> bool:
         """Whether the moment has come."""
         return self._at_ns is not None and self._clock_ns() >= self._at_ns

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -32,6 +33,7 @@ __all__ = [
     "Ring",
     "buffers_of",
     "claimed",
+    "pattern",
     "reader",
     "until",
     "until_waiting",
@@ -113,6 +115,11 @@ def reader(
 ) -> _native.Reader:
     """Open the reading end of a ring; without `decode` it returns the list of buffers."""
     return member.reader(ring, 0, decode, Failed)
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    """Return so many bytes, other ones for each seed."""
+    return random.Random(f"{size} {seed}").randbytes(size)
 
 
 def claimed(member: _native.Member) -> int:

@@ -19,7 +19,7 @@ from rcg import _native
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.session import Session
 
-__all__ = ["Awaiter", "Queue"]
+__all__ = ["Awaiter", "Queue", "set_done"]
 
 _NEVER: Final = 1 << 62  # an execution that never comes
 
@@ -142,16 +142,16 @@ class Awaiter:
             self._thread = None
             while self._new:
                 waiters.append(self._new.popleft())
-            for waiter in waiters:
-                _finish(waiter)
+            for _, _, loop, future in waiters:
+                set_done(loop, future)
 
     def _tell(self, waiters: list[_Waiter], outlets: list[Outlet]) -> list[_Waiter]:
         """Wake those whose result is there; returns the others."""
         left = []
         for waiter in waiters:
-            outlet, execution, _, future = waiter
+            outlet, execution, loop, future = waiter
             if execution < outlet.arrived:
-                _finish(waiter)
+                set_done(loop, future)
             elif not future.cancelled():
                 left.append(waiter)
         for outlet in outlets:
@@ -159,8 +159,8 @@ class Awaiter:
         return left
 
 
-def _finish(waiter: _Waiter) -> None:
-    _, _, loop, future = waiter
+def set_done(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    """Have who awaits a future of this loop go on; any thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_set_done, future)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import threading
 import weakref
@@ -91,7 +90,7 @@ class _Caller:
         threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
         try:
             packets.send(self._connection, {"type": "ready"})
-            while self._has_packet():
+            while packets.wait_for_packet(self._connection, self._pidfd):
                 packet, body, fds = packets.receive(self._connection)
                 if packet is None:
                     return
@@ -102,16 +101,7 @@ class _Caller:
             self._hang_up()
             self._session.forget_close(self._hang_up)
             self._connection.close()
-            if self._pidfd >= 0:
-                os.close(self._pidfd)
-
-    def _has_packet(self) -> bool:
-        """Wait for the caller; False when his process has ended, also if a child of his lives."""
-        poller = select.poll()
-        for fd in (self._connection.fileno(), self._pidfd):
-            if fd >= 0:
-                poller.register(fd, select.POLLIN)
-        return self._connection.fileno() in {fd for fd, _ in poller.poll()}
+            packets.close_pidfd(self._pidfd)
 
     def _submit(self, number: int, packet: packets.Packet, body: bytes, fds: list[int]) -> None:
         dag = self._dag()

@@ -405,19 +405,12 @@ class ControlClient:
         threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True).start()
 
     def _watch(self, loop: Watched) -> None:
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
-        if self._pidfd >= 0:
-            poller.register(self._pidfd, select.POLLIN)
         try:
-            while True:
-                for fd, _ in poller.poll():
-                    if fd == self._pidfd:
-                        return
-                    message, _, _ = packets.receive(self._socket)
-                    if message is None:
-                        return
-                    self._answer(message, loop)
+            while packets.wait_for_packet(self._socket, self._pidfd):
+                message, _, _ = packets.receive(self._socket)
+                if message is None:
+                    return
+                self._answer(message, loop)
         except (OSError, ValueError):
             return  # closed by `finish`, or broken: the same to us
         finally:

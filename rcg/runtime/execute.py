@@ -28,10 +28,10 @@ from rcg.runtime.awaiting import Awaiter
 from rcg.runtime.callers import Callers
 from rcg.runtime.failure import describe
 from rcg.runtime.handle import handle_of
-from rcg.runtime.inlet import UNTIL_IDLE_S, Inlet, NoRoom
+from rcg.runtime.inlet import AGAIN_S, UNTIL_IDLE_S, Inlet, NoRoom
 from rcg.runtime.outlet import Outlet
-from rcg.runtime.report import Report, Reports
-from rcg.runtime.results import CompiledDAGRef, refs_of
+from rcg.runtime.report import LONGEST_QUESTION_S, Report, Reports
+from rcg.runtime.results import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.session import Session
 from rcg.runtime.statistics import ProcessStatistics, Statistics
 from rcg.runtime.worker import make_codec
@@ -43,9 +43,6 @@ __all__ = ["CompiledDAG", "report_all", "teardown_all"]
 
 _log = logging.getLogger("rcg")
 
-_MOMENT_S: Final = 0.01
-# An error does not wait longer than this for live processes to say where they are.
-_LONGEST_QUESTION_S: Final = 0.5
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
 _TURNS: Final = 20
@@ -77,7 +74,6 @@ class CompiledDAG:
         self._outlet = None if self._plan.is_multi else self._outputs[0]
         self.num_outlets = len(self.outlets)
         self._inlet = Inlet(session, writers, self.codec, self.outlets, self.finished)
-        self._is_whole = self._inlet.is_whole
         session.on_caller = Callers(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
         CompiledDAG._live[session.graph_id] = self
@@ -138,9 +134,10 @@ class CompiledDAG:
         if self.session.is_over:
             raise self.session.end_error()
         try:
-            if self._is_whole and len(args) == 1:
-                return self._inlet.submit_value(args[0], self._refs)
-            return self._inlet.submit(self._inlet.encode(args, kwargs), self._refs)
+            inlet = self._inlet
+            if inlet.is_whole and len(args) == 1:
+                return inlet.submit_value(args[0], self._refs)
+            return inlet.submit(inlet.encode(args, kwargs), self._refs)
         except NoRoom:
             raise self._no_room() from None
 
@@ -208,7 +205,7 @@ class CompiledDAG:
             if complete < inlet.window.submitted:
                 await self._completion_of(complete)
             else:
-                await asyncio.sleep(_MOMENT_S)
+                await asyncio.sleep(AGAIN_S)
 
     async def _completion_of(self, execution: int) -> None:
         for outlet in self.outlets:
@@ -219,20 +216,6 @@ class CompiledDAG:
         self.session.check_running()
 
     # --- fetching
-
-    def fetch(
-        self, ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None
-    ) -> None:
-        """Wait for the result of a ref; see ``CompiledDAGRef.get`` for the errors.
-
-        Args:
-            ref: A ref of this graph.
-            timeout_s: How long to wait.
-            asked_s: The timeout that the user gave, if this wait is only the last part of it.
-        """
-        if not self.try_fetch(ref, timeout_s):
-            asked_s = timeout_s if asked_s is None else asked_s
-            raise self._timeout(f"execution {ref.execution} has no result yet", asked_s)
 
     def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref; False when the time is up."""
@@ -250,18 +233,9 @@ class CompiledDAG:
             self.finished.append(ref.execution * self.num_outlets + outlet.number)
         return True
 
-    def _timeout(self, what: str, timeout_s: float | None) -> ChannelTimeout:
-        timeout_s = 0.0 if timeout_s is None else timeout_s
-        return ChannelTimeout(
-            f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting.",
-            timeout_s=timeout_s,
-            report=str(self._report(min(timeout_s, _LONGEST_QUESTION_S))),
-        )
-
     def _no_room(self) -> ChannelTimeout:
-        return self._timeout(
-            "there was no room for another execution", self.session.options.submit_timeout_s
-        )
+        limit_s = self.session.options.submit_timeout_s
+        return timed_out(self, "there was no room for another execution", limit_s)
 
     # --- what refs ask
 
@@ -328,7 +302,11 @@ class CompiledDAG:
         It works while actors are stuck in users' code and after they died. Live actors are asked
         where they are, for at most half a second.
         """
-        return self._report(_LONGEST_QUESTION_S)
+        return self._report(LONGEST_QUESTION_S)
+
+    def report_within(self, patience_s: float) -> str:
+        """Return the text of ``report``, asking live actors for at most this long."""
+        return str(self._report(patience_s))
 
     def _report(self, patience_s: float) -> Report:
         found = self.session.report(patience_s)
@@ -459,7 +437,7 @@ class CompiledDAG:
                 "that runs there goes on and then its loop ends. Call teardown() again to go on "
                 "waiting, or teardown(kill_actors=True) to end it now.",
                 timeout_s=timeout,
-                report=str(self._report(min(timeout or 0.0, _LONGEST_QUESTION_S))),
+                report=self.report_within(min(timeout or 0.0, LONGEST_QUESTION_S)),
             )
 
     def __enter__(self) -> CompiledDAG:

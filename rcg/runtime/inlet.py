@@ -26,10 +26,10 @@ from rcg.runtime.session import Session
 from rcg.runtime.window import Window
 from rcg.values import Codec, Encoded, size_of
 
-__all__ = ["UNTIL_IDLE_S", "Inlet", "Key", "NoRoom", "arguments_by_key"]
+__all__ = ["AGAIN_S", "UNTIL_IDLE_S", "Inlet", "Key", "NoRoom", "arguments_by_key"]
 
 UNTIL_IDLE_S: Final = 3.0  # longer than a loop waits before it gives its free memory back
-_MOMENT_S: Final = 0.01
+AGAIN_S: Final = 0.01  # after which memory is asked for once more
 
 Key = int | str | None
 # Makes the refs of an execution, before it is written.
@@ -197,7 +197,7 @@ class Inlet:
             if complete < self.window.submitted:
                 self._advance(complete + 1, deadline)
             else:
-                time.sleep(_MOMENT_S)
+                time.sleep(AGAIN_S)
 
     def try_submit(self, encoded: list[Encoded], begin: Begin) -> Any:
         """Submit one execution without waiting; returns its refs, or None if there is no room.

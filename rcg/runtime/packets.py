@@ -19,6 +19,7 @@ from rcg.options import Deadline
 
 __all__ = [
     "Packet",
+    "close_pidfd",
     "connect",
     "how_it_ended",
     "listen",
@@ -26,6 +27,7 @@ __all__ = [
     "peer_of",
     "receive",
     "send",
+    "wait_for_packet",
 ]
 
 Packet = dict[str, Any]
@@ -85,6 +87,12 @@ def open_pidfd(pid: int) -> int:
         return -1  # an old kernel, or a pid of another namespace: the socket's end has to do
 
 
+def close_pidfd(pidfd: int) -> None:
+    """Close what ``open_pidfd`` returned."""
+    if pidfd >= 0:
+        os.close(pidfd)
+
+
 def how_it_ended(pidfd: int) -> str:
     """Say whether a process whose connection ended has ended too; that may take a moment."""
     if pidfd >= 0 and select.select([pidfd], [], [], _MOMENT_S)[0]:
@@ -119,6 +127,26 @@ def send(
         socket.send_fds(connection, [data], list(fds), flags)
     else:
         connection.send(data, flags)
+
+
+def wait_for_packet(connection: socket.socket, pidfd: int, timeout_s: float | None = None) -> bool:
+    """Wait until there is something to receive, be it the end of the connection.
+
+    Returns:
+        False when the peer's process has ended instead, also if a child of his keeps the connection
+        open.
+
+    Raises:
+        TimeoutError: Neither happened in time.
+    """
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    if pidfd >= 0:
+        poller.register(pidfd, select.POLLIN)
+    ready = {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
+    if not ready:
+        raise TimeoutError
+    return connection.fileno() in ready
 
 
 def receive(connection: socket.socket) -> tuple[Packet | None, bytes, list[int]]:

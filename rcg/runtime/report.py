@@ -16,7 +16,19 @@ from rcg import _native
 from rcg.channels.segments import Layout
 from rcg.plan import DRIVER, Plan
 
-__all__ = ["Activity", "Queue", "Report", "Reports", "activities", "bytes_text", "queues", "table"]
+__all__ = [
+    "LONGEST_QUESTION_S",
+    "Activity",
+    "Queue",
+    "Report",
+    "Reports",
+    "activities",
+    "bytes_text",
+    "queues",
+    "table",
+]
+
+LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
 
 _STATES: Final = {
     _native.NOW_IDLE: "idle",

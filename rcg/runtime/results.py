@@ -11,9 +11,11 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from rcg.channels.shm import Failure
+from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.failure import to_exception
 from rcg.runtime.outlet import FAILED, PENDING, READY
+from rcg.runtime.report import LONGEST_QUESTION_S
 
 __all__ = [
     "Arrivals",
@@ -24,6 +26,7 @@ __all__ = [
     "confirm",
     "get_refs",
     "refs_of",
+    "timed_out",
     "wait_refs",
 ]
 
@@ -73,13 +76,11 @@ class ResultSource(Protocol):
     def get_id(self) -> str:
         """Return the id of the graph."""
 
-    def fetch(
-        self, ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None
-    ) -> None:
-        """Wait for the result of a ref and fill it, or raise."""
-
     def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref and fill it; False when the time is up."""
+
+    def report_within(self, patience_s: float) -> str | None:
+        """Return who does what, asking live processes for at most this long."""
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -134,7 +135,7 @@ class CompiledDAGRef:
                 timeout = dag.get_timeout_s
             elif timeout is not None:
                 timeout = timeout_from_user(timeout, "timeout")
-            dag.fetch(self, timeout)
+            _fetch(self, timeout)
         if self.state == FAILED:
             try:
                 raise _error_of(self.value)
@@ -149,7 +150,7 @@ class CompiledDAGRef:
             ActorDiedError, ChannelClosed: There is none.
         """
         if self.state < READY:
-            self._dag.fetch(self, None)
+            _fetch(self, None)
         return self.value
 
     def done(self) -> bool:
@@ -243,6 +244,29 @@ def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
             ref.state = PENDING
 
 
+def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelTimeout:
+    """Return the error that says what has not happened in time, with a report of the graph."""
+    timeout_s = timeout_s or 0.0
+    return ChannelTimeout(
+        f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting.",
+        timeout_s=timeout_s,
+        report=dag.report_within(min(timeout_s, LONGEST_QUESTION_S)),
+    )
+
+
+def _fetch(ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None) -> None:
+    """Wait for the result of a ref and fill it; see ``CompiledDAGRef.get`` for the errors.
+
+    Args:
+        ref: Of any graph.
+        timeout_s: How long to wait.
+        asked_s: The timeout that the user gave, if this wait is only the last part of it.
+    """
+    if not ref._dag.try_fetch(ref, timeout_s):
+        asked_s = timeout_s if asked_s is None else asked_s
+        raise timed_out(ref._dag, f"execution {ref.execution} has no result yet", asked_s)
+
+
 def _error_of(value: Any) -> BaseException:
     """Return what to raise for the value of a failed ref."""
     error: BaseException = to_exception(value) if type(value) is Failure else value
@@ -283,7 +307,7 @@ def _fetch_watching(
     while True:
         left = deadline.remaining_s()
         if not others or (left is not None and left <= patience):
-            dag.fetch(ref, left, deadline.timeout_s)
+            _fetch(ref, left, deadline.timeout_s)
             return
         if dag.try_fetch(ref, patience):
             return

@@ -65,11 +65,6 @@ class Window:
         """Executions whose every output was fetched or dropped."""
         return self.submitted - len(self._left)
 
-    @property
-    def in_flight(self) -> int:
-        """Executions that count against the limit."""
-        return self.submitted - (self.released if self._is_strict else self.complete)
-
     def buffered(self, complete: int) -> int:
         """Return how many of the first ``complete`` executions were not released."""
         return sum(1 for execution in list(self._left) if execution < complete)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.faults import Survivor, Victims
 from tests.cluster.stage import Company, Driver, Gate
 
 # Workers of a test session start faster without these, and nothing here is about them.
@@ -33,6 +34,18 @@ def ray_session() -> Iterator[None]:
 def stages(ray_session: None) -> Company:
     """Gives the tests of a module so many actors, which they share."""
     return Company()
+
+
+@pytest.fixture(scope="module")
+def victims(ray_session: None) -> Victims:
+    """Actors that a test may kill."""
+    return Victims()
+
+
+@pytest.fixture(scope="module")
+def survivors(ray_session: None) -> list[Any]:
+    """Two actors that live on."""
+    return [Survivor.remote(), Survivor.remote()]
 
 
 @pytest.fixture

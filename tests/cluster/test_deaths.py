@@ -25,9 +25,7 @@ from tests.cluster.faults import (
     LIVES,
     NOTHING,
     Fate,
-    Survivor,
     Victim,
-    Victims,
     leaving_nothing,
     noted,
     slay,
@@ -40,16 +38,6 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 SOON_S = 0.05
 MEGABYTES = 1_000_000  # float64: eight of them
-
-
-@pytest.fixture(scope="module")
-def victims(ray_session: None) -> Victims:
-    return Victims()
-
-
-@pytest.fixture(scope="module")
-def survivors(ray_session: None) -> list[Any]:
-    return [Survivor.remote(), Survivor.remote()]
 
 
 @pytest.fixture(autouse=True)

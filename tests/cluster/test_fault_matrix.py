@@ -22,7 +22,6 @@ from tests.cluster.faults import (
     KINDS,
     NOTHING,
     Fate,
-    Survivor,
     Victims,
     leaving_nothing,
     noted,
@@ -43,16 +42,6 @@ RESULTS: dict[str, Callable[[int], Any]] = {
     "two methods": lambda x: 10 * (x + 1),
     "there and back": lambda x: 10 * 2 * (x + 1),
 }
-
-
-@pytest.fixture(scope="module")
-def victims(ray_session: None) -> Victims:
-    return Victims()
-
-
-@pytest.fixture(scope="module")
-def survivors(ray_session: None) -> list[Any]:
-    return [Survivor.remote(), Survivor.remote()]
 
 
 @pytest.fixture(autouse=True)

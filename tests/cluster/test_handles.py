@@ -19,6 +19,7 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime import packets
+from rcg.runtime.link import ask_report
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -100,7 +101,7 @@ class Caller:
 
     def report_text(self):
         """What a get that times out says while the owner is stopped."""
-        return outcome_of(lambda: self.graph._ask_report(0.2))
+        return outcome_of(lambda: ask_report(self.graph._facts, 0.2))
 
     def hold(self, count):
         """How many more descriptors are open while so many large results are held."""
@@ -148,6 +149,17 @@ def outcome_of(call):
 def compile_chain(a, b):
     with InputNode() as inp:
         return b.echo.bind(a.fail_when.bind(inp, 13)).compile()
+
+
+def compile_echo(a):
+    with InputNode() as inp:
+        return a.echo.bind(inp).compile()
+
+
+def compile_gated(a, b, gate, **options):
+    """An input of 0 stops at the gate, on the first actor."""
+    with InputNode() as inp:
+        return b.echo.bind(a.pass_gate_when.bind(inp, 0, gate)).compile(**options)
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +222,7 @@ def test_inputs_by_position_and_name_and_several_outputs(stages, caller):
 
 @pytest.mark.parametrize("size", [10, 3_000, 1_000_000])
 def test_arrays_of_any_size(stages, caller, size):
-    (a,) = stages(1)
-    with InputNode() as inp:
-        dag = a.echo.bind(inp)
-    with dag.compile() as graph:
+    with compile_echo(*stages(1)) as graph:
         give(graph, caller)
         assert rcg.get(caller.arrays_come_mapped.remote(size)) == (True, True, False)
 
@@ -228,10 +237,7 @@ def test_exceptions_come_as_the_users_own(stages, caller):
 
 
 def test_a_full_window_raises_at_the_caller_if_the_user_set_it(stages, caller, gate):
-    a, b = stages(2)
-    with InputNode() as inp:
-        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
-    with dag.compile(_max_inflight_executions=1) as graph:
+    with compile_gated(*stages(2), gate, _max_inflight_executions=1) as graph:
         give(graph, caller)
         rcg.get(caller.start.remote(0))
         kinds, text = rcg.get(caller.try_start.remote(1))
@@ -241,10 +247,7 @@ def test_a_full_window_raises_at_the_caller_if_the_user_set_it(stages, caller, g
 
 
 def test_a_timeout_shows_the_owners_report_and_loses_nothing(stages, caller, gate):
-    a, b = stages(2)
-    with InputNode() as inp:
-        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
-    with dag.compile() as graph:
+    with compile_gated(*stages(2), gate) as graph:
         give(graph, caller)
         rcg.get(caller.start.remote(0))
         gate.wait_for()
@@ -257,10 +260,7 @@ def test_a_timeout_shows_the_owners_report_and_loses_nothing(stages, caller, gat
 
 
 def test_teardown_by_the_owner_is_an_error_at_each_caller(stages, callers, caller, gate):
-    a, b = stages(2)
-    with InputNode() as inp:
-        dag = b.echo.bind(a.pass_gate_when.bind(inp, 0, gate))
-    graph = dag.compile()
+    graph = compile_gated(*stages(2), gate)
     give(graph, *callers)
     waiting = [each.try_finish.remote() for each in callers if rcg.get(each.start.remote(0))]
     gate.wait_for()
@@ -284,9 +284,7 @@ def test_the_owner_lets_go_of_the_graph(stages, caller):
 
 def test_a_dead_actor_is_an_error_at_each_caller(stages, callers, caller, gate):
     (a,), mortal = stages(1), Stage.remote("mortal")
-    with InputNode() as inp:
-        dag = a.echo.bind(mortal.pass_gate_when.bind(inp, 0, gate))
-    with dag.compile() as graph:
+    with compile_gated(mortal, a, gate) as graph:
         give(graph, *callers)
         rcg.get(callers[0].start.remote(0))
         gate.wait_for()
@@ -345,9 +343,7 @@ def test_the_owners_death_is_an_error_at_each_caller(owned, how):
             kinds, text = rcg.get(caller.try_run.remote(7))
             assert "ChannelBroken" in kinds and "is gone" in text
         # The actors are usable.
-        with InputNode() as inp:
-            dag = actor.echo.bind(inp)
-        with dag.compile() as graph:
+        with compile_echo(actor) as graph:
             assert rcg.get(graph.execute(1)) == 1
     finally:
         if child is not None:
@@ -368,10 +364,7 @@ def test_a_stopped_owner_is_a_timeout_and_goes_on_later(owned):
 
 
 def test_a_value_of_thousands_of_arrays(stages, caller):
-    (a,) = stages(1)
-    with InputNode() as inp:
-        dag = a.echo.bind(inp)
-    with dag.compile() as graph:
+    with compile_echo(*stages(1)) as graph:
         give(graph, caller)
         (many,) = rcg.get(caller.run.remote([np.full(1, i) for i in range(6000)]))
         assert [int(each[0]) for each in many] == list(range(6000))
@@ -379,20 +372,20 @@ def test_a_value_of_thousands_of_arrays(stages, caller):
 
 
 def test_large_results_that_are_held_take_no_descriptors(stages, caller):
-    (a,) = stages(1)
-    with InputNode() as inp:
-        dag = a.echo.bind(inp)
-    with dag.compile() as graph:
+    with compile_echo(*stages(1)) as graph:
         give(graph, caller)
         assert rcg.get(caller.hold.remote(50)) <= 2
 
 
-def test_closing_one_handle_leaves_the_others_of_the_process(stages, caller):
+def test_a_closed_handle_says_so_and_leaves_the_others_of_its_process(stages, caller):
     with compile_chain(*stages(2)) as graph:
         give(graph, caller)
-        kinds, text = rcg.get(caller.close_another.remote(graph))
-        assert "ChannelClosed" in kinds and "handle was closed" in text
+        another = rcg.get(caller.close_another.remote(graph))
         assert rcg.get(caller.run.remote(3)) == [3]
+        rcg.get(caller.__ray_call__.remote(lambda self: self.graph.close()))
+        for kinds, text in (another, rcg.get(caller.try_run.remote(1))):
+            assert "ChannelClosed" in kinds and "handle was closed" in text
+        assert rcg.get(graph.execute(2)) == 2
 
 
 def test_a_packet_that_is_not_ours_harms_nothing(stages):
@@ -410,10 +403,7 @@ def test_a_packet_that_is_not_ours_harms_nothing(stages):
 
 
 def test_a_result_that_the_owner_cannot_load_is_the_users_error(stages, caller):
-    (a,) = stages(1)
-    with InputNode() as inp:
-        dag = a.echo.bind(inp)
-    with dag.compile() as graph:
+    with compile_echo(*stages(1)) as graph:
         give(graph, caller)
         kinds, _ = rcg.get(caller.run_a_bomb.remote())
         assert "ZeroDivisionError" in kinds and "InternalError" not in kinds
@@ -538,13 +528,3 @@ def test_only_the_owner_tears_down(stages, caller):
         )
         assert "GraphError" in handle_kinds and "only the process that compiled" in text
         assert rcg.get(caller.run.remote(1)) == [1]
-
-
-def test_a_closed_handle_says_so(stages, caller):
-    with compile_chain(*stages(2)) as graph:
-        give(graph, caller)
-        rcg.get(caller.run.remote(1))
-        rcg.get(caller.__ray_call__.remote(lambda self: self.graph.close()))
-        kinds, text = rcg.get(caller.try_run.remote(1))
-        assert "ChannelClosed" in kinds and "handle was closed" in text
-        assert rcg.get(graph.execute(2)) == 2

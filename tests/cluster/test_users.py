@@ -23,7 +23,7 @@ from ray.exceptions import RayChannelError, RayChannelTimeoutError
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError
-from tests.cluster.faults import Victims, until_driver_waits
+from tests.cluster.faults import until_driver_waits
 from tests.cluster.stage import Plain, Refusal, in_thread, segments_of, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -91,11 +91,6 @@ Actor = rcg.remote(num_cpus=0)(Model)
 @pytest.fixture(scope="module")
 def actors(ray_session):
     return [Actor.remote(), Actor.remote()]
-
-
-@pytest.fixture(scope="module")
-def victims(ray_session):
-    return Victims()
 
 
 @pytest.fixture(autouse=True)

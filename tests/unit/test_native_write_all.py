@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import gc
-import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,33 +17,16 @@ from tests.board import (
     BYTES,
     FAILURE,
     PICKLE,
-    Board,
     Failed,
     Ring,
     claimed,
+    pattern,
     reader,
     until_waiting,
 )
 
 # Two inputs of two actors, a third that goes to both.
 INPUTS = (Ring(0, (1,)), Ring(0, (2,)), Ring(0, (1, 2)))
-
-
-@pytest.fixture
-def boards() -> Iterator[Callable[..., Board]]:
-    made: list[Board] = []
-
-    def make(*args: Any, **options: Any) -> Board:
-        made.append(Board(*args, **options))
-        return made[-1]
-
-    yield make
-    for board in made:
-        board.close()
-
-
-def pattern(size: int, seed: int = 0) -> bytes:
-    return random.Random(f"{size} {seed}").randbytes(size)
 
 
 def books(member: _native.Member) -> tuple[int, int]:

@@ -90,7 +90,6 @@ class WindowMachine(RuleBasedStateMachine):
         assert window.submitted == len(self.wanted)
         assert window.complete == self.complete
         assert window.submitted - window.released == self.unreleased
-        assert window.in_flight == (self.unreleased if self.is_strict else self.running)
         assert window.is_full == (self.running >= self.limit)
 
     @invariant()
