@@ -69,6 +69,13 @@
  * waits and its memory. A program's loop takes one timestamp per op: it closes one event and opens the next. Any
  * member can read any recorder at any time, also after its owner died; an event is valid when its `seq` is the number
  * that was asked for.
+ *
+ *   Recorder (head, now-line) | Event[nevents] | SpanName[MAX_SPANS]       per member
+ *   ...                       | Event[TAPE_EVENTS]                         per member, at the end of the board
+ *
+ * While somebody drains the recorders (a Tape), `taping` is set and events go to the larger ring, so that a reader who
+ * comes every few milliseconds loses none. Its memory is sparse until then. Event number n is in one ring or the other;
+ * its `seq` says whether it is there, so turning over needs no agreement with the writers.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -93,7 +100,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ABI_VERSION 3 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 4 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -122,9 +129,11 @@ typedef struct {
     uint64_t recorder_offset, recorder_stride;
     uint32_t nevents, claim_bits;
     uint64_t cap_bytes;
-    uint64_t pad0;
+    uint64_t tape_offset; /* Event[nmembers][TAPE_EVENTS], to the end of the board */
     _Alignas(LINE) atomic_u32 poison; /* 0, or POISON_* */
     atomic_u32 culprit;               /* member that died, or NO_MEMBER */
+    atomic_u32 taping;                /* how many tapes run */
+    atomic_u32 taped;                 /* whether the larger rings of events have memory */
     _Alignas(LINE) atomic_u64 used_bytes; /* committed by all arenas of the graph */
     atomic_u64 shortages;                 /* how often the cap was in the way */
     uint64_t pad1[6];
@@ -204,7 +213,8 @@ enum { NOW_IDLE = 0, NOW_RUNNING = 1, NOW_WAITING = 2 };
 
 typedef struct {
     _Alignas(LINE) atomic_u64 head; /* events written so far */
-    uint32_t pid, pad;
+    uint32_t pid;
+    atomic_u32 nspans; /* names of spans so far */
     uint64_t pad0[6];
     _Alignas(LINE) atomic_u64 since_ns; /* the now-line */
     atomic_u64 execution;
@@ -212,17 +222,31 @@ typedef struct {
     atomic_u64 waits, waited_ns; /* of all its threads, kept also when nothing is recorded */
     atomic_u64 waiting_since_ns; /* of who sleeps now and is not in waited_ns yet, else 0 */
     atomic_u64 committed_bytes;  /* of this member's arena */
-} Recorder; /* then Event[nevents] */
+} Recorder; /* then Event[nevents], SpanName[MAX_SPANS] */
 _Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
+
+/* What one op of one execution did; the layout is that of rcg.trace.trace.EVENT. */
+typedef struct {
+    uint64_t start_ns, end_ns, waited_ns, coded_ns;
+    uint64_t execution, bytes;
+    uint32_t op;   /* from SPAN_BASE on a span of the user's */
+    uint32_t peer; /* the member that was waited for, or NO_MEMBER */
+} Record;
+_Static_assert(sizeof(Record) == 56, "Record");
 
 typedef struct {
     _Alignas(LINE) atomic_u64 seq; /* number of the event, counted from 1; written last */
-    uint64_t start_ns, end_ns, waited_ns;
-    uint64_t execution, bytes;
-    uint32_t op, thread;
-    uint64_t pad;
+    Record record;
 } Event;
 _Static_assert(sizeof(Event) == LINE, "Event");
+
+typedef struct {
+    char text[LINE]; /* UTF-8, ended by a zero */
+} SpanName;
+
+#define SPAN_BASE 0x80000000u
+#define MAX_SPANS 256u
+#define TAPE_EVENTS 32768u
 
 /* The sum that a frame carries of its own header and its table of descriptors: what is damaged on its way is found out,
  * but for one time in 2^64. Words go in by pairs (wyhash's way), three of them at once. */
@@ -273,7 +297,7 @@ static atomic_u32 fork_generation;
 static void after_fork_in_child(void) { atomic_fetch_add(&fork_generation, 1); }
 
 typedef struct {
-    PyTypeObject *arena_type, *member_type, *reader_type, *writer_type, *lease_type, *frame_type;
+    PyTypeObject *arena_type, *member_type, *reader_type, *writer_type, *lease_type, *frame_type, *tape_type;
     PyObject *poisoned, *timed_out, *no_memory, *corrupt;
     PyObject *buffers_name; /* "buffers" */
 } State;
@@ -717,6 +741,7 @@ typedef struct {
     uint64_t board_bytes, recorder_stride;
     uint32_t nrings, nevents;
     uint8_t *recorders;
+    Event *tapes;
     Bell *bells;
     Recorder *recorder;
     Arena *arenas[MAX_MEMBERS];
@@ -726,8 +751,8 @@ typedef struct {
     bool recording; /* the flight recorder is on */
     bool looping;   /* runs a program: events are chained, poison ends it before more input is read */
     /* the open event of a looping member */
-    uint64_t open_ns, open_waited_ns, open_bytes, open_execution;
-    uint32_t open_op;
+    Record open;
+    uint64_t coding_since_ns; /* the rest of it is decoding */
     bool is_open;
     Learned learned; /* of waits for any of several rings */
     /* statistics */
@@ -752,22 +777,39 @@ static void ring_bell(Member *m, uint32_t member) {
 
 /* ---- events */
 
-static void write_event(Member *m, uint32_t op, uint64_t execution, uint64_t start, uint64_t end, uint64_t waited,
-                        uint64_t bytes) {
-    Recorder *r = m->recorder;
-    uint64_t n = m->looping ? atomic_load_explicit(&r->head, memory_order_relaxed)
-                            : atomic_fetch_add_explicit(&r->head, 1, memory_order_relaxed);
-    Event *e = (Event *)(r + 1) + n % m->nevents;
+/* Where event number n lies, if the larger ring is in use or if it is not. */
+static Event *event_at(const Member *m, uint32_t member, uint64_t n, bool taping) {
+    return taping ? m->tapes + (uint64_t)member * TAPE_EVENTS + n % TAPE_EVENTS
+                  : (Event *)(recorder_of(m, member) + 1) + n % m->nevents;
+}
+
+static SpanName *span_names(const Member *m, uint32_t member) {
+    return (SpanName *)((Event *)(recorder_of(m, member) + 1) + m->nevents);
+}
+
+static bool is_taping(const Member *m) { return atomic_load_explicit(&m->board->taping, memory_order_relaxed); }
+
+static void write_event(Member *m, const Record *record) {
+    uint64_t n = atomic_fetch_add_explicit(&m->recorder->head, 1, memory_order_relaxed);
+    Event *e = event_at(m, m->index, n, is_taping(m));
     atomic_store_explicit(&e->seq, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    e->start_ns = start;
-    e->end_ns = end;
-    e->waited_ns = waited;
-    e->execution = execution;
-    e->bytes = bytes;
-    e->op = op;
+    e->record = *record;
     atomic_store_explicit(&e->seq, n + 1, memory_order_release);
-    if (m->looping) atomic_store_explicit(&r->head, n + 1, memory_order_release);
+}
+
+/* Copies event number n of a member if it is (still) there. */
+static bool read_event(const Member *m, uint32_t member, uint64_t n, Record *out) {
+    bool taping = is_taping(m);
+    for (int i = 0; i < 2; i++, taping = !taping) {
+        if (taping && !atomic_load_explicit(&m->board->taped, memory_order_acquire)) continue; /* has no memory */
+        Event *e = event_at(m, member, n, taping);
+        if (atomic_load_explicit(&e->seq, memory_order_acquire) != n + 1) continue;
+        *out = e->record;
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&e->seq, memory_order_relaxed) == n + 1) return true;
+    }
+    return false;
 }
 
 static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since, uint32_t state) {
@@ -781,14 +823,15 @@ static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since
 /* One timestamp closes the open op and opens the next. An op that is open already goes on: a Write is opened before
  * its value is encoded, and again by the ring. */
 static void mark(Member *m, uint32_t op, uint64_t execution) {
-    if (!m->recording || (m->is_open && m->open_op == op && m->open_execution == execution)) return;
+    if (!m->recording || (m->is_open && m->open.op == op && m->open.execution == execution)) return;
     uint64_t t = now_ns();
-    if (m->is_open)
-        write_event(m, m->open_op, m->open_execution, m->open_ns, t, m->open_waited_ns, m->open_bytes);
-    m->open_op = op;
-    m->open_execution = execution;
-    m->open_ns = t;
-    m->open_waited_ns = m->open_bytes = 0;
+    if (m->is_open) {
+        m->open.end_ns = t;
+        if (m->coding_since_ns) m->open.coded_ns += t - m->coding_since_ns;
+        write_event(m, &m->open);
+    }
+    m->open = (Record){.start_ns = t, .execution = execution, .op = op, .peer = NO_MEMBER};
+    m->coding_since_ns = 0;
     m->is_open = true;
     now_doing(m, op, execution, t, NOW_RUNNING);
 }
@@ -1078,7 +1121,7 @@ static PyObject *raise_corrupt(const End *e, const char *what) {
 /* ---- writing */
 
 /* Waits until every reader left the slot that frame `seq` will use. */
-static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited) {
+static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32_t *peer) {
     Ring *r = e->ring;
     if (e->seq < e->room_until) return 0;
     uint64_t behind = 0; /* how far the slowest reader is */
@@ -1095,6 +1138,7 @@ static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited) {
             }
             Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
             if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, e->index, memory_order_relaxed);
+            *peer = e->readers[i];
             if (wait_for(e->member, &w, 1, &e->learned, deadline, waited)) return -1;
         }
     e->room_until = e->seq - behind + e->nslots;
@@ -1149,7 +1193,8 @@ typedef struct {
     Writable writable;
     Py_buffer view; /* of data that is not bytes */
     Taken *taken;
-    uint64_t payload, start_ns, end_ns;
+    uint64_t payload;
+    Record record;
 } Outgoing;
 
 static void outgoing_begin(Outgoing *o, End *end) {
@@ -1320,7 +1365,7 @@ static PyObject *writer_open(PyObject *self, PyObject *unused) {
     End *e = (End *)self;
     if (check_usable(e->member)) return NULL;
     if (e->member->looping) mark(e->member, e->op, e->seq);
-    else if (e->member->recording) e->opened_ns = now_ns();
+    if (e->member->recording) e->opened_ns = e->member->looping ? e->member->open.start_ns : now_ns();
     Py_RETURN_NONE;
 }
 
@@ -1329,8 +1374,8 @@ static PyObject *writer_open(PyObject *self, PyObject *unused) {
  * signal handler, no other thread of Python. */
 static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline) {
     Py_ssize_t entered = 0, filled = 0;
-    uint64_t waited = 0, t = 0;
-    bool keeps_time = m->recording && !m->looping;
+    uint64_t waited = 0, coded = 0, t = 0, opened = out->end->opened_ns;
+    uint32_t peer = NO_MEMBER;
     int failed = -1;
     for (; entered < n; entered++)
         if (end_enter(out[entered].end)) goto done;
@@ -1341,28 +1386,37 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
             raise_poison(m);
             goto done;
         }
-    } else if (keeps_time)
-        t = out->end->opened_ns ? out->end->opened_ns : now_ns();
+    }
+    if (m->recording && (opened || !m->looping)) {
+        t = now_ns();
+        if (opened) coded = t - opened;
+        else opened = t;
+    }
     for (Py_ssize_t i = 0; i < n; i++)
-        if (wait_for_room(out[i].end, deadline, &waited)) goto done;
+        if (wait_for_room(out[i].end, deadline, &waited, &peer)) goto done;
     for (; filled < n; filled++) {
         Outgoing *o = &out[filled];
         if (m->looping && filled) mark(m, o->end->op, o->end->seq);
-        o->start_ns = o->end->opened_ns ? o->end->opened_ns : t;
         if (fill_slot(o)) goto done;
+        /* all encoding and waiting is the first frame's */
         if (m->looping) {
-            m->open_waited_ns += waited; /* all waiting is the first frame's */
-            m->open_bytes += o->payload;
-            waited = 0;
-        } else if (keeps_time && filled + 1 < n)
-            o->end_ns = t = now_ns();
+            m->open.waited_ns += waited;
+            m->open.coded_ns += coded;
+            m->open.bytes += o->payload;
+            m->open.peer = peer;
+        } else if (m->recording) {
+            uint64_t end = filled + 1 < n ? now_ns() : 0; /* the last one's is that of publishing */
+            o->record = (Record){opened, end, waited, coded, o->end->seq, o->payload, o->end->op, peer};
+            opened = end;
+        }
+        waited = coded = 0;
+        peer = NO_MEMBER;
     }
     for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
     failed = 0;
-    if (keeps_time) {
-        out[n - 1].end_ns = t = now_ns();
-        for (Py_ssize_t i = 0; i < n; i++, waited = 0)
-            write_event(m, out[i].end->op, out[i].end->seq - 1, out[i].start_ns, out[i].end_ns, waited, out[i].payload);
+    if (m->recording && !m->looping) {
+        t = out[n - 1].record.end_ns = now_ns();
+        for (Py_ssize_t i = 0; i < n; i++) write_event(m, &out[i].record);
         now_doing(m, out[n - 1].end->op, out[n - 1].end->seq - 1, t, NOW_IDLE);
     }
 done:
@@ -1581,12 +1635,14 @@ static void advance(End *e, const Message *msg, Claims *claims, uint64_t start, 
     settle(claims, true);
     atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
     if (atomic_load(&r->room_wanted)) ring_bell(m, e->writer);
+    uint32_t peer = waited ? e->writer : NO_MEMBER;
     if (m->looping) {
-        m->open_waited_ns += waited;
-        m->open_bytes += msg->payload;
+        m->open.waited_ns += waited;
+        m->open.bytes += msg->payload;
+        m->open.peer = peer;
     } else if (m->recording) {
         uint64_t end = now_ns();
-        write_event(m, e->op, e->seq - 1, start, end, waited, msg->payload);
+        write_event(m, &(Record){start, end, waited, 0, e->seq - 1, msg->payload, e->op, peer});
         now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
     }
 }
@@ -1650,6 +1706,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t n
     Message msg;
     if (nargs && deadline_from(args[0], &deadline)) return NULL;
     if (receive(e, deadline, &msg)) return NULL;
+    if (e->member->looping && e->member->recording && msg.kind == KIND_PICKLE) e->member->coding_since_ns = now_ns();
     return decode(&msg, e->decode, e->failure, e->member->state);
 }
 
@@ -1660,6 +1717,9 @@ typedef struct {
     Message msg;
     PyObject *decode, *failure;
     PyObject *value; /* once decoded */
+    Member *member;  /* who records the decoding, or NULL */
+    uint64_t execution;
+    uint32_t op;
     bool is_decoding;
 } FrameObject;
 
@@ -1671,6 +1731,12 @@ static FrameObject *frame_new(End *e) {
     f->decode = e->decode;
     Py_INCREF(e->failure);
     f->failure = e->failure;
+    f->execution = e->seq;
+    f->op = e->op;
+    if (e->member->recording && !e->member->looping) {
+        Py_INCREF((PyObject *)e->member);
+        f->member = e->member;
+    }
     return f;
 }
 
@@ -1680,6 +1746,7 @@ static void frame_dealloc(PyObject *self) {
     Py_XDECREF(f->decode);
     Py_XDECREF(f->failure);
     Py_XDECREF(f->value);
+    Py_XDECREF((PyObject *)f->member);
     free_object(self);
 }
 
@@ -1696,11 +1763,19 @@ static PyObject *frame_decode(PyObject *self, PyObject *unused) {
         Message msg = f->msg; /* a copy with references of its own: decoding may run any code */
         Py_XINCREF(msg.data);
         Py_XINCREF(msg.buffers);
+        bool is_timed = f->member && msg.kind == KIND_PICKLE;
+        uint64_t start = is_timed ? now_ns() : 0;
         f->is_decoding = true;
         f->value = decode(&msg, f->decode, f->failure, f->state);
         f->is_decoding = false;
         if (!f->value) return NULL;
         message_clear(&f->msg);
+        if (is_timed && !check_usable(f->member)) {
+            uint64_t end = now_ns();
+            write_event(f->member, &(Record){start, end, 0, end - start, f->execution, 0, f->op, NO_MEMBER});
+        } else
+            PyErr_Clear(); /* a forked child records nothing */
+        Py_CLEAR(f->member);
     }
     Py_INCREF(f->value);
     return f->value;
@@ -1736,6 +1811,7 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
         return NULL;
     }
     f->msg = msg;
+    f->execution = e->seq - 1;
     return (PyObject *)f;
 }
 
@@ -1875,8 +1951,10 @@ static int policy_of(const char *name) {
 static bool board_fits(const BoardHeader *b) {
     uint64_t room = b->size_bytes, stride = b->recorder_stride, recorders = b->recorder_offset;
     return b->nevents && b->claim_bits == claim_bits_for(b->nmembers) && recorders % LINE == 0 && stride % LINE == 0 &&
-           recorders <= room && stride <= room && stride >= sizeof(Recorder) + b->nevents * sizeof(Event) &&
-           b->nmembers * stride <= room - recorders &&
+           recorders <= room && stride <= room &&
+           stride >= sizeof(Recorder) + b->nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName) &&
+           b->nmembers * stride <= room - recorders && b->tape_offset % PAGE == 0 && b->tape_offset <= room &&
+           b->nmembers * (uint64_t)TAPE_EVENTS * sizeof(Event) <= room - b->tape_offset &&
            bells_offset(b->nrings) + b->nmembers * sizeof(Bell) <= recorders;
 }
 
@@ -1916,6 +1994,7 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     m->bells = (Bell *)((uint8_t *)p + bells_offset(head.nrings));
     m->recorders = (uint8_t *)p + head.recorder_offset;
     m->recorder_stride = head.recorder_stride;
+    m->tapes = (Event *)((uint8_t *)p + head.tape_offset);
     m->recorder = recorder_of(m, index);
     m->index = index;
     m->nmembers = head.nmembers;
@@ -2202,38 +2281,81 @@ static PyObject *member_waiting_since(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(atomic_load(&recorder_of(m, index)->waiting_since_ns));
 }
 
-/* events(member, start) -> (next, lost, [(op, execution, start_ns, end_ns, waited_ns, bytes), ...]) */
+/* The oldest event from number n on that can still be there. */
+static uint64_t oldest_event(const Member *m, uint64_t n, uint64_t head) {
+    uint64_t most = m->nevents;
+    if (most < TAPE_EVENTS && atomic_load_explicit(&m->board->taped, memory_order_acquire)) most = TAPE_EVENTS;
+    return head > most && n < head - most ? head - most : n;
+}
+
+/* events(member, start) -> (next, lost, records) */
 static PyObject *member_events(PyObject *self, PyObject *args) {
     Member *m = (Member *)self;
     unsigned index;
     unsigned long long start;
     if (!PyArg_ParseTuple(args, "IK", &index, &start)) return NULL;
     if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    Recorder *r = recorder_of(m, index);
-    uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire), lost = 0, n = start;
-    if (head > m->nevents && n < head - m->nevents) {
-        lost = head - m->nevents - n;
-        n = head - m->nevents;
+    uint64_t head = atomic_load_explicit(&recorder_of(m, index)->head, memory_order_acquire);
+    uint64_t n = oldest_event(m, start, head), lost = n - start, count = 0;
+    Record *records = n < head ? PyMem_Malloc((size_t)(head - n) * sizeof(Record)) : NULL;
+    if (n < head && !records) return PyErr_NoMemory();
+    for (; n < head; n++)
+        if (read_event(m, index, n, &records[count])) count++;
+        else lost++; /* overwritten, or being written, while we looked */
+    PyObject *found = PyBytes_FromStringAndSize((const char *)records, (Py_ssize_t)(count * sizeof(Record)));
+    PyMem_Free(records);
+    return found ? Py_BuildValue("(KKN)", (unsigned long long)n, (unsigned long long)lost, found) : NULL;
+}
+
+/* record(op, execution, start_ns, end_ns, coded_ns=0): write an event; any thread */
+static PyObject *member_record(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned op;
+    unsigned long long execution, start, end, coded = 0;
+    if (!PyArg_ParseTuple(args, "IKKK|K", &op, &execution, &start, &end, &coded) || check_usable(m)) return NULL;
+    if (m->recording)
+        write_event(m, &(Record){.start_ns = start, .end_ns = end, .coded_ns = coded, .execution = execution, .op = op,
+                                 .peer = NO_MEMBER});
+    Py_RETURN_NONE;
+}
+
+/* span(name) -> the `op` of spans of this name. Names are kept for good; what is too many or too long is cut. */
+static PyObject *member_span(PyObject *self, PyObject *name) {
+    Member *m = (Member *)self;
+    if (check_usable(m)) return NULL;
+    PyObject *bytes = PyUnicode_AsEncodedString(name, "utf-8", "replace");
+    if (!bytes) return NULL;
+    char *text = PyBytes_AsString(bytes);
+    size_t length = strlen(text);
+    if (length >= sizeof(SpanName)) /* whole characters only */
+        for (length = sizeof(SpanName) - 1; length && ((unsigned char)text[length] & 0xc0) == 0x80;) length--;
+    SpanName *names = span_names(m, m->index);
+    uint32_t n = atomic_load_explicit(&m->recorder->nspans, memory_order_relaxed), i = 0;
+    while (i < n && (strncmp(names[i].text, text, length) || names[i].text[length])) i++;
+    if (i == n && n < MAX_SPANS) {
+        memcpy(names[n].text, text, length); /* the rest of it is zeros */
+        atomic_store_explicit(&m->recorder->nspans, n + 1, memory_order_release);
     }
+    Py_DECREF(bytes);
+    return PyLong_FromUnsignedLong(SPAN_BASE + i); /* MAX_SPANS itself stands for all others */
+}
+
+/* spans(member) -> names of its spans */
+static PyObject *member_spans(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    uint32_t n = atomic_load_explicit(&recorder_of(m, index)->nspans, memory_order_acquire);
+    const SpanName *names = span_names(m, index);
     PyObject *list = PyList_New(0);
-    for (; list && n < head; n++) {
-        Event *e = (Event *)(r + 1) + n % m->nevents;
-        uint64_t seq = atomic_load_explicit(&e->seq, memory_order_acquire);
-        Event c = {.start_ns = e->start_ns, .end_ns = e->end_ns, .waited_ns = e->waited_ns,
-                   .execution = e->execution, .bytes = e->bytes, .op = e->op};
-        atomic_thread_fence(memory_order_acquire);
-        if (seq != n + 1 || atomic_load_explicit(&e->seq, memory_order_relaxed) != seq) {
-            lost++; /* overwritten, or being written, while we looked */
-            continue;
-        }
-        PyObject *t = Py_BuildValue("(IKKKKK)", c.op, (unsigned long long)c.execution, (unsigned long long)c.start_ns,
-                                    (unsigned long long)c.end_ns, (unsigned long long)c.waited_ns,
-                                    (unsigned long long)c.bytes);
-        if (!t || PyList_Append(list, t)) Py_CLEAR(list);
-        Py_XDECREF(t);
+    for (uint32_t i = 0; list && i < n && i < MAX_SPANS; i++) {
+        size_t length = strnlen(names[i].text, sizeof names[i].text);
+        PyObject *name = PyUnicode_DecodeUTF8(names[i].text, (Py_ssize_t)length, "replace");
+        if (!name || PyList_Append(list, name)) Py_CLEAR(list);
+        Py_XDECREF(name);
     }
-    if (!list) return NULL;
-    return Py_BuildValue("(KKN)", (unsigned long long)n, (unsigned long long)lost, list);
+    return list;
 }
 
 /* ring(index) -> (published, [consumed by reader ...]) */
@@ -2308,7 +2430,10 @@ static PyMethodDef member_methods[] = {
     {"counters", member_counters, METH_VARARGS,
      "counters(member) -> (waits, waited_ns, committed_bytes); a wait is counted when it ends."},
     {"waiting_since", member_waiting_since, METH_VARARGS, "waiting_since(member) -> ns, or 0 if it does not sleep."},
-    {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, events)."},
+    {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, records as bytes)."},
+    {"record", member_record, METH_VARARGS, "record(op, execution, start_ns, end_ns, coded_ns=0): write an event."},
+    {"span", member_span, METH_O, "span(name) -> the op of spans of this name."},
+    {"spans", member_spans, METH_VARARGS, "spans(member) -> names of its spans."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
     {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
@@ -2323,6 +2448,157 @@ static PyType_Slot member_slots[] = {{Py_tp_doc, "One process of one graph: its 
                                      {Py_tp_getset, member_getset},
                                      {0, NULL}};
 static PyType_Spec member_spec = {"rcg._native.Member", sizeof(Member), 0, Py_TPFLAGS_DEFAULT, member_slots};
+
+/* ============================================================ tape */
+
+/* Takes all members' events as they come, on a thread of its own that never needs the GIL. */
+typedef struct {
+    Record *records;
+    size_t count, room;
+    uint64_t next, lost;
+} Track;
+
+typedef struct {
+    PyObject_HEAD
+    Member *member;
+    uint64_t most, taken; /* records, of all tracks */
+    atomic_u32 stop;
+    bool runs;
+    Track tracks[MAX_MEMBERS];
+} Tape;
+
+static void tape_track(Tape *t, uint32_t index) {
+    Member *m = t->member;
+    Track *k = &t->tracks[index];
+    uint64_t head = atomic_load_explicit(&recorder_of(m, index)->head, memory_order_acquire);
+    uint64_t from = oldest_event(m, k->next, head);
+    k->lost += from - k->next;
+    for (k->next = from; k->next < head; k->next++) {
+        if (k->count == k->room && t->taken < t->most) {
+            size_t room = k->room ? 2 * k->room : 4096;
+            Record *records = realloc(k->records, room * sizeof(Record));
+            if (!records) t->most = t->taken; /* that is all there is room for */
+            else {
+                k->records = records;
+                k->room = room;
+            }
+        }
+        if (t->taken >= t->most) k->lost++;
+        else if (read_event(m, index, k->next, &k->records[k->count])) {
+            k->count++;
+            t->taken++;
+        } else {
+            Event *e = event_at(m, index, k->next, is_taping(m));
+            if (atomic_load_explicit(&e->seq, memory_order_acquire) <= k->next) break; /* is being written */
+            k->lost++;
+        }
+    }
+}
+
+static void tape_drain(Tape *t) {
+    for (uint32_t i = 0; i < t->member->nmembers; i++) tape_track(t, i);
+}
+
+/* Tape(member, board_fd, most): from now on events go to the larger rings */
+static PyObject *tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *member;
+    int fd;
+    unsigned long long most;
+    State *state = state_of(type);
+    if (!state) return NULL;
+    if (kwargs && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "Tape(member, board_fd, most) takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OiK", &member, &fd, &most)) return NULL;
+    if (!PyObject_TypeCheck(member, state->member_type)) {
+        PyErr_SetString(PyExc_TypeError, "Tape(member, board_fd, most)");
+        return NULL;
+    }
+    Member *m = (Member *)member;
+    if (check_usable(m)) return NULL;
+    uint64_t from = (uint64_t)((uint8_t *)m->tapes - (uint8_t *)m->board);
+    int r = 0;
+    if (!atomic_load(&m->board->taped)) {
+        do r = fallocate(fd, 0, (off_t)from, (off_t)(m->nmembers * (uint64_t)TAPE_EVENTS * sizeof(Event)));
+        while (r && errno == EINTR);
+    }
+    if (r) return PyErr_SetFromErrno(PyExc_OSError);
+    Tape *t = allocate_object(type);
+    if (!t) return NULL;
+    Py_INCREF(member);
+    t->member = m;
+    t->most = most;
+    atomic_store(&m->board->taped, 1);
+    atomic_fetch_add(&m->board->taping, 1);
+    t->runs = true;
+    for (uint32_t i = 0; i < m->nmembers; i++) t->tracks[i].next = atomic_load(&recorder_of(m, i)->head);
+    return (PyObject *)t;
+}
+
+/* run(period_ns): take events until stop(); returns when all that came before it are taken */
+static PyObject *tape_run(PyObject *self, PyObject *period) {
+    Tape *t = (Tape *)self;
+    uint64_t ns = PyLong_AsUnsignedLongLong(period);
+    if (ns == UINT64_MAX && PyErr_Occurred()) return NULL;
+    struct timespec ts = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    Py_BEGIN_ALLOW_THREADS
+    while (!atomic_load(&t->stop)) {
+        tape_drain(t);
+        futex(&t->stop, FUTEX_WAIT, 0, &ts);
+    }
+    tape_drain(t);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static void tape_end(Tape *t) {
+    if (t->runs && t->member->generation == atomic_load(&fork_generation)) atomic_fetch_sub(&t->member->board->taping, 1);
+    t->runs = false;
+}
+
+/* stop(): end run(); any thread, any number of times */
+static PyObject *tape_stop(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Tape *t = (Tape *)self;
+    tape_end(t);
+    atomic_store(&t->stop, 1);
+    futex(&t->stop, FUTEX_WAKE, INT_MAX, NULL);
+    Py_RETURN_NONE;
+}
+
+/* take(member) -> (lost, records as bytes), once run() has returned; they are taken only once */
+static PyObject *tape_take(PyObject *self, PyObject *arg) {
+    Tape *t = (Tape *)self;
+    unsigned long index = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    if (index >= t->member->nmembers) return PyErr_Format(PyExc_IndexError, "no member %lu", index);
+    Track *k = &t->tracks[index];
+    PyObject *found = PyBytes_FromStringAndSize((const char *)k->records, (Py_ssize_t)(k->count * sizeof(Record)));
+    if (!found) return NULL;
+    free(k->records);
+    k->records = NULL;
+    k->count = k->room = 0;
+    return Py_BuildValue("(KN)", (unsigned long long)k->lost, found);
+}
+
+static void tape_dealloc(PyObject *self) {
+    Tape *t = (Tape *)self;
+    tape_end(t);
+    for (uint32_t i = 0; i < MAX_MEMBERS; i++) free(t->tracks[i].records);
+    Py_DECREF((PyObject *)t->member);
+    free_object(self);
+}
+
+static PyMethodDef tape_methods[] = {{"run", tape_run, METH_O, "run(period_ns): take events until stop()."},
+                                     {"stop", tape_stop, METH_NOARGS, "stop(): end run(); any thread."},
+                                     {"take", tape_take, METH_O, "take(member) -> (lost, records as bytes)."},
+                                     {NULL, NULL, 0, NULL}};
+static PyType_Slot tape_slots[] = {{Py_tp_new, tape_new},
+                                   {Py_tp_dealloc, tape_dealloc},
+                                   {Py_tp_methods, tape_methods},
+                                   {0, NULL}};
+static PyType_Spec tape_spec = {"rcg._native.Tape", sizeof(Tape), 0, Py_TPFLAGS_DEFAULT, tape_slots};
 
 /* ============================================================ module functions */
 
@@ -2340,8 +2616,8 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
     }
     Py_ssize_t nrings = PyList_Size(rings);
     uint64_t recorders = bells_offset((uint64_t)nrings) + nmembers * sizeof(Bell);
-    uint64_t stride = sizeof(Recorder) + (uint64_t)nevents * sizeof(Event);
-    uint64_t size = align_up(recorders + nmembers * stride, PAGE);
+    uint64_t stride = sizeof(Recorder) + (uint64_t)nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName);
+    uint64_t tapes = 0, size = 0;
     BoardHeader *board = NULL;
     /* twice over the rings: first their sizes, then their contents */
     for (int pass = 0; pass < 2; pass++) {
@@ -2387,10 +2663,12 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
             at += align_up(sizeof(Ring) + (uint64_t)nreaders * sizeof(ReaderLine) + (uint64_t)nslots * slot_bytes, PAGE);
         }
         if (pass) break;
-        size = at;
+        tapes = at;
+        size = tapes + nmembers * (uint64_t)TAPE_EVENTS * sizeof(Event);
         int r;
-        do r = fallocate(fd, 0, 0, (off_t)size);
+        do r = fallocate(fd, 0, 0, (off_t)tapes);
         while (r && errno == EINTR);
+        if (!r) r = ftruncate(fd, (off_t)size);
         void *p = r ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
         board = p;
@@ -2401,6 +2679,7 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
         board->recorder_offset = recorders;
         board->recorder_stride = stride;
         board->nevents = nevents;
+        board->tape_offset = tapes;
         board->cap_bytes = cap;
         board->claim_bits = claim_bits_for(nmembers);
         atomic_store(&board->culprit, NO_MEMBER);
@@ -2524,7 +2803,8 @@ static int module_exec(PyObject *module) {
     if (!(s->buffers_name = PyUnicode_InternFromString("buffers"))) return -1;
     if (add_type(module, &arena_spec, &s->arena_type) || add_type(module, &lease_spec, &s->lease_type) ||
         add_type(module, &frame_spec, &s->frame_type) || add_type(module, &reader_spec, &s->reader_type) ||
-        add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type))
+        add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type) ||
+        add_type(module, &tape_spec, &s->tape_type))
         return -1;
     if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->poisoned) ||
         add_error(module, "TimedOut", "The deadline passed.", &s->timed_out) ||
@@ -2537,6 +2817,7 @@ static int module_exec(PyObject *module) {
     } constants[] = {{"ABI_VERSION", ABI_VERSION},     {"KIND_PICKLE", KIND_PICKLE},     {"KIND_BYTES", KIND_BYTES},
                      {"KIND_FAILURE", KIND_FAILURE},   {"POISON_CLOSED", POISON_CLOSED},
                      {"POISON_BROKEN", POISON_BROKEN}, {"MAX_MEMBERS", MAX_MEMBERS},     {"INLINE_BUFFER", INLINE_BUFFER},
+                     {"MAX_SPANS", MAX_SPANS},         {"TAPE_EVENTS", TAPE_EVENTS},       {"SPAN_BASE", SPAN_BASE},
                      {"FRAME_BYTES", sizeof(Frame)},   {"NOW_IDLE", NOW_IDLE},           {"NOW_RUNNING", NOW_RUNNING},
                      {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK}};
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
@@ -2550,6 +2831,7 @@ static void module_free(void *module) {
     Py_CLEAR(s->arena_type);
     Py_CLEAR(s->lease_type);
     Py_CLEAR(s->frame_type);
+    Py_CLEAR(s->tape_type);
     Py_CLEAR(s->reader_type);
     Py_CLEAR(s->writer_type);
     Py_CLEAR(s->member_type);

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rcg import _native
+from rcg.trace.recorder import events_from
+from rcg.trace.trace import Events
 
 __all__ = [
     "BLOCK",
@@ -33,6 +35,7 @@ __all__ = [
     "Ring",
     "buffers_of",
     "claimed",
+    "events_of",
     "pattern",
     "reader",
     "until",
@@ -115,6 +118,12 @@ def reader(
 ) -> _native.Reader:
     """Open the reading end of a ring; without `decode` it returns the list of buffers."""
     return member.reader(ring, 0, decode, Failed)
+
+
+def events_of(member: _native.Member, number: int, start: int = 0) -> tuple[int, int, Events]:
+    """What `Member.events` returns, with rows instead of bytes."""
+    count, lost, records = member.events(number, start)
+    return count, lost, events_from(records)
 
 
 def pattern(size: int, seed: int = 0) -> bytes:

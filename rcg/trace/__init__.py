@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from rcg.trace.recorder import Event, Recorder
+from rcg.trace.recorder import Recorder
 
-__all__ = ["Event", "Recorder"]
+__all__ = ["Recorder"]

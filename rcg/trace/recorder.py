@@ -7,31 +7,20 @@ nothing from the writer: a reader remembers how far it came and learns how many 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import numpy as np
 
 from rcg import _native
+from rcg.trace.trace import EVENT, Events
 
-__all__ = ["Event", "Recorder"]
+__all__ = ["Recorder", "events_from"]
 
 
-class Event(NamedTuple):
-    """One op of one execution.
-
-    Attributes:
-        op: Index of the op in the program of its process.
-        execution: Index of the execution.
-        start_ns: When it began, on the monotonic clock.
-        end_ns: When it ended, which is when the next one began in a loop.
-        waited_ns: How much of it was waiting.
-        bytes: Bytes that were read or written.
-    """
-
-    op: int
-    execution: int
-    start_ns: int
-    end_ns: int
-    waited_ns: int
-    bytes: int
+def events_from(records: bytes) -> Events:
+    """Return the native core's records as rows of ``EVENT``, in the order they began."""
+    events = np.frombuffer(records, EVENT)
+    # A span is written when it ends, after what it holds; threads of a driver write as they come.
+    order = np.argsort(events["start_ns"], kind="stable")
+    return events[order]
 
 
 class Recorder:
@@ -48,8 +37,8 @@ class Recorder:
         self._next = 0
         self.lost = 0
 
-    def drain(self) -> list[Event]:
+    def drain(self) -> Events:
         """Return the events since the last call; those overwritten meanwhile count as ``lost``."""
-        self._next, lost, events = self._member.events(self._number, self._next)
+        self._next, lost, records = self._member.events(self._number, self._next)
         self.lost += lost
-        return [Event(*event) for event in events]
+        return events_from(records)

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from rcg import _native
+from rcg.trace.trace import NO_PEER
 from tests.board import (
     BLOCK,
     BROKEN,
@@ -32,6 +33,7 @@ from tests.board import (
     Ring,
     buffers_of,
     claimed,
+    events_of,
     finish,
     pattern,
     reader,
@@ -1487,9 +1489,9 @@ def test_events_of_a_running_process_are_read_from_another(boards: Any) -> None:
     for execution in range(10):
         writer.write(BYTES, bytes(100))
         end.read()
-        start, lost, events = member.events(1, start)
+        start, lost, events = events_of(member, 1, start)
         assert lost == 0
-        found += events
+        found += list(events)
         until_waiting(member, 1)
         pid, op, running, since_ns, _, ring, count = member.now(1)
         assert (pid, op, running, ring, count) == (
@@ -1500,14 +1502,15 @@ def test_events_of_a_running_process_are_read_from_another(boards: Any) -> None:
             3 * execution + 3,
         )
         assert since_ns > 0
-    found += member.events(1, start)[2]
-    assert [(op, execution, size) for op, execution, _, _, _, size in found] == [
+    found += list(events_of(member, 1, start)[2])
+    assert [(each["op"], each["execution"], each["bytes"]) for each in found] == [
         event for i in range(10) for event in [(3, i, 100), (4, i, 0), (5, i, 100)]
     ]
     for before, after in itertools.pairwise(found):
-        assert before[3] == after[2]  # one timestamp ends an op and begins the next
-    for _, _, started_ns, ended_ns, waited_ns, _ in found:
-        assert waited_ns <= ended_ns - started_ns
+        assert before["end_ns"] == after["start_ns"]  # one timestamp ends an op and begins the next
+    for each in found:
+        assert each["waited_ns"] <= each["end_ns"] - each["start_ns"]
+        assert each["peer"] == (0 if each["waited_ns"] else NO_PEER)
     member.poison(CLOSED)
     finish(child)
     assert member.events(1, 0)[0] >= 30  # also after its owner died
@@ -1518,13 +1521,16 @@ def test_overwritten_events_are_counted_as_lost(boards: Any) -> None:
     member = board.member(0, looping=True)
     for i in range(21):  # the last one stays open
         member.mark(i, 100 + i)
-    count, lost, events = member.events(0, 0)
+    count, lost, events = events_of(member, 0, 0)
     assert (count, lost) == (20, 12)
-    assert [(event[0], event[1]) for event in events] == [(i, 100 + i) for i in range(12, 20)]
-    assert member.events(0, 20) == (20, 0, [])
-    assert member.events(0, 10**6) == (10**6, 0, [])
+    assert [(each["op"], each["execution"]) for each in events] == [
+        (i, 100 + i) for i in range(12, 20)
+    ]
+    assert member.events(0, 20) == (20, 0, b"")
+    assert member.events(0, 10**6) == (10**6, 0, b"")
     member.mark(21, 121)
-    assert member.events(0, 20)[2][0][:2] == (20, 120)
+    (after,) = events_of(member, 0, 20)[2]
+    assert (after["op"], after["execution"]) == (20, 120)
     for call in (member.events, lambda number, _: member.now(number)):
         with pytest.raises(IndexError, match="no member 2"):
             call(2, 0)
@@ -1537,9 +1543,12 @@ def test_a_member_without_a_loop_records_reads_and_writes(boards: Any) -> None:
     writer.write(BYTES, bytes(10))
     other.writer(1, 0).write(BYTES, bytes(20))
     end.read()
-    _, lost, events = other.events(0, 0)
+    _, lost, events = events_of(other, 0, 0)
     assert lost == 0
-    assert [(op, execution, size) for op, execution, *_, size in events] == [(7, 0, 10), (8, 0, 20)]
+    assert [(each["op"], each["execution"], each["bytes"]) for each in events] == [
+        (7, 0, 10),
+        (8, 0, 20),
+    ]
     assert other.now(0)[1:3] == (8, 0)
 
 
@@ -1548,7 +1557,8 @@ def test_without_the_recorder_nothing_is_written(boards: Any) -> None:
     member = board.member(0, record=False)
     member.writer(0, 0).write(BYTES, b"x")
     member.mark(1, 1)
-    assert member.events(0, 0) == (0, 0, [])
+    member.record(1, 1, 1, 2)
+    assert member.events(0, 0) == (0, 0, b"")
     assert member.now(0)[1:] == (0, 0, 0, _native.NOW_IDLE, 0, 0)
 
 

@@ -20,6 +20,7 @@ from tests.board import (
     Failed,
     Ring,
     claimed,
+    events_of,
     pattern,
     reader,
     until_waiting,
@@ -255,19 +256,20 @@ def test_the_recorder_gets_an_event_for_each_frame(boards: Any) -> None:
     board = boards(3, INPUTS)
     sender, observer = board.member(0), board.member(1)
     writers = [sender.writer(i, 10 + i) for i in range(2)]
-    writers[1].open()  # encoding is part of the write
+    writers[0].open()  # encoding is part of the write
     sender.write_all([(writers[0], BYTES, bytes(10)), (writers[1], BYTES, bytes(20))])
     writers[0].write(BYTES, b"", None, 0, 0)
-    _, lost, events = observer.events(0, 0)
+    _, lost, events = events_of(observer, 0, 0)
     assert lost == 0
-    assert [(op, execution, size) for op, execution, *_, size in events] == [
+    assert [(each["op"], each["execution"], each["bytes"]) for each in events] == [
         (10, 0, 10),
         (11, 0, 20),
         (10, 1, 0),
     ]
-    for _, _, started_ns, ended_ns, waited_ns, _ in events:
-        assert started_ns + waited_ns <= ended_ns
-    assert events[1][2] < events[0][2]  # it was opened before
+    for each in events:
+        assert each["start_ns"] + each["waited_ns"] + each["coded_ns"] <= each["end_ns"]
+    assert [bool(each["coded_ns"]) for each in events] == [True, False, False]
+    assert events[0]["end_ns"] == events[1]["start_ns"]
 
 
 def test_a_loop_records_its_frames_one_after_the_other(boards: Any) -> None:
@@ -276,9 +278,9 @@ def test_a_loop_records_its_frames_one_after_the_other(boards: Any) -> None:
     writers = [loop.writer(i, 10 + i) for i in range(2)]
     loop.write_all([(writers[0], BYTES, bytes(10)), (writers[1], BYTES, bytes(20))])
     loop.mark(5, 0)
-    events = loop.events(0, 0)[2]
-    assert [(op, size) for op, *_, size in events] == [(10, 10), (11, 20)]
-    assert events[0][3] == events[1][2]
+    _, _, events = events_of(loop, 0, 0)
+    assert [(each["op"], each["bytes"]) for each in events] == [(10, 10), (11, 20)]
+    assert events[0]["end_ns"] == events[1]["start_ns"]
     loop.poison(BROKEN)
     with pytest.raises(_native.Poisoned):
         loop.write_all([(writers[0], BYTES, b"too late")])
