@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events taken apart into waiting, communication, serialization and compute."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.trace.intervals import Cover, disjoint, without
+from rcg.trace.parts import Kind, Parts, events_of, parts_of
+from rcg.trace.trace import SPAN_BASE, OpenOp
+from tests.unit.traces import event, graph_trace
+
+COMPUTE, COMMUNICATION, SERIALIZATION, WAITING = list(Kind)[:4]
+
+
+def listed(parts: Parts) -> list[tuple[int, Kind, int, int]]:
+    return [
+        (int(row), Kind(int(kind)), int(start), int(end))
+        for row, kind, start, end in zip(
+            parts.row, parts.kind, parts.start_ns, parts.end_ns, strict=True
+        )
+    ]
+
+
+def of(rows, process="a0", window=(None, None), **options):
+    graph = graph_trace({process: rows}, **options)
+    return listed(parts_of(graph, graph.lane(process), *window))
+
+
+# One turn of an actor, 100 ns:
+#
+#   0        40     50    60  62            82   85      95   100
+#   | wait   | move | dec |w  | compute     | enc | room  | move|
+#   `------- Read 0 ------'`--- Call 1 ----'`---- Write 3 -----'
+TURN = [
+    event(0, 0, 0, 60, waited=40, coded=10, bytes=8),
+    event(1, 0, 60, 82, waited=2),
+    event(3, 0, 82, 100, waited=10, coded=3, bytes=8),
+]
+PARTS = [
+    (0, WAITING, 0, 40),
+    (0, COMMUNICATION, 40, 50),
+    (0, SERIALIZATION, 50, 60),
+    (1, WAITING, 60, 62),
+    (1, COMPUTE, 62, 82),
+    (2, SERIALIZATION, 82, 85),
+    (2, WAITING, 85, 95),
+    (2, COMMUNICATION, 95, 100),
+]
+
+
+def test_each_op_has_its_order_of_parts():
+    assert of(TURN) == PARTS
+
+
+def test_parts_are_cut_to_the_window():
+    assert of(TURN, window=(45, 84)) == [
+        (0, COMMUNICATION, 45, 50),
+        *PARTS[2:5],
+        (2, SERIALIZATION, 82, 84),
+    ]
+    assert of(TURN, window=(100, 200)) == []
+
+
+def test_spans_of_the_user_are_no_parts():
+    rows = [TURN[0], TURN[1], event(SPAN_BASE, 0, 64, 70), TURN[2]]
+    moved = [(row if row < 2 else 3, *rest) for row, *rest in PARTS]
+    assert of(rows, spans={"a0": ("load",)}) == moved
+
+
+def test_every_other_op_computes_also_one_that_the_program_does_not_have():
+    assert of([event(2, 0, 0, 5), event(99, 0, 5, 9, waited=1)]) == [
+        (0, COMPUTE, 0, 5),
+        (1, WAITING, 5, 6),
+        (1, COMPUTE, 6, 9),
+    ]
+
+
+def test_a_lane_that_did_nothing_has_no_parts():
+    assert of([]) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (event(0, 0, 0, 10, waited=99, coded=99), [(0, WAITING, 0, 10)]),
+        (
+            event(0, 0, 0, 10, waited=4, coded=99),
+            [(0, WAITING, 0, 4), (0, SERIALIZATION, 4, 10)],
+        ),
+        (event(3, 0, 0, 10, waited=-5, coded=-5), [(0, COMMUNICATION, 0, 10)]),
+        (event(1, 0, 10, 3, waited=2), []),
+    ],
+)
+def test_times_that_contradict_each_other_are_cut_to_fit(row, expected):
+    assert of([row]) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        # Reads since 100, waits since 104.
+        (OpenOp(0, 1, 100, 104), [(3, COMMUNICATION, 100, 104), (3, WAITING, 104, 120)]),
+        (OpenOp(0, 1, 100, 100), [(3, WAITING, 100, 120)]),
+        (OpenOp(1, 1, 100), [(3, COMPUTE, 100, 120)]),
+        (OpenOp(3, 1, 100, 104), [(3, SERIALIZATION, 100, 104), (3, WAITING, 104, 120)]),
+        (OpenOp(3, 1, 100), [(3, COMMUNICATION, 100, 120)]),
+        (OpenOp(1, 1, 130), []),
+    ],
+)
+def test_what_a_process_is_in_at_the_end_counts(now, expected):
+    assert of(TURN, window=(None, 120), opens={"a0": now}) == PARTS + expected
+
+
+def test_without_an_end_an_open_op_ends_with_the_last_event():
+    graph = graph_trace({"a0": TURN, "a1": [event(0, 0, 90, 110)]}, opens={"a0": OpenOp(1, 1, 100)})
+    lane = graph.lane("a0")
+    assert listed(parts_of(graph, lane))[-1] == (3, COMPUTE, 100, 110)
+    row = events_of(lane, 110)[3]
+    assert (row["op"], row["start_ns"], row["end_ns"]) == (1, 100, 110)
+    assert events_of(graph.lane("a1"), 110) is graph.lane("a1").events
+
+
+def test_where_threads_of_a_driver_overlap_each_moment_is_one_part():
+    """One thread waits for a result (op 3) while another submits (op 1).
+
+    ```
+    0         10    14   20      24  26
+    | waits   . . .      | move  |
+              |write|         | write |
+    ```
+    """
+    rows = [event(3, 0, 0, 24, waited=20), event(1, 1, 10, 14), event(1, 2, 22, 26)]
+    assert of(rows, "driver") == [
+        (0, WAITING, 0, 10),
+        (1, COMMUNICATION, 10, 14),
+        (0, WAITING, 14, 20),
+        (0, COMMUNICATION, 20, 24),
+        (2, COMMUNICATION, 24, 26),
+    ]
+
+
+stretches = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
+    lambda drawn: (
+        np.array([start for start, _ in drawn], np.int64),
+        np.array([start + length for start, length in drawn], np.int64),
+    )
+)
+
+
+def moments(start, end) -> set[int]:
+    return {at for a, b in zip(start, end, strict=True) for at in range(a, b)}
+
+
+@given(stretches, stretches)
+def test_stretches_without_others_are_what_is_left_of_them(some, others):
+    _, start, end = disjoint(*some)
+    _, taken_start, taken_end = disjoint(*others)
+    assert moments(start, end) == moments(*some)
+    assert all(a <= b for a, b in zip(end[:-1], start[1:], strict=True))
+    of, left_start, left_end = without(start, end, taken_start, taken_end)
+    assert moments(left_start, left_end) == moments(*some) - moments(*others)
+    assert all(
+        start[i] <= a < b <= end[i] for i, a, b in zip(of, left_start, left_end, strict=True)
+    )
+    assert all(a <= b for a, b in zip(left_end[:-1], left_start[1:], strict=True))
+
+
+@given(stretches, stretches)
+def test_a_cover_says_how_much_of_a_stretch_it_covers(some, others):
+    cover = Cover(*some)
+    assert cover.total_ns == len(moments(*some))
+    for a, b, covered in zip(*others, cover.within(*others), strict=True):
+        assert covered == len(moments([a], [b]) & moments(*some))
+
+
+rows = st.lists(
+    st.builds(
+        lambda op, start, length, waited, coded: event(
+            op, 0, start, start + length, waited=waited, coded=coded
+        ),
+        st.sampled_from([0, 1, 2, 3, 7, SPAN_BASE]),
+        st.integers(0, 60),
+        st.integers(0, 20),
+        st.integers(-3, 25),
+        st.integers(-3, 25),
+    ),
+    max_size=10,
+)
+
+
+@given(rows)
+def test_parts_cover_the_events_and_no_moment_twice(drawn):
+    found = of(drawn)
+    assert all(a[3] <= b[2] for a, b in pairwise(found)) and all(a[2] < a[3] for a in found)
+    ops = [row for row in drawn if row[6] < SPAN_BASE]
+    covered = moments([row[0] for row in ops], [row[1] for row in ops])
+    assert moments([part[2] for part in found], [part[3] for part in found]) == covered
+    for row, _, start, end in found:
+        assert drawn[row][0] <= start < end <= drawn[row][1]
