@@ -2,36 +2,31 @@
 """A topology as one SVG file: no script, no font, nothing to load.
 
 Actors are boxes with their name, calls are boxes in them, and lines are values. The look of a line
-says how the value travels (see ``rcg.views.kinds``); that is all that colour is for. The picture
-has a ground of its own, so it can be read wherever it is put. Colours are attributes, and the dark
-ones come from a style sheet that only speaks to browsers: programs that know no style sheets show
-the light picture.
+says how the value travels (see ``rcg.views.kinds``); that is all that colour is for. What was
+measured can be written where it belongs: how long a call takes into its box, how much a value is
+above its line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
+from rcg.plan import DRIVER
+from rcg.views.canvas import DOT, MARGIN, SIZE, SMALL, TITLE, Canvas, Paint
 from rcg.views.kinds import Kind, kind_of
 from rcg.views.layout import Layout, Point, Rect, Sizes, lay_out
-from rcg.views.text import shorten, visible, width_of
+from rcg.views.text import visible, width_of
 from rcg.views.topology import Actor, Channel, Edge, Node, Topology
+from rcg.views.units import bytes_text, time_text
 
-__all__ = ["svg_of"]
+__all__ = ["Measured", "svg_of"]
 
-_SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
-_MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
-
-_DOT: Final = "\N{MIDDLE DOT}"
-
-_MARGIN: Final = 24.0
 _ARROW: Final = 7.0
-_TITLE_SIZE, _SIZE, _SMALL_SIZE = 15.0, 12.0, 10.5
 _NODE_PAD: Final = 12.0
 _PART_PAD: Final = 7.0
 _HEAD: Final = 44.0
@@ -39,25 +34,22 @@ _LINE: Final = 15.0
 _MOST_TEXT: Final = 190.0
 _LEAST_NODE: Final = 84.0
 _LEGEND_LINE: Final = 34.0
+_AMOUNT_ROOM: Final = 62.0  # less than the gap between columns
 
 
 @dataclass(frozen=True, slots=True)
-class _Paint:
-    """An attribute and its colour on light and on dark ground."""
+class Measured:
+    """What was measured of a graph.
 
-    attribute: str
-    light: str
-    dark: str
+    Attributes:
+        call_ns: How long calls take, by their node in the topology.
+        channel_bytes: How much one frame of a channel holds, by the channel's id.
+        title: What the numbers are, for the line below the title.
+    """
 
-
-_PAINTS: Final[Mapping[str, tuple[_Paint, ...]]] = {
-    "ground": (_Paint("fill", "#ffffff", "#0f1419"),),
-    "actor": (_Paint("fill", "#f1f3f5", "#1b222b"),),
-    "box": (_Paint("fill", "#ffffff", "#10161d"), _Paint("stroke", "#c6ccd4", "#3b4654")),
-    "text": (_Paint("fill", "#16191d", "#eceff3"),),
-    "joint": (_Paint("stroke", "#c6ccd4", "#3b4654"),),
-    "faint": (_Paint("fill", "#59626e", "#a3adb9"),),
-}
+    call_ns: Mapping[int, float] = field(default_factory=dict)
+    channel_bytes: Mapping[str, float] = field(default_factory=dict)
+    title: str = "median of calls and values"
 
 
 def svg_of(
@@ -67,6 +59,7 @@ def svg_of(
     channel_details: bool = False,
     legend: bool = True,
     dark: bool | None = None,
+    measured: Measured | None = None,
 ) -> str:
     """Return a picture of a topology as the text of an SVG file.
 
@@ -77,8 +70,9 @@ def svg_of(
             holds.
         legend: Explain the lines.
         dark: Whether the ground is dark; None leaves it to the reader's browser.
+        measured: What was measured, to be written next to what it is of.
     """
-    return _Drawing(topology, title, channel_details, legend, dark).text()
+    return _Drawing(topology, title, channel_details, legend, dark, measured).text()
 
 
 class _Drawing:
@@ -91,10 +85,13 @@ class _Drawing:
         channel_details: bool,
         legend: bool,
         dark: bool | None,
+        measured: Measured | None,
     ) -> None:
         self._topology = topology
         self._title = title
-        self._dark = dark
+        self._canvas = Canvas(dark)
+        self._measured = measured or Measured()
+        self._is_measured = measured is not None
         self._legend = legend
         self._channels = {channel.id: channel for channel in topology.channels}
         self._carried = {edge.source: edge.channel for edge in topology.edges if edge.channel}
@@ -107,66 +104,33 @@ class _Drawing:
                 if not self._is_owned(edge)
             )
         ]
+        for kind in self._kinds:
+            colours = kind.light, kind.dark
+            self._canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
+            self._canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
 
     def text(self) -> str:
         topology = self._topology
         layout = lay_out(topology, self._sizes())
-        subtitle = _subtitle(topology)
-        top = _MARGIN + 46
-        heading = max(
-            width_of(visible(self._title), _TITLE_SIZE, bold=True), width_of(subtitle, _SIZE)
-        )
+        subtitle = self._subtitle()
+        top = MARGIN + 46
+        heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
         legend = self._legend_marks() if self._legend else ([], 0.0)
-        width = round(max(layout.width, min(heading, 600), legend[1]) + 2 * _MARGIN)
-        height = round(top + layout.height + _MARGIN + (_LEGEND_LINE if legend[0] else 0))
+        width = round(max(layout.width, min(heading, 600), legend[1]) + 2 * MARGIN)
+        height = round(top + layout.height + MARGIN + (_LEGEND_LINE if legend[0] else 0))
         body = [
-            *self._heading(subtitle, width - 2 * _MARGIN),
-            f'<g transform="translate({_MARGIN:g} {top:g})">',
+            *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
+            f'<g transform="translate({MARGIN:g} {top:g})">',
             *[self._actor(actor, layout.actors[actor.id]) for actor in topology.actors],
             *[self._edge(edge, layout) for edge in topology.edges],
             *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
+            *self._amounts(layout),
             "</g>",
         ]
         if legend[0]:
             y = top + layout.height + _LEGEND_LINE
-            body += [f'<g transform="translate({_MARGIN:g} {y:g})">', *legend[0], "</g>"]
-        auto = ' class="rcg-auto"' if self._dark is None else ""
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-                f'viewBox="0 0 {width} {height}" role="img" aria-label="{_escaped(self._title)}"'
-                f'{auto} font-family="{_SANS}" font-size="{_SIZE:g}">',
-                *self._style(),
-                f'<rect{self._paint("ground")} width="{width}" height="{height}" rx="8"/>',
-                *body,
-                "</svg>\n",
-            ]
-        )
-
-    # Colours
-
-    def _style(self) -> list[str]:
-        if self._dark is not None:
-            return []
-        rules = []
-        for role, paints in _PAINTS.items():
-            colours = ";".join(f"{each.attribute}:{each.dark}" for each in paints)
-            rules.append(f".rcg-auto .rcg-{role}{{{colours}}}")
-        for kind in self._kinds:
-            rules.append(f".rcg-auto .rcg-line-{_class(kind)}{{stroke:{kind.dark}}}")
-            rules.append(f".rcg-auto .rcg-tip-{_class(kind)}{{fill:{kind.dark}}}")
-        return [f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"]
-
-    def _paint(self, role: str) -> str:
-        """The attributes of a role, with a blank before them."""
-        colours = "".join(
-            f' {each.attribute}="{each.dark if self._dark else each.light}"'
-            for each in _PAINTS[role]
-        )
-        return f' class="rcg-{role}"{colours}'
-
-    def _colour(self, kind: Kind) -> str:
-        return kind.dark if self._dark else kind.light
+            body += [f'<g transform="translate({MARGIN:g} {y:g})">', *legend[0], "</g>"]
+        return self._canvas.document(body, width, height, self._title)
 
     # Sizes
 
@@ -178,8 +142,8 @@ class _Drawing:
                 actor.id: min(
                     _MOST_TEXT,
                     max(
-                        width_of(visible(actor.label), _SIZE, bold=True),
-                        width_of(_identity(actor), _SMALL_SIZE),
+                        width_of(visible(actor.label), SIZE, bold=True),
+                        width_of(_identity(actor), SMALL),
                     ),
                 )
                 for actor in topology.actors
@@ -191,8 +155,8 @@ class _Drawing:
         is_part = node.owner is not None
         width = max(
             [
-                width_of(_name(node), _SIZE, monospace=True),
-                *[width_of(line, _SMALL_SIZE) for line in self._detail_lines(node)],
+                width_of(_name(node), SIZE, monospace=True),
+                *[width_of(line, SMALL) for line in self._detail_lines(node)],
             ]
         )
         height = (22 if is_part else 32) + _LINE * len(self._detail_lines(node))
@@ -201,9 +165,11 @@ class _Drawing:
         return max(_LEAST_NODE, ceil(min(width, _MOST_TEXT) + 2 * _NODE_PAD)), height
 
     def _detail_lines(self, node: Node) -> list[str]:
-        """What is written below a node's name: the channel of its value."""
+        """What is written below a node's name: its time, and the channel of its value."""
+        time_ns = self._measured.call_ns.get(node.id)
         channel = self._channel(node) if self._details else None
-        return [] if channel is None else [f"{channel.id} {_DOT} {_slots_text(channel)}"]
+        lines = [] if time_ns is None else [time_text(time_ns)]
+        return lines + ([] if channel is None else [f"{channel.id} {DOT} {_slots_text(channel)}"])
 
     def _channel(self, node: Node) -> Channel | None:
         channel = self._carried.get(node.id)
@@ -211,25 +177,16 @@ class _Drawing:
 
     # Marks
 
-    def _heading(self, subtitle: str, room: float) -> list[str]:
-        title = visible(self._title)
-        return [
-            self._text(
-                title, _MARGIN, _MARGIN + 12, room, role="text", size=_TITLE_SIZE, bold=True
-            ),
-            self._text(subtitle, _MARGIN, _MARGIN + 31, room, role="faint", size=_SIZE),
-        ]
-
     def _actor(self, actor: Actor, rect: Rect) -> str:
         # Never wider than the first column, which has this much room: lines may cross the box
         # between columns.
         label, identity = visible(actor.label), _identity(actor)
         x = rect.x + 12
         return (
-            f'<g class="rcg-actor-box"><title>{_escaped(label)} ({_escaped(identity)})</title>'
-            f'<rect{self._paint("actor")}{_frame(rect)} rx="10"/>'
-            + self._text(label, x, rect.y + 19, _MOST_TEXT, role="text", size=_SIZE, bold=True)
-            + self._text(identity, x, rect.y + 34, _MOST_TEXT, role="faint", size=_SMALL_SIZE)
+            f'<g class="rcg-actor-box"><title>{escape(label)} ({escape(identity)})</title>'
+            f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
+            + self._text(label, x, rect.y + 19, _MOST_TEXT, bold=True)
+            + self._text(identity, x, rect.y + 34, _MOST_TEXT, role="faint", size=SMALL)
             + "</g>"
         )
 
@@ -242,15 +199,13 @@ class _Drawing:
         middle = rect.x + rect.width / 2
         y = rect.middle + 4 - _LINE * len(lines) / 2
         marks = [
-            f'<g class="rcg-node rcg-{node.kind}"><title>{_escaped(self._hover(node))}</title>'
-            f'<rect{self._paint("box")}{_frame(rect)} rx="{radius:g}"/>',
+            f'<g class="rcg-node rcg-{node.kind}"><title>{escape(self._hover(node))}</title>'
+            f'<rect{self._canvas.paint("box")}{_frame(rect)} rx="{radius:g}"/>',
             self._text(
                 _name(node),
                 middle,
                 y,
                 room,
-                role="text",
-                size=_SIZE,
                 bold=node.kind in ("input", "output"),
                 monospace=node.kind not in ("input", "output"),
                 anchor="middle",
@@ -264,7 +219,7 @@ class _Drawing:
                     y + _LINE * position,
                     room,
                     role="faint",
-                    size=_SMALL_SIZE,
+                    size=SMALL,
                     anchor="middle",
                 )
             )
@@ -272,21 +227,45 @@ class _Drawing:
 
     def _edge(self, edge: Edge, layout: Layout) -> str:
         kind = kind_of(edge.kind)
-        hover = f"<title>{_escaped(self._edge_hover(edge))}</title>"
+        hover = f"<title>{escape(self._edge_hover(edge))}</title>"
         if self._is_owned(edge):
             source, target = layout.nodes[edge.source], layout.nodes[edge.target]
             line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
-            return f'<g class="rcg-edge">{hover}<path{self._paint("joint")} d="{line}"/></g>'
+            return f'<g class="rcg-edge">{hover}<path{self._canvas.paint("joint")} d="{line}"/></g>'
         points = layout.routes[edge.source, edge.target]
         x, y = points[-1]
         tip = f"M{x:g} {y:g}l{-_ARROW - 1:g} {-_ARROW / 2:g}v{_ARROW:g}z"
-        colour = self._colour(kind)
         return (
             f'<g class="rcg-edge">{hover}'
-            f'<path class="rcg-line-{_class(kind)}" fill="none" stroke="{colour}" '
+            f'<path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
             f'stroke-width="{kind.width:g}"{_dashes(kind)} d="{_curve(points)}"/>'
-            f'<path class="rcg-tip-{_class(kind)}" fill="{colour}" d="{tip}"/></g>'
+            f'<path{self._canvas.paint(f"tip-{_class(kind)}")} d="{tip}"/></g>'
         )
+
+    def _amounts(self, layout: Layout) -> list[str]:
+        """How much each value is, above its line where that leaves what makes it."""
+        starts: dict[int, tuple[float, float, str]] = {}
+        for edge in self._topology.edges:
+            channel = edge.channel
+            if channel is None or channel not in self._measured.channel_bytes:
+                continue
+            x, y = layout.routes[edge.source, edge.target][0]
+            if edge.source not in starts or y < starts[edge.source][1]:
+                starts[edge.source] = (x, y, channel)
+        # A rim in the ground's colour keeps lines that pass from crossing out the number.
+        return [
+            f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
+            + self._text(
+                bytes_text(self._measured.channel_bytes[channel]),
+                x + 6,
+                y - 6,
+                _AMOUNT_ROOM,
+                role="faint",
+                size=SMALL,
+            )
+            + "</g>"
+            for source, (x, y, channel) in starts.items()
+        ]
 
     def _legend_marks(self) -> tuple[list[str], float]:
         marks: list[str] = []
@@ -294,40 +273,30 @@ class _Drawing:
         for kind in self._kinds:
             title = visible(kind.title)
             marks.append(
-                f'<g class="rcg-key"><path class="rcg-line-{_class(kind)}" fill="none" '
-                f'stroke="{self._colour(kind)}" stroke-width="{kind.width:g}"{_dashes(kind)} '
-                f'd="M{x:g} 0h32"/>'
-                + self._text(title, x + 40, 4, _MOST_TEXT, role="faint", size=_SIZE)
+                f'<g class="rcg-key"><path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
+                f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
+                + self._text(title, x + 40, 4, _MOST_TEXT, role="faint")
                 + "</g>"
             )
-            x += 40 + min(_MOST_TEXT, width_of(title, _SIZE)) + 24
+            x += 40 + min(_MOST_TEXT, width_of(title, SIZE)) + 24
         return marks, max(0.0, x - 24)
 
-    def _text(
-        self,
-        text: str,
-        x: float,
-        y: float,
-        room: float,
-        *,
-        role: str,
-        size: float,
-        bold: bool = False,
-        monospace: bool = False,
-        anchor: str = "start",
-    ) -> str:
-        """One line of text, shortened to its room."""
-        shown = shorten(text, room, size, bold=bold, monospace=monospace)
-        attributes = f'{self._paint(role)} x="{x:g}" y="{y:g}" font-size="{size:g}"'
-        if anchor != "start":
-            attributes += f' text-anchor="{anchor}"'
-        if bold:
-            attributes += ' font-weight="600"'
-        if monospace:
-            attributes += f' font-family="{_MONOSPACE}"'
-        return f"<text{attributes}>{_escaped(shown)}</text>"
+    def _rim(self, source: int) -> str:
+        return "rim" if self._topology.nodes[source].process == DRIVER else "actor-rim"
+
+    def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
+        """A text whose hover is that of the group that it is in."""
+        return self._canvas.text(text, x, y, room, is_whole_in_hover=False, **style)
 
     # Words
+
+    def _subtitle(self) -> str:
+        topology = self._topology
+        calls = sum(node.kind == "call" for node in topology.nodes)
+        counts = [(len(topology.actors), "actor"), (calls, "call")]
+        counts.append((len(topology.channels), "channel"))
+        words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
+        return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
     def _is_owned(self, edge: Edge) -> bool:
         return self._topology.nodes[edge.target].owner == edge.source
@@ -364,16 +333,9 @@ class _Drawing:
 # --- words and marks ----------------------------------------------------------------------------
 
 
-def _subtitle(topology: Topology) -> str:
-    calls = sum(node.kind == "call" for node in topology.nodes)
-    counts = [(len(topology.actors), "actor"), (calls, "call")]
-    counts.append((len(topology.channels), "channel"))
-    return f" {_DOT} ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
-
-
 def _identity(actor: Actor) -> str:
     """An actor's id in the plan, and the first digits of that in Ray."""
-    return f"{actor.id} {_DOT} {visible(actor.key[:6])}" if actor.key else actor.id
+    return f"{actor.id} {DOT} {visible(actor.key[:6])}" if actor.key else actor.id
 
 
 def _name(node: Node) -> str:
@@ -388,7 +350,7 @@ def _name(node: Node) -> str:
 
 def _channel_text(channel: Channel) -> str:
     kind = visible(kind_of(channel.kind).title)
-    return f"{channel.id} {_DOT} {kind} {_DOT} {_slots_text(channel)}"
+    return f"{channel.id} {DOT} {kind} {DOT} {_slots_text(channel)}"
 
 
 def _slots_text(channel: Channel) -> str:
@@ -402,10 +364,6 @@ def _class(kind: Kind) -> str:
 
 def _dashes(kind: Kind) -> str:
     return f' stroke-dasharray="{kind.dashes}"' if kind.dashes else ""
-
-
-def _escaped(text: str) -> str:
-    return escape(text)
 
 
 def _frame(rect: Rect) -> str:

@@ -39,7 +39,16 @@ from typing import Any, Final, Literal
 from rcg.plan import DRIVER, Build, Call, Const, Input, Output, Plan, Program, Read, Slot, Write
 from rcg.views.kinds import LOCAL, kind_of_channel
 
-__all__ = ["Actor", "Channel", "Edge", "Node", "NodeKind", "Topology", "topology_of"]
+__all__ = [
+    "Actor",
+    "Channel",
+    "Edge",
+    "Node",
+    "NodeKind",
+    "Topology",
+    "nodes_of_calls",
+    "topology_of",
+]
 
 NodeKind = Literal["input", "attribute", "call", "part", "output"]
 
@@ -177,6 +186,13 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
     )
 
 
+def nodes_of_calls(plan: Plan) -> dict[int, int]:
+    """Return, by the ``node`` of each call of a plan, which node of its topology the call is."""
+    found = _Search(plan)
+    numbers = found.number()
+    return {call: numbers[node] for call, node in found.calls.items()}
+
+
 def _renumbered(node: int | None, numbers: Mapping[int, int]) -> int | None:
     return None if node is None else numbers[node]
 
@@ -200,13 +216,13 @@ class _Search:
             if isinstance(op, Call)
         ]
         self._make_inputs(plan.program(DRIVER))
-        self._calls: dict[int, int] = {}
+        self.calls: dict[int, int] = {}
         # In the order in which they were bound, whatever the schedule made of it.
         for op, process in sorted(calls, key=lambda each: each[0].node):
-            self._calls[op.node] = self._add("call", process, op.method)
+            self.calls[op.node] = self._add("call", process, op.method)
             for index, out in enumerate(op.outs):
                 part = None if len(op.outs) == 1 else index
-                self._made[process, out] = (self._calls[op.node], part)
+                self._made[process, out] = (self.calls[op.node], part)
         for program in plan.programs:
             for each in program.ops:
                 if isinstance(each, Write):
@@ -243,7 +259,7 @@ class _Search:
                 case Call():
                     for name, slot in _arguments(op):
                         for value, via in held[slot]:
-                            self._connect(value, self._calls[op.node], via, name)
+                            self._connect(value, self.calls[op.node], via, name)
                 case Output(slots=slots):
                     for position, slot in enumerate(slots):
                         for value, via in held[slot]:

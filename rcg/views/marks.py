@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marks: the bars of one graph's timeline and schedule, as columns, and what joins them.
+
+```
+event  Read c1, execution 7     waited 30 us    moved 4 us      decoded 2 us
+marks  "read c1"                WAITING         COMMUNICATION   SERIALIZATION     three bars
+```
+
+One bar per part of an event, so that a bar is one kind of time. Bars are columns of numbers, not
+objects: a trace has millions, and what draws them (SVG here, a canvas in a notebook) wants arrays.
+This file must not know how anything is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.plan import Call, Op, Read, Write
+from rcg.trace.names import kind_of, name_of
+from rcg.trace.parts import Kind, Parts, events_of, parts_of
+from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
+from rcg.views.text import visible
+
+__all__ = ["COLUMNS", "NOBODY", "OPS", "SPAN", "SPANS", "Head", "Marks", "Name", "marks_of"]
+
+SPAN: Final = 5
+"""The kind of a user's span; the others are those of ``rcg.trace.parts.Kind``."""
+
+OPS: Final = 0
+"""The track of a lane's ops."""
+
+SPANS: Final = 1
+"""The track of the user's spans; tracks from 2 on are streams of communicators."""
+
+NOBODY: Final = (1 << 16) - 1
+"""``peer`` of a bar that waits for nobody."""
+
+_MOST_NAMES: Final = 1 << 16
+
+COLUMNS: Final = (
+    ("start", "<f8"),
+    ("duration", "<f4"),
+    ("lane", "<u2"),
+    ("track", "u1"),
+    ("kind", "u1"),
+    ("name", "<u2"),
+    ("peer", "<u2"),
+    ("execution", "<i4"),
+    ("bytes", "<f8"),
+    ("links", "<i4"),
+)
+"""The buffers of a payload, in their order. ``start`` and ``duration`` are microseconds; ``links``
+is pairs of rows, one after the other; each of the others has one number per bar."""
+
+Ints = npt.NDArray[np.int64]
+Buffers = list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands at the left of a lane: its process, its name for people, what else is known."""
+
+    process: str
+    label: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a bar is called.
+
+    Attributes:
+        text: The name: ``fwd``, ``read c1``; of a span, what the user called it.
+        role: ``call``, ``read``, ``write``, ``input``, ``output``, ``build``, ``free``, ``span``;
+            ``unknown`` for an op that the plan does not have.
+        channel: The channel that is read or written, or "".
+    """
+
+    text: str
+    role: str
+    channel: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """The bars of one graph, by lane and in a lane by start; spans after the ops.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        start_ns: When the window began, on the driver's monotonic clock.
+        end_ns: When it ended.
+        heads: One per lane.
+        names: What ``name`` counts in.
+        lane: Index of the lane.
+        track: ``OPS``, ``SPANS`` or a stream.
+        name: Index of the name.
+        kind: What the time went into: ``Kind``, or ``SPAN``.
+        peer: Index of the lane that it waited for, or ``NOBODY``.
+        start: When it began, in nanoseconds from ``start_ns``.
+        duration: How long it took, in nanoseconds.
+        execution: Which execution it belongs to.
+        bytes: How many bytes the whole event moved.
+        links: Pairs of rows [number of links, 2]: where a write ends, and where a read of the same
+            frame begins to move it.
+        reads: For each channel, the lanes that read it.
+        slots: For each channel, how many frames it holds.
+    """
+
+    graph_id: str
+    start_ns: int
+    end_ns: int
+    heads: tuple[Head, ...]
+    names: tuple[Name, ...]
+    lane: npt.NDArray[np.uint16]
+    track: npt.NDArray[np.uint8]
+    name: npt.NDArray[np.uint16]
+    kind: npt.NDArray[np.uint8]
+    peer: npt.NDArray[np.uint16]
+    start: Ints
+    duration: Ints
+    execution: npt.NDArray[np.int32]
+    bytes: Ints
+    links: npt.NDArray[np.int32]
+    reads: dict[str, tuple[int, ...]]
+    slots: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the window is."""
+        return self.end_ns - self.start_ns
+
+    def where(self, role: str) -> npt.NDArray[np.bool_]:
+        """Return which bars have a name of a role."""
+        has = np.array([name.role == role for name in self.names] or [False])
+        return np.asarray(has[self.name])
+
+    def to_payload(self) -> tuple[dict[str, Any], Buffers]:
+        """Return a small head, ready for JSON, and the columns as buffers.
+
+        The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
+        ``duration_us`` of the window, ``count`` and ``links`` (how many of each), ``lanes``,
+        ``names``, ``kinds`` (the names of ``kind``), ``channels`` and ``columns``: name and type of
+        each buffer, in order (see ``COLUMNS``). All numbers are little-endian. Each column is a
+        buffer of its own, so a typed array can lie right on it.
+        """
+        values = {
+            "start": self.start / 1e3,
+            "duration": self.duration / 1e3,
+            "lane": self.lane,
+            "track": self.track,
+            "kind": self.kind,
+            "name": self.name,
+            "peer": self.peer,
+            "execution": self.execution,
+            "bytes": self.bytes,
+            "links": self.links,
+        }
+        head = {
+            "version": 1,
+            "graph_id": self.graph_id,
+            "start_us": self.start_ns / 1e3,
+            "duration_us": self.duration_ns / 1e3,
+            "count": len(self),
+            "links": len(self.links),
+            "lanes": [
+                {"process": head.process, "label": head.label, "detail": head.detail}
+                for head in self.heads
+            ],
+            "names": [
+                {"text": name.text, "role": name.role, "channel": name.channel}
+                for name in self.names
+            ],
+            "kinds": [*(kind.name.lower() for kind in Kind), "span"],
+            "channels": {
+                channel: {"slots": self.slots[channel], "readers": list(readers)}
+                for channel, readers in self.reads.items()
+            },
+            "columns": [[name, dtype] for name, dtype in COLUMNS],
+        }
+        return head, [np.asarray(values[name]).astype(dtype).tobytes() for name, dtype in COLUMNS]
+
+
+def marks_of(graph: GraphTrace, start_ns: int, end_ns: int) -> Marks:
+    """Return the bars of what a graph's processes did between two moments.
+
+    Args:
+        graph: The record of the graph.
+        start_ns: The window's start, on the driver's monotonic clock.
+        end_ns: Its end.
+
+    Raises:
+        ValueError: The window ends before it starts.
+    """
+    if end_ns < start_ns:
+        raise ValueError(f"the window ends {start_ns - end_ns} ns before it starts")
+    found = _Collector(graph, start_ns, end_ns)
+    for number, lane in enumerate(graph.lanes):
+        found.add_ops(number, lane)
+        found.add_spans(number, lane)
+    return found.marks()
+
+
+class _Collector:
+    """Columns, lane by lane, and where in them the ends of each frame's way are."""
+
+    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int) -> None:
+        self._graph = graph
+        self._start_ns, self._end_ns = start_ns, end_ns
+        self._numbers: dict[Name, int] = {}
+        self._columns: list[dict[str, npt.NDArray[Any]]] = []
+        self._count = 0
+        # By channel: rows and executions of the ends of writes, and of each reader's takings.
+        self._written: dict[str, tuple[Ints, Ints]] = {}
+        self._taken: dict[str, list[tuple[Ints, Ints]]] = {}
+
+    def add_ops(self, number: int, lane: Lane) -> None:
+        ops = self._graph.program(lane).ops
+        parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
+        if not len(parts):
+            return
+        events = events_of(lane, self._end_ns)[parts.row]
+        op = np.minimum(events["op"], len(ops)).astype(np.int64)
+        names = [self._number(_name_of(each)) for each in ops]
+        if (op == len(ops)).any():
+            names.append(self._number(Name("unknown op", "unknown")))
+        is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
+        self._find_ends(ops, op, events["execution"].astype(np.int64), parts)
+        self._add(
+            number,
+            OPS,
+            name=np.array(names)[op],
+            kind=parts.kind,
+            peer=np.where(is_waiting_for, events["peer"], NOBODY),
+            start=parts.start_ns,
+            end=parts.end_ns,
+            execution=events["execution"],
+            bytes=events["bytes"],
+        )
+
+    def _find_ends(self, ops: tuple[Op, ...], op: Ints, execution: Ints, parts: Parts) -> None:
+        # By event; those of a driver's threads may lie between each other.
+        order = np.argsort(parts.row, kind="stable")
+        row, is_waiting = parts.row[order], parts.kind[order] == Kind.WAITING
+        is_last = np.append(row[1:] != row[:-1], True)
+        # A read takes its frame where it stops to wait.
+        is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
+        takes = np.where(is_waiting, is_last, is_after_wait)
+        for position, each in enumerate(ops):
+            if isinstance(each, Write):
+                at = order[(op[order] == position) & is_last]
+                self._written[each.channel] = (at + self._count, execution[at])
+            elif isinstance(each, Read):
+                at = order[(op[order] == position) & takes]
+                ends = (at + self._count, execution[at])
+                self._taken.setdefault(each.channel, []).append(ends)
+
+    def add_spans(self, number: int, lane: Lane) -> None:
+        events = lane.events
+        events = events[
+            (events["op"] >= SPAN_BASE)
+            & (events["end_ns"] > self._start_ns)
+            & (events["start_ns"] < self._end_ns)
+        ]
+        if not len(events):
+            return
+        used, which = np.unique(events["op"], return_inverse=True)
+        names = np.array(
+            [self._number(Name(visible(lane.span_name(int(op))), "span")) for op in used], np.uint16
+        )
+        self._add(
+            number,
+            SPANS,
+            name=names[which],
+            kind=np.full(len(events), SPAN),
+            peer=np.full(len(events), NOBODY),
+            start=np.maximum(events["start_ns"], self._start_ns),
+            end=np.minimum(events["end_ns"], self._end_ns),
+            execution=events["execution"],
+            bytes=events["bytes"],
+        )
+
+    def _add(self, number: int, track: int, **columns: npt.NDArray[Any]) -> None:
+        count = len(columns["start"])
+        columns["lane"] = np.full(count, number)
+        columns["track"] = np.full(count, track)
+        self._columns.append(columns)
+        self._count += count
+
+    def _number(self, name: Name) -> int:
+        if len(self._numbers) >= _MOST_NAMES - 1 and name not in self._numbers:
+            name = Name("...", name.role)
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def _links(self) -> npt.NDArray[np.int32]:
+        pairs = [np.empty((0, 2), np.int32)]
+        for channel, (rows, executions) in self._written.items():
+            for taken, executions_taken in self._taken.get(channel, []):
+                _, at, at_taken = np.intersect1d(executions, executions_taken, return_indices=True)
+                pairs.append(np.column_stack([rows[at], taken[at_taken]]).astype(np.int32))
+        return np.concatenate(pairs)
+
+    def marks(self) -> Marks:
+        def column(name: str, dtype: str) -> npt.NDArray[Any]:
+            parts = [columns[name].astype(dtype) for columns in self._columns]
+            return np.concatenate([np.empty(0, dtype), *parts])
+
+        graph = self._graph
+        numbers = {lane.process: number for number, lane in enumerate(graph.lanes)}
+        start, end = column("start", "<i8"), column("end", "<i8")
+        return Marks(
+            graph.graph_id,
+            self._start_ns,
+            self._end_ns,
+            tuple(map(_head_of, graph.lanes)),
+            tuple(self._numbers),
+            column("lane", "<u2"),
+            column("track", "u1"),
+            column("name", "<u2"),
+            column("kind", "u1"),
+            column("peer", "<u2"),
+            start - self._start_ns,
+            end - start,
+            column("execution", "<i4"),
+            column("bytes", "<i8"),
+            self._links(),
+            {
+                channel.id: tuple(numbers[reader] for reader in channel.readers)
+                for channel in graph.plan.channels
+            },
+            {channel.id: channel.slots for channel in graph.plan.channels},
+        )
+
+
+def _head_of(lane: Lane) -> Head:
+    detail = [lane.process] if lane.process != lane.label else []
+    detail += [f"pid {lane.pid}"] if lane.pid else []
+    detail += [f"node {visible(lane.node)}"] if lane.node else []
+    return Head(lane.process, visible(lane.label), " \N{MIDDLE DOT} ".join(detail))
+
+
+def _name_of(op: Op) -> Name:
+    match op:
+        case Call(method=method):
+            return Name(visible(method), "call")
+        case Read(channel=channel) | Write(channel=channel):
+            return Name(name_of(op, {}), kind_of(op), channel)
+        case _:
+            return Name(visible(name_of(op, {})), kind_of(op))

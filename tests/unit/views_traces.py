@@ -1,0 +1,179 @@
+"""Traces for tests of views: made by simulating a plan, with real times for its ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from rcg.compiler.simulate import simulate
+from rcg.plan import Call, Op, Plan, Read, Write
+from rcg.trace.trace import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane, Trace
+from tests.unit.views_plans import Builder
+
+US = 1_000
+
+
+def pipeline(
+    stages: int, label: str = "Stage", *, is_training: bool = False, methods: int = 1
+) -> Plan:
+    """A chain of actors; forward, and back again if it trains."""
+    build = Builder()
+    value = 0
+    for stage in range(stages):
+        for method in range(methods):
+            name = "fwd" if method == 0 else f"fwd_{method}"
+            value = build.call(f"a{stage}", name, value, label=label)
+    if is_training:
+        for stage in reversed(range(stages)):
+            value = build.call(f"a{stage}", "bwd", value)
+    return build.plan(value)
+
+
+def microbatches(stages: int = 4, batches: int = 8) -> Plan:
+    """One execution trains on several microbatches, one forward and one backward each: 1F1B."""
+    build = Builder(keys=tuple(range(batches)))
+    orders = []
+    for stage in range(stages):
+        warm = min(batches, stages - stage - 1)
+        order = [("fwd", batch) for batch in range(warm)]
+        for batch in range(batches - warm):
+            order += [("fwd", batch + warm), ("bwd", batch)]
+        orders.append(order + [("bwd", batch) for batch in range(batches - warm, batches)])
+    forward: dict[tuple[int, int], int] = {(-1, batch): batch for batch in range(batches)}
+    backward: dict[tuple[int, int], int] = {}
+    at = [0] * stages
+    while any(position < len(order) for position, order in zip(at, orders, strict=True)):
+        for stage in range(stages):
+            while at[stage] < len(orders[stage]):
+                method, batch = orders[stage][at[stage]]
+                source = (
+                    forward.get((stage - 1, batch))
+                    if method == "fwd"
+                    else forward.get((stage, batch))
+                    if stage == stages - 1
+                    else backward.get((stage + 1, batch))
+                )
+                if source is None:
+                    break
+                made = build.call(f"a{stage}", method, source)
+                (forward if method == "fwd" else backward)[stage, batch] = made
+                at[stage] += 1
+    return build.plan(*[backward[0, batch] for batch in range(batches)])
+
+
+def times(call_us: float = 400, move_us: float = 25) -> Callable[[Op], float]:
+    """Costs in ns: calls by method and actor, handing over, the rest a microsecond."""
+
+    def cost(op: Op) -> float:
+        match op:
+            case Call():
+                factor = 1.8 if op.method == "bwd" else 1.0
+                return call_us * factor * (1 + 0.15 * (int(op.actor[1:]) % 3)) * US
+            case Read() | Write():
+                return move_us * US
+            case _:
+                return 0.3 * US
+
+    return cost
+
+
+def simulated(
+    plan: Plan,
+    executions: int,
+    *,
+    op_cost: Callable[[Op], float] | None = None,
+    window: int = 10,
+    jitter: float = 0.0,
+    spans: bool = False,
+    start_ns: int = 5_000_000_000,
+) -> Trace:
+    """The trace of a run whose ops take as long as they are said to; waits are between them."""
+    costs = op_cost or times()
+    run = simulate(plan, costs, executions, window=window)
+    random = np.random.default_rng(0)
+    numbers = {program.process: position for position, program in enumerate(plan.programs)}
+    channels = plan.channels_by_id()
+    lanes = []
+    for program in plan.programs:
+        rows = []
+        done = [span for span in run.timeline if span.process == program.process]
+        done.sort(key=lambda span: span.start)
+        last = 0.0
+        for span in done:
+            op = program.ops[span.op]
+            is_actor = program.process != "driver"
+            begun = last if is_actor and isinstance(op, Read | Write) else span.start
+            waited = max(0.0, span.start - begun)
+            end = span.end
+            if jitter and isinstance(op, Call):
+                end -= (span.end - span.start) * jitter * random.random()
+            peer, amount, coded = NO_PEER, 0, 0.0
+            if isinstance(op, Read | Write):
+                coded = (span.end - span.start) * 0.4
+                amount = 3_250_000 if op.channel != "c0" else 4096
+                if waited:
+                    channel = channels[op.channel]
+                    other = channel.writer if isinstance(op, Read) else channel.readers[0]
+                    peer = numbers[other]
+            rows.append((begun, end, waited, coded, span.execution, amount, span.op, peer))
+            if spans and isinstance(op, Call):
+                cuts = np.linspace(span.start, end, 4)
+                rows += [
+                    (cut, until, 0, 0, span.execution, 0, SPAN_BASE + number, NO_PEER)
+                    for number, (cut, until) in enumerate(pairwise(cuts[:3]))
+                ]
+            last = end
+        values = np.zeros(len(rows), EVENT)
+        for position, row in enumerate(rows):
+            values[position] = tuple(round(each) for each in row)
+        values["start_ns"] += start_ns
+        values["end_ns"] += start_ns
+        lanes.append(
+            Lane(
+                program.process,
+                f"{plan.actors[numbers[program.process] - 1].label}#{numbers[program.process]}"
+                if program.process != "driver"
+                else "driver",
+                values,
+                ("attention", "mlp") if spans else (),
+                node="10.0.0.1",
+                pid=4000 + numbers[program.process],
+                clock=Clock(0, 2_000),
+            )
+        )
+    end_ns = start_ns + round(run.duration) + 1
+    graph = GraphTrace("5f1c" * 8, plan, tuple(lanes), window)
+    return Trace((graph,), start_ns, end_ns, {"host": "box", "cores": 2})
+
+
+def many_events(actors: int, total: int, *, call_ns: int = 20_000) -> Trace:
+    """A trace of about so many events, made with arrays: a pipeline in steady state."""
+    plan = pipeline(actors)
+    numbers = {program.process: position for position, program in enumerate(plan.programs)}
+    per_execution = sum(len(program.ops) for program in plan.programs)
+    executions = max(1, total // per_execution)
+    execution = np.arange(executions)
+    lanes = []
+    period = int(call_ns * 1.5)
+    for program in plan.programs:
+        lane = numbers[program.process]
+        count = len(program.ops)
+        values = np.zeros((executions, count), EVENT)
+        begun = execution * period + lane * period
+        for position, op in enumerate(program.ops):
+            length = call_ns if isinstance(op, Call) else 2_000 if count else 100
+            length = length if isinstance(op, Call | Read | Write) else 100
+            values[:, position]["start_ns"] = begun
+            values[:, position]["end_ns"] = begun + length
+            values[:, position]["coded_ns"] = length // 3 if isinstance(op, Read | Write) else 0
+            values[:, position]["waited_ns"] = length // 2 if isinstance(op, Read) else 0
+            values[:, position]["peer"] = max(lane - 1, 0) if isinstance(op, Read) else NO_PEER
+            values[:, position]["execution"] = execution
+            values[:, position]["op"] = position
+            begun = begun + length
+        label = "driver" if lane == 0 else f"Stage#{lane}"
+        lanes.append(Lane(program.process, label, values.ravel()))
+    end = max(int(lane.events["end_ns"].max()) for lane in lanes)
+    return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), 10),), 0, end + 1)
