@@ -29,11 +29,13 @@ from rcg.trace.intervals import Times, disjoint, without
 from rcg.trace.trace import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp
 
 __all__ = [
+    "KINDS",
     "OTHER",
     "READ",
     "WRITE",
     "Kind",
     "Parts",
+    "bounds_of",
     "events_of",
     "last_moment",
     "parts_of",
@@ -91,7 +93,7 @@ READ: Final = 0
 WRITE: Final = 1
 OTHER: Final = 2
 
-_KINDS: Final = np.array(
+KINDS: Final = np.array(
     [
         (Kind.WAITING, Kind.COMMUNICATION, Kind.SERIALIZATION),
         (Kind.SERIALIZATION, Kind.WAITING, Kind.COMMUNICATION),
@@ -99,6 +101,33 @@ _KINDS: Final = np.array(
     ],
     np.uint8,
 )
+"""What the three parts of an event are, by its shape."""
+
+
+def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], Times]:
+    """Return the shapes of some ops' events, and where their parts begin and end.
+
+    Args:
+        program: What their process runs.
+        events: Events of ops, no spans.
+
+    Returns:
+        READ, WRITE or OTHER for each [n]; and its four bounds [n, 4]: part ``i`` of an event, of
+        which ``KINDS[shape, i]`` says what it is, lasts from its bound ``i`` to ``i + 1``.
+    """
+    op = np.minimum(events["op"], len(program.ops))
+    start = events["start_ns"].astype(np.int64)
+    length = np.maximum(events["end_ns"] - start, 0)
+    waited = np.clip(events["waited_ns"], 0, length)
+    coded = np.clip(events["coded_ns"], 0, length - waited)
+    shape = shapes_of(program)[op]
+    bounds = np.empty((len(events), 4), np.int64)
+    bounds[:, 0] = start
+    bounds[:, 1] = start + np.where(shape == WRITE, coded, waited)
+    bounds[:, 2] = start + np.where(shape == READ, length - coded, waited + coded)
+    bounds[:, 3] = start + length
+    np.copyto(bounds[:, 2], bounds[:, 3], where=shape == OTHER)
+    return shape, bounds
 
 
 def shapes_of(program: Program) -> npt.NDArray[np.int64]:
@@ -155,19 +184,8 @@ def parts_of(
     is_op = lane.events["op"] < SPAN_BASE
     row = np.flatnonzero(is_op)
     events = lane.events if len(row) == len(lane.events) else lane.events[row]
-    op = np.minimum(events["op"], len(program.ops))
-    start = events["start_ns"].astype(np.int64)
-    length = np.maximum(events["end_ns"] - start, 0)
-    waited = np.clip(events["waited_ns"], 0, length)
-    coded = np.clip(events["coded_ns"], 0, length - waited)
-    shape = shapes_of(program)[op]
-    bounds = np.empty((len(row), 4), np.int64)
-    bounds[:, 0] = start
-    bounds[:, 1] = start + np.where(shape == WRITE, coded, waited)
-    bounds[:, 2] = start + np.where(shape == READ, length - coded, waited + coded)
-    bounds[:, 3] = start + length
-    np.copyto(bounds[:, 2], bounds[:, 3], where=shape == OTHER)
-    rows, kinds = np.repeat(row, 3), _KINDS[shape].ravel()
+    shape, bounds = bounds_of(program, events)
+    rows, kinds = np.repeat(row, 3), KINDS[shape].ravel()
     starts, ends = bounds[:, :3].ravel(), bounds[:, 1:].ravel()
     if lane.open is not None:
         more = _open_parts(lane.open, len(lane.events), program, last)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The critical path of an execution, and of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from rcg.trace.critical import LOST, Paths, critical_path
+from rcg.trace.executions import executions_of
+from rcg.trace.parts import Kind
+from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, by_hand
+from tests.unit.traces import PIPELINE, event, graph_trace
+
+COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = Kind
+
+
+def brief(steps):
+    return [
+        (step.process, step.op, step.execution, step.kind, step.start_ns, step.end_ns)
+        for step in steps
+    ]
+
+
+def assert_whole(steps, start, end):
+    assert steps[0].start_ns == start and steps[-1].end_ns == end
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(steps))
+
+
+FIRST = [
+    ("driver", 1, 0, COMMUNICATION, 10, 12),
+    ("a0", 0, 0, WAITING, 12, 13),  # waking up
+    ("a0", 0, 0, COMMUNICATION, 13, 14),
+    ("a0", 0, 0, SERIALIZATION, 14, 15),
+    ("a0", 1, 0, COMPUTE, 15, 25),
+    ("a0", 3, 0, SERIALIZATION, 25, 26),
+    ("a0", 3, 0, COMMUNICATION, 26, 28),
+    ("a1", 0, 0, WAITING, 28, 29),
+    ("a1", 0, 0, COMMUNICATION, 29, 30),
+    ("a1", 0, 0, SERIALIZATION, 30, 31),
+    ("a1", 1, 0, COMPUTE, 31, 43),
+    ("a1", 3, 0, SERIALIZATION, 43, 44),
+    ("a1", 3, 0, COMMUNICATION, 44, 46),
+]
+SECOND = [
+    # Execution 1 is submitted at 12 and finds both actors taken by execution 0.
+    *FIRST[1:],
+    ("a1", 0, 1, COMMUNICATION, 46, 47),
+    ("a1", 0, 1, SERIALIZATION, 47, 48),
+    ("a1", 1, 1, COMPUTE, 48, 60),
+    ("a1", 3, 1, SERIALIZATION, 60, 61),
+    ("a1", 3, 1, COMMUNICATION, 61, 63),
+]
+
+
+def test_a_path_goes_from_process_to_process_along_what_was_waited_for():
+    steps = critical_path(by_hand(), 0)
+    assert brief(steps) == FIRST
+    assert [step.text for step in steps[:5]] == [
+        "driver write c0",
+        "a0 (Stage) read c0",
+        "a0 (Stage) read c0",
+        "a0 (Stage) read c0",
+        "a0 (Stage).fwd",
+    ]
+    assert sum(step.duration_ns for step in steps) == 36
+
+
+def test_what_did_not_wait_hangs_on_the_event_before_it_also_of_another_execution():
+    steps = critical_path(by_hand(), 1)
+    assert brief(steps) == SECOND
+    assert sum(step.duration_ns for step in steps) == 51
+
+
+def test_there_is_no_path_of_what_the_trace_does_not_hold():
+    assert critical_path(by_hand(), 7) == ()
+    assert critical_path(by_hand(driver=()), 0) == ()
+    assert critical_path(graph_trace({}), 0) == ()
+    assert Paths(graph_trace({})).steady() is None
+
+
+def test_the_steady_path_goes_to_the_first_submission_and_names_the_bottleneck():
+    path = Paths(by_hand()).steady()
+    assert (path.start_ns, path.end_ns, path.is_whole) == (10, 63, True)
+    assert sum(share.total_ns for share in path.shares) == 53
+    most = path.shares[0]
+    assert (most.process, most.op, most.kind, most.total_ns) == ("a1", 1, COMPUTE, 24)
+    assert path.bottleneck.text == "a1 (Stage).fwd"
+    assert path.bottleneck_share == 24 / 53
+    assert {(s.process, s.op, s.kind): s.total_ns for s in path.shares if s.process == "a0"} == {
+        ("a0", 0, WAITING): 1,
+        ("a0", 0, COMMUNICATION): 1,
+        ("a0", 0, SERIALIZATION): 1,
+        ("a0", 1, COMPUTE): 10,
+        ("a0", 3, SERIALIZATION): 1,
+        ("a0", 3, COMMUNICATION): 2,
+    }
+
+
+def test_the_users_code_between_the_drivers_ops_is_a_step():
+    """Each execution is fetched before the next is submitted; the user takes 5 ns in between."""
+    rows = {
+        "driver": [
+            event(1, 0, 0, 2),
+            event(3, 0, 2, 11, waited=8),
+            event(1, 1, 16, 18),
+            event(3, 1, 18, 27, waited=8),
+        ],
+        "a0": [
+            event(0, 0, 0, 3, waited=2),
+            event(1, 0, 3, 5),
+            event(3, 0, 5, 6),
+            event(0, 1, 6, 19, waited=12),
+            event(1, 1, 19, 21),
+            event(3, 1, 21, 22),
+        ],
+        "a1": [
+            event(0, 0, 0, 7, waited=6),
+            event(1, 0, 7, 9),
+            event(3, 0, 9, 10),
+            event(0, 1, 10, 23, waited=12),
+            event(1, 1, 23, 25),
+            event(3, 1, 25, 26),
+        ],
+    }
+    path = Paths(graph_trace(rows)).steady()
+    between = [share for share in path.shares if share.op is None]
+    assert [(share.process, share.kind, share.total_ns, share.text) for share in between] == [
+        ("driver", IDLE, 5, "driver: your code between its ops")
+    ]
+    assert sum(share.total_ns for share in path.shares) == 26
+
+
+def test_a_write_that_waited_for_room_hangs_on_the_read_that_made_it():
+    """One slot: a0's second write waits until a1, which is slow, has read the first.
+
+    ```
+    a0  |R|C|W0|R|C|W1 waits . |W|
+    a1      |R0|C0            |R1|C1 ...          R1 reads frame 1: W1 waited for R0's end, 8
+    ```
+    """
+    plan = PIPELINE.replace("node=1 slots=10", "node=1 slots=1")
+    rows = {
+        "driver": [event(1, k, k, k + 1) for k in range(3)],
+        "a0": [
+            event(0, 0, 0, 2, waited=1),
+            event(1, 0, 2, 3),
+            event(3, 0, 3, 4),
+            event(0, 1, 4, 5),
+            event(1, 1, 5, 6),
+            event(3, 1, 6, 10, waited=2, coded=1, peer=2),  # codes to 7, waits to 9
+        ],
+        "a1": [
+            event(0, 0, 0, 8, waited=4),
+            event(1, 0, 8, 9),
+            event(3, 0, 9, 10),
+            event(0, 1, 10, 11),
+            event(1, 1, 11, 12),
+            event(3, 1, 12, 13),
+        ],
+    }
+    graph = graph_trace(rows, plan=plan)
+    # From where a1 completes execution 1 its own lane leads back; give a1 a wait to lead to a0.
+    rows["a1"][3] = event(0, 1, 9, 11, waited=1)
+    rows["a1"][2] = event(3, 0, 8, 9)
+    rows["a1"][1] = event(1, 0, 8, 8)
+    graph = graph_trace(rows, plan=plan)
+    steps = critical_path(graph, 1)
+    assert_whole(steps, 1, 13)
+    assert brief(steps)[-6:] == [
+        ("a1", 0, 0, COMMUNICATION, 4, 8),
+        ("a0", 3, 1, WAITING, 8, 9),  # a0 wakes up
+        ("a0", 3, 1, COMMUNICATION, 9, 10),
+        ("a1", 0, 1, COMMUNICATION, 10, 11),
+        ("a1", 1, 1, COMPUTE, 11, 12),
+        ("a1", 3, 1, COMMUNICATION, 12, 13),
+    ]
+    assert brief(steps)[-7] == ("a0", 3, 0, COMMUNICATION, 3, 4)
+
+
+def test_a_call_that_waited_for_another_graph_keeps_the_path_in_its_lane():
+    rows = [A1_ROWS[0], event(1, 0, 31, 43, waited=5), *A1_ROWS[2:]]
+    steps = brief(critical_path(by_hand(a1=rows), 0))
+    at = steps.index(("a1", 1, 0, WAITING, 31, 36))
+    assert steps[at + 1] == ("a1", 1, 0, COMPUTE, 36, 43)
+    assert steps[:at] == FIRST[:10]
+
+
+def test_a_path_ends_with_a_note_where_events_were_lost():
+    # The write that a1 waited for is missing.
+    steps = critical_path(by_hand(a0=A0_ROWS[:2]), 0)
+    assert_whole(steps, 10, 46)
+    assert (steps[0].op, steps[0].kind, steps[0].end_ns) == (None, IDLE, 29)
+    assert steps[0].text == LOST
+    path = Paths(by_hand(a0=A0_ROWS[:2])).steady()
+    assert not path.is_whole
+    assert sum(share.total_ns for share in path.shares) == 53
+    assert path.bottleneck.text == "a1 (Stage).fwd"
+
+
+def test_a_gap_in_an_actor_that_lost_events_ends_the_path():
+    graph = by_hand(a1=[*A1_ROWS[:2], *A1_ROWS[4:]])
+    lost = replace(graph.lanes[2], lost=2)
+    graph = replace(graph, lanes=(*graph.lanes[:2], lost))
+    steps = critical_path(graph, 1)
+    assert_whole(steps, 12, 63)
+    assert brief(steps)[0] == ("a1", None, 1, IDLE, 12, 48)
+
+
+def test_paths_add_up_also_when_clocks_disagree():
+    """All of a0 seems to be 9 ns later than it was: reads end before the writes they wait for."""
+    moved = [(row[0] + 9, row[1] + 9, *row[2:]) for row in A0_ROWS]
+    graph = by_hand(a0=moved)
+    for execution in executions_of(graph).index.tolist():
+        steps = critical_path(graph, execution)
+        assert_whole(steps, 10 + 2 * execution, 46 + 17 * execution)
+
+
+def test_a_write_may_end_after_the_reader_it_woke_goes_on():
+    """The frame is there before the writer's event is closed; the path is cut at the wake-up."""
+    rows = [*DRIVER_ROWS]
+    rows[0] = event(1, 0, 10, 14, bytes=100)
+    rows[1] = event(1, 1, 14, 15, bytes=100)
+    steps = critical_path(by_hand(driver=rows), 0)
+    assert brief(steps)[:2] == [
+        ("driver", 1, 0, COMMUNICATION, 10, 13),
+        ("a0", 0, 0, COMMUNICATION, 13, 14),
+    ]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executions, and where the time of each process went."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rcg.trace.executions import UNSEEN, executions_of
+from rcg.trace.parts import Kind
+from rcg.trace.shares import shares_of
+from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
+from tests.unit.traces import event, graph_trace
+
+
+def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver():
+    found = executions_of(by_hand())
+    assert found.index.tolist() == [0, 1]
+    assert found.submitted_ns.tolist() == [10, 12]
+    assert found.completed_ns.tolist() == [46, 63]
+    assert found.fetched_ns.tolist() == [48, 65]
+    assert found.is_complete.tolist() == [True, True]
+    assert found.latency_ns.tolist() == [36, 51]
+    assert found.latency_at(50) == 43.5
+    # One completion after another, 17 ns apart.
+    assert found.throughput == 1e9 / 17
+    flight = found.in_flight(0, END)
+    assert (flight.total_ns, flight.until([11])) == (53, 1)
+
+
+def test_of_a_single_execution_the_throughput_is_one_by_its_latency():
+    rows = {
+        "driver": [DRIVER_ROWS[0], DRIVER_ROWS[2]],
+        "a0": A0_ROWS[:3],
+        "a1": A1_ROWS[:3],
+    }
+    assert executions_of(graph_trace(rows)).throughput == 1e9 / 36
+
+
+def test_without_the_write_of_an_actor_the_drivers_read_counts():
+    found = executions_of(by_hand(a1=A1_ROWS[:5]))
+    assert found.completed_ns.tolist() == [46, 65]
+    assert found.is_complete.all()
+
+
+def test_what_a_trace_that_began_in_the_middle_does_not_hold_is_unseen():
+    # Recorded from 13 to 60: without the first writes and the last read.
+    found = executions_of(by_hand(driver=DRIVER_ROWS[2:3], a0=A0_ROWS[1:], a1=A1_ROWS[:5]))
+    assert found.submitted_ns.tolist() == [UNSEEN, UNSEEN]
+    assert found.completed_ns.tolist() == [46, UNSEEN]
+    assert not found.is_complete.any()
+    assert (found.latency_at(99), found.throughput) == (None, None)
+    assert found.in_flight(13, 60).total_ns == 47
+
+
+def test_of_lost_events_in_the_middle_only_these_executions_suffer():
+    found = executions_of(by_hand(driver=[DRIVER_ROWS[0], *DRIVER_ROWS[2:]]))
+    assert found.submitted_ns.tolist() == [10, UNSEEN]
+    assert found.latency_ns.tolist() == [36]
+    # Both ended, so there is a rate; the second counts as in flight from the first's start.
+    assert found.throughput == 1e9 / 17
+    assert found.in_flight(0, END).total_ns == 53
+
+
+def test_a_gap_in_the_indexes_counts_as_executions():
+    rows = {
+        "driver": [event(1, k, k * 10, k * 10 + 1) for k in (4, 9)],
+        "a1": [event(3, k, k * 10 + 5, k * 10 + 6) for k in (4, 9)],
+    }
+    assert executions_of(graph_trace(rows)).throughput == 5 * 1e9 / 50
+
+
+def test_nothing_ran():
+    found = executions_of(graph_trace({}))
+    assert len(found) == 0 and found.throughput is None and found.latency_at(50) is None
+    assert found.in_flight(0, 10).total_ns == 0
+    shares = shares_of(graph_trace({}), 0, 10)
+    assert [lane.idle_ns for lane in shares.lanes] == [10, 10, 10]
+    assert (shares.hidden, shares.bubble) == (None, None)
+
+
+def test_a_completion_is_not_before_its_submission_whatever_the_clocks():
+    found = executions_of(by_hand(a1=[event(3, 0, 1, 2), event(3, 1, 3, 4)]))
+    assert found.latency_ns.tolist() == [0, 0]
+
+
+def test_shares_are_those_worked_out_by_hand():
+    """In flight is 10 to 63.
+
+    ```
+             compute   moving    coding  waiting                         idle
+    driver   -         2+2+1+1   -       27 (R0) + 15 (R1 to 63)         10 + 6 + 1 + 15
+    a0       10+10     1+2+1+2   4       3 (R0 from 10) + 20 (R2 to 63)  10 + 17
+    a1       12+12     1+2+1+2   4       19 (R0 from 10)                 10 + 17
+    ```
+    """
+    shares = shares_of(by_hand(), 0, END)
+    assert [[lane.of(kind) for kind in Kind] for lane in shares.lanes] == [
+        [0, 6, 0, 42, 32],
+        [20, 6, 4, 23, 27],
+        [24, 6, 4, 19, 27],
+    ]
+    assert [lane.window_ns for lane in shares.lanes] == [END] * 3
+    assert [dict(lane.waiting_for) for lane in shares.lanes] == [
+        {"a1 (Stage)": 42},
+        {"driver": 23},
+        {"a0 (Stage)": 19},
+    ]
+    # 18 ns of moving, of which a1 computes during a0's last 2.
+    assert shares.hidden == 2 / 18
+    # Busy for 30 and 34 of the 53 ns from 10 to 63.
+    assert shares.bubble == 1 - 64 / 106
+
+
+@pytest.mark.parametrize("window", [(0, 80), (13, 60), (0, 10), (70, 70), (-5, 200), (30, 20)])
+def test_shares_add_up_to_any_window(window):
+    start, end = window
+    for lane in shares_of(by_hand(), start, end).lanes:
+        assert lane.window_ns == max(end - start, 0)
+        assert min(lane.of(kind) for kind in Kind) >= 0
+        assert sum(lane.waiting_for.values()) == lane.waiting_ns
+
+
+def test_who_is_waited_for_without_a_peer_is_what_the_plan_says():
+    rows = {
+        "driver": [event(1, 0, 0, 9, waited=4)],
+        "a0": [
+            event(0, 0, 0, 10, waited=5),
+            event(1, 0, 10, 20, waited=3),
+            event(3, 0, 20, 30, waited=2),
+            event(9, 0, 30, 40, waited=1),
+        ],
+        "a1": [event(0, 0, 0, 8, waited=8, peer=77)],
+    }
+    driver, a0, a1 = shares_of(graph_trace(rows), 0, 40).lanes
+    assert driver.waiting_for == {"a0 (Stage)": 4}
+    assert a0.waiting_for == {"driver": 5, "another graph": 3, "a1 (Stage)": 2, "unknown": 1}
+    assert a1.waiting_for == {"a0 (Stage)": 8}
+
+
+def test_a_process_that_computes_hides_the_communication_of_another():
+    rows = {
+        "a0": [event(1, 0, 0, 10)],
+        "a1": [event(0, 0, 5, 15), event(1, 0, 15, 20)],
+    }
+    shares = shares_of(graph_trace(rows), 0, 20)
+    assert shares.hidden == 0.5
+    assert shares.bubble is None
+
+
+def test_lost_driver_events_make_no_idle_time_of_waiting():
+    graph = by_hand(driver=())
+    graph = replace(graph, lanes=(replace(graph.lanes[0], lost=4), *graph.lanes[1:]))
+    shares = shares_of(graph, 0, END)
+    # In flight from the start of the window to the last completion, 63.
+    assert shares.lanes[1].waiting_ns == 13 + 20
