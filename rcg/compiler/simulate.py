@@ -69,14 +69,14 @@ This room must know neither graphs, nor clocks, nor Ray: time here is in units o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rcg.errors import DeadlockError
 from rcg.plan import DRIVER, Call, Op, Output, Plan, Program, Read, Write
 
-__all__ = ["Simulation", "Span", "check_deadlock_free", "default_op_cost", "simulate"]
+__all__ = ["Costs", "Simulation", "Span", "check_deadlock_free", "default_op_cost", "simulate"]
 
 
 class Span(NamedTuple):
@@ -110,6 +110,20 @@ class Simulation:
         return max((span.end for span in self.timeline), default=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What ops take, each in its place: the same Read may take one process longer than another.
+
+    Attributes:
+        each: By process and index in its program; an op that is not in it takes nothing.
+        waking: How long after its wait is over a Read or Write goes on, if it had to wait. It may
+            be negative, where the peer lets go before its own op ends.
+    """
+
+    each: Mapping[tuple[str, int], float]
+    waking: Mapping[tuple[str, int], float] = field(default_factory=dict)
+
+
 def default_op_cost(op: Op) -> float:
     """Count a call as 1, handing a value over as a twentieth of that, and the rest as nothing."""
     match op:
@@ -123,7 +137,7 @@ def default_op_cost(op: Op) -> float:
 
 def simulate(
     plan: Plan,
-    op_cost: Callable[[Op], float] = default_op_cost,
+    op_cost: Callable[[Op], float] | Costs = default_op_cost,
     executions: int = 2,
     *,
     window: int | None = None,
@@ -136,7 +150,8 @@ def simulate(
 
     Args:
         plan: The plan, scheduled.
-        op_cost: How long an op takes once it need not wait, in any unit.
+        op_cost: How long an op takes once it need not wait, in any unit: by what it is, or by its
+            place.
         executions: How many executions to run, at least 1.
         window: How many executions may be under way at once; None is no limit.
         is_driver_draining: Whether the driver takes results while it waits to submit. Without, it
@@ -227,6 +242,7 @@ class _Step(NamedTuple):
     fifo: _Fifo | None
     op: int
     cost: float
+    waking: float = 0.0
 
 
 class _Lane:
@@ -277,7 +293,7 @@ class _Lane:
         while self.at_block < len(self.blocks):
             steps, execution = self.blocks[self.at_block]
             while at_step < len(steps):
-                kind, fifo, op, cost = steps[at_step]
+                kind, fifo, op, cost, waking = steps[at_step]
                 if fifo is None:
                     start = clock
                     clock += cost
@@ -286,7 +302,7 @@ class _Lane:
                         fifo.waiting_reader.append(self)
                         self.clock, self.at_step = clock, at_step
                         return
-                    start = max(clock, fifo.put_at[execution])
+                    start = _later(clock, fifo.put_at[execution], waking)
                     clock = start + cost
                     fifo.taken[execution] += 1
                     fifo.freed_at[execution] = max(fifo.freed_at[execution], clock)
@@ -302,7 +318,7 @@ class _Lane:
                             fifo.waiting_writer = self
                             self.clock, self.at_step = clock, at_step
                             return
-                        start = max(clock, fifo.freed_at[reused])
+                        start = _later(clock, fifo.freed_at[reused], waking)
                     clock = start + cost
                     fifo.put(clock)
                     for reader in fifo.waiting_reader:
@@ -316,13 +332,18 @@ class _Lane:
         self.clock, self.at_step = clock, 0
 
 
+def _later(clock: float, ready: float, waking: float) -> float:
+    """Return when an op goes on that comes at ``clock`` for what is there at ``ready``."""
+    return clock if clock >= ready else max(clock, ready + waking)
+
+
 class _Run:
     """All lanes of a plan, from the start until none can go on."""
 
     def __init__(
         self,
         plan: Plan,
-        op_cost: Callable[[Op], float],
+        op_cost: Callable[[Op], float] | Costs,
         executions: int,
         window: int,
         is_driver_draining: bool,
@@ -341,16 +362,25 @@ class _Run:
         )
         self._num_driver_lanes = len(self.lanes)
         for program in actors:
-            steps = [self._step(position, op) for position, op in enumerate(program.ops)]
+            steps = self._steps(program)
             self.lanes.append(self._loop(program.process, steps))
 
-    def _step(self, position: int, op: Op) -> _Step:
-        cost = self._op_cost(op)
+    def _steps(self, program: Program) -> list[_Step]:
+        return [
+            self._step(program.process, position, op) for position, op in enumerate(program.ops)
+        ]
+
+    def _step(self, process: str, position: int, op: Op) -> _Step:
+        if isinstance(self._op_cost, Costs):
+            cost = self._op_cost.each.get((process, position), 0.0)
+            waking = self._op_cost.waking.get((process, position), 0.0)
+        else:
+            cost, waking = self._op_cost(op), 0.0
         match op:
             case Read(channel=channel):
-                return _Step(_GET, self._fifos[channel], position, cost)
+                return _Step(_GET, self._fifos[channel], position, cost, waking)
             case Write(channel=channel):
-                return _Step(_PUT, self._fifos[channel], position, cost)
+                return _Step(_PUT, self._fifos[channel], position, cost, waking)
             case _:
                 return _Step(_WORK, None, position, cost)
 
@@ -366,8 +396,7 @@ class _Run:
         output: list[_Step] = []
         lanes: list[_Lane] = []
         last: list[_Step] = []
-        for position, op in enumerate(program.ops):
-            step = self._step(position, op)
+        for op, step in zip(program.ops, self._steps(program), strict=True):
             if isinstance(op, Read):
                 arrived = _Fifo(None, None, 1)
                 lanes.append(self._loop(DRIVER, [step, _Step(_PUT, arrived, _NO_OP, 0.0)]))
@@ -381,7 +410,7 @@ class _Run:
 
     def _filling_driver(self, program: Program, window: int) -> list[_Lane]:
         """One lane that fills the window before it takes the first result."""
-        steps = [self._step(position, op) for position, op in enumerate(program.ops)]
+        steps = self._steps(program)
         first_read = next(
             (position for position, op in enumerate(program.ops) if isinstance(op, Read)),
             len(steps),
