@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all widgets share: their script and style, and what is selected in them.
+
+A widget is a few traits and plain ECMAScript modules that stand beside its Python file. Nothing is
+bundled or loaded from elsewhere: the modules that a view needs are joined to one text, which is
+what anywidget sends to the browser. A module imports from its neighbours, so that it can be run and
+tested on its own; joined, those lines go.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import anywidget
+import traitlets
+
+__all__ = ["SELECTED", "View", "script", "style"]
+
+_HERE: Final = Path(__file__).parent
+_IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./[\w.]+";\n', re.MULTILINE)
+_EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
+
+SELECTED: Final = ("selected_process", "selected_op", "selected_execution")
+"""The traits that ``link`` joins."""
+
+
+def script(*names: str) -> str:
+    """Return modules as one, in the order given: each may use what stands before it."""
+    texts = [(_HERE / f"{name}.js").read_text(encoding="utf-8") for name in names]
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
+
+
+def style() -> str:
+    """Return the style sheet, which all widgets share."""
+    return (_HERE / "widgets.css").read_text(encoding="utf-8")
+
+
+class View(anywidget.AnyWidget):
+    """A widget with one picture of one graph.
+
+    Traits:
+        payload: What is shown, packed (see ``rcg_widgets.payload``).
+        title: What stands above it.
+        selected_process: Name in the plan of the process that is highlighted, or None.
+        selected_op: Index in its program of the op that is highlighted, or None.
+        selected_execution: Index of the execution that is highlighted, or None.
+
+    The three last can be read, set, observed and, with ``rcg_widgets.link``, joined to those of
+    other widgets.
+    """
+
+    _css = style()
+
+    payload = traitlets.Bytes(b"", help="What is shown, packed.").tag(sync=True)
+    title = traitlets.Unicode("", help="What stands above it.").tag(sync=True)
+    selected_process = traitlets.Unicode(
+        None, allow_none=True, help="Name in the plan of the highlighted process."
+    ).tag(sync=True)
+    selected_op = traitlets.Int(
+        None, allow_none=True, help="Index in its program of the highlighted op."
+    ).tag(sync=True)
+    selected_execution = traitlets.Int(
+        None, allow_none=True, help="Index of the highlighted execution."
+    ).tag(sync=True)
+
+    _about = ""
+
+    def __init__(self, about: str, **traits: Any) -> None:
+        self._about = about
+        super().__init__(**traits)
+
+    def select(
+        self,
+        process: str | None = None,
+        op: int | None = None,
+        execution: int | None = None,
+    ) -> None:
+        """Highlight a process, one of its ops or an execution; without arguments, nothing."""
+        with self.hold_sync():
+            self.selected_process = process
+            self.selected_op = op
+            self.selected_execution = execution
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._about})"

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all views share: reading payloads, numbers with units, colours, and the frame around a view.
+
+// --- payloads -------------------------------------------------------------------------------------
+
+const ARRAYS = {
+  f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array,
+};
+
+/** The head and the typed arrays of an inflated payload (see payload.py). */
+export function columnsOf(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  const columns = {};
+  let at = 4 + length;
+  for (const { name, type, length: count } of head.columns) {
+    columns[name] = new ARRAYS[type](buffer, at, count);
+    at += Math.ceil(columns[name].byteLength / 8) * 8;
+  }
+  return { head, columns };
+}
+
+/** The head and the arrays of a payload trait: a DataView on deflated bytes. */
+export async function unpack(view) {
+  const stream = new Blob([view]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return columnsOf(await new Response(stream).arrayBuffer());
+}
+
+// --- numbers --------------------------------------------------------------------------------------
+
+function digits(value) {
+  return Math.abs(value) >= 99.95 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+}
+
+/** A duration in microseconds, in the unit that suits it. */
+export function timeText(us) {
+  if (!us) return "0 s";
+  const scales = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
+  const [scale, unit] = scales.find(([least]) => Math.abs(us) * 1.0005 >= least) ?? scales[3];
+  return `${digits(us / scale)} ${unit}`;
+}
+
+/** An amount of memory. */
+export function bytesText(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (count >= 1000 && at < units.length - 1) {
+    count /= 1024;
+    at += 1;
+  }
+  return `${digits(count)} ${units[at]}`;
+}
+
+/** How fast so many bytes move in so many microseconds; empty where there is nothing to tell. */
+export function speedText(bytes, us) {
+  return bytes > 0 && us > 0 ? `${digits(bytes / us / 1e3)} GB/s` : "";
+}
+
+/** A count with its thousands apart, or three digits of what is not whole. */
+export function countText(value) {
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : digits(value);
+}
+
+/** Ticks of a time axis between two moments in microseconds: at, and label. All in one unit. */
+export function ticksOf(from, to, most) {
+  const wanted = Math.max(to - from, 1e-6) / Math.max(most, 1);
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999);
+  const reach = Math.max(Math.abs(from), Math.abs(to));
+  const [scale, unit] = reach >= 1e6 ? [1e6, "s"] : reach >= 1e3 ? [1e3, "ms"] : reach >= 1 ? [1, "µs"] : [1e-3, "ns"];
+  const places = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
+  const ticks = [];
+  for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {
+    const value = (number * step) / scale;
+    ticks.push([number * step, `${value.toFixed(Math.min(places, 12))} ${unit}`]);
+  }
+  return ticks;
+}
+
+/** The first index whose value is at least as large; values ascend. */
+export function lowerBound(values, wanted, low = 0, high = values.length) {
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (values[middle] < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** As much of both ends of a text as fits, by a function that measures. */
+export function shorten(text, room, measure) {
+  if (measure(text) <= room) return text;
+  let low = 0;
+  let high = text.length;
+  const cut = (keep) => text.slice(0, Math.ceil(keep / 2)) + "…" + text.slice(text.length - Math.floor(keep / 2));
+  while (low < high) {
+    const middle = (low + high + 1) >>> 1;
+    if (measure(cut(middle)) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return low < 1 ? "" : cut(low);
+}
+
+// --- colours --------------------------------------------------------------------------------------
+// Okabe and Ito's, which the colour-blind can tell; never the only sign.
+
+export const KIND_COLOURS = ["#0072b2", "#d55e00", "#e69f00", null, null, "#8c7ae0"];
+export const KIND_TITLES = ["compute", "communication", "serialization", "waiting", "idle", "span"];
+export const EXECUTION_COLOURS = [
+  "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7ae0", "#7a8b2a",
+];
+
+/** Red, green and blue of a colour as browsers compute it or as #rrggbb; null if it has none. */
+export function parseColour(text) {
+  const hex = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(text);
+  if (hex) return hex.slice(1).map((each) => parseInt(each, 16));
+  const numbers = /^rgba?\(([^)]+)\)$/.exec(text);
+  if (!numbers) return null;
+  const parts = numbers[1].split(/[\s,/]+/).filter(Boolean).map(Number);
+  return parts.length > 3 && parts[3] === 0 ? null : parts.slice(0, 3);
+}
+
+/** How bright a colour is to people, from 0 to 1. */
+export function luminance([red, green, blue]) {
+  const linear = [red, green, blue].map((each) => {
+    const share = each / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+}
+
+/** Black or white, whichever can be read better on a ground. */
+export function inkOn(colour) {
+  const ground = luminance(parseColour(colour) ?? [255, 255, 255]);
+  return 1.05 / (ground + 0.05) >= (ground + 0.05) / 0.06 || ground < 0.22 ? "#ffffff" : "#101418";
+}
+
+// --- elements -------------------------------------------------------------------------------------
+
+/** An element with attributes and children; text is text, never markup. */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** The same for SVG. */
+export function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/**
+ * A card with a title, a line that says what is shown, and room for controls and a picture. Tells
+ * when the theme or its width change. `dispose` ends all that it listens to.
+ */
+export class Card {
+  constructor(model, el, name) {
+    this.model = model;
+    this.root = element("section", { class: `rcg-card rcg-${name}`, "aria-label": model.get("title") });
+    this.heading = element("div", { class: "rcg-title" }, model.get("title"));
+    this.subtitle = element("div", { class: "rcg-subtitle" });
+    this.controls = element("div", { class: "rcg-controls" });
+    this.body = element("div", { class: "rcg-body" });
+    this.legend = element("div", { class: "rcg-legend" });
+    this.tooltip = element("div", { class: "rcg-tooltip", role: "status", hidden: true });
+    this.root.append(
+      element("header", { class: "rcg-header" }, element("div", { class: "rcg-titles" }, this.heading, this.subtitle), this.controls),
+      this.body, this.legend, this.tooltip,
+    );
+    el.append(this.root);
+    this.endings = [];
+    this.themeListeners = [];
+    this.listen(model, "change:title", () => {
+      this.heading.textContent = model.get("title");
+      this.root.setAttribute("aria-label", model.get("title"));
+    });
+    this.watchTheme();
+  }
+
+  /** Listens until the view ends; to a model (`change:x`) or to an event target. */
+  listen(target, event, callback, options) {
+    if (target.addEventListener) {
+      target.addEventListener(event, callback, options);
+      this.endings.push(() => target.removeEventListener(event, callback, options));
+    } else {
+      target.on(event, callback);
+      this.endings.push(() => target.off(event, callback));
+    }
+  }
+
+  watchTheme() {
+    const look = () => {
+      const ground = parseColour(getComputedStyle(this.root).backgroundColor);
+      const theme = ground && luminance(ground) < 0.2 ? "dark" : "light";
+      if (this.root.dataset.theme === theme) return;
+      this.root.dataset.theme = theme;
+      this.themeListeners.forEach((each) => each());
+    };
+    // Style sheets of a new theme arrive after the attribute that names it.
+    const lookTwice = () => {
+      look();
+      setTimeout(look, 300);
+    };
+    const observer = new MutationObserver(lookTwice);
+    for (const each of [document.body, document.documentElement]) {
+      observer.observe(each, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind", "theme"] });
+    }
+    this.endings.push(() => observer.disconnect());
+    this.listen(matchMedia("(prefers-color-scheme: dark)"), "change", lookTwice);
+    const isShown = new ResizeObserver(look); // the first time that it is in the page
+    isShown.observe(this.root);
+    this.endings.push(() => isShown.disconnect());
+    look();
+  }
+
+  onTheme(callback) {
+    this.themeListeners.push(callback);
+  }
+
+  onWidth(node, callback) {
+    let last = -1;
+    const observer = new ResizeObserver(() => {
+      const width = node.clientWidth;
+      if (width > 0 && width !== last) callback((last = width));
+    });
+    observer.observe(node);
+    this.endings.push(() => observer.disconnect());
+  }
+
+  /** The value of a colour of the style sheet, for a canvas. */
+  colour(name) {
+    return getComputedStyle(this.root).getPropertyValue(`--rcg-${name}`).trim();
+  }
+
+  /** Shows lines next to a point of the page; the first is the heading. */
+  tell(lines, clientX, clientY) {
+    this.tooltip.replaceChildren(
+      ...lines.filter(Boolean).map((line, at) => element("div", { class: at ? "rcg-tip-line" : "rcg-tip-title" }, line)),
+    );
+    this.tooltip.hidden = false;
+    const frame = this.root.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = this.tooltip;
+    let x = clientX - frame.left + 14;
+    let y = clientY - frame.top + 14;
+    if (x + width > frame.width - 8) x = Math.max(8, clientX - frame.left - width - 14);
+    if (y + height > frame.height - 4) y = Math.max(4, clientY - frame.top - height - 14);
+    this.tooltip.style.left = `${x}px`;
+    this.tooltip.style.top = `${y}px`;
+  }
+
+  hush() {
+    this.tooltip.hidden = true;
+  }
+
+  /** Shows which signs mean what: pairs of a CSS class or colour and words. */
+  explain(entries) {
+    this.legend.replaceChildren(
+      ...entries.map(([sign, words]) => {
+        const swatch = element("span", { class: "rcg-swatch" });
+        if (sign.startsWith("#")) swatch.style.background = sign;
+        else swatch.classList.add(sign);
+        return element("span", { class: "rcg-key" }, swatch, words);
+      }),
+    );
+  }
+
+  /** Sets traits and sends them. */
+  set(values) {
+    for (const [name, value] of Object.entries(values)) this.model.set(name, value);
+    this.model.save_changes();
+  }
+
+  dispose() {
+    this.endings.splice(0).forEach((each) => each());
+    this.root.remove();
+  }
+}
+
+export function button(text, label, onclick) {
+  return element("button", { type: "button", class: "rcg-button", title: label, "aria-label": label, onclick }, text);
+}
+
+/** A view's `render`: a card, filled once its payload is unpacked and again when that changes. */
+export function renderer(name, fill) {
+  return ({ model, el }) => {
+    const card = new Card(model, el, name);
+    let inner = null;
+    let turn = 0;
+    const show = async () => {
+      const mine = ++turn;
+      try {
+        const payload = await unpack(model.get("payload"));
+        if (mine !== turn) return;
+        inner?.();
+        card.controls.replaceChildren();
+        card.body.replaceChildren();
+        inner = fill(card, payload) ?? null;
+        card.root.dataset.ready = "true";
+      } catch (error) {
+        card.body.replaceChildren(element("p", { class: "rcg-problem" }, `This view cannot be drawn: ${error.message}`));
+        console.error(error);
+      }
+    };
+    card.listen(model, "change:payload", show);
+    show();
+    return () => {
+      turn += 1;
+      inner?.();
+      card.dispose();
+    };
+  };
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same data for other libraries: a Plotly figure of a trace, a plan for Graphviz."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rcg.trace.executions import executions_of
+from rcg.trace.parts import Kind
+from rcg.trace.shares import shares_of
+from rcg.views.dot import dot_of
+from rcg.views.topology import topology_of
+from rcg_widgets.subject import recorded, subject_of
+
+if TYPE_CHECKING:
+    import graphviz
+    import plotly.graph_objects
+
+__all__ = ["figure", "source"]
+
+_KINDS: Final = (
+    (Kind.COMPUTE, "#0072b2", ""),
+    (Kind.COMMUNICATION, "#d55e00", ""),
+    (Kind.SERIALIZATION, "#e69f00", ""),
+    (Kind.WAITING, "#98a2ae", "/"),
+    (Kind.IDLE, "#d5dae0", "/"),
+)
+
+
+def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_objects.Figure:
+    """Return a Plotly figure of a trace: what each process's time went into, and latencies.
+
+    Args:
+        trace: A trace, one graph of one, or what has one as ``trace``.
+        graph: Which graph of a trace with several: its number, or how its id begins.
+
+    Raises:
+        ImportError: Plotly is not installed.
+        TypeError: There is no trace in what was given.
+        ValueError: The trace has no such graph, or several and none was chosen.
+    """
+    try:
+        from plotly import graph_objects
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise ImportError('figure() needs Plotly: pip install "rcg[notebook]"') from error
+    subject, record = recorded(trace, graph)
+    window = (subject.start_ns, subject.end_ns)
+    executions = executions_of(record)
+    lanes = shares_of(record, *window, executions).lanes
+    length = max(window[1] - window[0], 1)
+    made = make_subplots(
+        rows=1,
+        cols=2,
+        column_widths=[0.6, 0.4],
+        subplot_titles=("share of time", "latency of an execution"),
+        horizontal_spacing=0.12,
+    )
+    labels = [lane.label for lane in lanes]
+    for kind, colour, pattern in _KINDS:
+        name = kind.name.lower()
+        made.add_trace(
+            graph_objects.Bar(
+                name=name,
+                y=labels,
+                x=[lane.of(kind) / length for lane in lanes],
+                orientation="h",
+                marker={"color": colour, "pattern": {"shape": pattern}},
+                hovertemplate="%{y}: %{x:.1%} " + name + "<extra></extra>",
+            ),
+            row=1,
+            col=1,
+        )
+    made.add_trace(
+        graph_objects.Histogram(
+            x=executions.latency_ns / 1e3,
+            marker={"color": "#0072b2"},
+            showlegend=False,
+            hovertemplate="%{x} \N{MICRO SIGN}s: %{y} executions<extra></extra>",
+        ),
+        row=1,
+        col=2,
+    )
+    for each in made.layout.annotations:
+        each.font.size = 13
+    made.update_layout(
+        barmode="stack",
+        bargap=0.25,
+        height=max(300, 130 + 26 * len(labels)),
+        margin={"l": 10, "r": 10, "t": 40, "b": 10},
+        legend={"orientation": "h", "y": -0.22, "x": 0},
+        font={"size": 12},
+    )
+    made.update_xaxes(tickformat=".0%", range=[0, 1], row=1, col=1)
+    made.update_xaxes(title="microseconds", row=1, col=2)
+    made.update_yaxes(title="executions", row=1, col=2)
+    made.update_yaxes(autorange="reversed", row=1, col=1)
+    return made
+
+
+def source(what: Any, *, graph: int | str | None = None) -> graphviz.Source:
+    """Return a plan as a Graphviz source, which Jupyter draws where ``dot`` is installed.
+
+    Args:
+        what: A plan, a compiled graph, a trace, or what has one as ``trace``.
+        graph: Which graph of a trace with several: its number, or how its id begins.
+
+    Raises:
+        ImportError: The package graphviz is not installed.
+        TypeError: There is no graph in what was given.
+        ValueError: The trace has no such graph, or several and none was chosen.
+    """
+    try:
+        import graphviz
+    except ImportError as error:
+        raise ImportError('source() needs graphviz: pip install "rcg[notebook]"') from error
+    return graphviz.Source(dot_of(topology_of(subject_of(what, graph).plan)))

@@ -1,0 +1,597 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bars in lanes on a time axis, on a canvas: drawing, zooming and finding; timeline and schedule say
+// what the bars are. Times are microseconds.
+//
+// 1e5 bars are drawn at interactive speed: each row finds its visible bars by binary search, and
+// bars narrower than a pixel are added up, a column of pixels at a time. Where a column holds several
+// it shows the share of each kind, from below, so that a far view tells what the time went into.
+
+import { element, inkOn, lowerBound, shorten, ticksOf, timeText } from "./common.js";
+
+const FONT = "11px";
+const PAD_RIGHT = 14;
+const AXIS_HEIGHT = 26;
+const LEAST_SPAN = 0.02;
+const BUCKETS = 16;
+
+/** The bars of one row by start, and where the first that reaches a moment is. */
+export function rowOf(indices, start, duration) {
+  const count = indices.length;
+  const starts = new Float64Array(count);
+  const ends = new Float64Array(count);
+  for (let at = 0; at < count; at += 1) starts[at] = start[indices[at]];
+  let isSorted = true;
+  for (let at = 1; at < count && isSorted; at += 1) isSorted = starts[at] >= starts[at - 1];
+  if (!isSorted) {
+    indices = indices.slice().sort((one, other) => start[one] - start[other] || duration[other] - duration[one]);
+    for (let at = 0; at < count; at += 1) starts[at] = start[indices[at]];
+  }
+  let reach = -Infinity;
+  for (let at = 0; at < count; at += 1) {
+    reach = Math.max(reach, starts[at] + duration[indices[at]]);
+    ends[at] = reach; // of this and all before: ascends, whatever overlaps
+  }
+  return { indices, starts, reaches: ends };
+}
+
+/** From which to which position a row has bars between two moments. */
+export function visibleIn(row, from, to) {
+  return [lowerBound(row.reaches, from), lowerBound(row.starts, to)];
+}
+
+/** The shortest bar of a row at a moment, or the nearest within a tolerance; -1 if there is none. */
+export function barAt(row, duration, time, tolerance) {
+  const [first, last] = visibleIn(row, time - tolerance, time + tolerance);
+  let best = -1;
+  let bestAway = Infinity;
+  for (let at = last - 1; at >= first; at -= 1) {
+    const mark = row.indices[at];
+    const start = row.starts[at];
+    const away = Math.max(0, start - time, time - start - duration[mark]);
+    if (away > tolerance) continue;
+    if (away < bestAway || (away === bestAway && duration[mark] < duration[best])) {
+      best = mark;
+      bestAway = away;
+    }
+  }
+  return best;
+}
+
+export class Lanes {
+  /**
+   * @param card Where it is shown.
+   * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
+   *   `duration`, `range`, and `look`, which tells about bars by number: `bucket` (colours in
+   *   `colours`, null is hatched), `text`, `alpha`, `tell`; `behind(lanes, context)`,
+   *   `above(lanes, context)`; `pick(mark)`; `height` in a row.
+   */
+  constructor(card, options) {
+    Object.assign(this, options);
+    this.card = card;
+    this.scroller = element("div", { class: "rcg-scroller" });
+    this.canvas = element("canvas", {
+      tabindex: 0,
+      role: "application",
+      "aria-label": `${card.model.get("title")}: arrows left and right pan, plus and minus zoom, 0 shows all, arrows up and down go from bar to bar, Escape lets go`,
+    });
+    this.spacer = element("div");
+    this.axis = element("canvas", { class: "rcg-axis", "aria-hidden": "true" });
+    this.scroller.append(this.canvas, this.spacer);
+    card.body.append(this.scroller, this.axis);
+    this.context = this.canvas.getContext("2d");
+    this.span = [...this.range];
+    this.hovered = -1;
+    this.brush = null;
+    this.picked = -1;
+    this.widths = new Map();
+    this.place();
+    this.takeColours();
+    card.onTheme(() => {
+      this.takeColours();
+      this.ask();
+    });
+    card.onWidth(this.scroller, (width) => this.resize(width));
+    this.listen();
+    card.root.rcgLanes = this;
+  }
+
+  // Layout
+
+  place() {
+    let y = 4;
+    for (const row of this.rows) {
+      if (row.hidden) continue;
+      y += row.gap ?? 0;
+      row.y = y;
+      y += row.height;
+    }
+    this.fullHeight = y + 6;
+    this.viewHeight = Math.min(this.fullHeight, 520);
+    this.scroller.style.height = `${this.viewHeight}px`;
+    this.spacer.style.height = `${this.fullHeight - this.viewHeight}px`;
+    this.shown = this.rows.filter((row) => !row.hidden);
+    if (this.width) this.resize(this.width);
+  }
+
+  resize(width) {
+    this.width = width;
+    const scale = (this.scale = Math.min(window.devicePixelRatio || 1, 3));
+    for (const [canvas, height] of [[this.canvas, this.viewHeight], [this.axis, AXIS_HEIGHT]]) {
+      canvas.width = Math.round(width * scale);
+      canvas.height = Math.round(height * scale);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    const measure = (text, font) => this.measure(text, font);
+    const label = Math.max(0, ...this.shown.map((row) => (row.label ? measure(row.label, this.boldFont) : 0)));
+    const sub = Math.max(0, ...this.shown.map((row) => (row.sub ? measure(row.sub, this.smallFont) : 0)));
+    const most = Math.max(64, Math.min(230, width * 0.3));
+    this.subWidth = sub;
+    this.gutter = Math.min(most, Math.ceil(label + (sub ? sub + 12 : 0)) + 12);
+    this.draw();
+  }
+
+  takeColours() {
+    const colour = (name) => this.card.colour(name);
+    const family = getComputedStyle(this.card.root).fontFamily;
+    this.font = `${FONT} ${family}`;
+    this.boldFont = `600 12px ${family}`;
+    this.smallFont = `10.5px ${family}`;
+    this.widths.clear();
+    this.paints = Object.fromEntries(
+      ["text", "faint", "grid", "lane", "wait", "wait-line", "idle-line", "queue", "accent", "strong", "ground"].map((name) => [name, colour(name)]),
+    );
+    this.inks = this.colours.map((each) => (each ? inkOn(each) : this.paints.text));
+    this.idleHatch = this.hatch(null, this.paints["idle-line"], 7);
+    this.waitHatch = this.hatch(this.paints.wait, this.paints["wait-line"], 5);
+  }
+
+  hatch(ground, line, gap) {
+    const tile = element("canvas", { width: gap * 2, height: gap * 2 });
+    const context = tile.getContext("2d");
+    if (ground) {
+      context.fillStyle = ground;
+      context.fillRect(0, 0, gap * 2, gap * 2);
+    }
+    context.strokeStyle = line;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    for (let at = -2 * gap; at <= 4 * gap; at += gap * 2) {
+      context.moveTo(at - 2, 2 * gap + 2);
+      context.lineTo(at + 2 * gap + 2, -2);
+    }
+    context.stroke();
+    const pattern = this.context.createPattern(tile, "repeat");
+    pattern.setTransform(new DOMMatrix().scale(0.5));
+    return pattern;
+  }
+
+  measure(text, font) {
+    const key = font + text;
+    let width = this.widths.get(key);
+    if (width === undefined) {
+      this.context.font = font;
+      width = this.context.measureText(text).width;
+      if (this.widths.size > 4000) this.widths.clear();
+      this.widths.set(key, width);
+    }
+    return width;
+  }
+
+  // Time
+
+  get room() {
+    return Math.max(1, this.width - this.gutter - PAD_RIGHT);
+  }
+
+  get perUs() {
+    return this.room / (this.span[1] - this.span[0]);
+  }
+
+  x(time) {
+    return this.gutter + (time - this.span[0]) * this.perUs;
+  }
+
+  time(x) {
+    return this.span[0] + (x - this.gutter) / this.perUs;
+  }
+
+  show(from, to) {
+    const [least, most] = this.range;
+    const all = Math.max(most - least, LEAST_SPAN);
+    const length = Math.min(Math.max(to - from, LEAST_SPAN), all);
+    const middle = (from + to) / 2;
+    const start = Math.min(Math.max(middle - length / 2, least), most - length);
+    this.span = [start, start + length];
+    this.ask();
+  }
+
+  reset() {
+    this.show(...this.range);
+  }
+
+  zoom(factor, x = this.gutter + this.room / 2) {
+    const time = this.time(x);
+    const [from, to] = this.span;
+    const length = Math.min(Math.max((to - from) * factor, LEAST_SPAN), this.range[1] - this.range[0]);
+    const share = (time - from) / (to - from);
+    this.show(time - share * length, time + (1 - share) * length);
+  }
+
+  pan(pixels) {
+    const away = pixels / this.perUs;
+    this.show(this.span[0] + away, this.span[1] + away);
+  }
+
+  /** Brings a bar into sight without zooming further out. */
+  reveal(mark) {
+    const start = this.start[mark];
+    const end = start + this.duration[mark];
+    const [from, to] = this.span;
+    if (start < from || end > to) {
+      const length = Math.max(to - from, (end - start) * 1.4);
+      this.show((start + end - length) / 2, (start + end + length) / 2);
+    }
+    const row = this.rowWith(mark);
+    if (!row) return;
+    const top = this.scroller.scrollTop;
+    if (row.y < top || row.y + row.height > top + this.viewHeight) {
+      this.scroller.scrollTop = row.y - this.viewHeight / 2;
+    }
+    this.ask();
+  }
+
+  rowWith(mark) {
+    return this.shown.find((row) => row.has(mark));
+  }
+
+  // Input
+
+  listen() {
+    const { card, canvas, axis } = this;
+    const at = (event) => {
+      const frame = canvas.getBoundingClientRect();
+      return [event.clientX - frame.left, event.clientY - frame.top];
+    };
+    card.listen(this.scroller, "scroll", () => this.ask());
+    const wheel = (event) => {
+      const isMine = event.ctrlKey || event.metaKey || document.activeElement === canvas || this.root().activeElement === canvas;
+      if (!isMine) return; // the page scrolls
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) this.pan(event.deltaX || event.deltaY);
+      else this.zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY)) * 0.002), at(event)[0]);
+    };
+    card.listen(canvas, "wheel", wheel, { passive: false });
+    card.listen(axis, "wheel", wheel, { passive: false });
+    let held = null;
+    const press = (isPan) => (event) => {
+      if (event.button > 1) return;
+      const [x, y] = at(event);
+      held = { x, y, last: x, isPan: isPan || event.shiftKey || event.button === 1, isMoved: false };
+      event.currentTarget.setPointerCapture(event.pointerId);
+    };
+    const move = (event) => {
+      const [x, y] = at(event);
+      if (!held) {
+        if (event.currentTarget === canvas) this.hover(x, y, event);
+        return;
+      }
+      held.isMoved ||= Math.abs(x - held.x) > 3;
+      if (!held.isMoved) return;
+      card.hush();
+      if (held.isPan) {
+        this.pan(held.last - x);
+        held.last = x;
+      } else {
+        this.brush = [held.x, x].sort((one, other) => one - other).map((each) => Math.min(Math.max(each, this.gutter), this.gutter + this.room));
+        this.ask();
+      }
+    };
+    const release = (event) => {
+      if (!held) return;
+      const { isMoved } = held;
+      held = null;
+      const brush = this.brush;
+      this.brush = null;
+      if (brush && event.type === "pointerup" && brush[1] - brush[0] > 3) {
+        this.show(this.time(brush[0]), this.time(brush[1]));
+      } else if (!isMoved && event.type === "pointerup" && event.currentTarget === canvas) {
+        const [x, y] = at(event);
+        this.choose(this.find(x, y), event);
+      }
+      this.ask();
+    };
+    for (const [target, isPan] of [[canvas, false], [axis, true]]) {
+      card.listen(target, "pointerdown", press(isPan));
+      card.listen(target, "pointermove", move);
+      card.listen(target, "pointerup", release);
+      card.listen(target, "pointercancel", release);
+      card.listen(target, "dblclick", () => this.reset());
+    }
+    card.listen(canvas, "pointerleave", () => {
+      this.hovered = -1;
+      this.pickedPoint ? this.tellPicked() : card.hush();
+      this.ask();
+    });
+    card.listen(canvas, "keydown", (event) => this.key(event));
+  }
+
+  root() {
+    return this.canvas.getRootNode();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = {
+      ArrowLeft: () => this.pan(-this.room * 0.15),
+      ArrowRight: () => this.pan(this.room * 0.15),
+      ArrowUp: () => this.step(-1),
+      ArrowDown: () => this.step(1),
+      "+": () => this.zoom(0.7),
+      "=": () => this.zoom(0.7),
+      "-": () => this.zoom(1 / 0.7),
+      0: () => this.reset(),
+      Home: () => this.reset(),
+      Escape: () => this.choose(-1),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    event.stopPropagation(); // the notebook has shortcuts of its own
+    act();
+  }
+
+  /** Goes to the next bar of the row of the picked one. */
+  step(by) {
+    const row = (this.picked >= 0 && this.rowWith(this.picked)) || this.shown.find((each) => each.bars);
+    if (!row?.bars.indices.length) return;
+    let at = by > 0 ? 0 : row.bars.indices.length - 1;
+    if (this.picked >= 0) at = row.bars.indices.indexOf(this.picked) + by;
+    else at = Math.min(lowerBound(row.bars.starts, this.span[0]), row.bars.indices.length - 1);
+    const mark = row.bars.indices[Math.min(Math.max(at, 0), row.bars.indices.length - 1)];
+    this.reveal(mark);
+    this.choose(mark);
+  }
+
+  choose(mark) {
+    this.picked = mark;
+    this.pickedPoint = mark >= 0;
+    this.pick(mark);
+    this.draw();
+    if (mark >= 0) this.tellPicked();
+    else this.card.hush();
+  }
+
+  tellPicked() {
+    const mark = this.picked;
+    const row = mark >= 0 && this.rowWith(mark);
+    if (!row) return;
+    const frame = this.canvas.getBoundingClientRect();
+    const x = Math.min(Math.max(this.x(this.start[mark] + this.duration[mark] / 2), this.gutter), this.gutter + this.room);
+    this.card.tell(this.look.tell(mark), frame.left + x, frame.top + row.y + row.height - this.scroller.scrollTop - 8);
+  }
+
+  rowAt(y) {
+    const at = y + this.scroller.scrollTop;
+    return this.shown.find((row) => at >= row.y - 1 && at <= row.y + row.height + 1);
+  }
+
+  find(x, y) {
+    const row = this.rowAt(y);
+    if (!row?.bars || x < this.gutter - 2) return -1;
+    return barAt(row.bars, this.duration, this.time(x), 3 / this.perUs);
+  }
+
+  hover(x, y, event) {
+    const row = this.rowAt(y);
+    const mark = this.find(x, y);
+    if (mark !== this.hovered) {
+      this.hovered = mark;
+      this.ask();
+    }
+    this.canvas.style.cursor = mark >= 0 ? "pointer" : x < this.gutter ? "default" : "crosshair";
+    if (mark >= 0) this.card.tell(this.look.tell(mark), event.clientX, event.clientY);
+    else if (row && x < this.gutter) this.card.tell([row.name, row.detail], event.clientX, event.clientY);
+    else if (row?.tellAt && x >= this.gutter) this.card.tell(row.tellAt(this.time(x)), event.clientX, event.clientY);
+    else if (this.pickedPoint) this.tellPicked();
+    else this.card.hush();
+  }
+
+  // Drawing
+
+  ask() {
+    if (this.isAsked) return;
+    this.isAsked = true;
+    requestAnimationFrame(() => {
+      this.isAsked = false;
+      if (this.canvas.isConnected) this.draw();
+    });
+  }
+
+  draw() {
+    if (!this.width) return;
+    const began = performance.now();
+    const context = this.context;
+    context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
+    context.clearRect(0, 0, this.width, this.viewHeight);
+    this.drawn = 0;
+    const top = this.scroller.scrollTop;
+    const inSight = this.shown.filter((row) => row.y + row.height > top && row.y < top + this.viewHeight);
+    context.translate(0, -top);
+    const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90)));
+    this.drawGround(inSight, ticks);
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, top, this.room + 1, this.viewHeight);
+    context.clip();
+    this.behind?.(this, context);
+    for (const row of inSight) {
+      if (row.bars) this.drawBars(row);
+      row.draw?.(this, context, row);
+    }
+    this.above?.(this, context);
+    context.restore();
+    if (this.brush) {
+      context.fillStyle = this.paints.accent;
+      context.globalAlpha = 0.18;
+      context.fillRect(this.brush[0], top, this.brush[1] - this.brush[0], this.viewHeight);
+      context.globalAlpha = 1;
+    }
+    this.drawAxis(ticks);
+    const data = this.card.root.dataset;
+    data.marks = this.start.length;
+    data.drawn = this.drawn;
+    data.from = this.span[0];
+    data.to = this.span[1];
+    data.drawMs = (performance.now() - began).toFixed(2);
+  }
+
+  drawGround(rows, ticks) {
+    const context = this.context;
+    for (const row of rows) {
+      if (!row.isBare) {
+        context.fillStyle = this.paints.lane;
+        context.fillRect(this.gutter, row.y, this.room, row.height);
+      }
+      if (row.isHatched) {
+        context.fillStyle = this.idleHatch;
+        context.fillRect(this.gutter, row.y, this.room, row.height);
+      }
+      context.textBaseline = "middle";
+      const room = this.gutter - 12 - (this.subWidth ? this.subWidth + 12 : 0);
+      if (row.label) {
+        context.fillStyle = this.paints.text;
+        const shown = shorten(row.label, Math.max(room, 24), (text) => this.measure(text, this.boldFont));
+        context.font = this.boldFont;
+        context.textAlign = "left";
+        context.fillText(shown, 0, row.y + row.height / 2 + 0.5);
+      }
+      if (row.sub) {
+        context.fillStyle = this.paints.faint;
+        context.font = this.smallFont;
+        context.textAlign = "right";
+        context.fillText(row.sub, this.gutter - 9, row.y + row.height / 2 + 0.5);
+      }
+    }
+    context.fillStyle = this.paints.grid;
+    const top = this.scroller.scrollTop;
+    for (const [at] of ticks) context.fillRect(Math.round(this.x(at)), top, 1, this.viewHeight);
+  }
+
+  drawBars(row) {
+    const { context, span, perUs, duration, look } = this;
+    const { indices, starts } = row.bars;
+    const [first, last] = visibleIn(row.bars, span[0], span[1]);
+    const left = this.gutter - span[0] * perUs;
+    const { y, height } = row;
+    const acc = (this.acc ??= new Float64Array(BUCKETS));
+    let column = -1;
+    let held = 0;
+    let isLit = false;
+    const flush = () => {
+      if (!held) return;
+      context.globalAlpha = isLit ? 1 : 0.25;
+      let sum = 0;
+      for (let bucket = 0; bucket < BUCKETS; bucket += 1) sum += acc[bucket];
+      // One or two thin bars are bars; more become shares.
+      const whole = held <= 2 ? height : Math.max(2, Math.min(1, sum * perUs) * height);
+      let at = y + height;
+      for (let bucket = 0; bucket < BUCKETS; bucket += 1) {
+        if (!acc[bucket]) continue;
+        const part = (whole * acc[bucket]) / sum;
+        context.fillStyle = this.colours[bucket] ?? this.paints["wait-line"];
+        context.fillRect(column, at - part, 1, part);
+        at -= part;
+        acc[bucket] = 0;
+      }
+      held = 0;
+      isLit = false;
+      this.drawn += 1;
+    };
+    context.font = this.font;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    for (let at = first; at < last; at += 1) {
+      const mark = indices[at];
+      const from = left + starts[at] * perUs;
+      const width = duration[mark] * perUs;
+      if (width < 1.5) {
+        const here = Math.floor(from);
+        if (here !== column) {
+          flush();
+          column = here;
+        }
+        held += 1;
+        acc[look.bucket(mark)] += Math.max(duration[mark], 1e-3);
+        isLit ||= look.alpha(mark) === 1;
+        continue;
+      }
+      this.drawBar(mark, Math.max(from, this.gutter - 4), Math.min(from + width, this.gutter + this.room + 4), y, height);
+    }
+    flush();
+    context.globalAlpha = 1;
+  }
+
+  drawBar(mark, from, to, y, height) {
+    const { context, look } = this;
+    const bucket = look.bucket(mark);
+    const colour = this.colours[bucket];
+    const share = look.height?.(mark) ?? 1;
+    if (share < 1) {
+      y += (height * (1 - share)) / 2;
+      height *= share;
+    }
+    const width = to - from;
+    context.globalAlpha = look.alpha(mark);
+    context.fillStyle = colour ?? this.waitHatch;
+    // A hair of ground between neighbours.
+    const gap = width > 4 ? 0.5 : 0;
+    if (width > 6) {
+      context.beginPath();
+      context.roundRect(from + gap, y, width - 2 * gap, height, Math.min(2.5, height / 4));
+      context.fill();
+    } else {
+      context.fillRect(from + gap, y, width - 2 * gap, height);
+    }
+    this.drawn += 1;
+    if (mark === this.picked || mark === this.hovered || look.isMarked?.(mark)) {
+      context.globalAlpha = 1;
+      context.strokeStyle = mark === this.hovered && mark !== this.picked ? this.paints.accent : this.paints.text;
+      context.lineWidth = 1.75;
+      context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
+    }
+    if (width > 22 && height >= 12 && colour) {
+      const text = look.text(mark);
+      if (!text) return;
+      const needs = this.measure(text, this.font);
+      const shown = needs + 8 <= width ? text : width > 44 ? shorten(text, width - 8, (each) => this.measure(each, this.font)) : "";
+      if (shown) {
+        context.font = this.font;
+        context.fillStyle = this.inks[bucket];
+        context.fillText(shown, (from + to) / 2, y + height / 2 + 0.5);
+      }
+    }
+  }
+
+  drawAxis(ticks) {
+    const context = this.axis.getContext("2d");
+    context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
+    context.clearRect(0, 0, this.width, AXIS_HEIGHT);
+    context.font = this.smallFont;
+    context.fillStyle = this.paints.faint;
+    context.textBaseline = "middle";
+    let end = -Infinity;
+    for (const [at, text] of ticks) {
+      const width = this.measure(text, this.smallFont);
+      const middle = Math.min(Math.max(this.x(at), this.gutter + width / 2 - 8), this.width - width / 2 - 1);
+      if (middle - width / 2 < end + 10) continue;
+      context.textAlign = "center";
+      context.fillText(text, middle, AXIS_HEIGHT / 2 + 1);
+      end = middle + width / 2;
+    }
+    if (this.gutter > 70) {
+      context.textAlign = "left";
+      const text = `${timeText(this.span[1] - this.span[0])} shown`;
+      if (this.measure(text, this.smallFont) < this.gutter - 24) context.fillText(text, 0, AXIS_HEIGHT / 2 + 1);
+    }
+  }
+}

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph while it runs: ``monitor.js`` shows what a thread reads every half second or so."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import Any, Final
+
+import anywidget
+import numpy as np
+import traitlets
+
+from rcg_widgets.base import script, style
+from rcg_widgets.sampler import Sample, Sampler
+
+__all__ = ["LiveMonitor"]
+
+_MOST_SAMPLES: Final = 240
+_LEAST_INTERVAL_S: Final = 0.05
+_ENDINGS: Final = {
+    "closed": "the graph was torn down",
+    "broken": "the graph is broken: one of its actors died",
+    "ended": "the source has ended",
+    "gone": "the graph is gone",
+}
+
+
+class LiveMonitor(anywidget.AnyWidget):
+    """Throughput, executions in flight, queue depth and idle share of a running graph.
+
+    Looks on from a daemon thread, also while a cell runs, and costs the graph a few reads of shared
+    memory each time. Stops by its button or ``stop()``, when it is closed, and when the graph
+    ends; it keeps the graph alive in no way. The button is heard while no cell runs.
+
+    Args:
+        source: A compiled graph, or a function that returns a dict (see
+            ``rcg_widgets.sampler.Sampler``).
+        interval_s: Seconds between two looks, at least 0.05.
+        start: Whether to start at once.
+        title: What stands above it.
+
+    Traits:
+        running: Whether it looks; the button sets it, and so may you.
+        interval_s: Seconds between two looks.
+        history: The newest 240 looks, oldest first: per look time, throughput, in flight, queued
+            and idle as numbers of 8 bytes; NaN is not known.
+        samples: How many looks there were.
+        facts: ``limit`` and ``completed``.
+        status: One line about how it goes.
+        ended: Whether there is nothing more to see.
+        title: What stands above it.
+
+    Raises:
+        TypeError: The source is neither.
+        ValueError: The interval is below 0.05 s.
+    """
+
+    _esm = script("common", "monitor")
+    _css = style()
+
+    running = traitlets.Bool(False, help="Whether it looks.").tag(sync=True)
+    interval_s = traitlets.Float(0.5, help="Seconds between two looks.").tag(sync=True)
+    history = traitlets.Bytes(b"", help="The newest looks.").tag(sync=True)
+    samples = traitlets.Int(0, help="How many looks there were.").tag(sync=True)
+    facts = traitlets.Dict(help="What changes little.").tag(sync=True)
+    status = traitlets.Unicode("stopped", help="How it goes.").tag(sync=True)
+    ended = traitlets.Bool(False, help="Whether there is nothing more to see.").tag(sync=True)
+    title = traitlets.Unicode("", help="What stands above it.").tag(sync=True)
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        interval_s: float = 0.5,
+        start: bool = True,
+        title: str = "Live",
+    ) -> None:
+        self._sampler = Sampler(source)
+        self._rows: deque[tuple[float, ...]] = deque(maxlen=_MOST_SAMPLES)
+        self._thread: threading.Thread | None = None
+        self._enough = threading.Event()
+        super().__init__(interval_s=interval_s, title=title)
+        if start:
+            self.start()
+
+    @traitlets.validate("interval_s")
+    def _check_interval(self, proposal: Any) -> float:
+        if not proposal.value >= _LEAST_INTERVAL_S:
+            raise ValueError(
+                f"`interval_s` must be at least {_LEAST_INTERVAL_S} seconds, found {proposal.value}"
+            )
+        return float(proposal.value)
+
+    def start(self) -> None:
+        """Look again, from now on; nothing happens if it does, or if the graph has ended."""
+        self.running = not self.ended
+
+    def stop(self) -> None:
+        """Look no more. What was seen stays."""
+        self.running = False
+
+    def close(self) -> None:
+        """Look no more, and let the widget go."""
+        self.running = False
+        super().close()
+
+    def look(self) -> Sample | None:
+        """Look once, now; returns None if the source failed, and says so in ``status``."""
+        try:
+            sample = self._sampler.take()
+        except Exception as error:  # noqa: BLE001 - the source is a user's
+            self._end(f"the source failed: {type(error).__name__}: {error}")
+            return None
+        self._rows.append(
+            (sample.time_s, sample.throughput, sample.in_flight, sample.queued, sample.idle)
+        )
+        with self.hold_sync():
+            self.facts = {"limit": sample.limit, "completed": sample.completed}
+            self.samples += 1
+            self.history = np.array(self._rows, "<f8").tobytes()
+        if sample.is_last:
+            self._end(_ENDINGS[sample.state])
+        return sample
+
+    def _end(self, status: str) -> None:
+        with self.hold_sync():
+            self.ended = True
+            self.status = status
+            self.running = False
+
+    @traitlets.observe("running")
+    def _follow(self, change: Any) -> None:
+        if not change.new:
+            self._enough.set()
+            if not self.ended:
+                self.status = "stopped"
+            return
+        if self.ended:
+            self.running = False
+            return
+        self._enough = threading.Event()
+        self.status = f"running, every {self.interval_s:g} s"
+        self._thread = threading.Thread(
+            target=_look_on,
+            args=(weakref.ref(self), self._enough),
+            name="rcg-live-monitor",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"LiveMonitor({self.status}, {self.samples} samples)"
+
+
+def _look_on(monitor: weakref.ref[LiveMonitor], enough: threading.Event) -> None:
+    """Look until it is enough, or until nobody holds the monitor."""
+    wait_s = 0.0
+    while not enough.wait(wait_s):
+        found = monitor()
+        if found is None:
+            return
+        wait_s = found.interval_s
+        found.look()
+        del found  # not held while it waits

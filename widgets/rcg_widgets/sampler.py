@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at a running graph: what is read at one moment, and what follows from two.
+
+A sampler holds a graph weakly, and a method of one as well: whoever watches keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any, Final
+
+__all__ = ["Sample", "Sampler"]
+
+_KNOWN: Final = ("throughput", "completed", "in_flight", "limit", "queued", "idle", "state")
+_OVER: Final = ("closed", "broken", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look. What is not known is NaN.
+
+    Attributes:
+        time_s: When, by the sampler's clock.
+        throughput: Executions completed per second since the look before.
+        in_flight: Executions under way.
+        queued: Frames that were written and not read yet.
+        idle: Share of their time that the actors waited since the look before, 0 to 1.
+        limit: How many executions may be in flight, 0 if that is not known.
+        completed: How many executions have completed, 0 if that is not known.
+        state: ``running``, or why there is nothing more to see: ``closed``, ``broken``, ``ended``,
+            ``gone``.
+    """
+
+    time_s: float
+    throughput: float = nan
+    in_flight: float = nan
+    queued: float = nan
+    idle: float = nan
+    limit: int = 0
+    completed: int = 0
+    state: str = "running"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the graph has ended."""
+        return self.state != "running"
+
+
+class Sampler:
+    """Reads a source again and again.
+
+    Args:
+        source: A compiled graph, or a function that returns a mapping with some of ``completed`` (a
+            count, from which the throughput follows), ``throughput``, ``in_flight``, ``limit``,
+            ``queued``, ``idle`` (0 to 1) and ``state`` (``closed``, ``broken`` or ``ended`` is the
+            end).
+        clock: Seconds that only grow.
+
+    Raises:
+        TypeError: It is neither.
+    """
+
+    def __init__(self, source: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        is_graph = callable(getattr(source, "statistics", None))
+        if not is_graph and not callable(source):
+            raise TypeError(
+                "give the monitor a compiled graph, or a function that returns a dict of numbers, "
+                f"found {type(source).__name__}"
+            )
+        self._clock = clock
+        self._read = _of_graph if is_graph else _of_function
+        self._source = _weakly(source) if is_graph or inspect.ismethod(source) else lambda: source
+        self._before: tuple[float, Mapping[str, float]] | None = None
+
+    def take(self) -> Sample:
+        """Look once.
+
+        Raises:
+            TypeError: The function returned no mapping.
+            ValueError: Nothing that it returned is known here.
+        """
+        source = self._source()
+        now = self._clock()
+        if source is None:
+            return Sample(now, state="gone")
+        found, sums = self._read(source)
+        rates = self._rates(now, sums)
+        return Sample(
+            now,
+            throughput=found.get("throughput", rates.get("completed", nan)),
+            in_flight=found.get("in_flight", nan),
+            queued=found.get("queued", nan),
+            idle=found.get("idle", min(1.0, max(0.0, rates.get("waited_s", nan)))),
+            limit=int(found.get("limit", 0)),
+            completed=int(sums.get("completed", 0)),
+            state=found["state"] if found.get("state") in _OVER else "running",
+        )
+
+    def _rates(self, now: float, sums: Mapping[str, float]) -> dict[str, float]:
+        """How much each sum grew per second since the look before."""
+        before, self._before = self._before, (now, sums)
+        if before is None or now <= before[0]:
+            return {}
+        passed = now - before[0]
+        grown = {name: sums[name] - before[1][name] for name in sums if name in before[1]}
+        return {name: max(0.0, each) / passed for name, each in grown.items() if isfinite(each)}
+
+
+Read = tuple[Mapping[str, Any], Mapping[str, float]]
+
+
+def _of_function(source: Callable[[], Any]) -> Read:
+    found = source()
+    if not isinstance(found, Mapping):
+        raise TypeError(f"the source returned {type(found).__name__} instead of a dict of numbers")
+    if not any(name in found for name in _KNOWN):
+        raise ValueError(f"the source returned none of {', '.join(_KNOWN)}")
+    sums = {"completed": float(found["completed"])} if "completed" in found else {}
+    return found, sums
+
+
+def _of_graph(graph: Any) -> Read:
+    if getattr(graph, "is_teardown", False):
+        return {"state": "closed"}, {}
+    statistics = graph.statistics()
+    report = _report(graph)
+    actors = report.processes[1:]
+    # What the process waits for now counts from when it began the op.
+    waited = sum(
+        each.waited_s + (each.for_s if each.state == "waiting" else 0.0) for each in actors
+    )
+    found = {
+        "in_flight": float(statistics.in_flight),
+        "limit": statistics.limit,
+        "queued": float(sum(queue.length for queue in report.queues)),
+        "state": report.state,
+    }
+    return found, {"completed": statistics.completed, "waited_s": waited / max(len(actors), 1)}
+
+
+def _report(graph: Any) -> Any:
+    """The graph's report, without asking its actors where they are if that can be had."""
+    session = getattr(graph, "session", None)
+    return graph.report() if session is None else session.report(0)
+
+
+def _weakly(source: Any) -> Callable[[], Any]:
+    try:
+        return weakref.WeakMethod(source) if inspect.ismethod(source) else weakref.ref(source)
+    except TypeError:
+        return lambda: source

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedule: who works on which execution when; measured as bars, predicted as outlines.
+
+import { EXECUTION_COLOURS, button, countText, element, renderer, timeText } from "./common.js";
+import { Lanes, rowOf, visibleIn } from "./lanes.js";
+
+const ROW = 30;
+
+/** For each execution, when its first bar begins and its last ends: [from, to] by execution. */
+export function extentsOf(start, duration, execution) {
+  const found = new Map();
+  for (let at = 0; at < start.length; at += 1) {
+    const extent = found.get(execution[at]);
+    const end = start[at] + duration[at];
+    if (!extent) found.set(execution[at], [start[at], end]);
+    else {
+      extent[0] = Math.min(extent[0], start[at]);
+      extent[1] = Math.max(extent[1], end);
+    }
+  }
+  return found;
+}
+
+/** The bars of each lane. */
+export function byLane(lane, count) {
+  const found = Array.from({ length: count }, () => []);
+  for (let at = 0; at < lane.length; at += 1) found[lane[at]].push(at);
+  return found.map((each) => Int32Array.from(each));
+}
+
+function columnsNamed(columns, prefix) {
+  return Object.fromEntries(["start", "duration", "execution", "lane", "op"].map((name) => [name, columns[prefix + name]]));
+}
+
+export function fillSchedule(card, { head, columns }) {
+  const { model } = card;
+  const measured = columnsNamed(columns, "measured_");
+  const predicted = columnsNamed(columns, "predicted_");
+  const hasMeasured = measured.start.length > 0;
+  // Bars are what can be picked: the measured, or the predicted where nothing was.
+  const bars = hasMeasured ? measured : predicted;
+  const extents = extentsOf(bars.start, bars.duration, bars.execution);
+  const predictedExtents = extentsOf(predicted.start, predicted.duration, predicted.execution);
+  const barLanes = byLane(bars.lane, head.lanes.length);
+  const predictedRows = byLane(predicted.lane, head.lanes.length).map((each) => rowOf(each, predicted.start, predicted.duration));
+  const off = new Set();
+  const shows = { measured: hasMeasured, predicted: true };
+  const clean = (value) => (value === null || value < head.first || value > head.last ? null : value);
+  let current = clean(model.get("selected_execution"));
+  const isCall = (mark) => head.calls[bars.lane[mark]][bars.op[mark]];
+  const time = (us) => (head.is_unit ? `${Number((us / 1e3).toPrecision(3))} calls` : timeText(us));
+
+  const rows = head.lanes.map(({ process, label }, number) => ({
+    lane: number, process, name: label, detail: process === label ? "" : process, label, sub: "",
+    height: ROW, gap: number ? 8 : 0, isHatched: true,
+    bars: rowOf(barLanes[number], bars.start, bars.duration),
+    has: (mark) => bars.lane[mark] === number,
+  }));
+  let length = 0;
+  for (const [, to] of extents.values()) length = Math.max(length, to);
+
+  const lanes = new Lanes(card, {
+    rows, start: bars.start, duration: bars.duration,
+    range: [0, Math.max(length * 1.005, 1e-3)],
+    colours: EXECUTION_COLOURS,
+    look: {
+      bucket: (mark) => bars.execution[mark] % EXECUTION_COLOURS.length,
+      alpha: (mark) => {
+        if (!shows.measured && hasMeasured) return 0;
+        const process = model.get("selected_process");
+        const op = model.get("selected_op");
+        if (process !== null && (head.lanes[bars.lane[mark]].process !== process || (op !== null && bars.op[mark] !== op))) return 0.2;
+        return current === null || bars.execution[mark] === current ? 1 : 0.25;
+      },
+      height: (mark) => (isCall(mark) ? 1 : 0.5),
+      text: (mark) => {
+        if (!shows.measured && hasMeasured) return "";
+        return isCall(mark) ? `${head.ops[bars.lane[mark]][bars.op[mark]]} ${bars.execution[mark]}` : "";
+      },
+      tell: (mark) => {
+        const lines = [
+          `${head.lanes[bars.lane[mark]].label}: ${head.ops[bars.lane[mark]][bars.op[mark]]}`,
+          `execution ${countText(bars.execution[mark])} · ${hasMeasured ? "measured" : "predicted"} ${time(bars.duration[mark])}`,
+        ];
+        const other = hasMeasured ? predictedDuration(mark) : null;
+        if (other !== null) lines.push(`predicted ${time(other)}`);
+        return lines;
+      },
+    },
+    above: (each, context) => shows.predicted && (hasMeasured || !shows.measured) && outlines(each, context),
+    pick: (mark) => {
+      if (mark < 0) card.set({ selected_process: null, selected_op: null });
+      else {
+        card.set({ selected_process: head.lanes[bars.lane[mark]].process, selected_op: bars.op[mark] });
+        step(bars.execution[mark], false);
+      }
+    },
+  });
+
+  function predictedDuration(mark) {
+    const row = predictedRows[bars.lane[mark]];
+    for (const at of row.indices) if (predicted.op[at] === bars.op[mark] && predicted.execution[at] === bars.execution[mark]) return predicted.duration[at];
+    return null;
+  }
+
+  /** How far predictions are moved, so that they begin with what was measured of the execution. */
+  function shift() {
+    const turn = current ?? head.first;
+    return (extents.get(turn)?.[0] ?? 0) - (predictedExtents.get(turn)?.[0] ?? 0);
+  }
+
+  function outlines(each, context) {
+    const away = hasMeasured ? shift() : 0;
+    context.lineWidth = 1.25;
+    let count = 0;
+    for (const row of each.shown) {
+      const all = predictedRows[row.lane];
+      const [first, last] = visibleIn(all, each.span[0] - away, each.span[1] - away);
+      for (let at = first; at < last; at += 1) {
+        const mark = all.indices[at];
+        const width = predicted.duration[mark] * each.perUs;
+        const isOne = head.calls[row.lane][predicted.op[mark]];
+        if (width < 2 || !isOne) continue;
+        const isCurrent = current === null || predicted.execution[mark] === current;
+        context.globalAlpha = isCurrent ? 0.9 : 0.22;
+        context.strokeStyle = each.paints.text;
+        const x = each.x(all.starts[at] + away);
+        context.strokeRect(x + 0.6, row.y - 2.5, width - 1.2, row.height + 5);
+        count += 1;
+        if (!shows.measured && width > 26) {
+          const text = `${head.ops[row.lane][predicted.op[mark]]} ${predicted.execution[mark]}`;
+          context.font = each.font;
+          context.textAlign = "center";
+          context.textBaseline = "middle";
+          context.fillStyle = each.paints.text;
+          if (each.measure(text, each.font) + 8 < width) context.fillText(text, x + width / 2, row.y + row.height / 2);
+        }
+      }
+    }
+    context.globalAlpha = 1;
+    card.root.dataset.outlines = count;
+  }
+
+  // Stepping
+
+  const slider = element("input", {
+    class: "rcg-range", type: "range", min: head.first, max: head.last, value: current ?? head.first, "aria-label": "execution",
+    oninput: () => step(Number(slider.value)),
+    onkeydown: (event) => event.stopPropagation(),
+  });
+  const shown = element("span", { class: "rcg-value", role: "status" });
+  function step(to, isMoving = true) {
+    current = to === null ? null : Math.min(Math.max(to, head.first), head.last);
+    if (model.get("selected_execution") !== current) card.set({ selected_execution: current });
+    tell(isMoving);
+  }
+  function tell(isMoving) {
+    slider.value = current ?? head.first;
+    shown.textContent = current === null ? "all" : countText(current);
+    back.disabled = current !== null && current <= head.first;
+    forth.disabled = current !== null && current >= head.last;
+    card.root.dataset.execution = current ?? "";
+    if (isMoving && current !== null && extents.has(current)) {
+      const [from, to] = extents.get(current);
+      const pad = (to - from) * 0.35;
+      lanes.show(from - pad, to + pad);
+    } else if (isMoving && current === null) lanes.reset();
+    lanes.ask();
+  }
+  const back = button("‹", "the execution before", () => step(current === null ? head.last : current - 1));
+  const forth = button("›", "the next execution", () => step(current === null ? head.first : current + 1));
+  const all = button("all", "all executions", () => {
+    lanes.picked = -1;
+    lanes.pickedPoint = false;
+    card.hush();
+    card.set({ selected_process: null, selected_op: null });
+    step(null);
+  });
+  card.controls.append(element("span", {}, "execution"), back, slider, forth, shown, all);
+
+  // What is shown
+
+  for (const which of hasMeasured ? ["measured", "predicted"] : []) {
+    const toggle = button(which, `show what was ${which}`, () => {
+      shows[which] = !shows[which];
+      toggle.setAttribute("aria-pressed", shows[which]);
+      if (which === "predicted" && !shows.predicted) card.root.dataset.outlines = 0;
+      card.root.dataset[which] = shows[which];
+      lanes.ask();
+    });
+    toggle.setAttribute("aria-pressed", shows[which]);
+    card.root.dataset[which] = shows[which];
+    card.controls.append(toggle);
+  }
+  const count = element("summary", {});
+  const list = element("div", { class: "rcg-menu-list" });
+  const menu = element("details", { class: "rcg-menu" }, count, list);
+  const boxes = [];
+  const filter = () => {
+    boxes.forEach((box, number) => (box.checked ? off.delete(number) : off.add(number)));
+    rows.forEach((row) => (row.hidden = off.has(row.lane)));
+    count.textContent = `${rows.length - off.size} of ${rows.length} processes`;
+    card.root.dataset.rows = rows.length - off.size;
+    lanes.place();
+  };
+  const every = (value) => () => {
+    boxes.forEach((box) => (box.checked = value));
+    filter();
+  };
+  list.append(element("div", { class: "rcg-controls" }, button("all", "show every process", every(true)), button("none", "hide every process", every(false))));
+  for (const { label } of head.lanes) {
+    const box = element("input", { type: "checkbox", checked: true, onchange: filter });
+    boxes.push(box);
+    list.append(element("label", {}, box, label));
+  }
+  card.controls.append(menu);
+  card.listen(document, "pointerdown", (event) => {
+    if (menu.open && !event.composedPath().includes(menu)) menu.open = false;
+  });
+  card.listen(menu, "keydown", (event) => {
+    if (event.key === "Escape") menu.open = false;
+  });
+
+  card.subtitle.textContent = head.subtitle;
+  card.explain([
+    ...(hasMeasured ? [["rcg-fill", "measured"]] : []),
+    ...(hasMeasured ? [["rcg-outline", "predicted"]] : []),
+    ["rcg-idle", "nothing to do, or waiting"],
+  ]);
+  card.legend.append(element("span", { class: "rcg-hint" }, "thin bars: reading and writing"));
+  card.listen(model, "change:selected_execution", () => {
+    const wanted = clean(model.get("selected_execution"));
+    if (wanted === current) return;
+    current = wanted;
+    tell(true);
+  });
+  for (const trait of ["selected_process", "selected_op"]) card.listen(model, `change:${trait}`, () => lanes.ask());
+  filter();
+  tell(true);
+}
+
+export default { render: renderer("schedule", fillSchedule) };

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who works on which execution when, predicted and measured: ``schedule.js`` draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.compiler.simulate import default_op_cost, simulate
+from rcg.plan import Call, Free, Op, Plan, Read, Write
+from rcg.trace.trace import SPAN_BASE, GraphTrace
+from rcg.views.text import visible
+from rcg_widgets.base import View, script
+from rcg_widgets.measured import OpTimes, op_times
+from rcg_widgets.payload import pack
+from rcg_widgets.subject import subject_of
+
+__all__ = ["ScheduleWidget"]
+
+_UNIT_NS: Final = 1e6  # what a call counts for where nothing was measured
+
+_COLUMNS: Final = (
+    ("start", "<f8"),
+    ("duration", "<f4"),
+    ("execution", "<i4"),
+    ("lane", "<u2"),
+    ("op", "<u2"),
+)
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+class ScheduleWidget(View):
+    """The schedule of a graph, execution by execution.
+
+    Each colour is an execution. Bars are what was measured, outlines what the plan predicts with
+    the median times of its ops; with a plan alone, the prediction counts every call as one unit.
+    Step through the executions, choose which processes are shown and what of the two.
+
+    Args:
+        what: A plan, a compiled graph, a trace, or what has one as ``trace``.
+        graph: Which graph of a trace with several: its number, or how its id begins.
+        executions: How many executions at most: the last ones of a trace, the first ones of a plan
+            (8 of them, if this is None; 200 of a trace).
+        op_cost: How long an op takes in nanoseconds, for the prediction. Without, as measured.
+        title: What stands above it.
+
+    Raises:
+        TypeError: There is no graph in what was given.
+        ValueError: The trace has no such graph, or several and none was chosen; or ``executions``
+            is below 1.
+    """
+
+    _esm = script("common", "lanes", "schedule")
+
+    def __init__(
+        self,
+        what: Any,
+        *,
+        graph: int | str | None = None,
+        executions: int | None = None,
+        op_cost: Callable[[Op], float] | None = None,
+        title: str = "Schedule",
+    ) -> None:
+        if executions is not None and executions < 1:
+            raise ValueError(f"`executions` must be a positive integer, found {executions}")
+        subject = subject_of(what, graph)
+        record, plan = subject.record, subject.plan
+        measured = _measured(record, executions or 200) if record is not None else _nothing()
+        shown = np.unique(measured["execution"])
+        count = len(shown) if len(shown) else executions or 8
+        first = int(shown[0]) if len(shown) else 0
+        cost, about_cost = _cost(plan, record, op_cost)
+        window = record.limit if record is not None else None
+        predicted = _predicted(plan, cost, count, window, first)
+        head = {
+            "lanes": _lanes(plan, record),
+            "ops": [[_short(op) for op in program.ops] for program in plan.programs],
+            "calls": [[isinstance(op, Call) for op in p.ops] for p in plan.programs],
+            "first": first,
+            "last": int(shown[-1]) if len(shown) else count - 1,
+            "measured": len(measured["start"]),
+            "is_unit": record is None and op_cost is None,
+            "subtitle": _subtitle(len(shown), count, about_cost),
+        }
+        columns = {f"measured_{name}": column for name, column in measured.items()}
+        columns |= {f"predicted_{name}": column for name, column in predicted.items()}
+        super().__init__(
+            f"{len(plan.actors)} actors, {count:,} executions",
+            payload=pack(head, columns),
+            title=title,
+        )
+
+
+def _measured(record: GraphTrace, most: int) -> Columns:
+    """What each op did when it did not wait, in the last executions; from the first of these."""
+    starts, ends, executions, lanes, ops = [], [], [], [], []
+    for number, lane in enumerate(record.lanes):
+        events = lane.events[lane.events["op"] < SPAN_BASE]
+        is_shown = np.array([not isinstance(op, Free) for op in record.program(lane).ops] or [True])
+        events = events[is_shown[events["op"]]]
+        starts.append(events["start_ns"] + events["waited_ns"])
+        ends.append(events["end_ns"])
+        executions.append(events["execution"])
+        lanes.append(np.full(len(events), number))
+        ops.append(events["op"])
+    found = [np.concatenate(each) for each in (starts, ends, executions, lanes, ops)]
+    if not len(found[0]):
+        return _nothing()
+    is_late = found[2] > found[2].max() - most
+    start, end, execution, lane_of, op = (each[is_late] for each in found)
+    return _columns(start - start.min(), np.maximum(end - start, 0), execution, lane_of, op)
+
+
+def _predicted(
+    plan: Plan, cost: Callable[[Op], float], count: int, window: int | None, first: int
+) -> Columns:
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
+    frees = {
+        (program.process, at)
+        for program in plan.programs
+        for at, op in enumerate(program.ops)
+        if isinstance(op, Free)
+    }
+    spans = [
+        (span.start, span.end - span.start, span.execution + first, numbers[span.process], span.op)
+        for span in simulate(plan, cost, count, window=window).timeline
+        if (span.process, span.op) not in frees
+    ]
+    rows = np.array(spans, float).reshape(-1, 5)
+    return _columns(*rows.T)
+
+
+def _nothing() -> Columns:
+    return _columns(*([np.empty(0)] * 5))
+
+
+def _columns(*columns: npt.NDArray[Any]) -> Columns:
+    start, duration, *rest = columns
+    values = (start / 1e3, duration / 1e3, *rest)
+    return {
+        name: value.astype(dtype) for (name, dtype), value in zip(_COLUMNS, values, strict=True)
+    }
+
+
+def _cost(
+    plan: Plan, record: GraphTrace | None, op_cost: Callable[[Op], float] | None
+) -> tuple[Callable[[Op], float], str]:
+    if op_cost is not None:
+        return op_cost, "predicted with the given times of ops"
+    if record is None:
+        return lambda op: default_op_cost(op) * _UNIT_NS, "predicted, every call counts as one"
+    times = op_times(record)
+    # By identity: processes that read one channel have equal ops, and times of their own.
+    known = {
+        id(op): times.get((program.process, at), OpTimes()).work_ns
+        for program in plan.programs
+        for at, op in enumerate(program.ops)
+    }
+    return lambda op: known[id(op)], "predicted with the median time of each op"
+
+
+def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
+    labels = (
+        {lane.process: lane.label for lane in record.lanes}
+        if record is not None
+        else {program.process: plan.label(program.process) for program in plan.programs}
+    )
+    return [
+        {"process": program.process, "label": visible(labels[program.process])}
+        for program in plan.programs
+    ]
+
+
+def _short(op: Op) -> str:
+    match op:
+        case Call(method=method):
+            return visible(method)
+        case Read(channel=channel):
+            return f"read {channel}"
+        case Write(channel=channel):
+            return f"write {channel}"
+        case _:
+            return type(op).__name__.lower()
+
+
+def _subtitle(measured: int, count: int, about_cost: str) -> str:
+    executions = f"{count:,} execution{'' if count == 1 else 's'}"
+    bars = "measured (bars) over " if measured else ""
+    return f"{executions} \N{MIDDLE DOT} {bars}{about_cost} \N{MIDDLE DOT} colour = execution"

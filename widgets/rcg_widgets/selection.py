@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One selection for several widgets: what is highlighted in one is highlighted in all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import traitlets
+
+from rcg_widgets.base import SELECTED, View
+
+__all__ = ["Selection", "link"]
+
+
+class Selection(traitlets.HasTraits):
+    """What is selected in the widgets that are linked to it.
+
+    Traits:
+        selected_process: Name in the plan of a process, or None.
+        selected_op: Index of one of its ops, or None.
+        selected_execution: Index of an execution, or None.
+    """
+
+    selected_process = traitlets.Unicode(None, allow_none=True)
+    selected_op = traitlets.Int(None, allow_none=True)
+    selected_execution = traitlets.Int(None, allow_none=True)
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self._links: list[traitlets.link] = []
+
+    def add(self, *widgets: View) -> None:
+        """Link widgets; they take over what is selected.
+
+        Raises:
+            TypeError: One of them has nothing to select.
+        """
+        for widget in widgets:
+            missing = [name for name in SELECTED if not _has(widget, name)]
+            if missing:
+                raise TypeError(
+                    f"{type(widget).__name__} cannot be linked: it has no trait {missing[0]!r}"
+                )
+        for widget in widgets:
+            self._links += [traitlets.link((self, name), (widget, name)) for name in SELECTED]
+
+    def unlink(self) -> None:
+        """Let all widgets go; each keeps what is selected."""
+        for each in self._links:
+            each.unlink()
+        self._links.clear()
+
+    def __repr__(self) -> str:
+        return (
+            f"Selection(process={self.selected_process!r}, op={self.selected_op!r}, "
+            f"execution={self.selected_execution!r})"
+        )
+
+
+def link(*widgets: View) -> Selection:
+    """Join the selections of widgets and return the one that they share.
+
+    The kernel passes a selection on, so while it is busy the others follow late.
+
+    Raises:
+        TypeError: One of them has nothing to select.
+    """
+    first = next(iter(widgets), None)
+    taken = {name: getattr(first, name) for name in SELECTED if _has(first, name)}
+    selection = Selection(**taken)
+    selection.add(*widgets)
+    return selection
+
+
+def _has(widget: object, name: str) -> bool:
+    return isinstance(widget, traitlets.HasTraits) and widget.has_trait(name)

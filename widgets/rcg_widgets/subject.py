@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a widget is about: a plan, and a record of its runs if there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rcg.plan import Plan
+from rcg.trace.trace import GraphTrace, Trace
+
+__all__ = ["Subject", "recorded", "subject_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One graph.
+
+    Attributes:
+        plan: What it runs.
+        record: What it did, if that is known.
+        start_ns: Where its record begins.
+        end_ns: Where its record ends.
+    """
+
+    plan: Plan
+    record: GraphTrace | None = None
+    start_ns: int = 0
+    end_ns: int = 0
+
+
+def subject_of(what: Any, graph: int | str | None = None) -> Subject:
+    """Return the plan and the record in what a user gave.
+
+    Args:
+        what: A plan, a trace or one graph of it, a compiled graph, or what holds one of these as
+            ``trace`` or ``plan``.
+        graph: Which graph of a trace with several: its number, or how its id begins.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: The trace has no such graph, or several and none was chosen.
+    """
+    if isinstance(what, Plan):
+        return Subject(what)
+    if isinstance(what, GraphTrace):
+        return _of_record(what)
+    trace = what if isinstance(what, Trace) else getattr(what, "trace", None)
+    if isinstance(trace, Trace):
+        record = _chosen(trace, graph)
+        return Subject(record.plan, record, trace.start_ns, trace.end_ns)
+    if isinstance(trace, GraphTrace):
+        return _of_record(trace)
+    plan = getattr(what, "plan", None)
+    if isinstance(plan, Plan):
+        return Subject(plan)
+    raise TypeError(
+        f"give the widget a plan, a compiled graph or a trace, found {type(what).__name__}"
+    )
+
+
+def recorded(what: Any, graph: int | str | None = None) -> tuple[Subject, GraphTrace]:
+    """Return the same for views that need a record.
+
+    Raises:
+        TypeError: There is no record in it.
+        ValueError: The trace has no such graph, or several and none was chosen.
+    """
+    if isinstance(what, Plan):
+        raise TypeError("a timeline needs a trace of what ran, found a plan")
+    subject = subject_of(what, graph)
+    if subject.record is None:
+        raise TypeError(
+            f"a timeline needs a trace of what ran, found {type(what).__name__} without one"
+        )
+    return subject, subject.record
+
+
+def _of_record(record: GraphTrace) -> Subject:
+    starts = [int(lane.events["start_ns"].min()) for lane in record.lanes if len(lane.events)]
+    ends = [int(lane.events["end_ns"].max()) for lane in record.lanes if len(lane.events)]
+    return Subject(record.plan, record, min(starts, default=0), max(ends, default=0))
+
+
+def _chosen(trace: Trace, graph: int | str | None) -> GraphTrace:
+    graphs = trace.graphs
+    if not graphs:
+        raise ValueError("the trace holds no graph: none was alive while it was recorded")
+    if graph is None:
+        if len(graphs) == 1:
+            return graphs[0]
+        raise ValueError(
+            f"the trace holds {len(graphs)} graphs: choose one with graph=0 to {len(graphs) - 1}, "
+            f"or by its id ({', '.join(each.graph_id[:8] for each in graphs[:4])}, ...)"
+        )
+    if isinstance(graph, int):
+        if 0 <= graph < len(graphs):
+            return graphs[graph]
+        raise ValueError(f"the trace holds {len(graphs)} graphs, there is no graph={graph}")
+    found = [each for each in graphs if each.graph_id.startswith(graph)]
+    if len(found) == 1:
+        return found[0]
+    raise ValueError(f"{len(found)} graphs of the trace have an id that begins with {graph!r}")

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// The timeline: what every process did when, one bar per part of an op; transfers join their ends.
+
+import { KIND_COLOURS, KIND_TITLES, button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
+import { Lanes, rowOf } from "./lanes.js";
+
+const WAITING = 3;
+const SPAN = 5;
+const NOBODY = 65535;
+const MOST_LINKS = 600;
+const QUEUE_LANES = 16; // with more, the queues are shown on request
+
+/** The rows of each lane: one per track. */
+export function tracksOf(lane, track, numLanes) {
+  const counts = new Map();
+  for (let mark = 0; mark < lane.length; mark += 1) {
+    const key = lane[mark] * 256 + track[mark];
+    counts.set(key, (counts.get(key) ?? 0) + 1);
+  }
+  for (let number = 0; number < numLanes; number += 1) if (!counts.has(number * 256)) counts.set(number * 256, 0);
+  const found = [...counts.keys()].sort((one, other) => one - other);
+  const tracks = new Map(found.map((key) => [key, new Int32Array(counts.get(key))]));
+  const filled = new Map(found.map((key) => [key, 0]));
+  for (let mark = 0; mark < lane.length; mark += 1) {
+    const key = lane[mark] * 256 + track[mark];
+    const at = filled.get(key);
+    tracks.get(key)[at] = mark;
+    filled.set(key, at + 1);
+  }
+  return found.map((key) => ({ lane: key >> 8, track: key & 255, indices: tracks.get(key) }));
+}
+
+/** For each bar the bars at the other ends of its transfer: offsets and others. */
+export function joinsOf(links, count) {
+  const offsets = new Int32Array(count + 1);
+  for (const mark of links) offsets[mark + 1] += 1;
+  for (let mark = 0; mark < count; mark += 1) offsets[mark + 1] += offsets[mark];
+  const others = new Int32Array(links.length);
+  const filled = offsets.slice();
+  for (let at = 0; at < links.length; at += 2) {
+    others[filled[links[at]]++] = links[at + 1];
+    others[filled[links[at + 1]]++] = links[at];
+  }
+  return (mark) => others.subarray(offsets[mark], offsets[mark + 1]);
+}
+
+export function fillTimeline(card, { head, columns }) {
+  const { model } = card;
+  const { start, duration, lane, track, kind, name, peer, execution, bytes, links, op } = columns;
+  const joined = joinsOf(links, start.length);
+  const isSource = new Uint8Array(start.length);
+  for (let at = 0; at < links.length; at += 2) isSource[links[at]] = 1;
+  let isQueueShown = head.lanes.length <= QUEUE_LANES && head.queues.some((each) => each.most > 0);
+  let hits = null; // names that the search found
+  let chosen = new Set(); // the picked transfer's bars
+
+  const rows = [];
+  const trackNames = ["", "spans"];
+  for (const each of tracksOf(lane, track, head.lanes.length)) {
+    const { process, label, detail } = head.lanes[each.lane];
+    const isFirst = each.track === 0;
+    rows.push({
+      lane: each.lane, track: each.track, process, name: label, detail,
+      label: isFirst ? label : "",
+      sub: trackNames[each.track] ?? (isFirst ? "" : `stream ${each.track - 1}`),
+      height: each.track === 1 ? 14 : 20,
+      gap: isFirst && each.lane ? 10 : 3,
+      isHatched: isFirst,
+      bars: rowOf(each.indices, start, duration),
+      has: (mark) => lane[mark] === each.lane && track[mark] === each.track,
+    });
+  }
+  // Below each lane, how many frames wait for it.
+  head.queues.forEach((queue) => {
+    if (!queue.count) return;
+    const { process, label } = head.lanes[queue.lane];
+    const after = rows.findLastIndex((row) => row.lane === queue.lane);
+    const times = columns.queue_time.subarray(queue.first, queue.first + queue.count);
+    const depths = columns.queue_depth.subarray(queue.first, queue.first + queue.count);
+    const depthAt = (time) => {
+      const at = lowerBound(times, time + 1e-9) - 1;
+      return at < 0 ? 0 : depths[at];
+    };
+    rows.splice(after + 1, 0, {
+      lane: queue.lane, process, isQueue: true, name: label, detail: "frames written for it that it has not read yet",
+      label: "", sub: "queue", height: 14, gap: 3, isBare: true, hidden: !isQueueShown,
+      has: () => false,
+      tellAt: (time) => [`${label}: ${countText(depthAt(time))} in the queue`, `at most ${queue.most}, room for ${queue.slots}`],
+      draw: (lanes, context, row) => drawQueue(lanes, context, row, times, depths, Math.max(queue.most, 1)),
+    });
+  });
+
+  const lookUp = (mark) => head.names[name[mark]];
+  const isLit = (mark) => {
+    if (chosen.size) return chosen.has(mark);
+    if (hits) return hits[name[mark]] === 1;
+    const { process, op: wanted, execution: turn } = selected;
+    if (process === null && turn === null) return true;
+    return (process === null || (head.lanes[lane[mark]].process === process && (wanted === null || op[mark] === wanted))) && (turn === null || execution[mark] === turn);
+  };
+  let selected = { process: null, op: null, execution: null };
+  const takeSelection = () => {
+    selected = { process: model.get("selected_process"), op: model.get("selected_op"), execution: model.get("selected_execution") };
+  };
+  takeSelection();
+
+  const lanes = new Lanes(card, {
+    rows, start, duration,
+    range: [0, Math.max(head.duration_us, 1e-3)],
+    colours: KIND_COLOURS,
+    look: {
+      bucket: (mark) => kind[mark],
+      alpha: (mark) => (isLit(mark) ? 1 : 0.22),
+      text: (mark) => (lookUp(mark).role === "call" ? `${lookUp(mark).text} ${execution[mark]}` : lookUp(mark).text),
+      tell: (mark) => tell(mark),
+      isMarked: (mark) => chosen.has(mark),
+    },
+    above: (each, context) => drawLinks(each, context),
+    pick: (mark) => {
+      chosen = transferOf(mark);
+      card.root.dataset.ends = chosen.size;
+      isOwn = true;
+      card.set({
+        selected_process: mark < 0 ? null : head.lanes[lane[mark]].process,
+        selected_op: mark < 0 || kind[mark] === SPAN ? null : op[mark],
+        selected_execution: mark < 0 ? null : execution[mark],
+      });
+      isOwn = false;
+      takeSelection();
+    },
+  });
+  let isOwn = false;
+  for (const trait of ["selected_process", "selected_op", "selected_execution"]) {
+    card.listen(model, `change:${trait}`, () => {
+      if (isOwn) return;
+      const before = JSON.stringify(selected);
+      takeSelection();
+      if (JSON.stringify(selected) === before) return;
+      // Another view chose: let go of what was picked here.
+      chosen = new Set();
+      lanes.picked = -1;
+      lanes.pickedPoint = false;
+      card.hush();
+      lanes.ask();
+    });
+  }
+
+  function transferOf(mark) {
+    if (mark < 0) return new Set();
+    const others = joined(eventBar(mark));
+    if (!others.length) return new Set();
+    const source = isSource[eventBar(mark)] ? eventBar(mark) : others[0];
+    return new Set([mark, source, ...joined(source)]);
+  }
+
+  /** The bar of the same event that is joined to the other end: a wait or its moving part. */
+  function eventBar(mark) {
+    if (joined(mark).length || kind[mark] === SPAN) return mark;
+    for (const by of [1, -1]) {
+      for (let near = mark + by; isSameEvent(near, mark); near += by) if (joined(near).length) return near;
+    }
+    return mark;
+  }
+
+  function isSameEvent(one, other) {
+    return one >= 0 && one < start.length && lane[one] === lane[other] && name[one] === name[other] && execution[one] === execution[other] && track[one] === track[other];
+  }
+
+  function tell(mark) {
+    const { text, role, channel } = lookUp(mark);
+    const where = head.lanes[lane[mark]].label;
+    const heading = kind[mark] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
+    const lines = [heading, `execution ${countText(execution[mark])} · ${KIND_TITLES[kind[mark]]} ${timeText(duration[mark])} · at ${timeText(start[mark])}`];
+    if (peer[mark] !== NOBODY) lines.push(`for ${head.lanes[peer[mark]].label}`);
+    if (bytes[mark]) lines.push([bytesText(bytes[mark]), kind[mark] === 1 ? speedText(bytes[mark], duration[mark]) : ""].filter(Boolean).join(" · "));
+    const bar = eventBar(mark);
+    const others = joined(bar);
+    if (others.length && channel) {
+      const source = isSource[bar] ? bar : others[0];
+      const ends = isSource[bar] ? others : [bar];
+      for (const end of [...ends].slice(0, 4)) {
+        const took = start[end] - start[source] - duration[source];
+        lines.push(`${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}: taken ${timeText(Math.max(took, 0))} after it was written`);
+      }
+      if (ends.length > 4) lines.push(`and ${ends.length - 4} more readers`);
+      const slots = head.channels[channel]?.slots;
+      if (slots) lines.push(`${channel} holds ${slots} frame${slots === 1 ? "" : "s"}`);
+    }
+    return lines;
+  }
+
+  function drawLinks(each, context) {
+    const [from, to] = each.span;
+    const wanted = chosen.size ? null : [];
+    if (wanted) {
+      for (let at = 0; at < links.length; at += 2) {
+        const source = links[at];
+        const target = links[at + 1];
+        const begin = start[source] + duration[source];
+        if (begin > to || start[target] < from || (begin < from && start[target] > to)) continue;
+        wanted.push(at);
+        if (wanted.length > MOST_LINKS) return; // a thicket tells nothing
+      }
+    }
+    context.lineWidth = 1.25;
+    context.strokeStyle = KIND_COLOURS[1];
+    const top = each.scroller.scrollTop;
+    const line = (source, target, alpha) => {
+      const one = rowOfMark(source);
+      const other = rowOfMark(target);
+      if (!one || !other || Math.max(one.y, other.y) < top || Math.min(one.y, other.y) > top + each.viewHeight) return;
+      const isDown = other.y > one.y;
+      const x = each.x(start[source] + duration[source]);
+      const toX = each.x(start[target]);
+      const y = isDown ? one.y + one.height : one.y;
+      const toY = isDown ? other.y : other.y + other.height;
+      const middle = (y + toY) / 2;
+      context.globalAlpha = alpha;
+      context.beginPath();
+      context.moveTo(x, y);
+      context.bezierCurveTo(x, middle, toX, middle, toX, toY);
+      context.stroke();
+      context.fillStyle = KIND_COLOURS[1];
+      context.beginPath();
+      context.arc(toX, toY, 2, 0, 7);
+      context.fill();
+    };
+    if (wanted) {
+      const alpha = wanted.length > 120 ? 0.35 : 0.8;
+      for (const at of wanted) line(links[at], links[at + 1], isLit(links[at]) || isLit(links[at + 1]) ? alpha : 0.1);
+    } else {
+      context.lineWidth = 2;
+      for (const mark of chosen) if (isSource[mark]) for (const target of joined(mark)) line(mark, target, 1);
+    }
+    context.globalAlpha = 1;
+  }
+
+  const rowByTrack = new Map(rows.filter((row) => row.bars).map((row) => [row.lane * 256 + row.track, row]));
+  function rowOfMark(mark) {
+    return rowByTrack.get(lane[mark] * 256 + track[mark]);
+  }
+
+  // Controls
+
+  const found = element("span", { class: "rcg-value rcg-found", role: "status" });
+  const search = element("input", {
+    class: "rcg-input", type: "search", placeholder: "find by name", "aria-label": "find bars by name",
+    oninput: () => find(search.value),
+    onkeydown: (event) => {
+      event.stopPropagation();
+      if (event.key === "Enter") next();
+    },
+  });
+  function find(text) {
+    const wanted = text.trim().toLowerCase();
+    hits = wanted ? Uint8Array.from(head.names, (each) => (each.text.toLowerCase().includes(wanted) ? 1 : 0)) : null;
+    let count = 0;
+    if (hits) for (let mark = 0; mark < name.length; mark += 1) count += hits[name[mark]];
+    found.textContent = hits ? `${countText(count)} found` : "";
+    chosen = new Set();
+    lanes.picked = -1;
+    lanes.pickedPoint = false;
+    card.hush();
+    lanes.ask();
+  }
+  function next() {
+    if (!hits) return;
+    const after = lanes.picked >= 0 && hits[name[lanes.picked]] ? start[lanes.picked] : lanes.span[0];
+    let best = -1;
+    let first = -1;
+    for (let mark = 0; mark < name.length; mark += 1) {
+      if (!hits[name[mark]]) continue;
+      if (start[mark] > after && (best < 0 || start[mark] < start[best])) best = mark;
+      if (first < 0 || start[mark] < start[first]) first = mark;
+    }
+    const mark = best >= 0 ? best : first;
+    if (mark < 0) return;
+    lanes.reveal(mark);
+    lanes.choose(mark);
+  }
+  const queueButton = button("queues", "show how many frames wait for each process", () => {
+    isQueueShown = !isQueueShown;
+    queueButton.setAttribute("aria-pressed", isQueueShown);
+    for (const row of rows) if (row.isQueue) row.hidden = !isQueueShown;
+    lanes.place();
+  });
+  queueButton.setAttribute("aria-pressed", isQueueShown);
+  card.controls.append(search, found);
+  if (head.queues.some((each) => each.count)) card.controls.append(queueButton);
+  card.controls.append(
+    button("−", "zoom out", () => lanes.zoom(1 / 0.6)),
+    button("+", "zoom in", () => lanes.zoom(0.6)),
+    button("all", "show all", () => lanes.reset()),
+  );
+  card.subtitle.textContent = head.subtitle;
+  const seen = new Set(kind);
+  card.explain([
+    ...KIND_TITLES.flatMap((title, each) => (seen.has(each) ? [[KIND_COLOURS[each] ?? "rcg-waiting", title]] : [])),
+    ["rcg-idle", "idle"],
+  ]);
+  card.legend.append(element("span", { class: "rcg-hint" }, "drag: zoom · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
+  lanes.place();
+}
+
+function drawQueue(lanes, context, row, times, depths, most) {
+  const [from, to] = lanes.span;
+  const base = row.y + row.height;
+  context.fillStyle = lanes.paints.queue;
+  context.globalAlpha = 0.75;
+  let at = Math.max(0, lowerBound(times, from) - 1);
+  const last = lowerBound(times, to);
+  context.beginPath();
+  context.moveTo(lanes.gutter, base);
+  // The largest in each column of pixels: what matters is how full it gets.
+  let column = -Infinity;
+  let largest = 0;
+  for (; at < last; at += 1) {
+    const x = Math.max(lanes.x(times[at]), lanes.gutter);
+    const end = at + 1 < times.length ? Math.min(lanes.x(times[at + 1]), lanes.gutter + lanes.room) : lanes.gutter + lanes.room;
+    largest = Math.max(largest, depths[at]);
+    if (end - column < 1) continue;
+    const y = base - (row.height * largest) / most;
+    context.lineTo(Math.max(column, x), y);
+    context.lineTo(end, y);
+    column = end;
+    largest = 0;
+  }
+  context.lineTo(lanes.gutter + lanes.room, base);
+  context.closePath();
+  context.fill();
+  context.globalAlpha = 1;
+  context.fillStyle = lanes.paints.grid;
+  context.fillRect(lanes.gutter, base, lanes.room, 1);
+}
+
+export default { render: renderer("timeline", fillTimeline) };

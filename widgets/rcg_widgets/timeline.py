@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every process did when: ``timeline.js`` draws the marks of ``rcg.views.marks``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.plan import Call, Op, Read, Write
+from rcg.trace.trace import GraphTrace
+from rcg.views.marks import COLUMNS, Marks, marks_of
+from rcg.views.units import time_text
+from rcg_widgets.base import View, script
+from rcg_widgets.payload import pack
+from rcg_widgets.subject import recorded
+
+__all__ = ["TimelineWidget"]
+
+_NO_OP = (1 << 16) - 1
+
+Numbers = npt.NDArray[Any]
+
+
+class TimelineWidget(View):
+    """A timeline of what the processes of one graph did, to look into.
+
+    Drag to zoom, wheel to zoom (after a click, or with Ctrl), Shift and drag to pan, double click
+    to see all. Click a bar to see what it is and, of a transfer, both its ends. All of it works
+    from the keyboard as well.
+
+    Args:
+        trace: A trace, one graph of one, or what has one as ``trace``.
+        graph: Which graph of a trace with several: its number, or how its id begins.
+        title: What stands above it.
+
+    Raises:
+        TypeError: There is no trace in what was given.
+        ValueError: The trace has no such graph, or several and none was chosen.
+    """
+
+    _esm = script("common", "lanes", "timeline")
+
+    def __init__(
+        self, trace: Any, *, graph: int | str | None = None, title: str = "Timeline"
+    ) -> None:
+        subject, record = recorded(trace, graph)
+        marks = marks_of(record, subject.start_ns, subject.end_ns)
+        about = f"{len(record.lanes)} processes, {len(marks):,} bars"
+        super().__init__(about, payload=_payload(record, marks), title=title)
+
+
+def _payload(record: GraphTrace, marks: Marks) -> bytes:
+    head, buffers = marks.to_payload()
+    columns: dict[str, Numbers] = {
+        name: np.frombuffer(buffer, dtype)
+        for (name, dtype), buffer in zip(COLUMNS, buffers, strict=True)
+    }
+    columns["op"] = ops_of(record, marks)
+    queues, columns["queue_time"], columns["queue_depth"] = _queues(marks)
+    executions = np.unique(marks.execution)
+    which = ""
+    if len(executions):
+        first, last = f"{executions[0]:,}", f"{executions[-1]:,}"
+        which = f"executions {first} to {last}" if first != last else f"execution {first}"
+    lost = sum(lane.lost for lane in record.lanes)
+    subtitle = [
+        which or "nothing ran",
+        f"{time_text(marks.duration_ns)} in all",
+        "each transfer joins its two ends",
+        f"{lost:,} events were lost" if lost else "",
+    ]
+    head["subtitle"] = " \N{MIDDLE DOT} ".join(filter(None, subtitle))
+    head["queues"] = queues
+    return pack(head, columns)
+
+
+def ops_of(record: GraphTrace, marks: Marks) -> npt.NDArray[np.uint16]:
+    """Return for each bar the index of its op in the program of its process."""
+    found = np.full(len(marks), _NO_OP, np.uint16)
+    for number, lane in enumerate(record.lanes):
+        here = np.flatnonzero((marks.lane == number) & (marks.track == 0))
+        ops = record.program(lane).ops
+        by_name: dict[int, list[int]] = {}
+        numbers = {(name.role, name.text): at for at, name in enumerate(marks.names)}
+        for op, each in enumerate(ops):
+            name = numbers.get(_called(each))
+            if name is not None:
+                by_name.setdefault(name, []).append(op)
+        for name, candidates in by_name.items():
+            rows = here[marks.name[here] == name]
+            if len(candidates) == 1:
+                found[rows] = candidates[0]
+            else:
+                # A method that is called more than once per execution: by which event it lies in.
+                events = lane.events[np.isin(lane.events["op"], candidates)]
+                if len(events):
+                    starts = marks.start[rows] + marks.start_ns
+                    at = np.searchsorted(events["start_ns"], starts, "right") - 1
+                    found[rows] = events["op"][np.maximum(at, 0)]
+    return found
+
+
+def _called(op: Op) -> tuple[str, str]:
+    """The role and the name that an op's bars have."""
+    match op:
+        case Call(method=method):
+            return "call", method
+        case Read(channel=channel):
+            return "read", f"read {channel}"
+        case Write(channel=channel):
+            return "write", f"write {channel}"
+        case _:
+            kind = type(op).__name__.lower()
+            return kind, kind
+
+
+def _queues(marks: Marks) -> tuple[list[dict[str, int]], Numbers, Numbers]:
+    """How many frames wait for each lane over time: written for it, not yet taken by it."""
+    source, target = marks.links[:, 0], marks.links[:, 1]
+    written = marks.start[source] + marks.duration[source]
+    taken = np.maximum(marks.start[target], written)
+    heads, times, depths, first = [], [np.empty(0)], [np.empty(0, np.uint16)], 0
+    for lane in range(len(marks.heads)):
+        mine = marks.lane[target] == lane
+        count = int(mine.sum())
+        when = np.concatenate([written[mine], taken[mine]])
+        change = np.repeat([1, -1], count)
+        order = np.lexsort((-change, when))
+        depth = np.cumsum(change[order])
+        slots = sum(
+            marks.slots[channel] for channel, readers in marks.reads.items() if lane in readers
+        )
+        heads.append(
+            {
+                "lane": lane,
+                "first": first,
+                "count": 2 * count,
+                "most": int(depth.max(initial=0)),
+                "slots": slots,
+            }
+        )
+        times.append(when[order] / 1e3)
+        depths.append(depth.astype(np.uint16))
+        first += 2 * count
+    return heads, np.concatenate(times), np.concatenate(depths)
