@@ -21,13 +21,16 @@ import json
 import os
 import zipfile
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.errors import TraceError
 from rcg.plan import DRIVER, Op, Plan, Program
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "EVENT",
@@ -212,6 +215,22 @@ class Trace:
                 for lane in graph.lanes:
                     with archive.open(_name(number, lane.process), "w") as file:
                         np.save(file, lane.events, allow_pickle=False)
+
+    def to_chrome(self, path: str | os.PathLike[str]) -> None:
+        """Write it as Chrome trace JSON, which ui.perfetto.dev opens; gzip if named ``.gz``."""
+        from rcg.trace.chrome import to_chrome
+
+        to_chrome(self, path)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return its events as a DataFrame, one row each; ``rcg.trace.frame`` lists the columns.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        from rcg.trace.frame import to_pandas
+
+        return to_pandas(self)
 
     def _head(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces as Chrome trace JSON: exact rows of hand-made ones, and any through a strict reader."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rcg.trace import chrome
+from rcg.trace.chrome import to_chrome
+from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock, OpenOp, Trace
+from tests.unit.chrome_format import Found, read
+from tests.unit.traces import event, graph_trace, trace
+
+SPAN = SPAN_BASE
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(traced: Trace, name: str = "trace.json") -> Found:
+        to_chrome(traced, tmp_path / name)
+        return read(tmp_path / name)
+
+    return write
+
+
+def one_execution(**more) -> Trace:
+    """Written at 1010, at the end of the pipeline at 1200; a0 waited, a1 did not."""
+    rows = {
+        "driver": [event(1, 7, 1010, 1030, coded=4, bytes=64), event(3, 7, 1030, 1200, waited=150)],
+        "a0": [
+            event(0, 7, 1000, 1040, waited=28, coded=2, bytes=64, peer=0),
+            event(1, 7, 1040, 1090),
+            event(3, 7, 1090, 1100, bytes=8),
+        ],
+        "a1": [event(0, 7, 1100, 1110, bytes=8), event(1, 7, 1110, 1160), event(3, 7, 1160, 1170)],
+    }
+    return trace(graph_trace(rows, **more), start=1000, end=1300)
+
+
+def test_ops_are_named_events_with_times_from_the_beginning(written):
+    found = written(one_execution())
+    [call] = [s for s in found.named("Stage.fwd") if s.process == "a0 (Stage)"]
+    assert (call.category, call.start, call.end) == ("call", 40, 90)
+    assert call.args == {"execution": 7}
+    assert call.parent is None
+    [sent] = found.named("write c0")
+    assert (sent.category, sent.process, sent.start, sent.end) == ("write", "driver", 10, 30)
+    assert {key: float(value) for key, value in sent.args.items()} == {
+        "execution": 7,
+        "bytes": 64,
+        "waited_us": 0,
+        "coded_us": 0.004,
+    }
+    [taken] = found.named("read c0")
+    assert taken.args["peer"] == "driver"
+    assert float(taken.args["waited_us"]) == 0.028
+
+
+def test_processes_and_threads_have_names(written):
+    found = written(one_execution())
+    named = [facts["process_name"] for facts in found.processes.values()]
+    assert named == ["driver", "a0 (Stage)", "a1 (Stage)"]
+    assert set(found.threads.values()) == {"graph 5f1c5f1c"}
+    order = [facts["process_sort_index"] for facts in found.processes.values()]
+    assert order == sorted(order)
+
+
+def test_a_wait_lies_where_it_was(written):
+    found = written(one_execution())
+    [wait] = found.named("wait for driver")
+    assert (wait.start, wait.end, wait.op.name) == (0, 28, "read c0")
+    # A Write encodes before it waits; a Read decodes after.
+    rows = {"a0": [event(3, 0, 100, 200, coded=30, waited=50, peer=2)]}
+    [wait] = written(trace(graph_trace(rows), end=300)).named("wait for a1 (Stage)")
+    assert (wait.start, wait.end, wait.op.name) == (130, 180, "write c1")
+
+
+def test_arrows_join_each_write_to_its_read(written):
+    found = written(one_execution())
+    joined = {(out.op.name, into.op.name): into.name for out, into in found.arrows}
+    assert joined == {
+        ("write c0", "read c0"): "take c0",  # the Read waited: the arrow ends behind the wait
+        ("write c1", "read c1"): "read c1",
+        ("write c2", "read c2"): "take c2",
+    }
+
+
+def test_arrows_go_to_every_reader_of_a_channel(written):
+    plan = """
+plan positional=1 keywords=[] returns=list
+actor a0 'A' ''
+actor a1 'A' ''
+channel c0 driver -> a0 a1 ring node=0 slots=10
+channel c1 a0 -> driver ring node=1 slots=10
+channel c2 a1 -> driver ring node=2 slots=10
+reach driver <- driver a0 a1
+reach a0 <- driver a0 a1
+reach a1 <- driver a0 a1
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c1 -> s1
+  Read c2 -> s2
+  Output s1, s2
+program a0
+  Read c0 -> s0
+  Call a0.f(s0) -> s1 #1
+  Free s0
+  Write s1 -> c1
+  Free s1
+program a1
+  Read c0 -> s0
+  Call a1.f(s0) -> s1 #2
+  Free s0
+  Write s1 -> c2
+  Free s1
+"""
+    rows = {
+        "driver": [event(1, 0, 10, 20), event(1, 1, 20, 30)],
+        "a0": [event(0, 0, 20, 30), event(0, 1, 30, 40)],
+        "a1": [event(0, 0, 25, 60), event(0, 1, 60, 70)],
+    }
+    found = written(trace(graph_trace(rows, plan=plan), end=100))
+    ends = {
+        (out.args["execution"], into.process, into.args["execution"]) for out, into in found.arrows
+    }
+    assert ends == {(n, process, n) for n in (0, 1) for process in ("a0 (A)", "a1 (A)")}
+    # A frame lies there until the last reader has taken it.
+    assert found.counters["unread in c0"] == [(0, 0), (20, 1), (25, 0), (30, 1), (60, 0)]
+
+
+def test_counters_say_how_many_frames_lie_unread(written):
+    rows = {
+        "a0": [event(3, n, 10 * n, 10 * n + 10) for n in range(4)],
+        "a1": [event(0, 0, 5, 30, waited=3), event(0, 1, 30, 50), event(0, 2, 50, 60)],
+    }
+    found = written(trace(graph_trace(rows), end=100))
+    # Frame 0 is taken when the reader wakes; the others lie until the reader comes.
+    assert found.counters["unread in c1"] == [(0, 0), (20, 1), (40, 2), (50, 1)]
+
+
+def test_what_was_written_before_the_beginning_lies_there(written):
+    rows = {"a1": [event(0, 3, 20, 30), event(0, 4, 30, 40)]}
+    found = written(trace(graph_trace(rows), end=100))
+    assert found.counters["unread in c1"] == [(0, 2), (20, 1), (30, 0)]
+
+
+def test_no_counter_where_events_were_lost(written):
+    traced = one_execution()
+    [graph] = traced.graphs
+    lanes = tuple(
+        dataclasses.replace(lane, lost=5 if lane.process == "a0" else 0) for lane in graph.lanes
+    )
+    found = written(dataclasses.replace(traced, graphs=(dataclasses.replace(graph, lanes=lanes),)))
+    assert set(found.counters) == {"unread in c2"}
+    assert found.about["lost_events"] == 5
+
+
+def test_spans_lie_inside_their_calls(written):
+    rows = {
+        "a0": [
+            event(SPAN, 0, 10, 40),  # as it was written: spans end before their calls
+            event(SPAN + 1, 0, 20, 30),
+            event(1, 0, 10, 50),
+            event(SPAN, 1, 50, 60),
+            event(1, 1, 50, 60),
+        ]
+    }
+    spans = {"a0": ("load", 'a "quoted" \\ name\n%d ü')}
+    found = written(trace(graph_trace(rows, spans=spans), end=100))
+    [inner] = found.named('a "quoted" \\ name\n%d ü')
+    assert inner.parent.name == "load"
+    assert inner.op.name == "Stage.fwd"
+    assert [span.op.args["execution"] for span in found.named("load")] == [0, 1]
+    assert len({s.thread for s in found.slices}) == 1
+
+
+def test_ops_that_overlap_stand_side_by_side(written):
+    rows = {
+        "driver": [
+            event(3, 0, 0, 50),
+            event(1, 1, 10, 20),
+            event(1, 2, 20, 60),
+            event(3, 1, 50, 70),
+        ]
+    }
+    found = written(trace(graph_trace(rows), end=100))
+    assert all(s.parent is None for s in found.slices)
+    assert len({s.thread for s in found.slices}) == 2
+    assert sorted(found.threads.values())[:2] == ["graph 5f1c5f1c", "graph 5f1c5f1c"]
+    assert "graph 5f1c5f1c (2)" in found.threads.values()
+
+
+def test_what_was_open_at_the_end_lasts_to_the_end(written):
+    opens = {
+        "a0": OpenOp(op=0, execution=8, since_ns=1100, waiting_since_ns=1120, peer=0),
+        "driver": OpenOp(op=3, execution=8, since_ns=1150),
+    }
+    found = written(one_execution(opens=opens))
+    [op] = found.named("read c0 (not finished)")
+    assert (op.start, op.end) == (100, 300)
+    assert op.args == {"execution": 8, "finished": False, "peer": "driver"}
+    [wait] = found.named("wait for driver (not finished)")
+    assert (wait.start, wait.end, wait.parent) == (120, 300, op)
+    [op] = found.named("read c2 (not finished)")  # beside one that ends at 200
+    assert (op.start, op.end, op.parent) == (150, 300, None)
+
+
+def test_what_began_before_is_cut_at_the_beginning(written):
+    rows = {"a0": [event(0, 0, 500, 900, waited=300), event(0, 1, 900, 1100, waited=150, peer=0)]}
+    found = written(trace(graph_trace(rows), start=1000, end=2000))
+    before, across = found.named("read c0")
+    assert (before.start, before.end) == (0, 0)
+    assert (across.start, across.end) == (0, 100)
+    assert float(across.args["waited_us"]) == 0.15
+    waits = [s for s in found.slices if s.category == "wait"]
+    assert [(s.start, s.end) for s in waits] == [(0, 50)]
+
+
+def test_an_arrow_against_time_is_left_out_and_told(written):
+    rows = {"a0": [event(3, 0, 100, 110)], "a1": [event(0, 0, 50, 60)]}  # clocks that are off
+    found = written(trace(graph_trace(rows), end=200))
+    assert not found.arrows
+    assert found.about["arrows_left_out"] == 1
+    # What was sent and taken at once is drawn where the Read lasts.
+    rows = {"a0": [event(3, 0, 55, 110)], "a1": [event(0, 0, 55, 60)]}
+    assert len(written(trace(graph_trace(rows), end=200)).arrows) == 1
+
+
+def test_one_process_of_several_graphs_is_one_process(written):
+    def graph(identity: str):
+        made = one_execution().graphs[0]
+        lanes = tuple(
+            dataclasses.replace(lane, pid=100 + n, node="10.0.0.1", clock=Clock(5, 2500))
+            for n, lane in enumerate(made.lanes)
+        )
+        return dataclasses.replace(made, graph_id=identity * 4, lanes=lanes)
+
+    found = written(trace(graph("abcd1234"), graph("ef567890"), start=1000, end=1300))
+    assert len(found.processes) == 3
+    assert len(found.threads) == 6
+    assert set(found.threads.values()) == {"graph abcd1234", "graph ef567890"}
+    labels = [facts["process_labels"] for facts in found.processes.values()]
+    assert labels[0] == "pid 100, 10.0.0.1, clock within 2.5 us"
+
+
+def test_pids_of_different_nodes_are_different_processes(written):
+    made = one_execution().graphs[0]
+    lanes = tuple(
+        dataclasses.replace(lane, pid=100, node=f"10.0.0.{n}") for n, lane in enumerate(made.lanes)
+    )
+    found = written(trace(dataclasses.replace(made, lanes=lanes), start=1000, end=1300))
+    assert len(found.processes) == 3
+
+
+def test_an_op_that_the_program_does_not_have_is_unknown(written):
+    found = written(trace(graph_trace({"a0": [event(99, 0, 10, 20)]}), end=100))
+    assert [s.name for s in found.slices] == ["unknown"]
+
+
+def test_the_file_says_what_it_is_of(written):
+    made = dataclasses.replace(one_execution(), info={"host": "here", "time": 1.5e9})
+    about = written(made).about
+    assert about["start_ns"] == 1000
+    assert about["duration_ns"] == 300
+    assert about["host"] == "here"
+
+
+def test_gzip_by_suffix_and_the_same_each_time(written, tmp_path):
+    assert written(one_execution(), "t.json.gz") == written(one_execution(), "t.json")
+    first = (tmp_path / "t.json.gz").read_bytes()
+    assert first[:2] == b"\x1f\x8b"
+    to_chrome(one_execution(), str(tmp_path / "other.json.gz"))
+    assert (tmp_path / "other.json.gz").read_bytes() == first
+
+
+def test_an_empty_trace_is_a_file_too(written):
+    assert not written(trace(end=0)).slices
+    assert not written(trace(graph_trace({}), end=10)).slices
+
+
+def test_text_is_made_in_pieces(written, monkeypatch):
+    whole = written(one_execution())
+    monkeypatch.setattr(chrome, "PIECE_ROWS", 3)
+    assert written(one_execution()) == whole
+
+
+def test_nanoseconds_stay_exact_after_days(written):
+    day = 86_400_000_000_000
+    rows = {"a0": [event(1, n, 30 * day + n, 30 * day + n + 1) for n in range(1000)]}
+    found = written(trace(graph_trace(rows), end=31 * day))
+    assert [(s.start, s.end) for s in found.slices] == [
+        (30 * day + n, 30 * day + n + 1) for n in range(1000)
+    ]
+
+
+# --- any trace ----------------------------------------------------------------------------------
+
+
+@st.composite
+def lanes_rows(draw, ops: tuple[int, ...], *, may_overlap: bool):
+    """Events of one lane; those of an actor follow each other, those of the driver need not."""
+    rows, now = [], draw(st.integers(-50, 50))
+    small = st.integers(0, 40)
+    for execution in range(draw(st.integers(0, 4))):
+        for op in ops:
+            start = now + draw(small)
+            end = start + draw(small)
+            waited = draw(st.integers(0, end - start))
+            coded = draw(st.integers(0, end - start - waited))
+            peer = draw(st.sampled_from([0, 1, 2, NO_PEER])) if waited else NO_PEER
+            if op == 1 and not may_overlap:
+                waited = coded = 0
+                for number in range(draw(st.integers(0, 3))):
+                    inside = sorted(draw(st.tuples(*[st.integers(start, end)] * 2)))
+                    rows.append(event(SPAN + number % 2, execution, *inside))
+            rows.append(event(op, execution, start, end, waited=waited, coded=coded, peer=peer))
+            now = draw(st.integers(start, end)) if may_overlap else end
+    rows.sort()
+    return rows
+
+
+@st.composite
+def traces(draw) -> Trace:
+    rows = {
+        "driver": draw(lanes_rows((1, 3), may_overlap=True)),
+        "a0": draw(lanes_rows((0, 1, 3), may_overlap=False)),
+        "a1": draw(lanes_rows((0, 1, 3), may_overlap=False)),
+    }
+    end = max((row[1] for found in rows.values() for row in found), default=0)
+    opens = {}
+    if draw(st.booleans()):
+        since = max((row[1] for row in rows["a0"]), default=0)
+        opens["a0"] = OpenOp(0, 9, since, draw(st.integers(since, since + 9)), 0)
+    graph = graph_trace(rows, opens=opens, spans={"a0": ("one", "two"), "a1": ("one", "two")})
+    return trace(graph, end=max(end, 0) + draw(st.integers(0, 20)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(traces())
+def test_any_trace_is_a_file_that_perfetto_takes(written, traced: Trace):
+    found = written(traced)
+    ops = [s for s in found.slices if s.category not in ("wait", "take", "span")]
+    assert all(s.parent is None for s in ops)
+    finished = [s for s in found.slices if s.category not in ("wait", "take")]
+    opened = sum(lane.open is not None for graph in traced.graphs for lane in graph.lanes)
+    assert len(finished) == traced.num_events + opened
+    for out, into in found.arrows:
+        assert out.op.category == "write"
+        # A `take` of no length at the end of its Read lies inside nothing.
+        assert into.op.category == "read" or into.start == into.end
+        assert out.op.name.split()[-1] == into.op.name.split()[-1]
+        if into.op.category == "read":
+            assert out.op.args["execution"] == into.op.args["execution"]
+
+
+def test_the_reader_sees_what_perfetto_would_drop(tmp_path):
+    to_chrome(one_execution(), tmp_path / "t.json")
+    document = json.loads((tmp_path / "t.json").read_text(), parse_float=lambda text: f"!{text}!")
+
+    def rewritten(change) -> Path:
+        rows = [dict(row) for row in document["traceEvents"]]
+        change(rows)
+        text = json.dumps({**document, "traceEvents": rows}).replace('"!', "").replace('!"', "")
+        (tmp_path / "changed.json").write_text(text)
+        return tmp_path / "changed.json"
+
+    def first(rows, **facts):
+        return next(row for row in rows if all(row.get(k) == v for k, v in facts.items()))
+
+    read(rewritten(lambda rows: None))
+    for change in (
+        lambda rows: first(rows, ph="X", name="read c0").update(dur="!0.041!"),  # overlaps
+        lambda rows: first(rows, ph="X", name="read c0").pop("dur"),
+        lambda rows: first(rows, ph="X", name="read c0").update(ts="!0.0001!"),
+        lambda rows: rows.reverse(),
+        lambda rows: rows.remove(first(rows, ph="f")),
+        lambda rows: rows.remove(first(rows, ph="s")),
+        lambda rows: rows.remove(first(rows, ph="X", name="take c0")),  # an arrow against time
+        lambda rows: rows.remove(first(rows, ph="M", name="thread_name")),
+        lambda rows: first(rows, ph="X", name="read c0").update(pid=99),
+    ):
+        with pytest.raises((AssertionError, KeyError)):
+            read(rewritten(change))
+
+
+# --- Perfetto itself ----------------------------------------------------------------------------
+
+
+def trace_processor() -> str | None:
+    """Returns Perfetto's parser if it is on this machine; the Python package only downloads it."""
+    on_path = shutil.which("trace_processor_shell")
+    cached = (Path.home() / ".local/share/perfetto/prebuilts").glob("trace_processor_shell*")
+    return on_path or next((str(path) for path in cached), None)
+
+
+@pytest.fixture
+def query(tmp_path) -> Iterator:
+    processor = pytest.importorskip("perfetto.trace_processor")
+    binary = trace_processor()
+    if binary is None:
+        pytest.skip(
+            "Perfetto's trace_processor_shell is not here: put it on the PATH "
+            "(https://get.perfetto.dev/trace_processor)"
+        )
+    path = tmp_path / "trace.json.gz"
+    config = processor.TraceProcessorConfig(bin_path=binary)
+    to_chrome(one_execution(), path)
+    with processor.TraceProcessor(trace=str(path), config=config) as opened:
+        yield opened.query
+
+
+def test_perfetto_reads_it(query):
+    errors = {row.name: row.value for row in query("select * from stats where severity != 'info'")}
+    assert not {name: value for name, value in errors.items() if value}
+    [call] = query("select ts, dur from slice where name = 'Stage.fwd' order by ts limit 1")
+    assert (call.ts, call.dur) == (40, 50)
+    arrows = query(
+        "select o.name as out, i.name as into_ from flow "
+        "join slice o on o.id = flow.slice_out join slice i on i.id = flow.slice_in"
+    )
+    assert {(row.out, row.into_) for row in arrows} == {
+        ("write c0", "take c0"),
+        ("write c1", "read c1"),
+        ("write c2", "take c2"),
+    }
+    names = {row.name for row in query("select name from process where name is not null")}
+    assert {"driver", "a0 (Stage)", "a1 (Stage)"} <= names

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces as DataFrames: one row per event."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rcg.trace.frame import COLUMNS, to_pandas
+from rcg.trace.trace import SPAN_BASE
+from tests.unit.traces import event, graph_trace, trace
+
+pd = pytest.importorskip("pandas")
+
+
+def some_trace():
+    rows = {
+        "driver": [event(1, 7, 1010, 1030, coded=4, bytes=64)],
+        "a0": [
+            event(0, 7, 1000, 1040, waited=28, coded=2, bytes=64, peer=0),
+            event(1, 7, 1040, 1090),
+            event(SPAN_BASE, 7, 1050, 1060),
+            event(SPAN_BASE + 3, 7, 1060, 1070),
+        ],
+    }
+    return trace(graph_trace(rows, spans={"a0": ("load",)}), start=1000, end=1300)
+
+
+def test_one_row_per_event():
+    frame = to_pandas(some_trace())
+    assert tuple(frame.columns) == COLUMNS
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    assert rows[0] == {
+        "graph": "5f1c" * 8,
+        "process": "driver",
+        "label": "driver",
+        "op": "Write s0 -> c0",
+        "kind": "write",
+        "name": "write c0",
+        "execution": 7,
+        "start_ns": 10,
+        "end_ns": 30,
+        "duration_ns": 20,
+        "waited_ns": 0,
+        "coded_ns": 4,
+        "bytes": 64,
+        "peer": None,
+    }
+    assert [row["name"] for row in rows] == ["write c0", "read c0", "Stage.fwd", "load", "span 3"]
+    assert [row["kind"] for row in rows] == ["write", "read", "call", "span", "span"]
+    assert rows[1]["peer"] == "driver"
+    assert rows[2]["op"] == "Call a0.fwd(s0) -> s1 #1"
+    assert rows[3]["op"] == "load"
+    assert {row["label"] for row in rows[1:]} == {"a0 (Stage)"}
+
+
+def test_columns_are_categories_or_whole_numbers():
+    frame = to_pandas(some_trace())
+    assert frame["kind"].dtype == "category"
+    assert list(frame["peer"].cat.categories) == ["driver"]
+    for name in ("execution", "start_ns", "end_ns", "duration_ns", "waited_ns", "bytes"):
+        assert frame[name].dtype == np.int64
+    # What a person does with it.
+    means = frame.groupby("name", observed=True)["duration_ns"].mean()
+    assert means["read c0"] == 40
+
+
+def test_an_empty_trace_has_the_same_columns():
+    for empty in (trace(end=0), trace(graph_trace({}), end=10)):
+        frame = to_pandas(empty)
+        assert tuple(frame.columns) == COLUMNS
+        assert len(frame) == 0
+        assert frame["start_ns"].dtype == np.int64
+
+
+def test_an_op_that_the_program_does_not_have_is_unknown():
+    frame = to_pandas(trace(graph_trace({"a0": [event(99, 0, 10, 20)]}), end=100))
+    assert frame["name"].tolist() == frame["kind"].tolist() == ["unknown"]
+
+
+def test_several_graphs_are_told_apart():
+    both = trace(*some_trace().graphs, *some_trace().graphs, start=1000, end=1300)
+    assert len(to_pandas(both)) == 10
+
+
+def test_without_pandas_a_sentence_says_what_to_install():
+    program = """
+import sys
+sys.modules["pandas"] = None
+from rcg.trace.frame import to_pandas
+from rcg.trace.trace import Trace
+try:
+    to_pandas(Trace((), 0, 0))
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "pip install pandas" in done.stdout
