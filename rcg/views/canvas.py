@@ -53,9 +53,9 @@ _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "lane": (Paint("fill", "#f4f6f8", "#171d25"),),
     "idle-line": (Paint("stroke", "#dde2e7", "#28313c"),),
     "wait": (Paint("fill", "#e6e9ed", "#2a323d"),),
-    "wait-line": (Paint("stroke", "#98a2ae", "#6b7786"),),
-    "wait-edge": (Paint("stroke", "#98a2ae", "#6b7786"),),
-    "queue": (Paint("fill", "#7d8a99", "#8593a3"),),
+    "wait-line": (Paint("stroke", "#bcc4cd", "#4d5967"),),
+    "on-wait": (Paint("fill", "#4a535e", "#b4bdc8"), Paint("stroke", "#e6e9ed", "#2a323d")),
+    "queue": (Paint("fill", "#a3aebb", "#5d6b7a"),),
     "marked": (Paint("fill", "#fbeadf", "#33231a"),),
 }
 
@@ -137,6 +137,11 @@ class Canvas:
         is_in_hover = is_whole_in_hover and shown != text
         hover = f"<title>{escape(text)}</title>" if is_in_hover else ""
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
+
+    @staticmethod
+    def with_hover(mark: str, hover: str, name: str) -> str:
+        """Return a mark with a text that shows where the pointer rests."""
+        return f'<g class="{name}"><title>{escape(hover)}</title>{mark}</g>'
 
     def heading(self, title: str, subtitle: str, room: float) -> list[str]:
         """Return the two lines above a picture."""

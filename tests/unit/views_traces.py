@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -10,6 +12,7 @@ import numpy as np
 from rcg.compiler.simulate import simulate
 from rcg.plan import Call, Op, Plan, Read, Write
 from rcg.trace.trace import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane, Trace
+from rcg.views.text import width_of
 from tests.unit.views_plans import Builder
 
 US = 1_000
@@ -177,3 +180,48 @@ def many_events(actors: int, total: int, *, call_ns: int = 20_000) -> Trace:
         lanes.append(Lane(program.process, label, values.ravel()))
     end = max(int(lane.events["end_ns"].max()) for lane in lanes)
     return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), 10),), 0, end + 1)
+
+
+WICKED = "<script>alert(1)</script>&\"'\x00\ud800\N{RIGHT-TO-LEFT OVERRIDE}" + "\u5f20\u91cf" * 40
+"""A name that breaks whatever does not escape it, and is too long for any box."""
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def check_picture(svg: str) -> None:
+    """A picture is well-formed, loads and runs nothing, and no text is outside of it."""
+    root = ElementTree.fromstring(svg)
+    assert "<script" not in svg and "href" not in svg and "onload" not in svg
+    assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
+    used = set(re.findall(r"url\(#([^)]*)\)", svg))
+    assert used <= {each.get("id") for each in root.iter()}
+    size = float(root.get("width", "nan")), float(root.get("height", "nan"))
+    _check_texts(root, 0.0, 0.0, {"font-size": "12"}, size)
+
+
+def _check_texts(
+    element: ElementTree.Element,
+    x: float,
+    y: float,
+    style: dict[str, str],
+    size: tuple[float, float],
+) -> None:
+    moved = re.match(rf"translate\(({_NUMBER}) ({_NUMBER})\)", element.get("transform", ""))
+    if moved is not None:
+        x, y = x + float(moved[1]), y + float(moved[2])
+    names = ("font-size", "font-weight", "text-anchor", "font-family")
+    style = style | {name: value for name in names if (value := element.get(name)) is not None}
+    if element.tag.endswith("}text"):
+        width = width_of(
+            element.text or "",
+            float(style["font-size"]),
+            bold=style.get("font-weight") == "600",
+            monospace="monospace" in style.get("font-family", ""),
+        )
+        left = x + float(element.get("x", "0"))
+        left -= {"middle": width / 2, "end": width}.get(style.get("text-anchor", ""), 0.0)
+        bottom = y + float(element.get("y", "0"))
+        assert left >= -0.5 and left + width <= size[0] + 0.5, (element.text, left, width)
+        assert 0 < bottom < size[1], (element.text, bottom)
+    for child in element:
+        _check_texts(child, x, y, style, size)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The looks of bars: kinds of time, and executions. One table, for every view.
+
+Colours are Okabe and Ito's, which the colour-blind can tell, and two more of their kind. None
+speaks alone: waiting and idling are hatched, spans are outlined, executions have their number, and
+other kinds of time are named in bars, tables and legends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rcg.trace.parts import Kind
+from rcg.views.canvas import Canvas, Paint
+from rcg.views.marks import SPAN
+
+__all__ = ["EXECUTIONS", "KIND_COLOURS", "TITLES", "Look", "execution_looks", "kind_looks"]
+
+EXECUTIONS: Final = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#8f7fd8",
+    "#7f8f2e",
+)
+"""Colours of executions, by their number modulo 8."""
+
+KIND_COLOURS: Final = {
+    Kind.COMPUTE: "#0072b2",
+    Kind.COMMUNICATION: "#d55e00",
+    Kind.SERIALIZATION: "#e69f00",
+}
+"""Colours of what a process works on, on any ground."""
+
+TITLES: Final = {**{kind.value: kind.name.lower() for kind in Kind}, SPAN: "span"}
+"""Names of kinds for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How bars of a sort are drawn.
+
+    Attributes:
+        attributes: Of the bar, with a blank before them.
+        text: The role of text on it.
+        radius: Of its corners.
+    """
+
+    attributes: str
+    text: str
+    radius: float = 2.0
+
+
+def kind_looks(canvas: Canvas) -> dict[int, Look]:
+    """Return the looks of kinds of time, by ``Marks.kind``."""
+    looks = {
+        int(kind): Look(f' fill="{colour}"', _on(canvas, colour))
+        for kind, colour in KIND_COLOURS.items()
+    }
+    looks[Kind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
+    looks[Kind.IDLE] = Look(idle(canvas), "faint", 0.0)
+    canvas.define(
+        "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", "#9b6fb8", "#b98fd4")
+    )
+    looks[SPAN] = Look(canvas.paint("span"), "text")
+    return looks
+
+
+def execution_looks(canvas: Canvas) -> list[Look]:
+    """Return the looks of executions: full ones, tinted ones, then outlines."""
+    full = [Look(f' fill="{colour}"', _on(canvas, colour)) for colour in EXECUTIONS]
+    tinted = [
+        Look(f' fill="{colour}" fill-opacity=".5" stroke="{colour}"', "text")
+        for colour in EXECUTIONS
+    ]
+    outlines = [
+        Look(f' fill="{colour}" fill-opacity=".14" stroke="{colour}"', "text")
+        for colour in EXECUTIONS
+    ]
+    return [*full, *tinted, *outlines]
+
+
+def idle(canvas: Canvas) -> str:
+    """Return the ``fill`` of time in which nothing is done."""
+    return canvas.hatch("lane", "idle-line", gap=8)
+
+
+def _on(canvas: Canvas, colour: str) -> str:
+    """The role of text that can be read on a colour, on any ground."""
+    role = "on-dark" if _contrast_with_white(colour) >= 3.6 else "on-bright"
+    tone = "#ffffff" if role == "on-dark" else "#16191d"
+    canvas.define(role, Paint("fill", tone, tone))
+    return role
+
+
+def _contrast_with_white(colour: str) -> float:
+    """WCAG 2.1's contrast ratio."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many frames lie in front of each process: written, and not read yet.
+
+A channel is written once and read once by each reader in every execution, in order. So what lies in
+it follows from which execution was written last and which was read last, whatever was lost between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.trace.parts import Kind
+from rcg.views.marks import Marks
+
+__all__ = ["Queue", "queues_of"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """Frames that wait for one process, over time.
+
+    Attributes:
+        at: Moments, in nanoseconds from the start of the marks; the first is 0.
+        depth: How many frames wait from that moment on, in all channels that it reads.
+        slots: How many may wait.
+    """
+
+    at: Ints
+    depth: Ints
+    slots: int
+
+
+def queues_of(marks: Marks) -> dict[int, Queue]:
+    """Return the queue of each lane that reads a channel which was used."""
+    written, taken = _ends(marks)
+    queues: dict[int, Queue] = {}
+    moments: dict[int, list[tuple[Ints, Ints]]] = {}
+    slots: dict[int, int] = {}
+    before: dict[int, int] = {}
+    for channel, readers in marks.reads.items():
+        puts = written.get(channel)
+        for reader in readers:
+            takes = taken.get((channel, reader))
+            if puts is None and takes is None:
+                continue
+            empty = np.empty(0, np.int64)
+            at_put, put = puts if puts is not None else (empty, empty)
+            at_taken, took = takes if takes is not None else (empty, empty)
+            first_put = int(put.min(initial=took.max(initial=-1) + 1))
+            first_taken = int(took.min(initial=first_put))
+            slots[reader] = slots.get(reader, 0) + marks.slots[channel]
+            before[reader] = before.get(reader, 0) + max(0, first_put - first_taken)
+            moments.setdefault(reader, []).append((at_put, np.ones(len(at_put), np.int64)))
+            moments[reader].append((at_taken, -np.ones(len(at_taken), np.int64)))
+    for reader, changes in moments.items():
+        at = np.concatenate([each for each, _ in changes])
+        change = np.concatenate([each for _, each in changes])
+        # What is written comes before what is read at the same moment.
+        order = np.lexsort((-change, at))
+        depth = before[reader] + np.concatenate(([0], np.cumsum(change[order])))
+        at = np.concatenate(([0], at[order]))
+        queues[reader] = Queue(at, np.clip(depth, 0, slots[reader]), slots[reader])
+    return dict(sorted(queues.items()))
+
+
+def _ends(
+    marks: Marks,
+) -> tuple[dict[str, tuple[Ints, Ints]], dict[tuple[str, int], tuple[Ints, Ints]]]:
+    """When frames were written, by channel, and taken, by channel and lane, with executions."""
+    written: dict[str, tuple[Ints, Ints]] = {}
+    taken: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+    end = marks.start + marks.duration
+    rows_of = _rows_by_name(marks)
+    for number, name in enumerate(marks.names):
+        rows = rows_of[number]
+        if not len(rows) or name.role not in ("read", "write"):
+            continue
+        execution = marks.execution[rows].astype(np.int64)
+        if name.role == "write":
+            is_last = np.append(execution[1:] != execution[:-1], True)
+            written[name.channel] = (end[rows[is_last]], execution[is_last])
+            continue
+        # Where it stops to wait.
+        is_moving = marks.kind[rows] != Kind.WAITING
+        rows, execution = rows[is_moving], execution[is_moving]
+        for lane in np.unique(marks.lane[rows]).tolist():
+            here = marks.lane[rows] == lane
+            ran = execution[here]
+            is_first = np.append(True, ran[1:] != ran[:-1])[: len(ran)]
+            taken[name.channel, lane] = (marks.start[rows[here]][is_first], ran[is_first])
+    return written, taken
+
+
+def _rows_by_name(marks: Marks) -> list[Ints]:
+    order = np.argsort(marks.name, kind="stable")
+    bounds = np.searchsorted(marks.name[order], np.arange(len(marks.names) + 1))
+    return [order[begin:end] for begin, end in pairwise(bounds)]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule: a bar per call, numbers and colours of executions, predicted beside measured."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from rcg.compiler.simulate import simulate
+from rcg.trace.trace import Trace
+from rcg.views.marks import Marks, marks_of
+from rcg.views.schedule import schedule_of
+from rcg.views.window import window_of
+from tests.unit.traces import event, graph_trace
+from tests.unit.views_traces import (
+    check_picture,
+    many_events,
+    microbatches,
+    pipeline,
+    simulated,
+    times,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shown(trace: Trace, most: int = 12) -> Marks:
+    window = window_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=most)
+    assert window is not None
+    return marks_of(trace.graphs[0], window.start_ns, window.end_ns)
+
+
+def bars(svg: str, group: str) -> list[str]:
+    """The hovers of the bars in a group."""
+    root = ElementTree.fromstring(svg)
+    (found,) = [each for each in root.iter() if each.get("class") == group]
+    return [
+        rect.find(f"{SVG}title").text or ""  # type: ignore[union-attr]
+        for rect in found.iter(f"{SVG}rect")
+        if rect.get("class") == "rcg-bar"
+    ]
+
+
+def test_the_window_has_whole_executions_before_the_pipeline_runs_empty() -> None:
+    trace = simulated(pipeline(3), 40)
+    window = window_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=8)
+    assert window is not None and (window.first, window.last) == (22, 29)
+    assert window.words == "executions 22 to 29" and window.executions == 40
+    few = simulated(pipeline(3), 3)
+    window = window_of(few.graphs[0], few.start_ns, few.end_ns)
+    assert window is not None and (window.first, window.last) == (0, 2)
+    nothing = graph_trace({"a0": [event(1, 0, 0, 5)]})
+    assert window_of(nothing, 0, 100) is None
+
+
+def test_there_is_a_bar_for_every_call_in_the_window() -> None:
+    marks = shown(simulated(pipeline(3), 30), most=4)
+    calls = int(marks.where("call").sum())
+    svg = schedule_of(marks)
+    told = [hover for hover in bars(svg, "rcg-measured") if "fwd" in hover]
+    # Those cut by the window's edges may be narrower than a pixel.
+    assert calls - 4 <= len(told) <= calls
+    assert all("measured" in hover and "execution" in hover for hover in told)
+    check_picture(svg)
+
+
+def test_predicted_lies_below_measured_and_has_its_executions() -> None:
+    trace = simulated(pipeline(3), 60, window=4)
+    plan = trace.graphs[0].plan
+    svg = schedule_of(
+        shown(trace, most=6), predicted=simulate(plan, times(), 50, window=4), unit_ns=1
+    )
+    measured = set(re.findall(r"execution \d+", " ".join(bars(svg, "rcg-measured"))))
+    predicted = set(re.findall(r"execution \d+", " ".join(bars(svg, "rcg-predicted"))))
+    assert len(measured) >= 6 and measured <= predicted | measured and len(predicted) >= 6
+    assert len(measured & predicted) >= 6
+    assert "predicted from measured costs" in svg
+    check_picture(svg)
+
+
+def test_a_prediction_alone_is_in_calls() -> None:
+    svg = schedule_of(predicted=simulate(pipeline(2), executions=3))
+    assert "predicted, equal cost per call" in svg and " calls</text>" in svg
+    assert len([hover for hover in bars(svg, "rcg-predicted") if "fwd" in hover]) == 6
+    with pytest.raises(ValueError, match="needs `marks`"):
+        schedule_of()
+
+
+def test_over_a_measurement_equal_costs_are_stretched_to_fit() -> None:
+    trace = simulated(pipeline(2), 30)
+    svg = schedule_of(shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30))
+    assert "equal cost per call, 430 \u00b5s each" in svg
+
+
+def test_calls_of_one_execution_are_told_apart_by_their_number() -> None:
+    svg = schedule_of(shown(simulated(microbatches(), 4, window=2)))
+    for label in ("F0", "F3", "B0", "B7"):
+        assert f">{label}</text>" in svg
+    assert "F = fwd" in svg and "which call of its method" in svg
+    check_picture(svg)
+
+
+@pytest.mark.parametrize("actors", [1, 2, 20, 63])
+def test_it_is_small_whatever_the_number_of_actors(actors: int) -> None:
+    trace = simulated(pipeline(actors), 30)
+    svg = schedule_of(
+        shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30), dark=True
+    )
+    assert len(svg) < 300_000
+    check_picture(svg)
+
+
+def test_all_of_a_long_trace_is_small_too() -> None:
+    trace = many_events(8, 200_000)
+    marks = marks_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    svg = schedule_of(marks)
+    assert len(svg) < 300_000 and "too narrow" in svg
+    assert schedule_of(marks) == svg
+    check_picture(svg)

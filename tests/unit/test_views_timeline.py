@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timeline: a bar per part, lines from write to read, queues, and never too large."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from rcg.trace.trace import SPAN_BASE, GraphTrace
+from rcg.views.bars import Bars, Strip, draw
+from rcg.views.canvas import Canvas
+from rcg.views.marks import Marks, marks_of
+from rcg.views.palette import Look
+from rcg.views.queues import queues_of
+from rcg.views.timeline import timeline_of
+from rcg.views.units import ticks_of
+from rcg.views.window import window_of
+from tests.unit.traces import event, graph_trace
+from tests.unit.views_traces import WICKED, check_picture, many_events, pipeline, simulated
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+ROWS = {
+    "driver": [event(1, 0, 0, 100, coded=40), event(3, 0, 100, 990, waited=800, peer=2)],
+    "a0": [
+        event(0, 0, 50, 140, waited=60, coded=10, bytes=64, peer=0),
+        event(1, 0, 140, 500),
+        event(SPAN_BASE, 0, 200, 300),
+        event(3, 0, 500, 600, coded=30, bytes=900),
+    ],
+    "a1": [
+        event(0, 0, 80, 660, waited=520, coded=20, bytes=900, peer=1),
+        event(1, 0, 660, 800),
+        event(3, 0, 800, 900, coded=10, waited=20, bytes=7, peer=0),
+    ],
+}
+
+
+def all_of(graph: GraphTrace, end: int = 1000) -> Marks:
+    return marks_of(graph, 0, end)
+
+
+def bars(svg: str) -> list[str]:
+    return [
+        rect.find(f"{SVG}title").text or ""  # type: ignore[union-attr]
+        for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect")
+        if rect.get("class") == "rcg-bar"
+    ]
+
+
+def test_there_is_a_bar_per_part_a_line_per_transfer_and_a_queue_per_reader() -> None:
+    marks = all_of(graph_trace(ROWS, spans={"a0": ("attention",)}))
+    svg = timeline_of(marks)
+    assert len(bars(svg)) == len(marks) == 18
+    root = ElementTree.fromstring(svg)
+    (links,) = [each for each in root.iter() if each.get("class") == "rcg-links"]
+    assert (links[0].get("d") or "").count("M") == 3
+    assert svg.count("frames written and not read yet") == 3
+    for words in ("attention", "waits for", "idle", "transfer", "spans", "ops", "900 B"):
+        assert words in svg
+    check_picture(svg)
+
+
+def test_bars_lie_where_their_times_are() -> None:
+    svg = timeline_of(all_of(graph_trace(ROWS)), width=1000)
+    root = ElementTree.fromstring(svg)
+    (ground, *_) = [each for each in root.iter() if each.get("class") == "rcg-strips"]
+    width = float(ground[0].get("width", "nan"))
+    for rect in root.iter(f"{SVG}rect"):
+        title = rect.find(f"{SVG}title")
+        if title is not None and (title.text or "").startswith("a0 (Stage) fwd"):
+            assert float(rect.get("x", "nan")) == pytest.approx(0.14 * width, abs=0.1)
+            assert float(rect.get("width", "nan")) == pytest.approx(0.36 * width, abs=0.7)
+            break
+    else:
+        raise AssertionError("there is no such bar")
+
+
+def test_queues_count_what_was_written_and_not_read() -> None:
+    rows = {
+        "driver": [event(1, number, 10 * number, 10 * number + 1) for number in range(4)],
+        "a0": [event(0, number, 25 + 20 * number, 30 + 20 * number) for number in range(3)],
+    }
+    queue = queues_of(all_of(graph_trace(rows)))[1]
+    assert list(zip(queue.at.tolist(), queue.depth.tolist(), strict=True)) == [
+        (0, 0),
+        (1, 1),
+        (11, 2),
+        (21, 3),
+        (25, 2),
+        (31, 3),
+        (45, 2),
+        (65, 1),
+    ]
+    # What was written before the window lies in the queue when it begins.
+    later = queues_of(marks_of(graph_trace(rows), 22, 1000))[1]
+    assert later.depth[0] == 3
+
+
+def test_ticks_have_one_unit_and_are_few() -> None:
+    for duration in (1, 999, 12_345, 5_600_000, 123_456_789, 10**10, 7_200 * 10**9):
+        ticks = ticks_of(duration, 9)
+        assert 1 <= len(ticks) <= 10 and ticks[0][0] == 0 and ticks[-1][0] <= duration
+        assert len({label.split(" ")[1] for _, label in ticks}) == 1
+        assert len({label for _, label in ticks}) == len(ticks)
+
+
+@pytest.mark.parametrize("actors", [2, 12, 63])
+def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
+    trace = simulated(pipeline(actors), 30, spans=True)
+    window = window_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
+    assert window is not None
+    svg = timeline_of(marks_of(trace.graphs[0], window.start_ns, window.end_ns))
+    assert len(svg) < 300_000
+    for actor in range(1, actors + 1):
+        assert f"Stage#{actor}</text>" in svg
+    check_picture(svg)
+
+
+@pytest.mark.parametrize("actors", [2, 63])
+def test_a_million_events_are_as_small(actors: int) -> None:
+    trace = many_events(actors, 1_000_000)
+    marks = marks_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    svg = timeline_of(marks)
+    assert len(svg) < 300_000
+    assert "under a pixel" in svg and "transfers not drawn" in svg
+    check_picture(svg)
+
+
+def test_random_bars_stay_within_the_budget_and_density_is_the_share_of_time() -> None:
+    random = np.random.default_rng(1)
+    count, strips = 200_000, 64
+    widths = random.lognormal(-1, 2, count)
+    strip = np.sort(random.integers(0, strips, count))
+    left = np.concatenate([np.sort(random.uniform(0, 1000, (strip == n).sum())) for n in range(64)])
+    bars = Bars(
+        strip,
+        left,
+        np.minimum(widths, 1000 - left),
+        random.integers(0, 4, count),
+        np.arange(count),
+    )
+    drawn = draw(
+        Canvas(False),
+        [Strip(20.0 * number, 15.0) for number in range(strips)],
+        [Look(f' fill="#00000{number}"', "text") for number in range(4)],
+        bars,
+        1000.0,
+        labels_of=lambda row: [],
+        hover_of=lambda row: "",
+        budget=200_000,
+    )
+    assert sum(map(len, drawn.marks)) < 260_000
+
+
+def test_half_covered_columns_are_half_as_high() -> None:
+    left = np.arange(0, 1000, 0.1)
+    bars = Bars(
+        np.zeros(len(left), int),
+        left,
+        np.full(len(left), 0.05),
+        np.zeros(len(left), int),
+        np.arange(len(left)),
+    )
+    drawn = draw(
+        Canvas(False),
+        [Strip(0.0, 20.0)],
+        [Look("", "text")],
+        bars,
+        1000.0,
+        labels_of=lambda row: [],
+        hover_of=lambda row: "",
+        budget=10_000,
+    )
+    (path,) = drawn.marks
+    assert set(re.findall(r"v(-?[\d.]+)", path)) == {"10"}
+    assert len(drawn.merged) == len(left)
+
+
+def test_names_cannot_break_out() -> None:
+    graph = graph_trace(ROWS, spans={"a0": (WICKED,)})
+    trace = simulated(pipeline(2, label=WICKED), 12)
+    for svg in (timeline_of(all_of(graph)), timeline_of(marks_of(trace.graphs[0], 0, 10**11))):
+        assert "<script" not in svg and "<b>" not in svg and "\x00" not in svg
+        svg.encode()
+        check_picture(svg)
+
+
+def test_nothing_at_all_can_be_shown() -> None:
+    svg = timeline_of(all_of(graph_trace({})))
+    assert bars(svg) == []
+    check_picture(svg)
+
+
+def test_light_dark_and_both() -> None:
+    marks = all_of(graph_trace(ROWS))
+    light, dark, both = (timeline_of(marks, dark=dark) for dark in (False, True, None))
+    assert "<style" not in light + dark and "prefers-color-scheme" in both
+    for colour in set(re.findall(r'"(#[0-9a-f]{6})"', dark)):
+        assert colour in both
+    assert timeline_of(marks) == both
