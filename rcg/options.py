@@ -20,7 +20,14 @@ from typing import Any, Final, Literal, get_args
 
 from rcg.warn import warn_user
 
-__all__ = ["Deadline", "Options", "ThreadChoice", "WaitPolicy", "timeout_from_user"]
+__all__ = [
+    "Deadline",
+    "Options",
+    "ThreadChoice",
+    "WaitPolicy",
+    "is_progress_wanted",
+    "timeout_from_user",
+]
 
 WaitPolicy = Literal["auto", "futex", "yield", "spin"]
 ThreadChoice = Literal["own", "main"]
@@ -202,6 +209,19 @@ class Options:
         return cls().replace(**changes)
 
 
+def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether long work may show its progress: unless ``RCG_PROGRESS`` says no.
+
+    Args:
+        environ: The variables. An empty one counts as not set.
+
+    Raises:
+        ValueError: The variable holds neither yes nor no.
+    """
+    text = environ.get(_PROGRESS, "").strip()
+    return not text or _parse("flag", text, _PROGRESS) is True
+
+
 _Kind = Literal["timeout", "positive", "optional positive", "flag", "wait", "thread"]
 
 _KINDS: Final[Mapping[str, _Kind]] = {
@@ -253,8 +273,9 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "RAY_CGRAPH_ENABLE_TORCH_PROFILING": "start torch's profiler in a method: it sees that thread",
     "RAY_CGRAPH_ENABLE_NVTX_PROFILING": "start nvtx.Profile in a method: it sees that thread",
 }
-# Read elsewhere: when the native core is built.
-_OTHERS: Final = ("RCG_WERROR",)
+_PROGRESS: Final = "RCG_PROGRESS"
+# Not options of a graph. The second is read elsewhere: when the native core is built.
+_OTHERS: Final = (_PROGRESS, "RCG_WERROR")
 
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
@@ -263,14 +284,14 @@ _FLAGS: Final[Mapping[str, bool]] = {
 
 
 def _warn_of_others(environ: Mapping[str, str]) -> None:
-    known = [name for names in _VARIABLES.values() for name in names]
+    known = [*(name for names in _VARIABLES.values() for name in names), *_OTHERS]
     for name, text in environ.items():
         if not name.startswith(("RCG_", "RAY_CGRAPH_")) or not text.strip():
             continue
         if name in _WITHOUT_EFFECT:
             if text.strip().lower() not in ("0", "false", "no"):
                 warn_user(f"{name} has no effect: {_WITHOUT_EFFECT[name]}", UserWarning)
-        elif name not in known and name not in _OTHERS:
+        elif name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             warn_user(f"there is no variable {name}{hint}", UserWarning)

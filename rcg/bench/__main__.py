@@ -11,9 +11,9 @@ from pathlib import Path
 
 import rcg.bench
 from rcg.bench import runner
-from rcg.bench.progress import Progress
 from rcg.bench.rows import select
 from rcg.bench.table import render
+from rcg.progress import progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     settings = runner.Settings(rows=rows, rounds=asked.rounds, seed=asked.seed)
-    report = runner.run(settings, Progress(runner.count_steps(settings), sys.stderr))
+    report = runner.run(settings, progress(runner.count_steps(settings)))
     print(render(report), end="")
     if asked.json is not None:
         report.save(asked.json)

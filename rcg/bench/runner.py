@@ -31,10 +31,10 @@ from rcg.bench.contestants import (
 )
 from rcg.bench.failures import measure_failures
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn, take_rounds
-from rcg.bench.progress import Progress
 from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
 from rcg.bench.rows import ROWS, Payload, Row
 from rcg.bench.statistics import Summary
+from rcg.progress import Progress
 
 # A turn is short, so that turns of all contestants meet the machine in the same state, and long
 # enough that what a switch between them costs is a small part of it.
@@ -76,7 +76,7 @@ def titles() -> dict[str, str]:
     return {row.name: row.title for row in ROWS} | figures.TITLES
 
 
-def run(settings: Settings, progress: Progress) -> Report:
+def run(settings: Settings, progress: Progress[int]) -> Report:
     """Measures everything that was asked for on a Ray of its own, and shuts it down.
 
     Args:
@@ -160,7 +160,7 @@ class Cast:
     ping_pong: limits.PingPong
 
 
-def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress) -> RowResult:
+def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress[int]) -> RowResult:
     """Measures one row. A contestant that fails on it is absent from it, with the reason."""
     progress.start(row.title)
     missing = [name for name in row.needs if find_spec(name) is None]

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.plan import ChannelSpec
+from rcg.progress import progress
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
 from rcg.trace.nesting import nest
 from rcg.trace.parts import WRITE, bounds_of
@@ -388,7 +389,7 @@ class _Sheet:
 
     def pieces(self) -> Iterator[str]:
         """Make the text of all rows, some thousands at a time."""
-        for begin in range(0, len(self._rows), PIECE_ROWS):
+        for begin in progress(range(0, len(self._rows), PIECE_ROWS), "writing the trace"):
             rows = self._rows[begin : begin + PIECE_ROWS]
             lines = np.empty(len(rows), object)
             for what in np.unique(rows["what"]).tolist():

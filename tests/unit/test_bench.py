@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pure parts of the bench: statistics, turns, targets, JSON, table, progress, command line."""
+"""The pure parts of the bench: statistics, turns, targets, JSON, table, command line."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import random
 from array import array
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from rcg.bench import record, rows, usage
 from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
-from rcg.bench.progress import Progress
 from rcg.bench.record import (
     LIMIT,
     RAY_CALL,
@@ -434,35 +432,3 @@ def test_usage_adds_up_and_is_told_as_a_difference() -> None:
     one, two = usage.Usage(10, 1, 3, 7), usage.Usage(14, 1, 4, 9)
     assert two.since(one) == usage.Usage(4, 1, 1, 2)
     assert usage.total([one, two]) == usage.Usage(24, 2, 7, 16)
-
-
-# --- progress -----------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_silent_where_nobody_looks() -> None:
-    stream = io.StringIO()
-    progress = Progress(3, stream)
-    progress.start("echo")
-    progress.advance()
-    progress.close()
-    assert stream.getvalue() == ""
-
-
-def test_progress_fills_up_on_a_terminal_and_goes_away() -> None:
-    stream = Terminal()
-    progress = Progress(2, stream)
-    progress.start("echo")
-    for _ in range(3):
-        progress.advance()
-    shown = stream.getvalue()
-    assert "  0 % echo" in shown
-    assert " 50 % echo" in shown
-    assert "100 % echo" in shown
-    assert "150" not in shown
-    progress.close()
-    assert stream.getvalue().endswith("\r\x1b[2K")
