@@ -243,22 +243,25 @@ class _Drawing:
         )
 
     def _amounts(self, layout: Layout) -> list[str]:
-        """How much each value is, above its line where that leaves what makes it."""
+        """How much each value is, at its line where that leaves what makes it."""
         starts: dict[int, tuple[float, float, str]] = {}
+        is_rising: dict[int, bool] = {}
         for edge in self._topology.edges:
             channel = edge.channel
             if channel is None or channel not in self._measured.channel_bytes:
                 continue
-            x, y = layout.routes[edge.source, edge.target][0]
+            (x, y), (_, to_y), *_ = layout.routes[edge.source, edge.target]
             if edge.source not in starts or y < starts[edge.source][1]:
                 starts[edge.source] = (x, y, channel)
-        # A rim in the ground's colour keeps lines that pass from crossing out the number.
+            is_rising[edge.source] = is_rising.get(edge.source, True) and to_y < y
+        # Below a line that rises, if there is room. A rim in the ground's colour keeps lines that
+        # pass from crossing out the number.
         return [
             f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
             + self._text(
                 bytes_text(self._measured.channel_bytes[channel]),
                 x + 6,
-                y - 6,
+                y + (15 if is_rising[source] and not self._is_part(source) else -6),
                 _AMOUNT_ROOM,
                 role="faint",
                 size=SMALL,
@@ -280,6 +283,9 @@ class _Drawing:
             )
             x += 40 + min(_MOST_TEXT, width_of(title, SIZE)) + 24
         return marks, max(0.0, x - 24)
+
+    def _is_part(self, node: int) -> bool:
+        return self._topology.nodes[node].owner is not None
 
     def _rim(self, source: int) -> str:
         return "rim" if self._topology.nodes[source].process == DRIVER else "actor-rim"

@@ -91,7 +91,8 @@ def test_a_prediction_alone_is_in_calls() -> None:
 def test_over_a_measurement_equal_costs_are_stretched_to_fit() -> None:
     trace = simulated(pipeline(2), 30)
     svg = schedule_of(shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30))
-    assert "equal cost per call, 430 \u00b5s each" in svg
+    found = re.search(r"equal cost per call, (\d+) \u00b5s each", svg)
+    assert found is not None and 400 < int(found[1]) < 460
 
 
 def test_calls_of_one_execution_are_told_apart_by_their_number() -> None:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as a table: what holds up the rest is marked, and nothing breaks out of a cell."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+
+from rcg.runtime.report import Activity, Queue, Report
+from rcg.views.report import report_of
+from tests.unit.views_traces import WICKED
+
+
+def activity(label: str, state: str, op: str, for_s: float, waiting_for: str = "") -> Activity:
+    return Activity(label, label, 4711, state, op, 117, for_s, waiting_for, 31 << 20, 5, 1.0, ())
+
+
+LINE = "/home/me/loss.py:41 in fwd"
+STUCK = replace(activity("decode", "running", "Call a1.fwd(s0) -> s1 #2", 9.8), stack=("a", LINE))
+REPORT = Report(
+    "5f1c" * 8,
+    "running",
+    (
+        activity("driver", "waiting", "Read c3 -> s1", 9.9, "loss"),
+        activity("embed", "running", "Call a0.fwd(s0) -> s1 #1", 0.012),
+        STUCK,
+        activity("loss", "waiting", "Read c2 -> s0", 9.8, "decode"),
+    ),
+    (Queue("c1", "embed", "decode", 10, 10), Queue("c0", "driver", "embed", 2, 10)),
+    62 << 20,
+    1 << 30,
+    10,
+    10,
+    asked=True,
+)
+
+
+def rows(html: str) -> list[ElementTree.Element]:
+    table = html[html.index("<tbody>") : html.index("</tbody>") + len("</tbody>")]
+    return list(ElementTree.fromstring(table.replace("class=rcg-marked", 'class="rcg-marked"')))
+
+
+def marked(html: str) -> list[str]:
+    return [row[0].text or "" for row in rows(html) if row.get("class") == "rcg-marked"]
+
+
+def test_there_is_a_row_per_process_and_the_one_that_holds_up_the_rest_is_marked() -> None:
+    html = report_of(REPORT)
+    assert [row[0].text for row in rows(html)] == ["driver", "embed", "decode", "loss"]
+    assert marked(html) == ["decode"]
+    (state,) = [row[1].text for row in rows(html) if row[0].text == "decode"]
+    assert state is not None and state.endswith("stuck")
+    assert html.count(LINE) == 2 and "10 / 10" in html and "2 / 10" in html
+    assert "9.8 s" in html and "31 MiB" in html and "12 ms" in html
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (replace(STUCK, for_s=0.2), []),  # at work, not stuck
+        (replace(STUCK, state="dead"), ["decode"]),
+        (replace(STUCK, state="waiting", waiting_for="loss"), []),  # in a circle
+        (replace(STUCK, state="idle"), []),
+    ],
+)
+def test_what_is_marked(changed: Activity, expected: list[str]) -> None:
+    driver, embed, _, loss = REPORT.processes
+    assert marked(report_of(replace(REPORT, processes=(driver, embed, changed, loss)))) == expected
+
+
+def test_a_process_that_does_not_answer_says_so() -> None:
+    silent = replace(STUCK, stack=None)
+    assert "does not answer" in report_of(replace(REPORT, processes=(silent,)))
+    not_asked = replace(REPORT, processes=(silent,), asked=False)
+    assert "does not answer" not in report_of(not_asked)
+
+
+def test_failures_that_nobody_saw_are_told() -> None:
+    html = report_of(replace(REPORT, failures_dropped=3, last_dropped="ValueError: <x>"))
+    assert "dropped unread: 3, the last: ValueError: &lt;x&gt;" in html
+
+
+def test_names_cannot_break_out() -> None:
+    wicked = replace(STUCK, label=WICKED, op=WICKED, stack=(WICKED,), waiting_for=WICKED)
+    html = report_of(replace(REPORT, processes=(wicked,), last_dropped=WICKED, failures_dropped=1))
+    assert "<script" not in html and "<b>" not in html
+    html.encode()
+    rows(html)
+
+
+def test_light_dark_and_both() -> None:
+    light, dark, both = (report_of(REPORT, dark=dark) for dark in (False, True, None))
+    assert "rcg-is-light" in light and 'rcg-is-dark"' in dark and 'rcg-is-auto"' in both
