@@ -32,7 +32,7 @@ def from_simulation(
         simulation: With times in ns; parts of ns are rounded.
         graph_id: Hex id of the graph.
         limit: How many executions were let into flight.
-        codes: Whether what Reads and Writes take counts as coding instead of moving bytes.
+        codes: Whether what Reads take counts as decoding instead of moving bytes.
     """
     plan = simulation.plan
     by_process: dict[str, list[tuple[float, float, int, int]]] = {
@@ -63,7 +63,8 @@ def _events(
     begun = np.where(moves, np.minimum(start, free_from), start)
     events["start_ns"], events["end_ns"] = begun, end
     events["waited_ns"] = start - begun
-    events["coded_ns"] = np.where(moves & codes, end - start, 0)
+    reads = np.array([isinstance(each, Read) for each in ops])[op]
+    events["coded_ns"] = np.where(reads & codes, end - start, 0)
     events["execution"], events["op"] = execution, op
     events["peer"] = _peers(plan, process, ops)[op]
     return events[moves | (begun < end)]

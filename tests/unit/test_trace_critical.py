@@ -6,9 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from hypothesis import given
+
 from rcg.trace.critical import LOST, Paths, critical_path
 from rcg.trace.executions import executions_of
 from rcg.trace.parts import Kind
+from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
 
@@ -226,3 +229,23 @@ def test_a_write_may_end_after_the_reader_it_woke_goes_on():
         ("driver", 1, 0, COMMUNICATION, 10, 13),
         ("a0", 0, 0, COMMUNICATION, 13, 14),
     ]
+
+
+@given(simulated())
+def test_of_simulated_timelines_paths_add_up_to_the_latency(made: Simulated):
+    paths, executions = Paths(made.graph), executions_of(made.graph)
+    assert executions.is_complete.all()
+    for at, execution in enumerate(executions.index.tolist()):
+        steps = paths.of(execution)
+        assert steps == critical_path(made.graph, execution)
+        assert_whole(steps, executions.submitted_ns[at], executions.completed_ns[at])
+        assert all(step.text != LOST and step.duration_ns > 0 for step in steps)
+        # Whatever is waited for on the path is waking up: a few ns, as drawn. The first step may
+        # be cut by the submission.
+        for number, step in enumerate(steps):
+            waking = made.costs.waking.get((step.process, step.op), 0)
+            if step.kind == WAITING:
+                assert step.duration_ns == waking or (number == 0 and step.duration_ns < waking)
+    steady = paths.steady()
+    total = executions.last_completion_ns - executions.first_submission_ns
+    assert sum(share.total_ns for share in steady.shares) == total and steady.is_whole

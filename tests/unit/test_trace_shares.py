@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
 
+from rcg.plan import Read, Write
 from rcg.trace.executions import UNSEEN, executions_of
 from rcg.trace.parts import Kind
 from rcg.trace.shares import shares_of
+from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import event, graph_trace
 
@@ -155,3 +159,21 @@ def test_lost_driver_events_make_no_idle_time_of_waiting():
     shares = shares_of(graph, 0, END)
     # In flight from the start of the window to the last completion, 63.
     assert shares.lanes[1].waiting_ns == 13 + 20
+
+
+@given(simulated())
+def test_of_simulated_timelines_shares_are_what_the_simulation_knows(made: Simulated):
+    end = made.end + 5
+    each: dict[str, float] = defaultdict(float)
+    computed: dict[str, float] = defaultdict(float)
+    for span in made.simulation.timeline:
+        each[span.process] += span.end - span.start
+        if not isinstance(made.graph.plan.program(span.process).ops[span.op], Read | Write):
+            computed[span.process] += span.end - span.start
+    for lane in shares_of(made.graph, 0, end).lanes:
+        assert lane.window_ns == end
+        assert min(lane.of(kind) for kind in Kind) >= 0
+        assert sum(lane.waiting_for.values()) == lane.waiting_ns
+        if lane.process != "driver":  # whose ops may overlap
+            assert lane.busy_ns == each[lane.process]
+            assert lane.compute_ns == computed[lane.process]

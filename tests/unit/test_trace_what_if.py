@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replaying measured ops, with and without factors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+
+from rcg.compiler.simulate import Costs, simulate
+from rcg.errors import TraceError
+from rcg.plan import Plan
+from rcg.trace.costs import costs_of
+from rcg.trace.executions import executions_of
+from rcg.trace.simulated import from_simulation
+from rcg.trace.what_if import predict, what_if
+from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.trace_by_hand import by_hand
+from tests.unit.traces import PIPELINE, event, graph_trace
+
+PLAN = Plan.from_text(PIPELINE)
+# Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
+COSTS = {
+    ("driver", 1): 2_000,
+    ("driver", 3): 1_000,
+    ("a0", 0): 1_000,
+    ("a0", 1): 10_000,
+    ("a0", 3): 1_000,
+    ("a1", 0): 1_000,
+    ("a1", 1): 20_000,
+    ("a1", 3): 1_000,
+}
+
+
+def pipeline(changes=None, *, window=4, executions=64, thinking=0, waking=0, draining=False):
+    """The trace of a pipeline that takes ``COSTS``; a1 is the bottleneck with 22 us."""
+    each = COSTS | (changes or {})
+    costs = Costs(each | {("driver", 0): thinking}, dict.fromkeys(each, waking))
+    simulation = simulate(PLAN, costs, executions, window=window, is_driver_draining=draining)
+    return without_input(from_simulation(simulation, limit=window))
+
+
+def without_input(graph):
+    """The user's time is no event of a real trace."""
+    driver = graph.driver.events
+    return graph_trace(
+        {
+            "driver": [tuple(row) for row in driver if row["op"] != 0],
+            "a0": [tuple(row) for row in graph.lanes[1].events],
+            "a1": [tuple(row) for row in graph.lanes[2].events],
+        },
+        limit=graph.limit,
+    )
+
+
+@given(simulated(is_driver_draining=False))
+def test_the_unchanged_replay_of_a_simulated_timeline_is_that_timeline(made: Simulated):
+    count = made.simulation.executions
+    found = what_if(made.graph, executions=count)
+    assert found.window == made.window
+    assert found.measured_throughput == found.baseline_throughput == found.throughput
+    assert found.error_percent is None or found.error_percent == 0
+    assert found.measured_latency_ns == found.baseline_latency_ns == found.latency_ns
+    again = {(s.process, s.op, s.execution): (s.start, s.end) for s in found.simulation.timeline}
+    for span in made.simulation.timeline:
+        assert again[span.process, span.op, span.execution] == (span.start, span.end)
+
+
+@pytest.mark.parametrize("thinking", [0, 30_000])
+@pytest.mark.parametrize("window", [1, 2, 4])
+@pytest.mark.parametrize("waking", [0, 500])
+def test_it_is_exact_whoever_is_the_bottleneck(window, thinking, waking):
+    graph = pipeline(window=window, thinking=thinking, waking=waking)
+    found = what_if(graph)
+    assert found.window == window
+    assert found.throughput == found.baseline_throughput == found.measured_throughput
+    assert found.latency_ns == found.baseline_latency_ns == found.measured_latency_ns
+    assert found.error_percent == 0 and found.speedup == 1
+
+
+def test_by_hand_the_bottleneck_sets_the_rate():
+    # a1 takes 1 + 20 + 1 us for each execution and never waits.
+    found = what_if(pipeline())
+    assert found.throughput == 1e9 / 22_000
+    # Twice as fast it takes 12, as a0 does.
+    assert what_if(pipeline(), {"a1.fwd": 0.5}).throughput == 1e9 / 12_000
+    # Both twice as fast: a1 takes 12, a0 7.
+    assert what_if(pipeline(), {"Stage.fwd": 0.5}).throughput == 1e9 / 12_000
+    # One under way: 2 + 1+10+1 + 1+20+1 + 1 = 37.
+    assert what_if(pipeline(), max_inflight=1).throughput == 1e9 / 37_000
+    # Five times slower, a0 is the bottleneck: 1 + 50 + 1.
+    assert what_if(pipeline(), {"a0 (Stage).fwd": 5}).throughput == 1e9 / 52_000
+    # Reads and writes take twice as long.
+    assert what_if(pipeline(), communication=2).throughput == 1e9 / 24_000
+    assert what_if(pipeline(), serialization=9).throughput == 1e9 / 22_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({("a1", 1): 10_000}, {"scale": {"a1.fwd": 0.5}}),
+        ({("a0", 1): 70_000}, {"scale": {"a0.fwd": 7}}),
+        ({("a0", 1): 5_000, ("a1", 1): 10_000}, {"scale": {"Stage.fwd": 0.5}}),
+    ],
+)
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("thinking", [0, 30_000])
+def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, window, thinking):
+    predicted = what_if(pipeline(window=window, thinking=thinking), **options)
+    really = what_if(pipeline(changes, window=window, thinking=thinking))
+    assert predicted.throughput == pytest.approx(really.measured_throughput, rel=1e-9)
+    assert predicted.latency_ns == pytest.approx(really.measured_latency_ns, rel=1e-9)
+
+
+@pytest.mark.parametrize("wanted", [2, 4, 20])
+def test_more_under_way_is_what_more_under_way_does(wanted):
+    predicted = what_if(pipeline(window=1, thinking=3_000), max_inflight=wanted)
+    really = what_if(pipeline(window=wanted, thinking=3_000))
+    assert predicted.throughput == pytest.approx(really.baseline_throughput, rel=1e-9)
+    assert predicted.window == predicted.graph.limit == wanted
+
+
+def test_coding_is_scaled_apart_from_moving():
+    # By hand: a1 takes 2 + 12 + 3, of which coding is 1 + 1.
+    before = what_if(by_hand(), max_inflight=10)
+    after = what_if(by_hand(), max_inflight=10, serialization=11)
+    assert 1e9 / before.throughput == pytest.approx(17)
+    assert 1e9 / after.throughput == pytest.approx(37)
+
+
+def test_a_driver_of_several_threads_fetches_while_it_submits():
+    graph = pipeline({("driver", 3): 40_000}, draining=True, window=4)
+    found = what_if(graph)
+    assert costs_of(graph, executions_of(graph)).is_driver_parallel
+    assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=1e-9)
+
+
+def test_what_is_waited_for_without_an_event_is_not_the_users_time():
+    """An ``await``: the driver has no event while the result is under way, then takes it."""
+    rows = {
+        "driver": [
+            row
+            for k in range(40)
+            for row in (event(1, k, k * 100, k * 100 + 2), event(3, k, k * 100 + 60, k * 100 + 61))
+        ],
+        "a0": [event(1, k, k * 100 + 2, k * 100 + 30) for k in range(40)],
+        "a1": [
+            row
+            for k in range(40)
+            for row in (
+                event(1, k, k * 100 + 30, k * 100 + 49),
+                event(3, k, k * 100 + 49, k * 100 + 50),
+            )
+        ],
+    }
+    graph = graph_trace(rows)
+    measured = costs_of(graph, executions_of(graph))
+    # From 50, when the result is there, to 60, and from 61 to the next submission.
+    assert measured.thinking_ns == 10 + 39
+    assert measured.window == 1
+    assert what_if(graph).baseline_throughput == pytest.approx(1e9 / 100, rel=1e-3)
+
+
+def test_one_pause_does_not_decide_what_an_op_takes():
+    rows = [event(1, k, k * 100, k * 100 + 10) for k in range(50)]
+    rows[0] = event(1, 0, -1_000_000, 10)
+    found = costs_of(graph := graph_trace({"a0": rows}), executions_of(graph))
+    assert found.costs["a0", 1].compute_ns == 10
+
+
+def test_predict_says_where_the_replay_fits():
+    found = predict(pipeline(waking=500))
+    assert found.error_percent == 0
+    assert found.period_ns == found.predicted_period_ns == pytest.approx(22_000)
+    a0 = {op.op: op for op in found.ops if op.process == "a0"}
+    assert (a0[1].text, a0[1].own_ns, a0[1].predicted_waited_ns) == ("a0 (Stage).fwd", 10_000, 0)
+    # Each process takes as long per execution as the bottleneck, waiting included.
+    assert sum(op.period_ns for op in a0.values()) == pytest.approx(22_000, rel=0.05)
+    assert "measured 22.0 us, replayed 22.0 us (+0.0 %)" in str(found)
+
+
+def test_a_result_prints_as_text():
+    assert str(what_if(pipeline(), {"a1.fwd": 0.5}, max_inflight=8)).splitlines() == [
+        "What if a1.fwd took 0.5x, 8 executions were under way?",
+        "                       executions  latency (median)",
+        "  measured              45,455 /s           87.0 us",
+        "  replayed, unchanged   45,455 /s           87.0 us",
+        "  predicted             83,333 /s           95.0 us",
+        "  1.83x as many executions, 8 under way",
+        "  The unchanged replay is 0.0 % above what was measured; expect the prediction to be off "
+        "by as much.",
+    ]
+
+
+def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanwhile():
+    """The driver reads what a0 makes too, so a0 is stuck until the driver reads."""
+    plan = PIPELINE.replace("slots=10", "slots=1").replace("a0 -> a1 ring", "a0 -> driver a1 ring")
+    plan = plan.replace("Read c2 -> s1", "Read c1 -> s2\n  Read c2 -> s1")
+    costs = Costs({place: cost for place, cost in COSTS.items() if place[0] != "driver"})
+    simulation = simulate(Plan.from_text(plan), costs, 64, window=8)
+    found = what_if(from_simulation(simulation, limit=8))
+    assert found.notes == ("the driver is taken to fetch while it submits",)
+    assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=0.01)
+
+
+def test_calls_that_were_never_seen_are_told():
+    graph = pipeline()
+    rows = {lane.process: [tuple(row) for row in lane.events] for lane in graph.lanes}
+    rows["a1"] = [row for row in rows["a1"] if row[6] != 1]
+    (note,) = what_if(graph_trace(rows, limit=4)).notes
+    assert note == "not in the trace, so taken to cost nothing: a1 (Stage).fwd"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"scale": {"Stage.bwd": 2}},
+            r"no call `Stage.bwd`; it has Stage.fwd, a0 \(Stage\).fwd, a",
+        ),
+        ({"scale": {"a0.fwd": 0}}, "factor of `a0.fwd` must be a number above 0, found 0"),
+        ({"scale": {"a0.fwd": math.inf}}, "above 0, found inf"),
+        ({"scale": {"a0.fwd": math.nan}}, "above 0, found nan"),
+        ({"scale": {"a0.fwd": "2"}}, "above 0, found '2'"),
+        ({"communication": -1}, "factor of `communication`"),
+        ({"serialization": 0}, "factor of `serialization`"),
+        ({"max_inflight": 0}, "`max_inflight` must be a positive integer, found 0"),
+        ({"executions": 1.5}, "`executions` must be a positive integer, found 1.5"),
+    ],
+)
+def test_what_cannot_be_asked(options, match):
+    with pytest.raises(TraceError, match=match):
+        what_if(pipeline(), **options)
+
+
+def test_a_trace_without_events_cannot_be_replayed():
+    for replay in (what_if, predict):
+        with pytest.raises(TraceError, match="holds no events of this graph"):
+            replay(graph_trace({}))
+
+
+# --- the simulator's side -----------------------------------------------------------------------
+
+
+def test_the_same_op_may_cost_one_process_more_than_another():
+    text = """
+        plan positional=1 keywords=[] returns=list
+        actor a0 'Left' ''
+        actor a1 'Right' ''
+        channel c0 driver -> a0 a1 ring node=0 slots=10
+        channel c1 a0 -> driver ring node=1 slots=10
+        channel c2 a1 -> driver ring node=2 slots=10
+        reach driver <- driver a0 a1
+        reach a0 <- driver a0 a1
+        reach a1 <- driver a0 a1
+        program driver
+          Input * -> s0
+          Write s0 -> c0
+          Read c1 -> s1
+          Read c2 -> s2
+          Output s1, s2
+        program a0
+          Read c0 -> s0
+          Call a0.f(s0) -> s1 #1
+          Write s1 -> c1
+        program a1
+          Read c0 -> s0
+          Call a1.f(s0) -> s1 #2
+          Write s1 -> c2
+    """
+    costs = Costs({("a0", 0): 5, ("a1", 0): 7}, {("a1", 0): 2})
+    found = simulate(Plan.from_text(text), costs, 1)
+    reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
+    # The frame is there at 0, so nobody waits or wakes up.
+    assert (reads["a0"], reads["a1"]) == ((0, 5), (0, 7))
+    costs = Costs({("driver", 1): 3, ("a0", 0): 5, ("a1", 0): 7}, {("a1", 0): 2})
+    found = simulate(Plan.from_text(text), costs, 1)
+    reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
+    assert (reads["a0"], reads["a1"]) == ((3, 8), (5, 12))
