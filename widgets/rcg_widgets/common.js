@@ -103,14 +103,6 @@ export function shorten(text, room, measure) {
 }
 
 // --- colours --------------------------------------------------------------------------------------
-// Okabe and Ito's, which the colour-blind can tell; never the only sign.
-
-export const KIND_COLOURS = ["#0072b2", "#d55e00", "#e69f00", null, null, "#8c7ae0"];
-export const KIND_TITLES = ["compute", "communication", "serialization", "waiting", "idle", "span"];
-export const EXECUTION_COLOURS = [
-  "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7ae0", "#7a8b2a",
-];
-
 /** Red, green and blue of a colour as browsers compute it or as #rrggbb; null if it has none. */
 export function parseColour(text) {
   const hex = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(text);
@@ -130,10 +122,10 @@ export function luminance([red, green, blue]) {
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
 }
 
-/** Black or white, whichever can be read better on a ground. */
+/** White, or nearly black where white could not be read on a ground. */
 export function inkOn(colour) {
   const ground = luminance(parseColour(colour) ?? [255, 255, 255]);
-  return 1.05 / (ground + 0.05) >= (ground + 0.05) / 0.06 || ground < 0.22 ? "#ffffff" : "#101418";
+  return 1.05 / (ground + 0.05) >= 3.6 ? "#ffffff" : "#16191d";
 }
 
 // --- elements -------------------------------------------------------------------------------------

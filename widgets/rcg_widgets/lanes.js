@@ -482,7 +482,8 @@ export class Lanes {
     const { indices, starts } = row.bars;
     const [first, last] = visibleIn(row.bars, span[0], span[1]);
     const left = this.gutter - span[0] * perUs;
-    const { y, height } = row;
+    const { y } = row;
+    const height = row.barHeight ?? row.height;
     const acc = (this.acc ??= new Float64Array(BUCKETS));
     let column = -1;
     let held = 0;

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The schedule: who works on which execution when; measured as bars, predicted as outlines.
 
-import { EXECUTION_COLOURS, button, countText, element, renderer, timeText } from "./common.js";
+import { button, countText, element, renderer, timeText } from "./common.js";
 import { Lanes, rowOf, visibleIn } from "./lanes.js";
 
-const ROW = 30;
+const ROW = 32;
+const STRIP = 7; // of predictions, below what was measured
+const MANY = 12; // executions; of more, a few are shown at first
+const FEW = 6;
 
 /** For each execution, when its first bar begins and its last ends: [from, to] by execution. */
-export function extentsOf(start, duration, execution) {
+export function extentsOf({ start, duration, execution }, isCounted) {
   const found = new Map();
   for (let at = 0; at < start.length; at += 1) {
+    if (!isCounted(at)) continue;
     const extent = found.get(execution[at]);
     const end = start[at] + duration[at];
     if (!extent) found.set(execution[at], [start[at], end]);
@@ -39,15 +43,17 @@ export function fillSchedule(card, { head, columns }) {
   const hasMeasured = measured.start.length > 0;
   // Bars are what can be picked: the measured, or the predicted where nothing was.
   const bars = hasMeasured ? measured : predicted;
-  const extents = extentsOf(bars.start, bars.duration, bars.execution);
-  const predictedExtents = extentsOf(predicted.start, predicted.duration, predicted.execution);
+  // By its calls: the driver submits long before, and fetches long after.
+  const isCallOf = (from) => (at) => head.calls[from.lane[at]][from.op[at]];
+  const extents = extentsOf(bars, isCallOf(bars));
+  const predictedExtents = extentsOf(predicted, isCallOf(predicted));
   const barLanes = byLane(bars.lane, head.lanes.length);
   const predictedRows = byLane(predicted.lane, head.lanes.length).map((each) => rowOf(each, predicted.start, predicted.duration));
   const off = new Set();
   const shows = { measured: hasMeasured, predicted: true };
   const clean = (value) => (value === null || value < head.first || value > head.last ? null : value);
   let current = clean(model.get("selected_execution"));
-  const isCall = (mark) => head.calls[bars.lane[mark]][bars.op[mark]];
+  const isCall = isCallOf(bars);
   const time = (us) => (head.is_unit ? `${Number((us / 1e3).toPrecision(3))} calls` : timeText(us));
 
   const rows = head.lanes.map(({ process, label }, number) => ({
@@ -55,16 +61,17 @@ export function fillSchedule(card, { head, columns }) {
     height: ROW, gap: number ? 8 : 0, isHatched: true,
     bars: rowOf(barLanes[number], bars.start, bars.duration),
     has: (mark) => bars.lane[mark] === number,
+    barHeight: hasMeasured ? ROW - STRIP - 2 : ROW,
   }));
   let length = 0;
-  for (const [, to] of extents.values()) length = Math.max(length, to);
+  for (let at = 0; at < bars.start.length; at += 1) length = Math.max(length, bars.start[at] + bars.duration[at]);
 
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration,
     range: [0, Math.max(length * 1.005, 1e-3)],
-    colours: EXECUTION_COLOURS,
+    colours: head.colours,
     look: {
-      bucket: (mark) => bars.execution[mark] % EXECUTION_COLOURS.length,
+      bucket: (mark) => bars.execution[mark] % head.colours.length,
       alpha: (mark) => {
         if (!shows.measured && hasMeasured) return 0;
         const process = model.get("selected_process");
@@ -87,7 +94,7 @@ export function fillSchedule(card, { head, columns }) {
         return lines;
       },
     },
-    above: (each, context) => shows.predicted && (hasMeasured || !shows.measured) && outlines(each, context),
+    behind: (each, context) => shows.predicted && hasMeasured && outlines(each, context),
     pick: (mark) => {
       if (mark < 0) card.set({ selected_process: null, selected_op: null });
       else {
@@ -109,31 +116,38 @@ export function fillSchedule(card, { head, columns }) {
     return (extents.get(turn)?.[0] ?? 0) - (predictedExtents.get(turn)?.[0] ?? 0);
   }
 
+  /** Predictions: a strip below the bars, or all of the row where nothing else is shown. */
   function outlines(each, context) {
     const away = hasMeasured ? shift() : 0;
-    context.lineWidth = 1.25;
+    const isAlone = hasMeasured && !shows.measured;
+    context.lineWidth = 1;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.font = each.font;
     let count = 0;
     for (const row of each.shown) {
       const all = predictedRows[row.lane];
       const [first, last] = visibleIn(all, each.span[0] - away, each.span[1] - away);
+      const height = isAlone ? row.height - 2 : STRIP - 1;
+      const y = row.y + row.height - height - 1;
       for (let at = first; at < last; at += 1) {
         const mark = all.indices[at];
         const width = predicted.duration[mark] * each.perUs;
-        const isOne = head.calls[row.lane][predicted.op[mark]];
-        if (width < 2 || !isOne) continue;
+        if (width < 3 || !head.calls[row.lane][predicted.op[mark]]) continue;
         const isCurrent = current === null || predicted.execution[mark] === current;
-        context.globalAlpha = isCurrent ? 0.9 : 0.22;
-        context.strokeStyle = each.paints.text;
+        const colour = head.colours[predicted.execution[mark] % head.colours.length];
         const x = each.x(all.starts[at] + away);
-        context.strokeRect(x + 0.6, row.y - 2.5, width - 1.2, row.height + 5);
+        context.globalAlpha = isCurrent ? 0.22 : 0.06;
+        context.fillStyle = colour;
+        context.fillRect(x, y, width, height);
+        context.globalAlpha = isCurrent ? 1 : 0.3;
+        context.strokeStyle = colour;
+        context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
         count += 1;
-        if (!shows.measured && width > 26) {
-          const text = `${head.ops[row.lane][predicted.op[mark]]} ${predicted.execution[mark]}`;
-          context.font = each.font;
-          context.textAlign = "center";
-          context.textBaseline = "middle";
+        const text = `${head.ops[row.lane][predicted.op[mark]]} ${predicted.execution[mark]}`;
+        if (isAlone && each.measure(text, each.font) + 8 < width) {
           context.fillStyle = each.paints.text;
-          if (each.measure(text, each.font) + 8 < width) context.fillText(text, x + width / 2, row.y + row.height / 2);
+          context.fillText(text, x + width / 2, y + height / 2 + 0.5);
         }
       }
     }
@@ -166,6 +180,14 @@ export function fillSchedule(card, { head, columns }) {
       lanes.show(from - pad, to + pad);
     } else if (isMoving && current === null) lanes.reset();
     lanes.ask();
+  }
+  /** At first, a few of many executions, from the beginning. */
+  function begin() {
+    tell(true);
+    if (current !== null || head.last - head.first < MANY) return;
+    const [from] = extents.get(head.first) ?? [0];
+    const [, to] = extents.get(head.first + FEW - 1) ?? [0, length];
+    lanes.show(from - (to - from) * 0.03, to);
   }
   const back = button("‹", "the execution before", () => step(current === null ? head.last : current - 1));
   const forth = button("›", "the next execution", () => step(current === null ? head.first : current + 1));
@@ -224,7 +246,7 @@ export function fillSchedule(card, { head, columns }) {
   card.subtitle.textContent = head.subtitle;
   card.explain([
     ...(hasMeasured ? [["rcg-fill", "measured"]] : []),
-    ...(hasMeasured ? [["rcg-outline", "predicted"]] : []),
+    ...(hasMeasured ? [["rcg-outline", "predicted, below"]] : []),
     ["rcg-idle", "nothing to do, or waiting"],
   ]);
   card.legend.append(element("span", { class: "rcg-hint" }, "thin bars: reading and writing"));
@@ -236,7 +258,7 @@ export function fillSchedule(card, { head, columns }) {
   });
   for (const trait of ["selected_process", "selected_op"]) card.listen(model, `change:${trait}`, () => lanes.ask());
   filter();
-  tell(true);
+  begin();
 }
 
 export default { render: renderer("schedule", fillSchedule) };

@@ -9,12 +9,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.compiler.simulate import default_op_cost, simulate
+from rcg.compiler.simulate import Simulation, default_op_cost, simulate
+from rcg.errors import TraceError
 from rcg.plan import Call, Free, Op, Plan, Read, Write
 from rcg.trace.trace import SPAN_BASE, GraphTrace
+from rcg.trace.what_if import predict
+from rcg.views.palette import EXECUTIONS
 from rcg.views.text import visible
 from rcg_widgets.base import View, script
-from rcg_widgets.measured import OpTimes, op_times
 from rcg_widgets.payload import pack
 from rcg_widgets.subject import subject_of
 
@@ -36,8 +38,8 @@ Columns = Mapping[str, npt.NDArray[Any]]
 class ScheduleWidget(View):
     """The schedule of a graph, execution by execution.
 
-    Each colour is an execution. Bars are what was measured, outlines what the plan predicts with
-    the median times of its ops; with a plan alone, the prediction counts every call as one unit.
+    Each colour is an execution. Bars are what was measured, outlines below what is predicted with
+    what the ops took; with a plan alone, the prediction counts every call as one unit.
     Step through the executions, choose which processes are shown and what of the two.
 
     Args:
@@ -73,9 +75,7 @@ class ScheduleWidget(View):
         shown = np.unique(measured["execution"])
         count = len(shown) if len(shown) else executions or 8
         first = int(shown[0]) if len(shown) else 0
-        cost, about_cost = _cost(plan, record, op_cost)
-        window = record.limit if record is not None else None
-        predicted = _predicted(plan, cost, count, window, first)
+        predicted = _predicted(plan, record, op_cost, first, count)
         head = {
             "lanes": _lanes(plan, record),
             "ops": [[_short(op) for op in program.ops] for program in plan.programs],
@@ -84,7 +84,8 @@ class ScheduleWidget(View):
             "last": int(shown[-1]) if len(shown) else count - 1,
             "measured": len(measured["start"]),
             "is_unit": record is None and op_cost is None,
-            "subtitle": _subtitle(len(shown), count, about_cost),
+            "colours": EXECUTIONS,
+            "subtitle": _subtitle(record is not None, count, op_cost is not None),
         }
         columns = {f"measured_{name}": column for name, column in measured.items()}
         columns |= {f"predicted_{name}": column for name, column in predicted.items()}
@@ -116,8 +117,19 @@ def _measured(record: GraphTrace, most: int) -> Columns:
 
 
 def _predicted(
-    plan: Plan, cost: Callable[[Op], float], count: int, window: int | None, first: int
+    plan: Plan,
+    record: GraphTrace | None,
+    op_cost: Callable[[Op], float] | None,
+    first: int,
+    count: int,
 ) -> Columns:
+    """Bars of as many executions, in the state that the pipeline was in: full, or just started."""
+    window = record.limit if record is not None else 10
+    before = min(first, window) if record is not None else 0
+    after = window if record is not None else 0
+    simulation = _simulated(plan, record, op_cost, before + count + after)
+    if simulation is None:
+        return _nothing()
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
     frees = {
         (program.process, at)
@@ -126,12 +138,36 @@ def _predicted(
         if isinstance(op, Free)
     }
     spans = [
-        (span.start, span.end - span.start, span.execution + first, numbers[span.process], span.op)
-        for span in simulate(plan, cost, count, window=window).timeline
-        if (span.process, span.op) not in frees
+        (
+            span.start,
+            span.end - span.start,
+            span.execution - before + first,
+            numbers[span.process],
+            span.op,
+        )
+        for span in simulation.timeline
+        if before <= span.execution < before + count and (span.process, span.op) not in frees
     ]
     rows = np.array(spans, float).reshape(-1, 5)
+    rows[:, 0] -= rows[:, 0].min(initial=np.inf) if len(rows) else 0
     return _columns(*rows.T)
+
+
+def _simulated(
+    plan: Plan,
+    record: GraphTrace | None,
+    op_cost: Callable[[Op], float] | None,
+    executions: int,
+) -> Simulation | None:
+    if record is None:
+        cost = op_cost or (lambda op: default_op_cost(op) * _UNIT_NS)
+        return simulate(plan, cost, executions)
+    if op_cost is not None:
+        return simulate(plan, op_cost, executions, window=record.limit)
+    try:
+        return predict(record, executions=executions).simulation
+    except TraceError:  # nothing was recorded
+        return None
 
 
 def _nothing() -> Columns:
@@ -144,23 +180,6 @@ def _columns(*columns: npt.NDArray[Any]) -> Columns:
     return {
         name: value.astype(dtype) for (name, dtype), value in zip(_COLUMNS, values, strict=True)
     }
-
-
-def _cost(
-    plan: Plan, record: GraphTrace | None, op_cost: Callable[[Op], float] | None
-) -> tuple[Callable[[Op], float], str]:
-    if op_cost is not None:
-        return op_cost, "predicted with the given times of ops"
-    if record is None:
-        return lambda op: default_op_cost(op) * _UNIT_NS, "predicted, every call counts as one"
-    times = op_times(record)
-    # By identity: processes that read one channel have equal ops, and times of their own.
-    known = {
-        id(op): times.get((program.process, at), OpTimes()).work_ns
-        for program in plan.programs
-        for at, op in enumerate(program.ops)
-    }
-    return lambda op: known[id(op)], "predicted with the median time of each op"
 
 
 def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
@@ -187,7 +206,10 @@ def _short(op: Op) -> str:
             return type(op).__name__.lower()
 
 
-def _subtitle(measured: int, count: int, about_cost: str) -> str:
+def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
     executions = f"{count:,} execution{'' if count == 1 else 's'}"
-    bars = "measured (bars) over " if measured else ""
-    return f"{executions} \N{MIDDLE DOT} {bars}{about_cost} \N{MIDDLE DOT} colour = execution"
+    if is_measured:
+        how = "bars measured, outlines predicted"
+    else:
+        how = "predicted" if is_given else "predicted, every call counts as one"
+    return f"{executions} \N{MIDDLE DOT} {how} \N{MIDDLE DOT} colour = execution"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline: what every process did when, one bar per part of an op; transfers join their ends.
 
-import { KIND_COLOURS, KIND_TITLES, button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
+import { button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
 import { Lanes, rowOf } from "./lanes.js";
 
 const WAITING = 3;
 const SPAN = 5;
 const NOBODY = 65535;
-const MOST_LINKS = 600;
+const LINK_ROOM = 9; // pixels of width for each transfer that is drawn
 const QUEUE_LANES = 16; // with more, the queues are shown on request
 
 /** The rows of each lane: one per track. */
@@ -47,6 +47,7 @@ export function joinsOf(links, count) {
 export function fillTimeline(card, { head, columns }) {
   const { model } = card;
   const { start, duration, lane, track, kind, name, peer, execution, bytes, links, op } = columns;
+  const linkColour = head.looks[1].colour;
   const joined = joinsOf(links, start.length);
   const isSource = new Uint8Array(start.length);
   for (let at = 0; at < links.length; at += 2) isSource[links[at]] = 1;
@@ -82,11 +83,11 @@ export function fillTimeline(card, { head, columns }) {
       return at < 0 ? 0 : depths[at];
     };
     rows.splice(after + 1, 0, {
-      lane: queue.lane, process, isQueue: true, name: label, detail: "frames written for it that it has not read yet",
+      lane: queue.lane, process, isQueue: true, name: label, detail: `frames written for it that it has not read yet; ${queue.slots} would fill it`,
       label: "", sub: "queue", height: 14, gap: 3, isBare: true, hidden: !isQueueShown,
       has: () => false,
       tellAt: (time) => [`${label}: ${countText(depthAt(time))} in the queue`, `at most ${queue.most}, room for ${queue.slots}`],
-      draw: (lanes, context, row) => drawQueue(lanes, context, row, times, depths, Math.max(queue.most, 1)),
+      draw: (lanes, context, row) => drawQueue(lanes, context, row, times, depths, Math.max(queue.most, queue.slots, 1)),
     });
   });
 
@@ -107,7 +108,7 @@ export function fillTimeline(card, { head, columns }) {
   const lanes = new Lanes(card, {
     rows, start, duration,
     range: [0, Math.max(head.duration_us, 1e-3)],
-    colours: KIND_COLOURS,
+    colours: head.looks.map((each) => each.colour),
     look: {
       bucket: (mark) => kind[mark],
       alpha: (mark) => (isLit(mark) ? 1 : 0.22),
@@ -170,7 +171,7 @@ export function fillTimeline(card, { head, columns }) {
     const { text, role, channel } = lookUp(mark);
     const where = head.lanes[lane[mark]].label;
     const heading = kind[mark] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
-    const lines = [heading, `execution ${countText(execution[mark])} · ${KIND_TITLES[kind[mark]]} ${timeText(duration[mark])} · at ${timeText(start[mark])}`];
+    const lines = [heading, `execution ${countText(execution[mark])} · ${head.looks[kind[mark]].title} ${timeText(duration[mark])} · at ${timeText(start[mark])}`];
     if (peer[mark] !== NOBODY) lines.push(`for ${head.lanes[peer[mark]].label}`);
     if (bytes[mark]) lines.push([bytesText(bytes[mark]), kind[mark] === 1 ? speedText(bytes[mark], duration[mark]) : ""].filter(Boolean).join(" · "));
     const bar = eventBar(mark);
@@ -199,11 +200,11 @@ export function fillTimeline(card, { head, columns }) {
         const begin = start[source] + duration[source];
         if (begin > to || start[target] < from || (begin < from && start[target] > to)) continue;
         wanted.push(at);
-        if (wanted.length > MOST_LINKS) return; // a thicket tells nothing
+        if (wanted.length * LINK_ROOM > each.room) return; // a thicket tells nothing
       }
     }
     context.lineWidth = 1.25;
-    context.strokeStyle = KIND_COLOURS[1];
+    context.strokeStyle = linkColour;
     const top = each.scroller.scrollTop;
     const line = (source, target, alpha) => {
       const one = rowOfMark(source);
@@ -220,14 +221,13 @@ export function fillTimeline(card, { head, columns }) {
       context.moveTo(x, y);
       context.bezierCurveTo(x, middle, toX, middle, toX, toY);
       context.stroke();
-      context.fillStyle = KIND_COLOURS[1];
+      context.fillStyle = linkColour;
       context.beginPath();
       context.arc(toX, toY, 2, 0, 7);
       context.fill();
     };
     if (wanted) {
-      const alpha = wanted.length > 120 ? 0.35 : 0.8;
-      for (const at of wanted) line(links[at], links[at + 1], isLit(links[at]) || isLit(links[at + 1]) ? alpha : 0.1);
+      for (const at of wanted) line(links[at], links[at + 1], isLit(links[at]) || isLit(links[at + 1]) ? 0.75 : 0.1);
     } else {
       context.lineWidth = 2;
       for (const mark of chosen) if (isSource[mark]) for (const target of joined(mark)) line(mark, target, 1);
@@ -295,7 +295,7 @@ export function fillTimeline(card, { head, columns }) {
   card.subtitle.textContent = head.subtitle;
   const seen = new Set(kind);
   card.explain([
-    ...KIND_TITLES.flatMap((title, each) => (seen.has(each) ? [[KIND_COLOURS[each] ?? "rcg-waiting", title]] : [])),
+    ...head.looks.flatMap(({ title, colour }, each) => (seen.has(each) ? [[colour ?? "rcg-waiting", title]] : [])),
     ["rcg-idle", "idle"],
   ]);
   card.legend.append(element("span", { class: "rcg-hint" }, "drag: zoom · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
@@ -306,7 +306,7 @@ function drawQueue(lanes, context, row, times, depths, most) {
   const [from, to] = lanes.span;
   const base = row.y + row.height;
   context.fillStyle = lanes.paints.queue;
-  context.globalAlpha = 0.75;
+  context.globalAlpha = 0.6;
   let at = Math.max(0, lowerBound(times, from) - 1);
   const last = lowerBound(times, to);
   context.beginPath();
@@ -319,7 +319,7 @@ function drawQueue(lanes, context, row, times, depths, most) {
     const end = at + 1 < times.length ? Math.min(lanes.x(times[at + 1]), lanes.gutter + lanes.room) : lanes.gutter + lanes.room;
     largest = Math.max(largest, depths[at]);
     if (end - column < 1) continue;
-    const y = base - (row.height * largest) / most;
+    const y = largest ? base - Math.max(1.5, (row.height * largest) / most) : base;
     context.lineTo(Math.max(column, x), y);
     context.lineTo(end, y);
     column = end;

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rcg.plan import Call, Op, Read, Write
 from rcg.trace.trace import GraphTrace
 from rcg.views.marks import COLUMNS, Marks, marks_of
+from rcg.views.palette import KIND_COLOURS, TITLES
 from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
@@ -18,7 +19,9 @@ from rcg_widgets.subject import recorded
 
 __all__ = ["TimelineWidget"]
 
-_NO_OP = (1 << 16) - 1
+_NO_OP: Final = (1 << 16) - 1
+_SPAN_COLOUR: Final = "#9b6fb8"
+_HATCHED: Final = ("waiting", "idle")
 
 Numbers = npt.NDArray[Any]
 
@@ -73,6 +76,13 @@ def _payload(record: GraphTrace, marks: Marks) -> bytes:
     ]
     head["subtitle"] = " \N{MIDDLE DOT} ".join(filter(None, subtitle))
     head["queues"] = queues
+    head["looks"] = [
+        {
+            "title": title,
+            "colour": None if title in _HATCHED else KIND_COLOURS.get(kind, _SPAN_COLOUR),
+        }
+        for kind, title in TITLES.items()
+    ]
     return pack(head, columns)
 
 

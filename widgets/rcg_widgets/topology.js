@@ -5,6 +5,7 @@ import { button, drawn, element, renderer } from "./common.js";
 
 const MARGIN = 10;
 const ARROW = 7;
+const LEAST_SCALE = 0.5; // smaller cannot be read at all; more is found by panning
 
 /** A path through the points that ends at the foot of its arrow. */
 export function curveOf(points) {
@@ -19,8 +20,11 @@ export function curveOf(points) {
   return path;
 }
 
-/** Where an edge's label goes: the middle of its longest level stretch, else of its last curve. */
-export function labelPoint(points) {
+/**
+ * Where an edge's label of some width goes: above its longest level stretch, else under the middle
+ * of its curve, on the side where nothing is. Its upper left corner.
+ */
+export function labelPoint(points, width) {
   let best = null;
   for (let at = 1; at < points.length; at += 1) {
     const [x, y] = points[at - 1];
@@ -28,10 +32,11 @@ export function labelPoint(points) {
     const length = y === toY ? toX - x : 0;
     if (length > 0 && (!best || length > best.length)) best = { x: (x + toX) / 2, y, length };
   }
-  if (best) return [best.x - ARROW / 2, best.y];
+  if (best) return [best.x - ARROW / 2 - width / 2, best.y - 17];
   const [x, y] = points.at(-2);
   const [toX, toY] = points.at(-1);
-  return [(x + toX) / 2, (y + toY) / 2];
+  const [middle, height] = [(x + toX - ARROW) / 2, (y + toY) / 2];
+  return [toY > y ? middle - width - 5 : middle + 5, height + 1];
 }
 
 /** The labels that overlap none before them: boxes as [x, y, width, height]. */
@@ -145,9 +150,8 @@ export function fillTopology(card, { head }) {
   // Sizes of values, where there is room.
   const labelled = edges.map((group, at) => ({ group, edge: head.edges[at] })).filter(({ edge }) => edge.moved && edge.points);
   const boxes = labelled.map(({ edge }) => {
-    const [x, y] = labelPoint(edge.points);
     const width = edge.moved.length * 6.2 + 4;
-    return [x - width / 2, y - 17, width, 14];
+    return [...labelPoint(edge.points, width), width, 14];
   });
   const isFree = withoutOverlaps(boxes, head.nodes.map((node) => node.box));
   labelled.forEach(({ group, edge }, at) => {
@@ -215,28 +219,28 @@ export function fillTopology(card, { head }) {
   let view = [...whole];
   let held = null;
   let wasMoved = false;
+  let room = whole[2];
   let height = 0;
   const apply = () => {
     picture.setAttribute("viewBox", view.join(" "));
     card.root.dataset.zoom = (whole[2] / view[2]).toFixed(3);
   };
   const fit = (width) => {
-    // Never larger than drawn; a wide graph in a narrow cell is made smaller, a tall one scrolls by panning.
-    height = Math.min(560, Math.max(90, (whole[3] * Math.min(width, whole[2])) / whole[2]));
-    if (whole[2] > width) height = Math.min(560, Math.max(height, Math.min(whole[3], 160)));
+    // Never larger than drawn, and never so small that it cannot be read.
+    room = width;
+    height = Math.min(560, whole[3] * Math.max(LEAST_SCALE, Math.min(1, width / whole[2])));
     picture.style.height = `${height}px`;
     reset();
   };
   const reset = () => {
-    const width = picture.clientWidth || whole[2];
-    // To the left, where a reader begins, if there is room.
-    const scale = Math.min(1, width / whole[2], height / whole[3]);
-    view = [whole[0], whole[1] - (height / scale - whole[3]) / 2, width / scale, height / scale];
+    // From the left, where a reader begins.
+    const scale = Math.max(LEAST_SCALE, Math.min(1, room / whole[2], height / whole[3]));
+    view = [whole[0], whole[1] - Math.max(0, (height / scale - whole[3]) / 2), room / scale, height / scale];
     apply();
   };
-  const perPixel = () => view[2] / (picture.clientWidth || 1);
-  const zoom = (factor, x = picture.clientWidth / 2, y = picture.clientHeight / 2) => {
-    const width = Math.min(Math.max(view[2] * factor, 60), Math.max(whole[2], picture.clientWidth) * 3);
+  const perPixel = () => view[2] / room;
+  const zoom = (factor, x = room / 2, y = height / 2) => {
+    const width = Math.min(Math.max(view[2] * factor, 60), Math.max(whole[2], room) * 3);
     const by = width / view[2];
     const [at, below] = [view[0] + x * perPixel(), view[1] + y * perPixel()];
     view = [at - (at - view[0]) * by, below - (below - view[1]) * by, width, view[3] * by];
