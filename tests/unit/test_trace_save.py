@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces as files."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from rcg.errors import TraceError
+from rcg.trace.summary import summarize
+from rcg.trace.trace import SPAN_BASE, Clock, Trace
+from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
+from tests.unit.traces import event, graph_trace, trace
+
+
+def same(one: Trace, other: Trace) -> bool:
+    """Whether two traces hold the same; they compare by identity."""
+    for a, b in zip(one.graphs, other.graphs, strict=True):
+        assert (a.graph_id, a.plan, a.limit) == (b.graph_id, b.plan, b.limit)
+        for left, right in zip(a.lanes, b.lanes, strict=True):
+            assert left.events.dtype == right.events.dtype
+            assert np.array_equal(left.events, right.events)
+            names = ("process", "label", "spans", "node", "pid", "clock", "lost", "open")
+            assert [getattr(left, n) for n in names] == [getattr(right, n) for n in names]
+    return (one.start_ns, one.end_ns, one.info) == (other.start_ns, other.end_ns, other.info)
+
+
+@pytest.fixture
+def made():
+    graph = by_hand(a0=[*A0_ROWS, event(SPAN_BASE, 1, 31, 33)])
+    lane = replace(
+        graph.lanes[1], spans=("laden\n<ü>",), node="10.0.0.7", pid=7, clock=Clock(-3, 9), lost=2
+    )
+    graph = replace(graph, lanes=(graph.lanes[0], lane, graph.lanes[2]))
+    return replace(
+        trace(graph, graph_trace({}), start=3, end=END), info={"host": "here", "cores": 2}
+    )
+
+
+def test_a_trace_is_read_back_as_it_was_written(made, tmp_path):
+    path = tmp_path / "run.trace"
+    made.save(path)
+    read = Trace.load(str(path))
+    assert same(made, read)
+    assert str(summarize(read)) == str(summarize(made))
+    assert read.graphs[0].lanes[1].span_name(SPAN_BASE) == "laden\n<ü>"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(simulated())
+def test_any_trace_is_read_back(tmp_path, made: Simulated):
+    one = trace(made.graph, end=made.end)
+    one.save(tmp_path / "any.trace")
+    assert same(one, Trace.load(tmp_path / "any.trace"))
+
+
+def rewritten(path, change, *, drop=()):
+    """Write a trace again with its head changed, or with members missing."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist() if name not in drop}
+    if "trace.json" in members:
+        head = json.loads(members["trace.json"])
+        change(head)
+        members["trace.json"] = json.dumps(head).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "drop", "match"),
+    [
+        (lambda head: head.update(format=99), (), "written by a later rcg .format 99"),
+        (lambda head: head.pop("graphs"), (), "is not a trace that rcg wrote"),
+        (lambda head: head.update(graphs=5), (), "is not a trace that rcg wrote"),
+        (lambda head: head["graphs"][0].update(plan="{}"), (), "not a plan of version"),
+        (lambda head: head["graphs"][0]["lanes"][0].update(clock={"x": 1}), (), "not a trace"),
+        (lambda head: None, ("trace.json",), "is not a trace that rcg wrote"),
+        (lambda head: None, ("0/a0.npy",), "is not a trace that rcg wrote"),
+    ],
+)
+def test_what_is_no_trace_is_told(made, tmp_path, change, drop, match):
+    path = tmp_path / "run.trace"
+    made.save(path)
+    rewritten(path, change, drop=drop)
+    with pytest.raises(TraceError, match=match):
+        Trace.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 and no more"])
+def test_garbage_is_no_trace(tmp_path, content):
+    path = tmp_path / "garbage"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match="garbage is not a trace that rcg wrote"):
+        Trace.load(path)
+
+
+def test_an_array_of_another_layout_is_no_trace(made, tmp_path):
+    path = tmp_path / "run.trace"
+    made.save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    members["0/a1.npy"] = (tmp_path / "other.npy").read_bytes()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(TraceError, match="the events of a1 have another layout"):
+        Trace.load(path)
+
+
+def test_a_cut_or_damaged_file_is_told(made, tmp_path):
+    path = tmp_path / "run.trace"
+    made.save(path)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 97):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(TraceError):
+            Trace.load(path)
+
+
+def test_no_pickle_is_read(made, tmp_path):
+    """A file may come from anywhere."""
+    path = tmp_path / "run.trace"
+    made.save(path)
+    np.save(tmp_path / "bad.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["0/a0.npy"] = (tmp_path / "bad.npy").read_bytes()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(TraceError):
+        Trace.load(path)
+
+
+def test_what_cannot_be_read_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Trace.load(tmp_path / "nothing")

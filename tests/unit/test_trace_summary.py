@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Summaries and comparisons: what they hold and how they read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from rcg.trace.compare import compare
+from rcg.trace.ops import ops_of
+from rcg.trace.summary import summarize
+from rcg.trace.trace import Clock
+from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
+from tests.unit.traces import PIPELINE, event, graph_trace, trace
+
+
+def test_a_summary_holds_the_figures_worked_out_by_hand():
+    summary = summarize(trace(by_hand(), end=END))
+    (graph,) = summary.graphs
+    assert (summary.duration_ns, summary.events, summary.lost) == (80, 16, 0)
+    assert (graph.executions, graph.complete, graph.window_ns) == (2, 2, 80)
+    assert (graph.throughput, graph.latency_p50_ns) == (1e9 / 17, 43.5)
+    assert graph.latency_p99_ns == pytest.approx(36 + 0.99 * 15)
+    assert graph.shares.lanes[1].compute_ns == 20
+    assert graph.critical.bottleneck.text == "a1 (Stage).fwd"
+    assert [slow.execution for slow in graph.slowest] == [1, 0]
+
+
+def test_ops_are_counted_without_their_waiting():
+    rows = {
+        "a0": [
+            # 40 ns, of which 20 are waiting and 5 coding: 15 for 3000 bytes.
+            event(0, 0, 0, 40, waited=20, coded=5, bytes=3_000),
+            event(1, 0, 40, 50),
+            event(0, 1, 50, 60, bytes=3_000),
+            event(1, 1, 60, 90, waited=10),
+            event(1, 2, 90, 190),
+        ]
+    }
+    read, call = ops_of(graph_trace(rows))
+    assert (read.text, read.kind, read.count) == ("a0 (Stage) read c0", "read", 2)
+    assert (read.median_ns, read.total_ns, read.waited_ns) == (15, 30, 20)
+    assert (read.bytes, read.gb_per_s) == (6_000, 6_000 / 25)
+    assert (call.median_ns, call.total_ns, call.waited_ns) == (20, 130, 10)
+    assert call.p99_ns == pytest.approx(np.percentile([10, 20, 100], 99))
+    assert (call.bytes, call.gb_per_s) == (0, None)
+
+
+def test_a_method_that_is_called_twice_has_two_names():
+    plan = PIPELINE.replace(
+        "Free s0\n  Write s1 -> c1", "Call a0.fwd(s0) -> s2 #3\n  Write s1 -> c1"
+    )
+    graph = graph_trace({"a0": [event(1, 0, 0, 1), event(2, 0, 1, 2)]}, plan=plan)
+    assert [op.text for op in ops_of(graph)] == ["a0 (Stage).fwd", "a0 (Stage).fwd (2)"]
+
+
+def test_the_slowest_execution_names_the_op_that_took_longer_than_usual():
+    """Ten executions one after another, 30 ns each; a1 takes 70 instead of 10 in execution 7."""
+    rows = {"driver": [], "a0": [], "a1": []}
+    at = a0 = a1 = 0
+    for k in range(10):
+        slow = 60 if k == 7 else 0
+        done = at + 30 + slow
+        rows["driver"] += [
+            event(1, k, at, at + 2),
+            event(3, k, at + 2, done + 1, waited=done - at - 2),
+        ]
+        rows["a0"] += [
+            event(0, k, a0, at + 3, waited=at + 2 - a0),
+            event(1, k, at + 3, at + 13),
+            event(3, k, at + 13, at + 15),
+        ]
+        rows["a1"] += [
+            event(0, k, a1, at + 16, waited=at + 15 - a1),
+            event(1, k, at + 16, at + 28 + slow),
+            event(3, k, at + 28 + slow, done),
+        ]
+        at, a0, a1 = done + 1, at + 15, done
+    (graph,) = summarize(trace(graph_trace(rows), end=at)).graphs
+    first = graph.slowest[0]
+    assert (first.execution, first.latency_ns, first.of_execution) == (7, 90, 7)
+    assert (first.text, first.took_ns, first.usual_ns) == ("a1 (Stage).fwd", 72, 12)
+    assert graph.slowest[1].text is None
+    text = str(graph)
+    assert "execution 7  90 ns  a1 (Stage).fwd took 72 ns, usually 12 ns" in text
+    assert "no op took longer than usual" in text
+
+
+EXPECTED = """\
+Trace of 1 graph over 80 ns, 16 events
+
+Graph 5f1c5f1c: 2 executions in 80 ns
+  throughput  58,823,529 /s
+  latency     44 ns median, 51 ns p99 (99 of 100 took no longer), from submission to result
+
+  Where the time of each process went
+                compute  communication  serialization  waiting    idle    waits most for
+    driver        0.0 %          7.5 %          0.0 %   52.5 %  40.0 %    a1 (Stage) 52.5 %
+    a0 (Stage)   25.0 %          7.5 %          5.0 %   28.7 %  33.8 %    driver 28.7 %
+    a1 (Stage)   30.0 %          7.5 %          5.0 %   23.8 %  33.8 %    a0 (Stage) 23.8 %
+    compute: in your methods; communication: moving bytes; serialization: values to bytes
+    and back; waiting: for another process; idle: nothing to do, in the driver your code
+    11.1 % of communication was hidden: meanwhile an actor computed
+    39.6 % of the actors' time from the first submission to the last result they waited (the bubble)
+"""
+
+
+def test_a_summary_reads_as_text():
+    text = str(summarize(trace(by_hand(), end=END)))
+    assert text.startswith(EXPECTED)
+    assert "\n    a1 (Stage).fwd       compute        45.3 %\n" in text
+    assert "bottleneck: a1 (Stage).fwd, 45.3 % of the path; to make it faster helps most" in text
+    assert "hint" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_large_payload_has_a_rate():
+    rows = {"a0": [event(0, 0, 0, 1_000_000, bytes=8_000_000)]}
+    text = str(summarize(trace(graph_trace(rows), end=1_000_000)))
+    (line,) = [line for line in text.splitlines() if "read c0" in line]
+    line = " ".join(line.split())
+    assert line == "a0 (Stage) read c0 1 1.00 ms 1.00 ms 1.00 ms 8.00 MB 8.00"
+
+
+@pytest.mark.parametrize(
+    ("graph", "hint"),
+    [
+        (graph_trace({}), "hint: nothing ran while this was recorded: call execute() meanwhile"),
+        (by_hand(driver=()), "hint: no execution is in the trace from its submission"),
+        (by_hand(a0=()), "hint: the critical path is not whole"),
+        (
+            replace(
+                by_hand(), lanes=(replace(by_hand().lanes[0], lost=1_234), *by_hand().lanes[1:])
+            ),
+            "hint: 1,234 events were lost",
+        ),
+        (
+            replace(
+                by_hand(),
+                lanes=(*by_hand().lanes[:2], replace(by_hand().lanes[2], clock=Clock(5, 12_000))),
+            ),
+            "clocks: times of different processes may be off by 12.0 us",
+        ),
+    ],
+)
+def test_what_is_missing_is_told(graph, hint):
+    summary = summarize(trace(graph, end=END))
+    assert hint in str(summary)
+    json.loads(summary.to_json())
+
+
+def test_a_trace_of_no_graph():
+    text = str(summarize(trace(end=5)))
+    assert text.startswith("Trace of 0 graphs over 5 ns, 0 events")
+    assert "compile one, then record" in text
+
+
+def test_a_summary_travels_as_json():
+    data = json.loads(summarize(trace(by_hand(), end=END)).to_json())
+    (graph,) = data["graphs"]
+    assert graph["shares"]["lanes"][1]["waiting_for"] == {"driver": 23}
+    assert graph["critical"]["bottleneck"]["kind"] == "compute"
+    assert graph["slowest"][0]["execution"] == 1
+    assert graph["ops"][0]["text"] == "driver write c0"
+
+
+@given(simulated())
+def test_any_simulated_timeline_can_be_summarized(made: Simulated):
+    summary = summarize(trace(made.graph, end=made.end))
+    assert summary.graphs[0].complete == made.simulation.executions
+    json.loads(summary.to_json())
+    assert str(summary)
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+FASTER = [
+    A1_ROWS[0],
+    event(1, 0, 31, 37),
+    event(3, 0, 37, 40, coded=1),
+    event(0, 1, 40, 44, waited=2, coded=1),
+    event(1, 1, 44, 50),
+    event(3, 1, 50, 54, coded=1),
+]
+
+
+def test_a_comparison_holds_both_and_the_ratio():
+    before, after = trace(by_hand(), end=80), trace(by_hand(a1=FASTER), end=70)
+    (graph,) = compare(before, after).graphs
+    assert graph.is_same_plan
+    assert (graph.throughput.before, graph.throughput.after) == (1e9 / 17, 1e9 / 14)
+    assert graph.throughput.ratio == pytest.approx(17 / 14)
+    assert (graph.latency.before, graph.latency.after) == (43.5, 36)
+    ops = {op.text: op for op in graph.ops}
+    assert ops["a1 (Stage).fwd"].ratio == 0.5
+    assert ops["a0 (Stage).fwd"].ratio == 1
+    shares = {share.text: share for share in graph.shares}
+    assert shares["a1 (Stage) compute"].before == 24 / 80
+    assert shares["a1 (Stage) compute"].after == 12 / 70
+    text = str(compare(before, after))
+    assert "Graph 5f1c5f1c -> 5f1c5f1c (the same plan)" in text
+    assert "    a1 (Stage).fwd        12 ns   6 ns  0.50x" in text
+
+
+def test_graphs_are_matched_by_plan_and_else_by_order():
+    other = graph_trace({}, plan=PIPELINE.replace("fwd", "bwd"))
+    third = graph_trace({}, plan=PIPELINE.replace("fwd", "step"))
+    first = replace(by_hand(), graph_id="first")
+    found = compare(
+        trace(first, replace(other, graph_id="other"), end=END),
+        trace(replace(third, graph_id="third"), replace(first, graph_id="again"), end=END),
+    )
+    assert [graph.graph_ids for graph in found.graphs] == [("first", "again"), ("other", "third")]
+    assert [graph.is_same_plan for graph in found.graphs] == [True, False]
+    found = compare(trace(first, end=END), trace(other, first, end=END))
+    assert [graph.graph_ids for graph in found.graphs] == [("first", "first")]
+    assert found.only_after == (other.graph_id,) and found.only_before == ()
+    found = compare(trace(other, first, end=END), trace(end=END))
+    assert found.only_before == (other.graph_id, "first")
+    assert "Graph first is only in the first" in str(found)
+    assert str(compare(trace(end=1), trace(end=1))) == "Neither trace holds a graph."
+
+
+def test_an_op_that_only_one_trace_has_has_no_ratio():
+    before = trace(by_hand(), end=END)
+    (graph,) = compare(before, trace(graph_trace({}), end=END)).graphs
+    assert {op.ratio for op in graph.ops} == {None}
+    assert graph.throughput.ratio is None
+    assert "-" in str(graph)
