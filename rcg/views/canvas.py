@@ -54,6 +54,7 @@ _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "idle-line": (Paint("stroke", "#dde2e7", "#28313c"),),
     "wait": (Paint("fill", "#e6e9ed", "#2a323d"),),
     "wait-line": (Paint("stroke", "#bcc4cd", "#4d5967"),),
+    "on-idle": (Paint("fill", "#59626e", "#a3adb9"), Paint("stroke", "#f4f6f8", "#171d25")),
     "on-wait": (Paint("fill", "#4a535e", "#b4bdc8"), Paint("stroke", "#e6e9ed", "#2a323d")),
     "queue": (Paint("fill", "#a3aebb", "#5d6b7a"),),
     "marked": (Paint("fill", "#fbeadf", "#33231a"),),

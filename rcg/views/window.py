@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from rcg.plan import Call
 from rcg.trace.trace import SPAN_BASE, GraphTrace
 
 __all__ = ["Window", "window_of"]
+
+
+_MOST_WIDTHS: Final = 48
+"""How many calls of usual length, end to end, a window should hold at most."""
+
+_LEAST: Final = 3
+"""Of how many executions a window is not made shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +82,24 @@ def window_of(
     if not len(whole):
         return None
     count = max(1, min(most, most_calls // busiest, len(whole)))
-    end = len(whole) - min(graph.limit, len(whole) - count)
-    chosen = whole[end - count : end]
-    first, last = int(chosen[0]), int(chosen[-1])
-    shown = rows[(rows["execution"] >= first) & (rows["execution"] <= last)]
-    begun, ended = int(shown["start_ns"].min()), int(shown["end_ns"].max())
+    first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
+    # Where calls are far between, fewer executions, so that a call is wide enough to be read.
+    usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
+    too_long = (ended - begun) / usual / _MOST_WIDTHS
+    if too_long > 1 and count > _LEAST:
+        count = max(_LEAST, int(count / too_long))
+        first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
     margin = (ended - begun) // 60
     return Window(
         max(start_ns, begun - margin), min(end_ns, ended + margin), first, last, len(whole)
     )
+
+
+def _chosen(
+    rows: npt.NDArray[np.void], whole: npt.NDArray[np.int64], count: int, limit: int
+) -> tuple[int, int, int, int]:
+    """The first and the last of so many executions, and when they began and ended."""
+    end = len(whole) - min(limit, len(whole) - count)
+    first, last = int(whole[end - count]), int(whole[end - 1])
+    shown = rows[(rows["execution"] >= first) & (rows["execution"] <= last)]
+    return first, last, int(shown["start_ns"].min()), int(shown["end_ns"].max())

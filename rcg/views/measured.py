@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the figures of a trace to what pictures and tables show of them; computes nothing."""
+
+from __future__ import annotations
+
+from rcg.plan import Call, Write
+from rcg.trace.ops import OpTimes
+from rcg.trace.parts import Kind
+from rcg.trace.shares import LaneShares
+from rcg.trace.summary import GraphSummary
+from rcg.trace.trace import GraphTrace
+from rcg.views.canvas import DOT
+from rcg.views.html import Cell, table
+from rcg.views.summary import Figures, Shares
+from rcg.views.svg import Measured
+from rcg.views.text import visible
+from rcg.views.topology import nodes_of_calls
+from rcg.views.units import bytes_text, count_text, share_text, time_text
+
+__all__ = ["figures_of", "measured_of", "ops_table"]
+
+_UNKNOWN = "-"
+
+
+def figures_of(graph: GraphSummary) -> Figures:
+    """Return what the profile's card shows of a graph's figures."""
+    return Figures(
+        about=f" {DOT} ".join(
+            [
+                f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
+                *(
+                    [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
+                    if graph.clock_error_ns
+                    else []
+                ),
+                *([f"{_plural(graph.lost, 'event')} lost"] if graph.lost else []),
+            ]
+        ),
+        shares=[_shares(lane, graph.executions) for lane in graph.shares.lanes],
+        keys=_keys(graph),
+        note_title="busy per execution",
+    )
+
+
+def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
+    keys = [("throughput", _rate(graph.throughput))]
+    if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
+        latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
+        keys.append(("p50 / p99 latency", latency))
+    if graph.shares.hidden is not None:
+        keys.append(("communication hidden", share_text(graph.shares.hidden)))
+    if graph.shares.bubble is not None:
+        keys.append(("pipeline bubble", share_text(graph.shares.bubble)))
+    path = graph.critical
+    if path is not None and path.bottleneck is not None:
+        share = share_text(path.bottleneck_share)
+        keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
+    whole = count_text(graph.complete)
+    if graph.complete != graph.executions:
+        whole += f" of {count_text(graph.executions)}"
+    keys.append(("whole executions", whole))
+    keys.append(("events lost", count_text(graph.lost)))
+    keys.append(("clock error, at most", time_text(graph.clock_error_ns)))
+    return keys
+
+
+def _shares(lane: LaneShares, executions: int) -> Shares:
+    times = [lane.of(kind) for kind in Kind]
+    return Shares(
+        label=lane.label,
+        ns=(times[0], times[1], times[2], times[3], times[4]),
+        note=time_text(lane.busy_ns / executions) if executions else "",
+        hover="\n".join(
+            f"waits {time_text(waited)} for {name}" for name, waited in lane.waiting_for.items()
+        ),
+    )
+
+
+def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
+    """Return what is written into a graph's topology: medians of calls, means of values."""
+    numbers = nodes_of_calls(graph.plan)
+    calls: dict[int, float] = {}
+    values: dict[str, float] = {}
+    for each in summary.ops:
+        match graph.plan.program(each.process).ops[each.op]:
+            case Call(node=node):
+                calls[numbers[node]] = each.median_ns
+            case Write(channel=channel) if each.bytes:
+                values[channel] = each.bytes / each.count
+            case _:
+                pass
+    return Measured(calls, values, "median time of a call, mean size of a value")
+
+
+def ops_table(summary: GraphSummary) -> str:
+    """Return a table of what each op took, as HTML, in the order of the programs."""
+    head = ("process", "op", "count", "median", "p99", "total", "waited", "moved", "speed")
+    labels = {lane.process: lane.label for lane in summary.shares.lanes}
+    rows = [_op_row(labels.get(each.process, each.process), each) for each in summary.ops]
+    most = summary.critical.bottleneck if summary.critical is not None else None
+    marked = [
+        most is not None and (each.process, each.op) == (most.process, most.op)
+        for each in summary.ops
+    ]
+    return table(head, rows, marked)
+
+
+def _op_row(label: str, each: OpTimes) -> list[Cell]:
+    number = "rcg-number"
+    return [
+        Cell(label, "rcg-strong"),
+        Cell(each.text, "rcg-code"),
+        Cell(count_text(each.count), number),
+        Cell(time_text(each.median_ns), number),
+        Cell(time_text(each.p99_ns), number),
+        Cell(time_text(each.total_ns), number),
+        Cell(time_text(each.waited_ns), number),
+        Cell(bytes_text(each.bytes) if each.bytes else _UNKNOWN, number),
+        Cell(f"{each.gb_per_s:.3g} GB/s" if each.gb_per_s is not None else _UNKNOWN, number),
+    ]
+
+
+def _rate(per_s: float | None) -> str:
+    if per_s is None:
+        return _UNKNOWN
+    return f"{count_text(round(per_s) if per_s >= 100 else per_s)} /s"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count_text(count)} {word}{'' if count == 1 else 's'}"

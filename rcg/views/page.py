@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything about a trace on one page: a file that needs no network, no script and no rcg.
+
+For each graph its topology with what was measured, where the time went, the schedule beside its
+prediction, the timeline up close and as a whole, and a table of its ops. Of many graphs the later
+ones have fewer pictures, so that the file stays small.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+from rcg.compiler.simulate import Simulation
+from rcg.errors import DeadlockError, TraceError
+from rcg.trace.summary import GraphSummary, summarize
+from rcg.trace.trace import GraphTrace, Trace
+from rcg.trace.what_if import predict
+from rcg.views.canvas import DOT
+from rcg.views.html import STYLE, card, escaped
+from rcg.views.marks import marks_of
+from rcg.views.measured import figures_of, measured_of, ops_table
+from rcg.views.schedule import schedule_of
+from rcg.views.summary import summary_of
+from rcg.views.svg import svg_of
+from rcg.views.text import visible
+from rcg.views.timeline import timeline_of
+from rcg.views.topology import topology_of
+from rcg.views.units import count_text, time_text
+from rcg.views.window import window_of
+
+__all__ = ["page_of", "prediction_of"]
+
+_WIDTH: Final = 1080
+_CLOSE: Final = 4
+"""How many executions the timeline shows up close."""
+
+_MOST_SHRINKING: Final = 1.6
+"""How much wider than the page a picture may be to be shrunk to it; a wider one is scrolled."""
+
+_MOST_GRAPHS: Final = 6
+_MOST_OPS: Final = 2000
+_MOST_NODES: Final = 600
+_MOST_SIMULATED: Final = 100_000
+
+_STYLE: Final = (
+    "<style>"
+    "body{margin:0;background:var(--rcg-page)}"
+    f"main{{max-width:{_WIDTH}px;margin:0 auto;padding:28px 20px 60px}}"
+    "main>header h1{font-size:21px;margin:0 0 2px}"
+    "main h2.rcg-graph{font-size:16px;margin:34px 0 2px}"
+    "main .rcg-picture,main section{margin:14px 0 0}"
+    ".rcg-picture{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
+    "background:var(--rcg-ground)}"
+    ".rcg-picture>svg{display:block}.rcg-fits>svg{width:100%;height:auto}"
+    "</style>"
+)
+
+
+def page_of(trace: Trace, title: str) -> str:
+    """Return a trace as one HTML file.
+
+    Args:
+        trace: What was recorded.
+        title: What stands above it all.
+    """
+    summary = summarize(trace)
+    parts = [
+        _graph(trace, graph, figures, number)
+        for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
+    ]
+    if not parts:
+        parts = [card("Nothing", "no graph was alive while this was recorded", "")]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
+        f'<body class="rcg rcg-is-auto"><main><header><h1>{escaped(visible(title))}</h1>'
+        f'<p class="rcg-about">{escaped(_about(trace))}</p></header>\n'
+        + "\n".join(parts)
+        + "\n</main></body></html>\n"
+    )
+
+
+def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
+    """Return how a graph is predicted to run with what its ops took, in ns; None if that fails.
+
+    Args:
+        graph: The record of the graph.
+        executions: How many executions the prediction is to be compared in; some more come before
+            and after them.
+    """
+    count = executions + 6 * graph.limit
+    ops = sum(len(program.ops) for program in graph.plan.programs)
+    if ops * executions > _MOST_SIMULATED:
+        return None
+    try:
+        return predict(
+            graph, executions=min(count, max(executions, _MOST_SIMULATED // ops))
+        ).simulation
+    except (TraceError, DeadlockError):
+        return None
+
+
+def _about(trace: Trace) -> str:
+    info = trace.info
+    words = []
+    if isinstance(began := info.get("time"), int | float):
+        words.append(time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began)))
+    if info.get("host"):
+        words.append(str(info["host"]))
+    if info.get("cores"):
+        words.append(f"{info['cores']} cores")
+    words.append(time_text(trace.duration_ns))
+    words.append(f"{count_text(trace.num_events)} events")
+    if trace.lost:
+        words.append(f"{count_text(trace.lost)} lost")
+    versions = info.get("versions")
+    if isinstance(versions, dict):
+        words += [f"{name} {version}" for name, version in versions.items()]
+    return f" {DOT} ".join(visible(word) for word in words)
+
+
+def _graph(trace: Trace, graph: GraphTrace, summary: GraphSummary, number: int) -> str:
+    head = f'<h2 class="rcg-graph">CompiledDAG({escaped(graph.graph_id[:8])})</h2>'
+    parts = [head] if len(trace.graphs) > 1 else []
+    has_pictures = number < _MOST_GRAPHS
+    if has_pictures:
+        parts += _topology(graph, summary)
+    parts.append(_fitting(summary_of(figures_of(summary), width=_WIDTH)))
+    if has_pictures and graph.num_events:
+        parts += _times(trace, graph)
+    if len(summary.ops) <= _MOST_OPS:
+        about = "without waiting, which stands apart; the bottleneck is marked"
+        parts.append(card("Operations", about, ops_table(summary)))
+    return "\n".join(parts)
+
+
+def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
+    topology = topology_of(graph.plan)
+    if len(topology.nodes) > _MOST_NODES:
+        return []
+    title = f"CompiledDAG({graph.graph_id[:8]})"
+    picture = svg_of(topology, title=title, measured=measured_of(graph, summary))
+    width = re.match(r'<svg[^>]* width="([\d.]+)"', picture)
+    fits = width is not None and float(width[1]) <= _WIDTH * _MOST_SHRINKING
+    is_small = width is not None and float(width[1]) <= _WIDTH
+    if fits and not is_small:
+        return [_fitting(picture)]
+    return [f'<div class="rcg-picture">{picture}</div>']
+
+
+def _times(trace: Trace, graph: GraphTrace) -> list[str]:
+    parts = []
+    window = window_of(graph, trace.start_ns, trace.end_ns)
+    if window is not None:
+        marks = marks_of(graph, window.start_ns, window.end_ns)
+        predicted = prediction_of(graph, window.last - window.first + 1)
+        text = schedule_of(
+            marks,
+            predicted=predicted,
+            unit_ns=None if predicted is None else 1.0,
+            about=window.words,
+            width=_WIDTH,
+        )
+        parts.append(_fitting(text))
+    close = window_of(graph, trace.start_ns, trace.end_ns, most=_CLOSE)
+    if close is not None:
+        marks = marks_of(graph, close.start_ns, close.end_ns)
+        parts.append(_fitting(timeline_of(marks, about=close.words, width=_WIDTH)))
+    whole = marks_of(graph, trace.start_ns, trace.end_ns)
+    about = f"all {time_text(trace.duration_ns)}"
+    parts.append(_fitting(timeline_of(whole, title="Whole trace", about=about, width=_WIDTH)))
+    return parts
+
+
+def _fitting(picture: str) -> str:
+    return f'<div class="rcg-picture rcg-fits">{picture}</div>'

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profile's card: shares add up, figures are there, narrow and wide."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from rcg.trace.summary import summarize
+from rcg.views.measured import figures_of, measured_of, ops_table
+from rcg.views.summary import Figures, Shares, summary_of
+from rcg.views.topology import topology_of
+from tests.unit.traces import graph_trace, trace
+from tests.unit.views_traces import WICKED, check_picture, pipeline, simulated
+
+SVG = "{http://www.w3.org/2000/svg}"
+FIGURES = Figures(
+    "200 executions",
+    [
+        Shares("embed", (62, 14, 4, 15, 5), "1.94 ms", "waits 3 ms for decode"),
+        Shares("decode", (80, 10, 3, 7, 0), "1.9 ms"),
+    ],
+    [("throughput", "515 /s"), ("a figure with a long name", "a value " * 30)],
+    "busy",
+)
+
+
+def widths(svg: str) -> list[float]:
+    return [
+        float(rect.get("width", "nan"))
+        for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect")
+        if rect.find(f"{SVG}title") is not None
+    ]
+
+
+@pytest.mark.parametrize("width", [360, 700, 1040])
+def test_shares_are_as_wide_as_they_are_large(width: float) -> None:
+    svg = summary_of(FIGURES, width=width)
+    found = widths(svg)
+    assert len(found) == 9
+    whole = sum(found[:5])
+    assert found[0] / whole == pytest.approx(0.62, abs=0.02)
+    assert sum(found[5:]) == pytest.approx(whole, rel=0.02)
+    for words in ("62 %", "515 /s", "throughput", "compute", "waiting", "embed"):
+        assert words in svg
+    check_picture(svg)
+
+
+def test_figures_of_a_trace() -> None:
+    record = simulated(pipeline(3), 20)
+    summary = summarize(record)
+    figures = figures_of(summary.graphs[0])
+    assert [each.label for each in figures.shares] == ["driver", "Stage#1", "Stage#2", "Stage#3"]
+    keys = dict(figures.keys)
+    assert keys["whole executions"] == "20" and keys["throughput"].endswith(" /s")
+    assert "Stage#3.fwd" in keys["bottleneck"] and keys["clock error, at most"] == "2 \u00b5s"
+    for each in figures.shares:
+        assert sum(each.ns) == record.duration_ns
+    svg = summary_of(figures)
+    assert summary_of(figures) == svg
+    check_picture(svg)
+
+
+def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
+    record = simulated(pipeline(3), 20)
+    graph = record.graphs[0]
+    measured = measured_of(graph, summarize(record).graphs[0])
+    nodes = topology_of(graph.plan).nodes
+    times = {nodes[node].process: ns for node, ns in measured.call_ns.items()}
+    assert times == {"a0": 400_000, "a1": 460_000, "a2": 520_000}
+    assert measured.channel_bytes == {"c0": 4096, "c1": 3_250_000, "c2": 3_250_000, "c3": 3_250_000}
+
+
+def test_a_table_of_ops_marks_the_bottleneck() -> None:
+    summary = summarize(simulated(pipeline(3), 20)).graphs[0]
+    html = ops_table(summary)
+    rows = re.findall(r"<tr[^>]*>.*?</tr>", html)
+    assert len(rows) == len(summary.ops) + 1
+    (marked,) = [row for row in rows if "rcg-marked" in row]
+    assert "Stage#3.fwd" in marked and "520 \u00b5s" in marked
+
+
+def test_nothing_at_all_can_be_shown() -> None:
+    summary = summarize(trace(graph_trace({}), end=1000)).graphs[0]
+    check_picture(summary_of(figures_of(summary)))
+    assert "<tbody></tbody>" in ops_table(summary)
+    check_picture(summary_of(Figures("nothing", [], [])))
+
+
+def test_names_cannot_break_out() -> None:
+    summary = summarize(simulated(pipeline(2, label=WICKED), 12)).graphs[0]
+    for text in (summary_of(figures_of(summary)), ops_table(summary)):
+        assert "<script" not in text and "<b>" not in text
+        text.encode()
+    check_picture(summary_of(figures_of(summary), width=400))
+
+
+@pytest.mark.parametrize("actors", [2, 30, 63])
+def test_many_actors(actors: int) -> None:
+    svg = summary_of(figures_of(summarize(simulated(pipeline(actors), 10)).graphs[0]))
+    assert len(svg) < 150_000
+    check_picture(svg)
