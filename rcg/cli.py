@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: ``rcg``, and the same as ``python -m rcg``.
+
+Exit status: 0, all is well; 1, something is wrong, which a sentence says; 2, a wrong command line.
+What a command needs is loaded when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rcg.version import __version__
+
+__all__ = ["main"]
+
+FINE: Final = 0
+WRONG: Final = 1
+USAGE: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status.
+
+    Args:
+        arguments: What follows the program's name; those of this process if None.
+
+    Raises:
+        SystemExit: After ``--help`` and ``--version``, and with 2 for a wrong command line.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["bench"]:  # it has a parser of its own
+        from rcg.bench.__main__ import main as bench
+
+        return bench(given[1:])
+    parser = _parser()
+    asked = parser.parse_args(given)
+    try:
+        match asked.command:
+            case "trace":
+                return _trace(asked)
+            case "doctor":
+                return _doctor(is_json=asked.json)
+            case _:
+                parser.print_help(sys.stderr)
+                return USAGE
+    except BrokenPipeError:  # `rcg trace FILE | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WRONG
+
+
+def _trace(asked: argparse.Namespace) -> int:
+    from rcg.errors import RcgError
+    from rcg.trace.summary import summarize
+    from rcg.trace.trace import Trace
+
+    try:
+        trace = Trace.load(asked.file)
+        summary = summarize(trace)
+        print(summary.to_json() if asked.json else summary)
+        if asked.perfetto is not None:
+            trace.to_chrome(asked.perfetto)
+            _say(f"wrote {asked.perfetto}: open it on ui.perfetto.dev")
+        if asked.html is not None:
+            from rcg.views.page import page_of
+
+            page = page_of(trace, asked.title or asked.file.name)
+            asked.html.write_text(page, encoding="utf-8")
+            _say(f"wrote {asked.html}: open it in a browser")
+    except BrokenPipeError:
+        raise
+    except (OSError, RcgError) as error:
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _say(f"error: {where}{text}")
+        return WRONG
+    return FINE
+
+
+def _doctor(*, is_json: bool) -> int:
+    from rcg.doctor import examine
+
+    report = examine()
+    print(report.to_json() if is_json else report)
+    return WRONG if report.problems else FINE
+
+
+def _say(text: str) -> None:
+    print(f"rcg: {text}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rcg", description="Compiled graphs of Ray actors.")
+    parser.add_argument("--version", action="version", version=f"rcg {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    trace = commands.add_parser(
+        "trace", help="what a saved trace shows", description="Print the summary of a saved trace."
+    )
+    trace.add_argument("file", type=Path, metavar="FILE", help="what `trace.save(FILE)` wrote")
+    trace.add_argument("--json", action="store_true", help="print the summary as JSON")
+    trace.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page to look at and send on"
+    )
+    trace.add_argument("--title", metavar="TEXT", help="title of the page; default the file's name")
+    trace.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write Chrome trace JSON (.gz: compressed)"
+    )
+    commands.add_parser("bench", help="measure rcg beside Ray (rcg bench --help)", add_help=False)
+    doctor = commands.add_parser(
+        "doctor",
+        help="what works on this machine, what does not, and what to do",
+        description="Look at this machine. Exit status 1 if rcg cannot work here.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print it as JSON")
+    return parser
