@@ -13,7 +13,7 @@ SOAK ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test soak lint types notebooks bench gpu clean
+.PHONY: help setup quickstart test soak lint types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -65,6 +65,10 @@ types: setup
 ## run every notebook and check that its cells still pass
 notebooks: setup
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+
+## look at the widgets and the notebooks in a JupyterLab, with the chromium that is installed
+browser: setup
+	$(PY) -m pytest -m browser tests/browser
 
 ## measure rcg beside Ray Core, Ray's compiled graph and the limit (BENCH="--rows echo --json x.json")
 bench: setup

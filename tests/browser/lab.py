@@ -28,7 +28,9 @@ THEMES: Final = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 # Nothing asks whether to fetch news, every cell is in the page, and nothing is saved.
 _SETTINGS: Final = {
-    "@jupyterlab/apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
+    "@jupyterlab/apputils-extension/notification": (
+        '{"fetchNews": "false", "checkForUpdates": false}'
+    ),
     "@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}',
     "@jupyterlab/docmanager-extension/plugin": '{"autosave": false}',
 }

@@ -78,7 +78,7 @@ def trace_of(plan: Plan, executions: int, *, window: int = 8, seed: int = 5) -> 
         spans["peer"] = NO_PEER
         together = np.concatenate([events, spans])
         together = together[np.argsort(together["start_ns"], kind="stable")]
-        label = next((each.label for each in plan.actors if each.id == program.process), DRIVER)
+        label = plan.label(program.process)
         lanes.append(Lane(program.process, label, together, ("attention",), node="10.0.0.1"))
     ending = max(int(lane.events["end_ns"].max()) for lane in lanes if len(lane.events))
     return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), window),), 0, ending)

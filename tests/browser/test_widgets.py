@@ -94,18 +94,22 @@ def wait_for(card: Any, condition: str) -> None:
 
 def colours(card: Any, canvas: int = 0) -> int:
     """How many colours are on a canvas; a blank one has none."""
-    return card.locator("canvas").nth(canvas).evaluate(
-        """(canvas) => {
+    return (
+        card.locator("canvas")
+        .nth(canvas)
+        .evaluate(
+            """(canvas) => {
           const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
           const seen = new Set();
           for (const pixel of new Uint32Array(data.buffer)) if (pixel >>> 24) seen.add(pixel);
           return seen.size;
         }"""
+        )
     )
 
 
 def point_of(card: Any, which: str) -> tuple[float, float]:
-    """The middle, in the canvas, of the first bar in sight that meets a condition on its tooltip."""
+    """The middle, in the canvas, of the first bar in sight whose tooltip meets a condition."""
     return tuple(
         card.evaluate(
             f"""(card) => {{
@@ -183,8 +187,11 @@ def test_brush_wheel_and_double_click(shown: Notebook) -> None:
     canvas.focus()
     page.mouse.move(box["x"] + 500, box["y"] + 60)
     page.mouse.wheel(0, -300)
-    wait_for(large, f"Number(data.to) - Number(data.from) < "
-             f"{(float(brushed['to']) - float(brushed['from'])) * 0.8}")
+    wait_for(
+        large,
+        f"Number(data.to) - Number(data.from) < "
+        f"{(float(brushed['to']) - float(brushed['from'])) * 0.8}",
+    )
     canvas.press("ArrowRight")
     shown.settle()
     canvas.dblclick(position={"x": 500, "y": 2})
@@ -272,10 +279,10 @@ def test_the_schedule_is_stepped_through(shown: Notebook) -> None:
     shown.screenshot("schedule-predicted-light", schedule)
     schedule.get_by_label("show what was measured").click()
     schedule.locator("summary").click()
-    schedule.get_by_label("Stage1").uncheck()
+    schedule.get_by_label("a1 (Stage1)").uncheck()
     wait_for(schedule, "data.rows === '3'")
     shown.screenshot("schedule-filter-light", schedule)
-    schedule.get_by_label("Stage1").check()
+    schedule.get_by_label("a1 (Stage1)").check()
     schedule.locator("summary").click()
     schedule.get_by_label("all executions").click()
     wait_for(schedule, "data.execution === '' && data.rows === '4'")

@@ -37,7 +37,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     Raises:
         ImportError: Plotly is not installed.
         TypeError: There is no trace in what was given.
-        ValueError: The trace has no such graph, or several and none was chosen.
+        TraceError: The trace has no such graph, or several and none was chosen.
     """
     try:
         from plotly import graph_objects
@@ -108,7 +108,7 @@ def source(what: Any, *, graph: int | str | None = None) -> graphviz.Source:
     Raises:
         ImportError: The package graphviz is not installed.
         TypeError: There is no graph in what was given.
-        ValueError: The trace has no such graph, or several and none was chosen.
+        TraceError: The trace has no such graph, or several and none was chosen.
     """
     try:
         import graphviz

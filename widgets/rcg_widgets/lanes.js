@@ -63,7 +63,7 @@ export class Lanes {
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
    *   `duration`, `range`, and `look`, which tells about bars by number: `bucket` (colours in
    *   `colours`, null is hatched), `text`, `alpha`, `tell`; `behind(lanes, context)`,
-   *   `above(lanes, context)`; `pick(mark)`; `height` in a row.
+   *   `above(lanes, context)`; `pick(mark)`; `timeText(us)` and `tickText(us)` for other units.
    */
   constructor(card, options) {
     Object.assign(this, options);
@@ -417,7 +417,7 @@ export class Lanes {
     const top = this.scroller.scrollTop;
     const inSight = this.shown.filter((row) => row.y + row.height > top && row.y < top + this.viewHeight);
     context.translate(0, -top);
-    const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90)));
+    const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90))).map(([at, text]) => [at, this.tickText?.(at) ?? text]);
     this.drawGround(inSight, ticks);
     context.save();
     context.beginPath();
@@ -484,6 +484,8 @@ export class Lanes {
     const left = this.gutter - span[0] * perUs;
     const { y } = row;
     const height = row.barHeight ?? row.height;
+    // Few thin bars are bars; many are shares.
+    const isSparse = last - first < this.room / 4;
     const acc = (this.acc ??= new Float64Array(BUCKETS));
     let column = -1;
     let held = 0;
@@ -493,8 +495,7 @@ export class Lanes {
       context.globalAlpha = isLit ? 1 : 0.25;
       let sum = 0;
       for (let bucket = 0; bucket < BUCKETS; bucket += 1) sum += acc[bucket];
-      // One or two thin bars are bars; more become shares.
-      const whole = held <= 2 ? height : Math.max(2, Math.min(1, sum * perUs) * height);
+      const whole = isSparse && held <= 2 ? height : Math.max(2, Math.min(1, sum * perUs) * height);
       let at = y + height;
       for (let bucket = 0; bucket < BUCKETS; bucket += 1) {
         if (!acc[bucket]) continue;
@@ -567,7 +568,9 @@ export class Lanes {
       const shown = needs + 8 <= width ? text : width > 44 ? shorten(text, width - 8, (each) => this.measure(each, this.font)) : "";
       if (shown) {
         context.font = this.font;
-        context.fillStyle = this.inks[bucket];
+        // Text on a faded bar stands on the ground.
+        context.fillStyle = context.globalAlpha < 0.5 ? this.paints.faint : this.inks[bucket];
+        context.globalAlpha = 1;
         context.fillText(shown, (from + to) / 2, y + height / 2 + 0.5);
       }
     }
@@ -591,7 +594,7 @@ export class Lanes {
     }
     if (this.gutter > 70) {
       context.textAlign = "left";
-      const text = `${timeText(this.span[1] - this.span[0])} shown`;
+      const text = `${(this.timeText ?? timeText)(this.span[1] - this.span[0])} shown`;
       if (this.measure(text, this.smallFont) < this.gutter - 24) context.fillText(text, 0, AXIS_HEIGHT / 2 + 1);
     }
   }

@@ -7,7 +7,7 @@ const COLUMNS = ["time", "throughput", "in_flight", "queued", "idle"];
 const TILES = [
   { name: "throughput", title: "throughput", text: (value) => [countText(value), "per second"] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },
-  { name: "queued", title: "queue depth", text: (value) => [countText(value), "frames"] },
+  { name: "queued", title: "queue depth", text: (value) => [countText(value), value === 1 ? "frame" : "frames"] },
   { name: "idle", title: "idle share", text: (value) => [`${Math.round(value * 100)} %`, "of the actors' time"], most: 1 },
 ];
 

@@ -95,7 +95,7 @@ class Sampler:
             throughput=found.get("throughput", rates.get("completed", nan)),
             in_flight=found.get("in_flight", nan),
             queued=found.get("queued", nan),
-            idle=found.get("idle", min(1.0, max(0.0, rates.get("waited_s", nan)))),
+            idle=found.get("idle", min(rates.get("waited_s", nan), 1.0)),
             limit=int(found.get("limit", 0)),
             completed=int(sums.get("completed", 0)),
             state=found["state"] if found.get("state") in _OVER else "running",

@@ -54,7 +54,11 @@ export function fillSchedule(card, { head, columns }) {
   const clean = (value) => (value === null || value < head.first || value > head.last ? null : value);
   let current = clean(model.get("selected_execution"));
   const isCall = isCallOf(bars);
-  const time = (us) => (head.is_unit ? `${Number((us / 1e3).toPrecision(3))} calls` : timeText(us));
+  const inCalls = (us) => {
+    const number = Number((us / 1e3).toPrecision(3));
+    return `${number} call${number === 1 ? "" : "s"}`;
+  };
+  const time = head.is_unit ? inCalls : timeText;
 
   const rows = head.lanes.map(({ process, label }, number) => ({
     lane: number, process, name: label, detail: process === label ? "" : process, label, sub: "",
@@ -67,7 +71,7 @@ export function fillSchedule(card, { head, columns }) {
   for (let at = 0; at < bars.start.length; at += 1) length = Math.max(length, bars.start[at] + bars.duration[at]);
 
   const lanes = new Lanes(card, {
-    rows, start: bars.start, duration: bars.duration,
+    rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
     range: [0, Math.max(length * 1.005, 1e-3)],
     colours: head.colours,
     look: {
@@ -170,7 +174,8 @@ export function fillSchedule(card, { head, columns }) {
   }
   function tell(isMoving) {
     slider.value = current ?? head.first;
-    shown.textContent = current === null ? "all" : countText(current);
+    shown.textContent = current === null ? "" : countText(current);
+    all.setAttribute("aria-pressed", current === null);
     back.disabled = current !== null && current <= head.first;
     forth.disabled = current !== null && current >= head.last;
     card.root.dataset.execution = current ?? "";
@@ -249,7 +254,7 @@ export function fillSchedule(card, { head, columns }) {
     ...(hasMeasured ? [["rcg-outline", "predicted, below"]] : []),
     ["rcg-idle", "nothing to do, or waiting"],
   ]);
-  card.legend.append(element("span", { class: "rcg-hint" }, "thin bars: reading and writing"));
+  card.legend.append(element("span", { class: "rcg-hint" }, "one colour per execution · thin bars: reading and writing"));
   card.listen(model, "change:selected_execution", () => {
     const wanted = clean(model.get("selected_execution"));
     if (wanted === current) return;

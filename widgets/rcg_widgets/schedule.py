@@ -52,8 +52,8 @@ class ScheduleWidget(View):
 
     Raises:
         TypeError: There is no graph in what was given.
-        ValueError: The trace has no such graph, or several and none was chosen; or ``executions``
-            is below 1.
+        TraceError: The trace has no such graph, or several and none was chosen.
+        ValueError: ``executions`` is below 1.
     """
 
     _esm = script("common", "lanes", "schedule")
@@ -77,7 +77,7 @@ class ScheduleWidget(View):
         first = int(shown[0]) if len(shown) else 0
         predicted = _predicted(plan, record, op_cost, first, count)
         head = {
-            "lanes": _lanes(plan, record),
+            "lanes": _lanes(plan),
             "ops": [[_short(op) for op in program.ops] for program in plan.programs],
             "calls": [[isinstance(op, Call) for op in p.ops] for p in plan.programs],
             "first": first,
@@ -182,14 +182,9 @@ def _columns(*columns: npt.NDArray[Any]) -> Columns:
     }
 
 
-def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
-    labels = (
-        {lane.process: lane.label for lane in record.lanes}
-        if record is not None
-        else {program.process: plan.label(program.process) for program in plan.programs}
-    )
+def _lanes(plan: Plan) -> list[dict[str, str]]:
     return [
-        {"process": program.process, "label": visible(labels[program.process])}
+        {"process": program.process, "label": visible(plan.label(program.process))}
         for program in plan.programs
     ]
 
@@ -212,4 +207,4 @@ def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
         how = "bars measured, outlines predicted"
     else:
         how = "predicted" if is_given else "predicted, every call counts as one"
-    return f"{executions} \N{MIDDLE DOT} {how} \N{MIDDLE DOT} colour = execution"
+    return f"{executions} \N{MIDDLE DOT} {how}"

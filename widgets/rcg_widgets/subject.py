@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rcg.plan import Plan
+from rcg.profiles import Profile
 from rcg.trace.trace import GraphTrace, Trace
 
 __all__ = ["Subject", "recorded", "subject_of"]
@@ -39,7 +40,8 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
 
     Raises:
         TypeError: It is none of these.
-        ValueError: The trace has no such graph, or several and none was chosen.
+        TraceError: The trace has no such graph, or several and none was chosen; or it is still
+            being recorded.
     """
     if isinstance(what, Plan):
         return Subject(what)
@@ -47,7 +49,7 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
         return _of_record(what)
     trace = what if isinstance(what, Trace) else getattr(what, "trace", None)
     if isinstance(trace, Trace):
-        record = _chosen(trace, graph)
+        record = Profile(trace).graph(graph)
         return Subject(record.plan, record, trace.start_ns, trace.end_ns)
     if isinstance(trace, GraphTrace):
         return _of_record(trace)
@@ -64,7 +66,8 @@ def recorded(what: Any, graph: int | str | None = None) -> tuple[Subject, GraphT
 
     Raises:
         TypeError: There is no record in it.
-        ValueError: The trace has no such graph, or several and none was chosen.
+        TraceError: The trace has no such graph, or several and none was chosen; or it is still
+            being recorded.
     """
     if isinstance(what, Plan):
         raise TypeError("a timeline needs a trace of what ran, found a plan")
@@ -80,24 +83,3 @@ def _of_record(record: GraphTrace) -> Subject:
     starts = [int(lane.events["start_ns"].min()) for lane in record.lanes if len(lane.events)]
     ends = [int(lane.events["end_ns"].max()) for lane in record.lanes if len(lane.events)]
     return Subject(record.plan, record, min(starts, default=0), max(ends, default=0))
-
-
-def _chosen(trace: Trace, graph: int | str | None) -> GraphTrace:
-    graphs = trace.graphs
-    if not graphs:
-        raise ValueError("the trace holds no graph: none was alive while it was recorded")
-    if graph is None:
-        if len(graphs) == 1:
-            return graphs[0]
-        raise ValueError(
-            f"the trace holds {len(graphs)} graphs: choose one with graph=0 to {len(graphs) - 1}, "
-            f"or by its id ({', '.join(each.graph_id[:8] for each in graphs[:4])}, ...)"
-        )
-    if isinstance(graph, int):
-        if 0 <= graph < len(graphs):
-            return graphs[graph]
-        raise ValueError(f"the trace holds {len(graphs)} graphs, there is no graph={graph}")
-    found = [each for each in graphs if each.graph_id.startswith(graph)]
-    if len(found) == 1:
-        return found[0]
-    raise ValueError(f"{len(found)} graphs of the trace have an id that begins with {graph!r}")

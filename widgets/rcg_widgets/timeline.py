@@ -12,6 +12,7 @@ from rcg.plan import Call, Op, Read, Write
 from rcg.trace.trace import GraphTrace
 from rcg.views.marks import COLUMNS, Marks, marks_of
 from rcg.views.palette import KIND_COLOURS, TITLES
+from rcg.views.text import visible
 from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
@@ -40,7 +41,7 @@ class TimelineWidget(View):
 
     Raises:
         TypeError: There is no trace in what was given.
-        ValueError: The trace has no such graph, or several and none was chosen.
+        TraceError: The trace has no such graph, or several and none was chosen.
     """
 
     _esm = script("common", "lanes", "timeline")
@@ -76,10 +77,11 @@ def _payload(record: GraphTrace, marks: Marks) -> bytes:
     ]
     head["subtitle"] = " \N{MIDDLE DOT} ".join(filter(None, subtitle))
     head["queues"] = queues
+    colours = {int(kind): colour for kind, colour in KIND_COLOURS.items()}
     head["looks"] = [
         {
             "title": title,
-            "colour": None if title in _HATCHED else KIND_COLOURS.get(kind, _SPAN_COLOUR),
+            "colour": None if title in _HATCHED else colours.get(kind, _SPAN_COLOUR),
         }
         for kind, title in TITLES.items()
     ]
@@ -116,7 +118,7 @@ def _called(op: Op) -> tuple[str, str]:
     """The role and the name that an op's bars have."""
     match op:
         case Call(method=method):
-            return "call", method
+            return "call", visible(method)
         case Read(channel=channel):
             return "read", f"read {channel}"
         case Write(channel=channel):

@@ -316,6 +316,7 @@ export function fillTopology(card, { head }) {
     key.style.cursor = "default";
     card.legend.append(key);
   }
+  card.legend.append(element("span", { class: "rcg-hint" }, "drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
   card.root.dataset.nodes = nodes.length;
   card.root.dataset.edges = edges.length;
   card.onWidth(card.body, fit);

@@ -4,23 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import ceil
 from typing import Any, Final
 
 from rcg.plan import DRIVER, Call, Input, Output, Plan, Read, Write
+from rcg.trace.ops import OpTimes, ops_of
 from rcg.trace.trace import GraphTrace
 from rcg.views.kinds import kind_of
 from rcg.views.layout import Sizes, lay_out
 from rcg.views.text import shorten, visible, width_of
-from rcg.views.topology import Edge, Node, Topology, topology_of
+from rcg.views.topology import Edge, Node, Topology, nodes_of_calls, topology_of
 from rcg.views.units import bytes_text, time_text
 from rcg_widgets.base import View, script
-from rcg_widgets.measured import OpTimes, op_times
 from rcg_widgets.payload import pack
 from rcg_widgets.subject import subject_of
 
-__all__ = ["TopologyWidget", "call_nodes"]
+__all__ = ["TopologyWidget"]
 
 _SIZE, _SMALL = 12.0, 10.5
 _HEAD: Final = 42.0
@@ -47,7 +47,7 @@ class TopologyWidget(View):
 
     Raises:
         TypeError: There is no graph in what was given.
-        ValueError: The trace has no such graph, or several and none was chosen.
+        TraceError: The trace has no such graph, or several and none was chosen.
     """
 
     _esm = script("common", "topology")
@@ -61,30 +61,6 @@ class TopologyWidget(View):
         super().__init__(about, payload=pack(drawing.head(), {}), title=title)
 
 
-def call_nodes(plan: Plan) -> dict[tuple[str, int], int]:
-    """Return the node of the topology that each call is, by process and index in its program."""
-    # Names do not change how nodes are numbered: with each call's own, nodes can be told apart.
-    told_apart = replace(
-        plan,
-        programs=tuple(
-            replace(
-                program,
-                ops=tuple(
-                    replace(op, method=f"{program.process} {at}") if isinstance(op, Call) else op
-                    for at, op in enumerate(program.ops)
-                ),
-            )
-            for program in plan.programs
-        ),
-    )
-    found = {}
-    for node in topology_of(told_apart).nodes:
-        if node.kind == "call":
-            process, _, at = node.name.rpartition(" ")
-            found[process, int(at)] = node.id
-    return found
-
-
 class _Drawing:
     """Boxes, lines and words of one topology."""
 
@@ -92,7 +68,9 @@ class _Drawing:
         self._plan = plan
         self._record = record
         self._topology: Topology = topology_of(plan)
-        self._times: Times = {} if record is None else op_times(record)
+        self._times: Times = (
+            {} if record is None else {(each.process, each.op): each for each in ops_of(record)}
+        )
         self._ops = self._ops_of_nodes()
         self._writes = {
             op.channel: (program.process, at)
@@ -106,11 +84,6 @@ class _Drawing:
             for at, op in enumerate(program.ops)
             if isinstance(op, Read)
         }
-        self._labels = (
-            {actor.id: visible(actor.label) for actor in plan.actors}
-            if record is None
-            else {lane.process: visible(lane.label) for lane in record.lanes}
-        )
         self._locations = {} if record is None else {each.process: each for each in record.lanes}
 
     def head(self) -> dict[str, Any]:
@@ -165,7 +138,13 @@ class _Drawing:
 
     def _ops_of_nodes(self) -> dict[int, int]:
         """The index of the op that each node is, in the program of its process."""
-        found = {node: at for (_, at), node in call_nodes(self._plan).items()}
+        nodes = nodes_of_calls(self._plan)
+        found = {
+            nodes[op.node]: at
+            for program in self._plan.programs
+            for at, op in enumerate(program.ops)
+            if isinstance(op, Call)
+        }
         driver = self._plan.program(DRIVER).ops
         for node in self._topology.nodes:
             for at, op in enumerate(driver):
@@ -220,7 +199,8 @@ class _Drawing:
         return self._topology.nodes[edge.target].owner == edge.source
 
     def _label(self, process: str) -> str:
-        return self._labels.get(process, process)
+        actor = self._topology.actor(process)
+        return process if actor is None else visible(actor.label)
 
     def _detail(self, process: str) -> str:
         lane = self._locations.get(process)
@@ -237,7 +217,9 @@ class _Drawing:
         words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
         if self._times:
             ran = max(each.count for each in self._times.values())
-            words.append(f"medians of {ran:,} execution{'' if ran == 1 else 's'}")
+            words.append(
+                f"median times and mean sizes of {ran:,} execution{'' if ran == 1 else 's'}"
+            )
         return f" {_DOT} ".join(words)
 
     def _took(self, node: Node) -> OpTimes | None:
@@ -246,13 +228,14 @@ class _Drawing:
 
     def _time(self, node: Node) -> str:
         took = self._took(node)
-        return time_text(took.work_ns) if took is not None and node.kind == "call" else ""
+        return time_text(took.median_ns) if took is not None and node.kind == "call" else ""
 
     def _moved(self, edge: Edge) -> str:
         """How large its value is; told once, on the first of the edges that a channel serves."""
         times = self._write_times(edge)
         first = next(each for each in self._topology.edges if each.channel == edge.channel)
-        return bytes_text(times.bytes) if times is not None and first is edge else ""
+        is_told = times is not None and times.bytes and first is edge
+        return bytes_text(times.bytes / times.count) if times is not None and is_told else ""
 
     def _write_times(self, edge: Edge) -> OpTimes | None:
         return None if edge.channel is None else self._times.get(self._writes[edge.channel])
@@ -260,7 +243,7 @@ class _Drawing:
     def _full_name(self, node: Node) -> str:
         match node.kind:
             case "call":
-                return f"{self._label(node.process)}.{visible(node.name)}"
+                return f"{visible(self._plan.label(node.process))}.{visible(node.name)}"
             case "part" | "attribute" if node.owner is not None:
                 return f"{self._full_name(self._topology.nodes[node.owner])}[{visible(node.name)}]"
             case _:
@@ -270,7 +253,9 @@ class _Drawing:
         lines = [self._full_name(node)]
         took = self._took(node)
         if took is not None and node.kind == "call":
-            lines.append(f"median {time_text(took.work_ns)} {_DOT} ran {took.count:,} times")
+            times = f"ran {took.count:,} time{'' if took.count == 1 else 's'}"
+            lines.append(f"median {time_text(took.median_ns)} {_DOT} {times}")
+            lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
         return lines
 
     def _tell_edge(self, edge: Edge) -> list[str]:
@@ -287,7 +272,7 @@ class _Drawing:
         lines.append(f"{channel.id} {_DOT} {kind_of(channel.kind).title} {_DOT} {slots}")
         write = self._write_times(edge)
         if write is not None:
-            lines.append(f"median {bytes_text(write.bytes)}")
+            lines.append(f"{bytes_text(write.bytes / write.count)}, the mean")
             lines.append(f"write {_took(write)}")
         read = self._times.get(ops[1]) if len(ops := self._edge_ops(edge)) > 1 else None
         if read is not None:
@@ -296,8 +281,12 @@ class _Drawing:
 
 
 def _took(times: OpTimes) -> str:
-    waited = f", after waiting {time_text(times.waited_ns)}" if times.waited_ns >= 1 else ""
-    return time_text(times.work_ns) + waited
+    """Its own time, how fast that was, and what it waited before."""
+    words = [time_text(times.median_ns)]
+    words += [f"{times.gb_per_s:.3g} GB/s"] if times.gb_per_s is not None else []
+    waited = times.waited_ns / times.count
+    words += [f"after waiting {time_text(waited)}"] if waited >= 1 else []
+    return ", ".join(words)
 
 
 def _name(node: Node) -> str:

@@ -1,0 +1,483 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The widgets without a browser: what they send, what they refuse, and that they let go."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from math import isnan
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("anywidget", reason='the widgets need pip install "rcg[notebook]"')
+
+import rcg_widgets
+from rcg.errors import TraceError
+from rcg.plan import Plan
+from rcg.trace.trace import SPAN_BASE, Trace
+from rcg_widgets import (
+    LiveMonitor,
+    ScheduleWidget,
+    Selection,
+    TimelineWidget,
+    TopologyWidget,
+    View,
+    figure,
+    link,
+    source,
+)
+from rcg_widgets.base import script
+from rcg_widgets.payload import pack, unpack
+from rcg_widgets.sampler import Sampler
+from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.views_plans import ring_of_stages, scatter_gather
+
+ROOT = Path(__file__).parents[2]
+EXECUTIONS = 3
+
+
+def recorded(executions: int = EXECUTIONS) -> Trace:
+    """Every execution takes a millisecond; values are 3 MB between the stages."""
+    rows: dict[str, list[Any]] = {"driver": [], "a0": [], "a1": []}
+    for turn in range(executions):
+        at = turn * 1_000_000
+        rows["driver"] += [
+            event(1, turn, at, at + 50_000, bytes=1000),
+            event(3, turn, at + 60_000, at + 900_000, waited=830_000, bytes=10),
+        ]
+        rows["a0"] += [
+            event(0, turn, at + 50_000, at + 100_000, waited=20_000, bytes=1000, peer=0),
+            event(1, turn, at + 100_000, at + 400_000),
+            event(SPAN_BASE, turn, at + 150_000, at + 200_000),
+            event(3, turn, at + 400_000, at + 450_000, bytes=3_000_000, coded=10_000),
+        ]
+        rows["a1"] += [
+            event(0, turn, at + 400_000, at + 480_000, waited=60_000, peer=1, bytes=3_000_000),
+            event(1, turn, at + 480_000, at + 800_000),
+            event(3, turn, at + 800_000, at + 850_000, bytes=10),
+        ]
+    record = graph_trace(rows, spans={"a0": ("attention",)})
+    return trace(record, end=executions * 1_000_000)
+
+
+VIEWS: tuple[Callable[[Any], View], ...] = (TopologyWidget, ScheduleWidget, TimelineWidget)
+
+
+# --- payloads -------------------------------------------------------------------------------------
+
+
+def test_a_payload_is_read_back() -> None:
+    columns = {
+        "one": np.arange(3, dtype="<u1"),
+        "none": np.empty(0, "<f8"),
+        "two": np.array([1.5, -2.5]),
+        "big": np.array([1, 2], ">i4"),
+    }
+    head, found = unpack(pack({"title": "µ"}, columns))
+    assert head["title"] == "µ"
+    assert [each["name"] for each in head["columns"]] == list(columns)
+    for name, column in columns.items():
+        assert found[name].tolist() == column.tolist()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_of_a_trace_send_bytes_and_nothing_large_besides(view: Callable[[Any], View]) -> None:
+    shown = view(recorded(200))
+    state = shown.get_state()
+    assert isinstance(state["payload"], bytes)
+    own = {
+        name: value
+        for name, value in state.items()
+        if name not in ("payload", "_esm", "_css") and not name.startswith(("_", "layout"))
+    }
+    assert len(repr(own)) < 1000
+    assert len(repr(shown)) < 100
+
+
+def test_a_timeline_has_a_bar_for_each_part_of_an_event() -> None:
+    head, columns = unpack(TimelineWidget(recorded()).payload)
+    assert len(columns["start"]) == head["count"]
+    assert [lane["process"] for lane in head["lanes"]] == ["driver", "a0", "a1"]
+    names = [each["text"] for each in head["names"]]
+    is_call = columns["name"] == names.index("fwd")
+    assert is_call.sum() == 2 * EXECUTIONS
+    assert set(columns["op"][is_call]) == {1}
+    assert len(columns["links"]) == 2 * 3 * EXECUTIONS  # three channels
+    assert (columns["op"][columns["kind"] == 5] == 65535).all()  # spans are no ops
+    # What is written is taken: queues fill and empty again.
+    for queue in head["queues"]:
+        depth = columns["queue_depth"][queue["first"] : queue["first"] + queue["count"]]
+        assert queue["count"] == 2 * EXECUTIONS
+        assert depth[-1] == 0
+        assert depth.max() == queue["most"] >= 1
+
+
+def test_calls_of_one_name_are_told_apart() -> None:
+    plan = str(ring_of_stages(1, 2))
+    rows = {"a0": [event(1, 0, 0, 100), event(2, 0, 100, 250), event(1, 1, 300, 400)]}
+    head, columns = unpack(TimelineWidget(graph_trace(rows, plan=plan)).payload)
+    assert [each["text"] for each in head["names"]] != []
+    assert columns["op"].tolist() == [1, 2, 1]
+
+
+def test_a_schedule_has_what_was_measured_and_what_is_predicted() -> None:
+    head, columns = unpack(ScheduleWidget(recorded(10), executions=4).payload)
+    assert (head["first"], head["last"]) == (6, 9)
+    assert sorted(set(columns["measured_execution"])) == [6, 7, 8, 9]
+    assert sorted(set(columns["predicted_execution"])) == [6, 7, 8, 9]
+    calls = columns["predicted_op"] == 1
+    of_a0 = calls & (columns["predicted_lane"] == 1)
+    assert columns["predicted_duration"][of_a0] == pytest.approx(300.0, rel=0.01)
+    waits = columns["measured_lane"] == 2
+    first = columns["measured_duration"][waits & (columns["measured_op"] == 0)]
+    assert first == pytest.approx(20.0)  # of 80, it waited 60
+
+
+def test_a_plan_alone_has_a_prediction_in_units() -> None:
+    head, columns = unpack(ScheduleWidget(Plan.from_text(PIPELINE)).payload)
+    assert head["is_unit"]
+    assert len(columns["measured_start"]) == 0
+    assert len(set(columns["predicted_execution"])) == 8
+    assert not unpack(ScheduleWidget(recorded()).payload)[0]["is_unit"]
+
+
+def test_a_topology_has_times_and_sizes() -> None:
+    head, _ = unpack(TopologyWidget(recorded()).payload)
+    calls = [node for node in head["nodes"] if node["kind"] == "call"]
+    assert [call["time"] for call in calls] == ["300 µs", "320 µs"]
+    assert [call["op"] for call in calls] == [1, 1]
+    between = next(edge for edge in head["edges"] if edge["channel"] == "c1")
+    assert between["moved"] == "2.86 MiB"
+    assert between["ops"] == [["a0", 3], ["a1", 0]]
+    assert any("GB/s" in line for line in between["tell"])
+    plain, _ = unpack(TopologyWidget(Plan.from_text(PIPELINE)).payload)
+    assert [node["time"] for node in plain["nodes"]] == [""] * 4
+
+
+def test_every_call_of_a_topology_has_its_own_op() -> None:
+    plan = ring_of_stages(4, 3)
+    head, _ = unpack(TopologyWidget(plan).payload)
+    ops = {(node["process"], node["op"]) for node in head["nodes"] if node["kind"] == "call"}
+    assert len(ops) == 12
+    for process, op in ops:
+        assert "Call" in str(plan.program(process).ops[op])[:4]
+
+
+def test_a_graph_of_many_actors_stays_small() -> None:
+    assert len(TopologyWidget(scatter_gather(62)).payload) < 20_000
+
+
+def test_a_graph_that_did_nothing_is_shown() -> None:
+    for view in VIEWS:
+        assert unpack(view(graph_trace({})).payload)[0]["subtitle"]
+
+
+# --- what may be given ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [*VIEWS, figure, source])
+def test_what_is_no_graph_is_refused_in_a_sentence(view: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=r"^[^\n]+, found int"):
+        view(3)
+
+
+def test_a_timeline_of_a_plan_is_refused() -> None:
+    with pytest.raises(TypeError, match="needs a trace of what ran, found a plan"):
+        TimelineWidget(Plan.from_text(PIPELINE))
+
+
+def test_of_several_graphs_one_is_chosen() -> None:
+    one = graph_trace({"a0": [event(1, 0, 0, 10)]})
+    both = trace(one, graph_trace({}), end=100)
+    with pytest.raises(TraceError, match="which graph"):
+        TimelineWidget(both)
+    assert unpack(TimelineWidget(both, graph=0).payload)[0]["count"] == 1
+    with pytest.raises(TraceError):
+        TimelineWidget(both, graph=7)
+
+
+def test_what_has_a_plan_or_a_trace_will_do() -> None:
+    plan = Plan.from_text(PIPELINE)
+    assert "2 actors" in repr(TopologyWidget(SimpleNamespace(plan=plan)))
+    assert "3 processes" in repr(TimelineWidget(SimpleNamespace(trace=recorded())))
+
+
+def test_a_number_of_executions_is_positive() -> None:
+    with pytest.raises(ValueError, match="`executions` must be a positive integer, found 0"):
+        ScheduleWidget(Plan.from_text(PIPELINE), executions=0)
+
+
+# --- selection ------------------------------------------------------------------------------------
+
+
+def test_linked_views_share_a_selection() -> None:
+    topology, timeline = TopologyWidget(recorded()), TimelineWidget(recorded())
+    topology.select("a0", 1)
+    selection = link(topology, timeline)
+    assert isinstance(selection, Selection)
+    assert (timeline.selected_process, timeline.selected_op) == ("a0", 1)
+    timeline.selected_execution = 2
+    assert topology.selected_execution == 2
+    selection.selected_process = "a1"
+    assert topology.selected_process == timeline.selected_process == "a1"
+    selection.unlink()
+    topology.select()
+    assert timeline.selected_process == "a1"
+
+
+def test_what_cannot_be_linked_says_so() -> None:
+    with pytest.raises(TypeError, match="dict cannot be linked"):
+        link(TopologyWidget(recorded()), {})  # type: ignore[arg-type]
+
+
+# --- the monitor ----------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeGraph:
+    """What a monitor asks of a compiled graph."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.waited_s = 0.0
+        self.is_teardown = False
+        self.state = "running"
+        self.asked = threading.Event()
+
+    def statistics(self) -> Any:
+        self.asked.set()
+        return SimpleNamespace(completed=self.completed, in_flight=3, limit=10)
+
+    def report(self) -> Any:
+        actor = SimpleNamespace(waited_s=self.waited_s, state="running", for_s=0.0)
+        return SimpleNamespace(
+            state=self.state,
+            processes=(SimpleNamespace(), actor, actor),
+            queues=(SimpleNamespace(length=2), SimpleNamespace(length=5)),
+        )
+
+
+@pytest.fixture
+def monitors() -> Iterator[list[LiveMonitor]]:
+    made: list[LiveMonitor] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+def watched() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rcg-live-monitor"]
+
+
+def ended(monitor: LiveMonitor) -> bool:
+    """Whether its thread ends; waits for that, not for long if it does."""
+    thread = monitor._thread
+    if thread is not None:
+        thread.join(20)
+    return thread is None or not thread.is_alive()
+
+
+def test_rates_follow_from_two_looks() -> None:
+    clock, graph = Clock(), FakeGraph()
+    sampler = Sampler(graph, clock)
+    first = sampler.take()
+    assert isnan(first.throughput)
+    assert isnan(first.idle)
+    assert (first.in_flight, first.queued, first.limit) == (3, 7, 10)
+    clock.now += 2
+    graph.completed, graph.waited_s = 500, 0.5
+    second = sampler.take()
+    assert second.throughput == 250
+    assert second.idle == 0.25
+    assert not second.is_last
+
+
+@pytest.mark.parametrize(
+    ("change", "state"), [({"is_teardown": True}, "closed"), ({"state": "broken"}, "broken")]
+)
+def test_the_end_of_a_graph_is_seen(change: dict[str, Any], state: str) -> None:
+    graph = FakeGraph()
+    sampler = Sampler(graph)
+    vars(graph).update(change)
+    sample = sampler.take()
+    assert sample.is_last
+    assert sample.state == state
+
+
+def test_a_source_is_a_graph_or_a_function() -> None:
+    with pytest.raises(TypeError, match="or a function that returns a dict of numbers, found int"):
+        Sampler(3)
+    with pytest.raises(TypeError, match="returned list instead of a dict"):
+        Sampler(lambda: [1]).take()
+    with pytest.raises(ValueError, match="none of throughput, completed"):
+        Sampler(lambda: {"speed": 1}).take()
+
+
+def test_a_monitor_keeps_no_graph_alive(monitors: list[LiveMonitor]) -> None:
+    graph = FakeGraph()
+    gone = weakref.ref(graph)
+    monitors.append(LiveMonitor(graph, interval_s=0.05))
+    assert graph.asked.wait(20)
+    del graph
+    assert ended(monitors[0])
+    gc.collect()
+    assert gone() is None
+    assert monitors[0].ended
+    assert monitors[0].status == "the graph is gone"
+    monitors[0].start()
+    assert not monitors[0].running
+
+
+def test_nor_does_the_monitor_of_its_method() -> None:
+    graph = FakeGraph()
+    monitor = LiveMonitor(graph.statistics, start=False)
+    gone = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert gone() is None
+    sample = monitor.look()
+    assert sample is not None
+    assert sample.state == "gone"
+
+
+def test_it_stops_and_starts_again(monitors: list[LiveMonitor]) -> None:
+    looks = threading.Semaphore(0)
+
+    def look() -> dict[str, float]:
+        looks.release()
+        return {"in_flight": 1}
+
+    monitor = LiveMonitor(look, interval_s=0.05)
+    monitors.append(monitor)
+    assert looks.acquire(timeout=20)
+    assert monitor.running
+    monitor.stop()
+    assert ended(monitor)
+    assert monitor.status == "stopped"
+    while looks.acquire(blocking=False):
+        pass
+    monitor.running = True  # as the button does
+    assert looks.acquire(timeout=20)
+    monitor.close()
+    assert ended(monitor)
+    assert watched() == []
+
+
+def test_a_source_that_fails_ends_it_with_a_sentence() -> None:
+    def fail() -> dict[str, float]:
+        raise RuntimeError("no such graph")
+
+    monitor = LiveMonitor(fail, start=False)
+    assert monitor.look() is None
+    assert monitor.ended
+    assert monitor.status == "the source failed: RuntimeError: no such graph"
+
+
+def test_what_was_seen_is_kept_within_bounds() -> None:
+    monitor = LiveMonitor(lambda: {"queued": 4, "limit": 9}, start=False)
+    for _ in range(300):
+        monitor.look()
+    rows = np.frombuffer(monitor.history, "<f8").reshape(-1, 5)
+    assert rows.shape == (240, 5)
+    assert (rows[:, 3] == 4).all()
+    assert monitor.facts == {"limit": 9, "completed": 0}
+    assert monitor.samples == 300
+
+
+def test_an_interval_is_not_too_short() -> None:
+    with pytest.raises(ValueError, match=r"must be at least 0.05 seconds, found 0.001"):
+        LiveMonitor(dict, interval_s=0.001)
+
+
+# --- other libraries ------------------------------------------------------------------------------
+
+
+def test_a_figure_has_the_shares_of_each_process() -> None:
+    pytest.importorskip("plotly", reason="Plotly is not installed")
+    made = figure(recorded())
+    *shares, latencies = made.data
+    assert shares[0].name == "compute"
+    total = np.sum([each.x for each in shares], axis=0)
+    assert total == pytest.approx([1.0] * 3)
+    assert len(latencies.x) == EXECUTIONS
+
+
+def test_graphviz_gets_the_source_of_a_plan() -> None:
+    pytest.importorskip("graphviz", reason="graphviz is not installed")
+    assert "digraph" in source(Plan.from_text(PIPELINE)).source
+
+
+# --- the package ----------------------------------------------------------------------------------
+
+
+def test_everything_listed_is_there() -> None:
+    for name in rcg_widgets.__all__:
+        assert getattr(rcg_widgets, name) is not None
+
+
+def test_without_anywidget_the_import_says_what_to_install() -> None:
+    program = "import sys; sys.modules['anywidget'] = None; import rcg_widgets"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT / "widgets",
+        check=False,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == (
+        'ImportError: the widgets need anywidget and ipywidgets: pip install "rcg[notebook]"'
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("common", "lanes", "timeline"),
+        ("common", "lanes", "schedule"),
+        ("common", "topology"),
+        ("common", "monitor"),
+    ],
+)
+def test_scripts_stand_alone(names: tuple[str, ...], tmp_path: Path) -> None:
+    text = script(*names)
+    assert "import " not in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert text.count("export default") == 1
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: scripts are not parsed")
+    path = tmp_path / "script.mjs"
+    path.write_text(text)
+    subprocess.run([node, "--check", str(path)], check=True, timeout=60)
+
+
+def test_what_scripts_compute() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    done = subprocess.run(
+        [node, "--test", str(Path(__file__).with_name("widgets.test.mjs"))],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the widgets' scripts compute, without a browser: node --test.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath, pathToFileURL } from "node:url";
+
+// As .mjs, which every Node takes for modules.
+const from = fileURLToPath(new URL("../../widgets/rcg_widgets/", import.meta.url));
+const to = mkdtempSync(join(tmpdir(), "rcg-widgets-"));
+for (const name of ["common", "lanes", "timeline", "schedule", "topology", "monitor"]) {
+  const text = readFileSync(join(from, `${name}.js`), "utf8").replace(/(from "\.\/\w+)\.js"/g, '$1.mjs"');
+  writeFileSync(join(to, `${name}.mjs`), text);
+}
+const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
+const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, shorten, speedText, ticksOf, timeText } = await load("common");
+const { barAt, rowOf, visibleIn } = await load("lanes");
+const { joinsOf, tracksOf } = await load("timeline");
+const { byLane, extentsOf } = await load("schedule");
+const { curveOf, labelPoint, nearestTo, withoutOverlaps } = await load("topology");
+const { historyOf, sparkOf } = await load("monitor");
+
+test("numbers have units, as in Python", () => {
+  assert.deepEqual([0, 0.0004, 412.3, 1940, 12.4e6].map(timeText), ["0 s", "0.4 ns", "412 µs", "1.94 ms", "12.4 s"]);
+  assert.deepEqual([0, 999, 1536, 3250586].map(bytesText), ["0 B", "999 B", "1.5 KiB", "3.1 MiB"]);
+  assert.equal(speedText(3.1e6, 184), "16.8 GB/s");
+  assert.equal(speedText(0, 184), "");
+  assert.deepEqual([3, 12345, 0.25, 1234.5].map(countText), ["3", "12,345", "0.25", "1,235"]);
+});
+
+test("ticks are round, in one unit, and inside", () => {
+  assert.deepEqual(ticksOf(0, 5600, 7).map(([, text]) => text), ["0 ms", "1 ms", "2 ms", "3 ms", "4 ms", "5 ms"]);
+  assert.deepEqual(ticksOf(0.25, 0.75, 3).map(([at]) => Number(at.toFixed(3))), [0.4, 0.6]);
+  for (const [low, high, most] of [[0, 1, 5], [1e6, 1e6 + 3, 4], [17.3, 99.1, 9], [0, 4.5e6, 8]]) {
+    const ticks = ticksOf(low, high, most);
+    assert.ok(ticks.length <= most + 1, `${ticks}`);
+    assert.ok(ticks.every(([at]) => at >= low - 1e-6 && at <= high + 1e-6));
+    assert.equal(new Set(ticks.map(([, text]) => text)).size, ticks.length);
+  }
+});
+
+test("a payload is read as it was written", () => {
+  const head = JSON.stringify({ columns: [{ name: "a", type: "u1", length: 3 }, { name: "b", type: "f8", length: 1 }] });
+  const text = head.padEnd(Math.ceil((head.length + 4) / 8) * 8 - 4);
+  const buffer = new ArrayBuffer(4 + text.length + 8 + 8);
+  new DataView(buffer).setUint32(0, text.length, true);
+  new Uint8Array(buffer).set(new TextEncoder().encode(text), 4);
+  new Uint8Array(buffer).set([1, 2, 3], 4 + text.length);
+  new DataView(buffer).setFloat64(4 + text.length + 8, 2.5, true);
+  const { columns } = columnsOf(buffer);
+  assert.deepEqual([...columns.a], [1, 2, 3]);
+  assert.deepEqual([...columns.b], [2.5]);
+});
+
+test("ink can be read on its ground", () => {
+  assert.equal(inkOn("#0072b2"), "#ffffff");
+  assert.equal(inkOn("#e69f00"), "#16191d");
+  assert.deepEqual(parseColour("rgb(1, 2, 3)"), [1, 2, 3]);
+  assert.equal(parseColour("rgba(0, 0, 0, 0)"), null);
+  assert.ok(luminance([255, 255, 255]) > 0.99);
+});
+
+test("text keeps both its ends", () => {
+  assert.equal(shorten("forward", 100, (text) => text.length), "forward");
+  assert.equal(shorten("PrefillWorkerWithDecoding", 9, (text) => text.length), "Pref…ding");
+  assert.equal(shorten("forward", 0, (text) => text.length), "");
+});
+
+test("visible bars are found as a plain search finds them", () => {
+  let seed = 7;
+  const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
+  for (let round = 0; round < 200; round += 1) {
+    const count = Math.floor(random() * 30);
+    const start = Float64Array.from({ length: count }, () => random() * 100);
+    const duration = Float32Array.from({ length: count }, () => random() * (random() < 0.1 ? 80 : 5));
+    const row = rowOf(Int32Array.from({ length: count }, (_, at) => at), start, duration);
+    const [from, until] = [random() * 100, random() * 100].sort((one, other) => one - other);
+    const [first, last] = visibleIn(row, from, until);
+    const seen = new Set(row.indices.slice(first, last));
+    for (let at = 0; at < count; at += 1) {
+      const isVisible = start[at] + duration[at] >= from && start[at] < until;
+      assert.ok(!isVisible || seen.has(at));
+    }
+    const time = random() * 100;
+    const found = barAt(row, duration, time, 0);
+    const inside = [...start.keys()].filter((at) => start[at] <= time && start[at] + duration[at] >= time);
+    assert.equal(found >= 0, inside.length > 0);
+    if (found >= 0) assert.equal(duration[found], Math.min(...inside.map((at) => duration[at])));
+  }
+  assert.equal(lowerBound([1, 3, 3, 5], 3), 1);
+  assert.equal(lowerBound([], 3), 0);
+});
+
+test("bars go to the track of their lane", () => {
+  const tracks = tracksOf([0, 2, 0, 2], [0, 1, 0, 0], 3);
+  assert.deepEqual(tracks.map(({ lane, track, indices }) => [lane, track, [...indices]]), [[0, 0, [0, 2]], [1, 0, []], [2, 0, [3]], [2, 1, [1]]]);
+});
+
+test("a bar knows the other ends of its transfer", () => {
+  const joined = joinsOf(Int32Array.from([0, 2, 0, 3]), 4);
+  assert.deepEqual([0, 1, 2, 3].map((mark) => [...joined(mark)]), [[2, 3], [], [0], [0]]);
+});
+
+test("executions have an extent", () => {
+  const bars = { start: [0, 5, 20], duration: [2, 4, 1], execution: [7, 7, 8] };
+  assert.deepEqual([...extentsOf(bars, () => true)], [[7, [0, 9]], [8, [20, 21]]]);
+  assert.deepEqual([...extentsOf(bars, (at) => at > 0)][0], [7, [5, 9]]);
+  assert.deepEqual(byLane([1, 0, 1], 3).map((each) => [...each]), [[1], [0, 2], []]);
+});
+
+test("labels stand beside their lines and overlap nothing", () => {
+  assert.deepEqual(labelPoint([[0, 10], [100, 10]], 20), [36.5, -7]);
+  const [falling] = labelPoint([[0, 0], [80, 60]], 20);
+  const [rising] = labelPoint([[0, 60], [80, 0]], 20);
+  assert.ok(falling + 20 < 40);
+  assert.ok(rising > 36);
+  assert.deepEqual(withoutOverlaps([[0, 0, 10, 10], [5, 5, 10, 10], [20, 0, 5, 5]], [[19, 4, 2, 2]]), [true, false, false]);
+  assert.equal(curveOf([[0, 0], [20, 0]]), "M0 0H13");
+});
+
+test("arrows go to the nearest call", () => {
+  const boxes = [[0, 0, 10, 10], [50, 0, 10, 10], [50, 40, 10, 10], [0, 40, 10, 10]];
+  assert.equal(nearestTo(boxes, 0, [1, 0]), 1);
+  assert.equal(nearestTo(boxes, 1, [0, 1]), 2);
+  assert.equal(nearestTo(boxes, 0, [-1, 0]), null);
+});
+
+test("a spark line has gaps where nothing is known", () => {
+  const rows = Float64Array.from([0, NaN, 1, 2, 0.5, 1, 10, 3, 4, 0.25]);
+  const history = historyOf(new DataView(rows.buffer));
+  assert.deepEqual([...history.queued], [2, 4]);
+  const { line, area } = sparkOf([0, 1, 2, 3], [1, NaN, 1, 2], 30, 10, 2);
+  assert.equal(line, "M0 5M20 5L30 0");
+  assert.ok(area.endsWith("Z"));
+});
