@@ -38,6 +38,7 @@ _LABEL_BYTES: Final = 60
 _MOST_HOVERS: Final = 900
 _MOST_LABELS: Final = 900
 _LEAST_TEXT_HEIGHT: Final = 12.0
+_LEAST_TEXT_WIDTH: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,15 @@ def draw(
         budget: How many bytes the drawing may take, about.
     """
     groups = _Groups(bars, len(looks))
+    has_labels = any(strip.height >= _LEAST_TEXT_HEIGHT for strip in strips)
     for level in range(12):
         least = 1.0 * 2**level
         is_single = bars.width >= least
         count = int(is_single.sum())
-        is_hovering = count <= _MOST_HOVERS
-        each = _HOVER_BYTES if is_hovering else _BAR_BYTES
-        size = count * each + min(count, _MOST_LABELS) * _LABEL_BYTES
+        labels = min(int((bars.width >= _LEAST_TEXT_WIDTH).sum()), _MOST_LABELS) * has_labels
+        size = labels * _LABEL_BYTES
+        is_hovering = count <= _MOST_HOVERS and size + count * _HOVER_BYTES <= budget
+        size += count * (_HOVER_BYTES if is_hovering else _BAR_BYTES)
         if size > budget and count:
             continue
         columns = [1, 2, 4, 8, 16] if count < len(bars.row) else [1]
@@ -119,7 +122,8 @@ def draw(
     else:
         is_single = np.zeros(len(bars.row), bool)
     marks = [
-        f'<path{looks[look].attributes} style="stroke:none" d="{_boxes(runs[look])}"/>'
+        f'<path{looks[look].attributes} style="stroke:none;fill-opacity:1" '
+        f'd="{_boxes(runs[look])}"/>'
         for look in sorted(runs)
     ]
     single = np.flatnonzero(is_single)
@@ -255,7 +259,7 @@ def _labels(
     labels_of: Callable[[int], Sequence[str]],
 ) -> list[str]:
     groups: dict[tuple[str, float], list[str]] = {}
-    wide = single[bars.width[single] >= 12]
+    wide = single[bars.width[single] >= _LEAST_TEXT_WIDTH]
     if len(wide) > _MOST_LABELS:
         wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MOST_LABELS]])
     for row in wide.tolist():

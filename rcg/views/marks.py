@@ -13,7 +13,7 @@ This file must not know how anything is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from rcg.compiler.simulate import Simulation
 from rcg.plan import Call, Op, Read, Write
 from rcg.trace.names import kind_of, name_of
 from rcg.trace.parts import Kind, Parts, events_of, parts_of
+from rcg.trace.simulated import from_simulation
 from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
 from rcg.views.text import visible
 
@@ -221,54 +222,20 @@ def marks_of(graph: GraphTrace, start_ns: int, end_ns: int) -> Marks:
 
 
 def marks_of_simulation(simulation: Simulation, unit_ns: float) -> Marks:
-    """Return the bars of a prediction: its calls and transfers, without links.
+    """Return the bars of a prediction, as if it had been recorded.
 
     Args:
         simulation: How a plan is predicted to run.
         unit_ns: How many nanoseconds a unit of its time is.
     """
-    plan = simulation.plan
-    lanes = {program.process: number for number, program in enumerate(plan.programs)}
-    ops = {program.process: program.ops for program in plan.programs}
-    numbers: dict[Name, int] = {}
-    rows = []
-    for span in simulation.timeline:
-        if span.end > span.start:
-            op = ops[span.process][span.op]
-            name = numbers.setdefault(_name_of(op), len(numbers))
-            is_moving = isinstance(op, Read | Write)
-            kind = Kind.COMMUNICATION if is_moving else Kind.COMPUTE
-            start = round(span.start * unit_ns)
-            length = round(span.end * unit_ns) - start
-            rows.append((lanes[span.process], start, length, name, kind, span.execution))
-    rows.sort()
-    table = np.array(rows, np.int64).reshape(-1, 6)
-    count = len(table)
-    return Marks(
-        "",
-        0,
-        round(simulation.duration * unit_ns),
-        tuple(
-            Head(program.process, visible(plan.label(program.process)), "")
-            for program in plan.programs
+    scaled = replace(
+        simulation,
+        timeline=tuple(
+            span._replace(start=span.start * unit_ns, end=span.end * unit_ns)
+            for span in simulation.timeline
         ),
-        tuple(numbers),
-        table[:, 0].astype(np.uint16),
-        np.full(count, OPS, np.uint8),
-        table[:, 3].astype(np.uint16),
-        table[:, 4].astype(np.uint8),
-        np.full(count, NOBODY, np.uint16),
-        table[:, 1],
-        table[:, 2],
-        table[:, 5].astype(np.int32),
-        np.zeros(count, np.int64),
-        np.empty((0, 2), np.int32),
-        {
-            channel.id: tuple(lanes[reader] for reader in channel.readers)
-            for channel in plan.channels
-        },
-        {channel.id: channel.slots for channel in plan.channels},
     )
+    return marks_of(from_simulation(scaled), 0, round(scaled.duration))
 
 
 def repeats_of(marks: Marks) -> int:

@@ -53,6 +53,7 @@ _STYLE: Final = (
     "main .rcg-picture,main section{margin:14px 0 0}"
     ".rcg-picture{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
     "background:var(--rcg-ground)}"
+    ".rcg-scrolls{max-height:720px;overflow:auto}"
     ".rcg-picture>svg{display:block}.rcg-fits>svg{width:100%;height:auto}"
     "</style>"
 )
@@ -148,7 +149,7 @@ def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
     is_small = width is not None and float(width[1]) <= _WIDTH
     if fits and not is_small:
         return [_fitting(picture)]
-    return [f'<div class="rcg-picture">{picture}</div>']
+    return [f'<div class="rcg-picture rcg-scrolls">{picture}</div>']
 
 
 def _times(trace: Trace, graph: GraphTrace) -> list[str]:

@@ -33,7 +33,8 @@ __all__ = ["schedule_of"]
 _CALL: Final = 1e6
 """How many nanoseconds stand for one call, where calls are the unit of time."""
 
-_BUDGET: Final = 230_000
+_BUDGET: Final = 240_000
+_MOST_TRIED: Final = 40
 _NUM: Final = len(EXECUTIONS)
 _BUSY: Final = 3 * _NUM
 _OUTLINE: Final = 2 * _NUM
@@ -133,12 +134,8 @@ class _Schedule:
             return _Layer(made, is_outlined=True)
         first, last = _span_of(marks)
         count = last - first + 1
-        # The prediction's own executions that stand for those: the last before it runs empty.
         spare = max(0, simulation.executions - count)
-        offset = first - (spare - spare // 3)
-        ours, theirs = _starts(marks, 0), _starts(made, offset)
-        common = [key for key in theirs if key in ours and first <= key[1] <= last]
-        shift = float(np.median([ours[key] - theirs[key] for key in common])) if common else 0.0
+        offset, shift = _aligned(_starts(marks), _starts(made), range(first, last + 1), spare)
         made = replace(made, execution=(made.execution + offset).astype(np.int32))
         return _Layer(made, shift, is_outlined=True)
 
@@ -262,7 +259,8 @@ class _Schedule:
         if name.role != "call":
             return []
         if self._initials:
-            return [f"{self._initials[name.text]}{number}"]
+            labels = [f"{self._initials[name.text]}{number}"]
+            return labels if self._is_repeated else [*labels, f"{number}"]
         return [f"{name.text} {number}", f"{number}"]
 
     def _is_tinted(self, marks: Marks) -> npt.NDArray[np.bool_]:
@@ -346,10 +344,42 @@ def _span_of(marks: Marks) -> tuple[int, int]:
     return int(whole[0]), int(whole[-1])
 
 
-def _starts(marks: Marks, offset: int) -> dict[tuple[int, int], int]:
+def _aligned(
+    ours: dict[tuple[int, int], int],
+    theirs: dict[tuple[int, int], int],
+    executions: range,
+    spare: int,
+) -> tuple[int, float]:
+    """Which executions of a prediction stand for those measured, and how far it is shifted.
+
+    Of those before it runs empty the ones that fit best: executions may go in groups, as many as
+    are under way at once.
+    """
+    wanted = [key for key in ours if key[1] in executions]
+    latest = spare - spare // 3
+    found = (0.0, executions.start - latest, 0.0)
+    is_first = True
+    for begin in range(latest, max(-1, latest - _MOST_TRIED), -1):
+        offset = executions.start - begin
+        apart = np.array(
+            [
+                ours[lane, execution] - theirs[lane, execution - offset]
+                for lane, execution in wanted
+                if (lane, execution - offset) in theirs
+            ]
+        )
+        if len(apart):
+            shift = float(np.median(apart))
+            misfit = float(np.abs(apart - shift).mean())
+            if is_first or misfit < found[0] * 0.98:
+                found, is_first = (misfit, offset, shift), False
+    return found[1:]
+
+
+def _starts(marks: Marks) -> dict[tuple[int, int], int]:
     """When each lane began its first call of each execution."""
     starts: dict[tuple[int, int], int] = {}
     for row in np.flatnonzero(marks.where("call")).tolist():
-        key = int(marks.lane[row]), int(marks.execution[row]) + offset
+        key = int(marks.lane[row]), int(marks.execution[row])
         starts[key] = min(starts.get(key, int(marks.start[row])), int(marks.start[row]))
     return starts
