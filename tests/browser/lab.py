@@ -106,6 +106,27 @@ class Notebook:
         (self.page if locator is None else locator).screenshot(path=str(path))
         return path
 
+    def screenshot_of_all(self, name: str) -> Path:
+        """A picture of the whole notebook, however long it is."""
+        height = self.page.evaluate(
+            """() => {
+              const outer = document.querySelector(".jp-WindowedPanel-outer");
+              const cells = [...outer.querySelectorAll(".jp-Cell")];
+              const last = cells.at(-1).getBoundingClientRect().bottom;
+              const first = cells[0].getBoundingClientRect().top;
+              return Math.ceil(window.innerHeight - outer.clientHeight + last - first);
+            }"""
+        )
+        size = self.page.viewport_size
+        self.page.set_viewport_size({"width": size["width"], "height": min(height + 40, 16_000)})
+        self.page.evaluate(
+            "() => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0; }"
+        )
+        self.settle()
+        path = self.screenshot(name)
+        self.page.set_viewport_size(size)
+        return path
+
 
 class Lab:
     """A running JupyterLab and a browser."""

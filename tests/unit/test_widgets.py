@@ -177,8 +177,10 @@ def test_a_graph_of_many_actors_stays_small() -> None:
 
 
 def test_a_graph_that_did_nothing_is_shown() -> None:
-    for view in VIEWS:
-        assert unpack(view(graph_trace({})).payload)[0]["subtitle"]
+    subtitles = [unpack(view(graph_trace({})).payload)[0]["subtitle"] for view in VIEWS]
+    assert subtitles[0].startswith("2 actors")
+    assert subtitles[1] == "nothing ran"
+    assert subtitles[2].startswith("nothing ran")
 
 
 # --- what may be given ----------------------------------------------------------------------------
@@ -387,6 +389,18 @@ def test_a_source_that_fails_ends_it_with_a_sentence() -> None:
     assert monitor.look() is None
     assert monitor.ended
     assert monitor.status == "the source failed: RuntimeError: no such graph"
+
+
+def test_a_graph_that_is_torn_down_while_it_is_looked_at_has_ended() -> None:
+    class Torn(FakeGraph):
+        def statistics(self) -> Any:
+            self.is_teardown = True
+            raise RuntimeError("closed")
+
+    graph = Torn()
+    monitor = LiveMonitor(graph, start=False)
+    assert monitor.look() is None
+    assert monitor.status == "the graph was torn down"
 
 
 def test_what_was_seen_is_kept_within_bounds() -> None:

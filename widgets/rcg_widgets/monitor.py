@@ -111,7 +111,10 @@ class LiveMonitor(anywidget.AnyWidget):
         try:
             sample = self._sampler.take()
         except Exception as error:  # noqa: BLE001 - the source is a user's
-            self._end(f"the source failed: {type(error).__name__}: {error}")
+            # A graph may be torn down while it is looked at.
+            is_over = self._sampler.is_over
+            said = f"the source failed: {type(error).__name__}: {error}"
+            self._end(_ENDINGS["closed"] if is_over else said)
             return None
         self._rows.append(
             (sample.time_s, sample.throughput, sample.in_flight, sample.queued, sample.idle)

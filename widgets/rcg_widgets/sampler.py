@@ -101,6 +101,12 @@ class Sampler:
             state=found["state"] if found.get("state") in _OVER else "running",
         )
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the source is a graph that was torn down, or is gone."""
+        source = self._source()
+        return source is None or bool(getattr(source, "is_teardown", False))
+
     def _rates(self, now: float, sums: Mapping[str, float]) -> dict[str, float]:
         """How much each sum grew per second since the look before."""
         before, self._before = self._before, (now, sums)

@@ -189,7 +189,7 @@ export function fillSchedule(card, { head, columns }) {
   /** At first, a few of many executions, from the beginning. */
   function begin() {
     tell(true);
-    if (current !== null || head.last - head.first < MANY) return;
+    if (current !== null || head.last - head.first < MANY || !extents.size) return;
     const [from] = extents.get(head.first) ?? [0];
     const [, to] = extents.get(head.first + FEW - 1) ?? [0, length];
     lanes.show(from - (to - from) * 0.03, to);

@@ -73,7 +73,7 @@ class ScheduleWidget(View):
         record, plan = subject.record, subject.plan
         measured = _measured(record, executions or 200) if record is not None else _nothing()
         shown = np.unique(measured["execution"])
-        count = len(shown) if len(shown) else executions or 8
+        count = executions or 8 if record is None else len(shown)
         first = int(shown[0]) if len(shown) else 0
         predicted = _predicted(plan, record, op_cost, first, count)
         head = {
@@ -81,7 +81,7 @@ class ScheduleWidget(View):
             "ops": [[_short(op) for op in program.ops] for program in plan.programs],
             "calls": [[isinstance(op, Call) for op in p.ops] for p in plan.programs],
             "first": first,
-            "last": int(shown[-1]) if len(shown) else count - 1,
+            "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
             "measured": len(measured["start"]),
             "is_unit": record is None and op_cost is None,
             "colours": EXECUTIONS,
@@ -127,7 +127,7 @@ def _predicted(
     window = record.limit if record is not None else 10
     before = min(first, window) if record is not None else 0
     after = window if record is not None else 0
-    simulation = _simulated(plan, record, op_cost, before + count + after)
+    simulation = _simulated(plan, record, op_cost, before + count + after) if count else None
     if simulation is None:
         return _nothing()
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
@@ -202,6 +202,8 @@ def _short(op: Op) -> str:
 
 
 def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
+    if not count:
+        return "nothing ran"
     executions = f"{count:,} execution{'' if count == 1 else 's'}"
     if is_measured:
         how = "bars measured, outlines predicted"

@@ -6,6 +6,7 @@ import { button, drawn, element, renderer } from "./common.js";
 const MARGIN = 10;
 const ARROW = 7;
 const LEAST_SCALE = 0.5; // smaller cannot be read at all; more is found by panning
+const USUAL_SCALE = 0.8;
 
 /** A path through the points that ends at the foot of its arrow. */
 export function curveOf(points) {
@@ -148,16 +149,19 @@ export function fillTopology(card, { head }) {
     return group;
   });
   // Sizes of values, where there is room.
-  const labelled = edges.map((group, at) => ({ group, edge: head.edges[at] })).filter(({ edge }) => edge.moved && edge.points);
-  const boxes = labelled.map(({ edge }) => {
+  const labelled = head.edges.filter((edge) => edge.moved && edge.points);
+  const boxes = labelled.map((edge) => {
     const width = edge.moved.length * 6.2 + 4;
     return [...labelPoint(edge.points, width), width, 14];
   });
   const isFree = withoutOverlaps(boxes, head.nodes.map((node) => node.box));
-  labelled.forEach(({ group, edge }, at) => {
+  const amounts = new Map();
+  labelled.forEach((edge, at) => {
     if (!isFree[at]) return;
     const [x, y, width] = boxes[at];
-    group.append(drawn("text", { class: "rcg-moved", x: x + width / 2, y: y + 11, "text-anchor": "middle" }, edge.moved));
+    const text = drawn("text", { class: "rcg-moved", x: x + width / 2, y: y + 11, "text-anchor": "middle" }, edge.moved);
+    amounts.set(edge, text);
+    picture.append(text); // above all lines
   });
 
   // Selection
@@ -197,6 +201,7 @@ export function fillTopology(card, { head }) {
     edges.forEach((group, at) => {
       group.classList.toggle("rcg-off", isAny && !onEdges.has(at));
       group.classList.toggle("rcg-on", isAny && onEdges.has(at));
+      amounts.get(head.edges[at])?.classList.toggle("rcg-off", isAny && !onEdges.has(at));
     });
     lit = isAny ? `${onNodes.size} ${onEdges.size}` : "";
     card.root.dataset.lit = lit;
@@ -233,9 +238,13 @@ export function fillTopology(card, { head }) {
     reset();
   };
   const reset = () => {
-    // From the left, where a reader begins.
-    const scale = Math.max(LEAST_SCALE, Math.min(1, room / whole[2], height / whole[3]));
-    view = [whole[0], whole[1] - Math.max(0, (height / scale - whole[3]) / 2), room / scale, height / scale];
+    // From the left, where a reader begins; of what is too high, what is beside the input.
+    const fits = Math.min(1, room / whole[2], height / whole[3]);
+    const scale = fits >= LEAST_SCALE ? fits : Math.max(LEAST_SCALE, Math.min(USUAL_SCALE, room / whole[2]));
+    const rest = height / scale - whole[3];
+    const input = head.nodes[0].box;
+    const top = rest >= 0 ? -rest / 2 : Math.min(Math.max(input[1] + input[3] / 2 - height / scale / 2 - whole[1], 0), -rest);
+    view = [whole[0], whole[1] + top, room / scale, height / scale];
     apply();
   };
   const perPixel = () => view[2] / room;
