@@ -82,7 +82,13 @@ class Executions:
         That is how many indexes lie between the first and the last completion, by the time between
         these two; of a single execution, one by its latency.
         """
-        return throughput_of(self.index, self.completed_ns, self.latency_ns)
+        seen = self.completed_ns != UNSEEN
+        index, completed = self.index[seen], self.completed_ns[seen]
+        if len(index) > 1:
+            count, took = int(index[-1] - index[0]), int(completed.max() - completed.min())
+        else:
+            count, took = 1, int(self.latency_ns[0]) if len(self.latency_ns) else 0
+        return count * 1e9 / took if took > 0 else None
 
     @cached_property
     def first_submission_ns(self) -> int | None:
@@ -108,19 +114,6 @@ class Executions:
         begun = np.maximum.accumulate(begun)
         over = np.minimum.accumulate(over[::-1])[::-1]
         return Cover(begun, np.maximum(over, begun))
-
-
-def throughput_of(
-    index: npt.NDArray[np.int64], completed_ns: Times, latency_ns: Times
-) -> float | None:
-    """Return executions per second (see ``Executions.throughput``)."""
-    seen = completed_ns != UNSEEN
-    index, completed = index[seen], completed_ns[seen]
-    if len(index) > 1:
-        count, took = int(index[-1] - index[0]), int(completed.max() - completed.min())
-    else:
-        count, took = 1, int(latency_ns[0]) if len(latency_ns) else 0
-    return count * 1e9 / took if took > 0 else None
 
 
 def executions_of(graph: GraphTrace) -> Executions:

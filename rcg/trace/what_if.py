@@ -22,7 +22,7 @@ from rcg.errors import DeadlockError, TraceError
 from rcg.plan import DRIVER, Call, Input, Plan, Write
 from rcg.trace.costs import Cost, Measured, costs_of
 from rcg.trace.critical import text_of
-from rcg.trace.executions import Executions, executions_of, throughput_of
+from rcg.trace.executions import Executions, executions_of
 from rcg.trace.simulated import from_simulation
 from rcg.trace.text import columns, rate_text, ratio_text, time_text
 from rcg.trace.trace import GraphTrace
@@ -144,9 +144,9 @@ def what_if(
     plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
     baseline, notes = _replay(graph.plan, measured, measured.window, executions)
     simulated, more = _replay(plan, replace(measured, costs=changed), window, executions)
-    base = _figures(_executions(baseline), measured.window, is_filling=True)
-    then = _figures(_executions(simulated), window, is_filling=True)
-    real = _figures(found, measured.window, is_filling=bool(len(found) and found.index[0] == 0))
+    base = _figures(_executions(baseline))
+    then = _figures(_executions(simulated))
+    real = _figures(found)
     changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
     changes += [f"communication took {communication:g}x"] if communication != 1 else []
     changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
@@ -261,8 +261,8 @@ def predict(graph: GraphTrace, *, executions: int = 64) -> Prediction:
         for (process, op), cost in measured.costs.items()
         if op < len(graph.plan.program(process).ops)
     )
-    rate, _ = _figures(found, measured.window, is_filling=bool(found.index[0] == 0))
-    then, _ = _figures(again, measured.window, is_filling=True)
+    rate, _ = _figures(found)
+    then, _ = _figures(again)
     return Prediction(_ratio(1e9, rate), _ratio(1e9, then), ops, simulation)
 
 
@@ -355,16 +355,6 @@ def _executions(simulation: Simulation) -> Executions:
     return executions_of(from_simulation(simulation))
 
 
-def _figures(
-    executions: Executions, window: int, *, is_filling: bool
-) -> tuple[float | None, float | None]:
-    """Return throughput and median latency; without the first, where the window was filling."""
-    if is_filling and len(executions) >= 3 * window:
-        executions = Executions(
-            executions.index[window:],
-            executions.submitted_ns[window:],
-            executions.completed_ns[window:],
-            executions.fetched_ns[window:],
-        )
-    rate = throughput_of(executions.index, executions.completed_ns, executions.latency_ns)
-    return rate, executions.latency_at(50)
+def _figures(executions: Executions) -> tuple[float | None, float | None]:
+    """Return throughput and median latency."""
+    return executions.throughput, executions.latency_at(50)

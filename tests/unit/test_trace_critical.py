@@ -6,13 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 
 from rcg.trace.critical import LOST, Paths, critical_path
 from rcg.trace.executions import executions_of
 from rcg.trace.parts import Kind
+from rcg.trace.trace import NO_PEER
 from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, by_hand
+from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, ROWS, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = Kind
@@ -210,13 +212,74 @@ def test_a_gap_in_an_actor_that_lost_events_ends_the_path():
     assert brief(steps)[0] == ("a1", None, 1, IDLE, 12, 48)
 
 
-def test_paths_add_up_also_when_clocks_disagree():
-    """All of a0 seems to be 9 ns later than it was: reads end before the writes they wait for."""
-    moved = [(row[0] + 9, row[1] + 9, *row[2:]) for row in A0_ROWS]
-    graph = by_hand(a0=moved)
-    for execution in executions_of(graph).index.tolist():
-        steps = critical_path(graph, execution)
-        assert_whole(steps, 10 + 2 * execution, 46 + 17 * execution)
+@pytest.mark.parametrize("process", ["driver", "a0", "a1"])
+@pytest.mark.parametrize("offset", [-40, -17, -9, -2, 1, 5, 9, 33])
+def test_paths_add_up_also_when_clocks_disagree(process, offset):
+    """Reads end before the writes that they wait for, and events hang on what is later."""
+    moved = [(row[0] + offset, row[1] + offset, *row[2:]) for row in ROWS[process]]
+    graph = by_hand(**{process: moved})
+    paths, executions = Paths(graph), executions_of(graph)
+    for at, execution in enumerate(executions.index.tolist()):
+        steps = paths.of(execution)
+        if executions.latency_ns[at]:
+            assert_whole(steps, executions.submitted_ns[at], executions.completed_ns[at])
+            assert all(step.duration_ns > 0 for step in steps)
+    steady = paths.steady()
+    total = executions.last_completion_ns - executions.first_submission_ns
+    assert sum(share.total_ns for share in steady.shares) == total
+
+
+def test_a_wait_that_the_write_does_not_explain_keeps_the_path_in_its_lane():
+    """a1 looked for the frame again for 1 ns, though a0 had written it long before."""
+    rows = [*A1_ROWS[:3], event(0, 1, 46, 48, waited=1), *A1_ROWS[4:]]
+    steps = brief(critical_path(by_hand(a1=rows), 1))
+    at = steps.index(("a1", 0, 1, WAITING, 46, 47))
+    assert steps[:at] == SECOND[: len(FIRST) - 1]
+
+
+# A value with two readers, in a channel of one slot: a0 waits until both have read it.
+FORKED = PIPELINE.replace("a0 -> a1 ring node=1 slots=10", "a0 -> driver a1 ring node=1 slots=1")
+FORKED = FORKED.replace("Read c2 -> s1", "Read c1 -> s2\n  Read c2 -> s1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "before"),
+    [
+        (NO_PEER, ("driver", 3, 0, COMMUNICATION, 13, 19)),  # the slowest
+        (0, ("driver", 3, 0, COMMUNICATION, 13, 19)),
+        (2, ("a1", 0, 0, COMMUNICATION, 12, 15)),
+    ],
+)
+def test_of_several_readers_the_slowest_made_room_or_whom_the_event_names(peer, before):
+    rows = {
+        "driver": [
+            event(1, 0, 0, 1),
+            event(1, 1, 1, 2),
+            event(3, 0, 2, 19, waited=11),
+            event(4, 0, 19, 21),
+        ],
+        "a0": [
+            event(0, 0, 0, 2, waited=1),
+            event(1, 0, 2, 10),
+            event(3, 0, 10, 12),
+            event(0, 1, 12, 13),
+            event(1, 1, 13, 14),
+            event(3, 1, 14, 22, waited=6, peer=peer),
+        ],
+        "a1": [
+            event(0, 0, 0, 15, waited=12),
+            event(1, 0, 15, 16),
+            event(3, 0, 16, 18),
+            event(0, 1, 18, 23, waited=4),
+            event(1, 1, 23, 24),
+            event(3, 1, 24, 25),
+        ],
+    }
+    # The driver reads execution 1 of c1 before a1 is done with it.
+    rows["driver"].append(event(3, 1, 21, 23, waited=1))
+    steps = brief(critical_path(graph_trace(rows, plan=FORKED), 1))
+    at = next(number for number, step in enumerate(steps) if step[:3] == ("a0", 3, 1))
+    assert steps[at - 1] == before
 
 
 def test_a_write_may_end_after_the_reader_it_woke_goes_on():

@@ -14,7 +14,7 @@ from rcg.trace.executions import UNSEEN, executions_of
 from rcg.trace.parts import Kind
 from rcg.trace.shares import shares_of
 from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
+from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace
 
 
@@ -65,6 +65,15 @@ def test_of_lost_events_in_the_middle_only_these_executions_suffer():
     # Both ended, so there is a rate; the second counts as in flight from the first's start.
     assert found.throughput == 1e9 / 17
     assert found.in_flight(0, END).total_ns == 53
+
+
+def test_of_a_lost_completion_the_next_one_ends_the_flight():
+    found = executions_of(by_hand(driver=DRIVER_ROWS[:2], a1=A1_ROWS[3:]))
+    assert found.completed_ns.tolist() == [UNSEEN, 63]
+    assert found.in_flight(0, END).total_ns == 53
+    # That of the last one: to the end.
+    found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]))
+    assert found.in_flight(0, END).total_ns == 70
 
 
 def test_a_gap_in_the_indexes_counts_as_executions():
@@ -141,6 +150,23 @@ def test_who_is_waited_for_without_a_peer_is_what_the_plan_says():
     assert driver.waiting_for == {"a0 (Stage)": 4}
     assert a0.waiting_for == {"driver": 5, "another graph": 3, "a1 (Stage)": 2, "unknown": 1}
     assert a1.waiting_for == {"a0 (Stage)": 8}
+
+
+def test_whom_the_event_names_was_waited_for():
+    rows = {"driver": [event(1, 0, 0, 9, waited=4, peer=2)]}
+    assert shares_of(graph_trace(rows), 0, 9).lanes[0].waiting_for == {"a1 (Stage)": 4}
+
+
+def test_only_a_read_can_wait_for_nothing():
+    """After 63 nothing is in flight; calls and writes wait all the same."""
+    rows = [*A0_ROWS, event(1, 2, 64, 70, waited=5), event(3, 2, 70, 80, waited=7)]
+    lane = shares_of(graph_trace({**ROWS, "a0": rows}), 0, END).lanes[1]
+    assert lane.waiting_for == {"another graph": 5, "a1 (Stage)": 7, "driver": 3}
+
+
+def test_the_bubble_ends_with_the_last_completion():
+    rows = [*A0_ROWS, event(1, 2, 63, 75)]
+    assert shares_of(graph_trace({**ROWS, "a0": rows}), 0, END).bubble == 1 - 64 / 106
 
 
 def test_a_process_that_computes_hides_the_communication_of_another():

@@ -15,7 +15,7 @@ from rcg.trace.ops import ops_of
 from rcg.trace.summary import summarize
 from rcg.trace.trace import Clock
 from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
+from tests.unit.trace_by_hand import A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 
 
@@ -152,6 +152,12 @@ def test_what_is_missing_is_told(graph, hint):
     summary = summarize(trace(graph, end=END))
     assert hint in str(summary)
     json.loads(summary.to_json())
+
+
+def test_executions_that_are_not_whole_are_told():
+    (graph,) = summarize(trace(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]), end=60)).graphs
+    assert (graph.executions, graph.complete) == (2, 1)
+    assert "Graph 5f1c5f1c: 2 executions, 1 of them whole, in 60 ns" in str(graph)
 
 
 def test_a_trace_of_no_graph():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,6 @@ from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
 
-PLAN = Plan.from_text(PIPELINE)
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
 COSTS = {
     ("driver", 1): 2_000,
@@ -37,7 +37,8 @@ def pipeline(changes=None, *, window=4, executions=64, thinking=0, waking=0, dra
     """The trace of a pipeline that takes ``COSTS``; a1 is the bottleneck with 22 us."""
     each = COSTS | (changes or {})
     costs = Costs(each | {("driver", 0): thinking}, dict.fromkeys(each, waking))
-    simulation = simulate(PLAN, costs, executions, window=window, is_driver_draining=draining)
+    plan = Plan.from_text(PIPELINE.replace("slots=10", f"slots={max(window, 10)}"))
+    simulation = simulate(plan, costs, executions, window=window, is_driver_draining=draining)
     return without_input(from_simulation(simulation, limit=window))
 
 
@@ -50,6 +51,7 @@ def without_input(graph):
             "a0": [tuple(row) for row in graph.lanes[1].events],
             "a1": [tuple(row) for row in graph.lanes[2].events],
         },
+        plan=str(graph.plan),
         limit=graph.limit,
     )
 
@@ -91,6 +93,8 @@ def test_by_hand_the_bottleneck_sets_the_rate():
     assert what_if(pipeline(), max_inflight=1).throughput == 1e9 / 37_000
     # Five times slower, a0 is the bottleneck: 1 + 50 + 1.
     assert what_if(pipeline(), {"a0 (Stage).fwd": 5}).throughput == 1e9 / 52_000
+    # Factors multiply: a1 is as it was, a0 twice as fast.
+    assert what_if(pipeline(), {"Stage.fwd": 0.5, "a1.fwd": 2}).throughput == 1e9 / 22_000
     # Reads and writes take twice as long.
     assert what_if(pipeline(), communication=2).throughput == 1e9 / 24_000
     assert what_if(pipeline(), serialization=9).throughput == 1e9 / 22_000
@@ -113,12 +117,21 @@ def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, w
     assert predicted.latency_ns == pytest.approx(really.measured_latency_ns, rel=1e-9)
 
 
-@pytest.mark.parametrize("wanted", [2, 4, 20])
+@pytest.mark.parametrize("wanted", [2, 4, 50])
 def test_more_under_way_is_what_more_under_way_does(wanted):
     predicted = what_if(pipeline(window=1, thinking=3_000), max_inflight=wanted)
     really = what_if(pipeline(window=wanted, thinking=3_000))
     assert predicted.throughput == pytest.approx(really.baseline_throughput, rel=1e-9)
     assert predicted.window == predicted.graph.limit == wanted
+    assert predicted.notes == ()
+
+
+def test_a_user_who_keeps_fewer_under_way_than_he_may_is_replayed_as_he_does():
+    graph = replace(pipeline(window=3), limit=10)
+    found = what_if(graph)
+    assert (found.window, found.error_percent) == (3, 0)
+    # Fetched at the very moment at which the next is submitted counts as fetched.
+    assert graph.driver.events["end_ns"][3] == graph.driver.events["start_ns"][4]
 
 
 def test_coding_is_scaled_apart_from_moving():
