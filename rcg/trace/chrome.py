@@ -25,10 +25,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -37,10 +35,9 @@ import numpy.typing as npt
 from rcg.plan import ChannelSpec
 from rcg.progress import progress
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
-from rcg.trace.nesting import nest
-from rcg.trace.parts import WRITE, bounds_of
 from rcg.trace.passage import depth, pairs, read_of, write_of
-from rcg.trace.trace import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp, Trace
+from rcg.trace.strips import Places, Strip, dumps
+from rcg.trace.trace import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Trace
 from rcg.version import __version__
 
 __all__ = ["to_chrome"]
@@ -111,98 +108,7 @@ def _open(path: str | os.PathLike[str]) -> Iterator[BinaryIO | gzip.GzipFile]:
             yield packed
 
 
-# --- processes and threads ----------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Places:
-    """Numbers of processes and threads, and the rows that name them. No number is used twice."""
-
-    rows: list[str] = field(default_factory=list)
-    _count: int = 0
-    _processes: dict[object, int] = field(default_factory=dict)
-
-    def process(self, graph: GraphTrace, lane: Lane) -> int:
-        """Return the number of a lane's process: the same in all graphs if its pid is known."""
-        key = (lane.node, lane.pid) if lane.pid else (graph.graph_id, lane.process)
-        if key not in self._processes:
-            self._processes[key] = number = self._next()
-            self._name("process_name", number, number, name=lane.label)
-            self._name("process_sort_index", number, number, sort_index=number)
-            if facts := _facts(lane):
-                self._name("process_labels", number, number, labels=facts)
-        return self._processes[key]
-
-    def thread(self, graph: GraphTrace, lane: Lane, track: int) -> str:
-        """Return ``"pid":1,"tid":2`` of a new thread."""
-        process, number = self.process(graph, lane), self._next()
-        name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
-        self._name("thread_name", process, number, name=name)
-        self._name("thread_sort_index", process, number, sort_index=number)
-        return f'"pid":{process},"tid":{number}'
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count
-
-    def _name(self, what: str, process: int, thread: int, **args: Any) -> None:
-        row = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
-        self.rows.append(_dumps(row))
-
-
-def _facts(lane: Lane) -> str:
-    facts = [f"pid {lane.pid}"] if lane.pid else []
-    facts += [lane.node] if lane.node else []
-    facts += [f"clock within {lane.clock.error_ns / 1e3:g} us"] if lane.clock.error_ns else []
-    return ", ".join(facts)
-
-
 # --- rows ---------------------------------------------------------------------------------------
-
-
-class _Strip:
-    """The events of one lane, in the order in which they nest, with times from 0.
-
-    Args:
-        graph: Its graph.
-        lane: The lane.
-        first: Number of its first event; the events of a file are counted through all lanes.
-        origin_ns: When the trace began.
-        places: Where its threads get their numbers.
-    """
-
-    def __init__(
-        self, graph: GraphTrace, lane: Lane, first: int, origin_ns: int, places: _Places
-    ) -> None:
-        events = lane.events.copy()
-        for name in ("start_ns", "end_ns"):
-            events[name] -= origin_ns
-        order, self.track = nest(events)
-        self.graph, self.lane, self.first = graph, lane, first
-        self.events: Events = events[order]
-        self.start = np.maximum(self.events["start_ns"], 0)
-        self.end = np.maximum(self.events["end_ns"], 0)
-        self.op = self.events["op"].astype(np.int64)
-        shape, bounds = bounds_of(graph.program(lane), self.events)
-        waits = np.where(shape == WRITE, 1, 0)[:, None]  # a Write encodes before it waits
-        self.waits_at, self.moves_at = (
-            np.maximum(np.take_along_axis(bounds, part, 1)[:, 0], 0) for part in (waits, waits + 1)
-        )
-        self.threads = [
-            places.thread(graph, lane, track) for track in range(1 + int(self.track.max(initial=0)))
-        ]
-        self._by_op = np.argsort(self.op, kind="stable")
-        self._sorted_ops = self.op[self._by_op]
-
-    def of(self, op: int) -> Ints:
-        """Return the places of one op's events."""
-        begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
-        return self._by_op[begin:end]
-
-    def begin(self, phase: str, track: int, category: str, name: str) -> str:
-        """Return what a row on a thread of this lane begins with."""
-        what = f'"ph":"{phase}","cat":"{category}","name":{_dumps(name)}'
-        return f'{{{what},{self.threads[track]},"ts":'
 
 
 class _Sheet:
@@ -212,15 +118,15 @@ class _Sheet:
         self._trace = trace
         self._prefixes: list[str] = []
         self._tails: list[str] = []
-        self._places = _Places()
+        self._places = Places()
         self._arrows = self._arrows_left_out = 0
         rows: list[Rows] = [np.empty(0, _ROW)]
         events: list[Events] = [np.empty(0, EVENT)]
         count = 0
         for graph in trace.graphs:
-            strips: dict[str, _Strip] = {}
+            strips: dict[str, Strip] = {}
             for lane in graph.lanes:
-                strip = _Strip(graph, lane, count, trace.start_ns, self._places)
+                strip = Strip(graph, lane, count, trace.start_ns, self._places)
                 strips[lane.process] = strip
                 events.append(strip.events)
                 count += len(strip.events)
@@ -234,7 +140,7 @@ class _Sheet:
         joined = np.concatenate(rows)
         self._rows = joined[np.lexsort((joined["what"], joined["event"], joined["time"]))]
 
-    def _ops(self, strip: _Strip) -> Rows:
+    def _ops(self, strip: Strip) -> Rows:
         labels = actor_labels(strip.graph.plan)
         ops = strip.graph.program(strip.lane).ops
 
@@ -252,11 +158,11 @@ class _Sheet:
         has_peer = events["peer"] < len(strip.graph.lanes)
         what = np.where(has_peer, _PEER, np.where(has_parts, _FULL, _BARE))
         peers = [len(self._tails) + n for n in range(len(strip.graph.lanes))]
-        self._tails += [_dumps(lane.label) for lane in strip.graph.lanes]
+        self._tails += [dumps(lane.label) for lane in strip.graph.lanes]
         number = np.array([*peers, 0])[np.minimum(events["peer"], len(peers))]
         return _rows(strip.start, strip.first + np.arange(len(events)), what, prefix, number)
 
-    def _waits(self, strip: _Strip) -> Rows:
+    def _waits(self, strip: Strip) -> Rows:
         """What is inside an op: the wait for its peer."""
 
         def begin(key: int) -> str:
@@ -269,7 +175,7 @@ class _Sheet:
         durations = (strip.moves_at - strip.waits_at)[found]
         return _rows(strip.waits_at[found], strip.first + found, _WAIT, prefix, durations)
 
-    def _open_op(self, strip: _Strip, doing: OpenOp) -> Rows:
+    def _open_op(self, strip: Strip, doing: OpenOp) -> Rows:
         """What the lane was in at the end, up to the end, and what it waits for in that."""
         graph, end = strip.graph, self._trace.duration_ns
         since, waiting = (
@@ -293,13 +199,13 @@ class _Sheet:
         first, tail = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix in found]
         self._tails += [
-            f'"dur":{(end - begun) / 1e3:.3f},"args":{_dumps(args)}' for begun, _ in found
+            f'"dur":{(end - begun) / 1e3:.3f},"args":{dumps(args)}' for begun, _ in found
         ]
         times = np.array([begun for begun, _ in found], np.int64)
         numbers = np.arange(len(found))
         return _rows(times, _LAST, _TAIL, first + numbers, tail + numbers)
 
-    def _arrows_of(self, channel: ChannelSpec, strips: dict[str, _Strip]) -> list[Rows]:
+    def _arrows_of(self, channel: ChannelSpec, strips: dict[str, Strip]) -> list[Rows]:
         """An arrow from each Write to each of its Reads, and the ``take`` where it ends."""
         sender = strips[channel.writer]
         writes = sender.of(write_of(sender.graph.plan, channel.writer, channel.id))
@@ -341,7 +247,7 @@ class _Sheet:
             rows.append(_rows(begun, reader.first + into, _TAKE, prefix, reader.end[into] - begun))
         return rows
 
-    def _depth_of(self, channel: ChannelSpec, strips: dict[str, _Strip]) -> Rows:
+    def _depth_of(self, channel: ChannelSpec, strips: dict[str, Strip]) -> Rows:
         sender = strips[channel.writer]
         readers = [strips[process] for process in channel.readers]
         if not readers or any(strip.lane.lost for strip in (sender, *readers)):
@@ -354,11 +260,11 @@ class _Sheet:
         writes = sender.events[sender.of(write_of(plan, channel.writer, channel.id))]
         times, frames = depth(writes, reads, 0)
         process = self._places.process(readers[0].graph, readers[0].lane)
-        name = _dumps(f"unread in {channel.id}")
+        name = dumps(f"unread in {channel.id}")
         self._prefixes.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":')
         return _rows(times, _LAST, _COUNT, len(self._prefixes) - 1, frames)
 
-    def _named(self, strip: _Strip, places: Ints, phase: str, category: str, name: str) -> Ints:
+    def _named(self, strip: Strip, places: Ints, phase: str, category: str, name: str) -> Ints:
         """Return numbers of prefixes for rows beside some events, which are all called the same."""
         return self._numbered(
             strip.track[places], lambda track: strip.begin(phase, track, category, name)
@@ -385,7 +291,7 @@ class _Sheet:
             **trace.info,
         }
         names = ",\n".join(self._places.rows)
-        return f'{{"displayTimeUnit":"ns","otherData":{_dumps(about)},"traceEvents":[\n{names}'
+        return f'{{"displayTimeUnit":"ns","otherData":{dumps(about)},"traceEvents":[\n{names}'
 
     def pieces(self) -> Iterator[str]:
         """Make the text of all rows, some thousands at a time."""
@@ -434,7 +340,3 @@ def _us(times_ns: Ints) -> tuple[list[int], list[int]]:
 
 def _wait_name(graph: GraphTrace, peer: int) -> str:
     return f"wait for {graph.lanes[peer].label}" if peer < len(graph.lanes) else "wait"
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -234,6 +234,8 @@ def test_an_arrow_against_time_is_left_out_and_told(written):
     # What was sent and taken at once is drawn where the Read lasts.
     rows = {"a0": [event(3, 0, 55, 110)], "a1": [event(0, 0, 55, 60)]}
     assert len(written(trace(graph_trace(rows), end=200)).arrows) == 1
+    rows = {"a1": [event(3, 0, 55, 110)], "driver": [event(3, 0, 55, 60)]}
+    assert len(written(trace(graph_trace(rows), end=200)).arrows) == 1
 
 
 def test_one_process_of_several_graphs_is_one_process(written):
