@@ -28,11 +28,15 @@ if TYPE_CHECKING:
         wrap_actor,
     )
     from rcg.interop import compile
+    from rcg.profiles import Profile
     from rcg.refs import get, put, wait
     from rcg.runtime.execute import CompiledDAG
     from rcg.runtime.handle import CompiledDAGHandle
+    from rcg.runtime.profiler import Profiler
     from rcg.runtime.report import Reports
     from rcg.runtime.results import CompiledDAGFuture, CompiledDAGRef
+    from rcg.trace.spans import span
+    from rcg.trace.trace import Trace
 
 __all__ = [
     # actors
@@ -56,6 +60,11 @@ __all__ = [
     "CompiledDAGRef",
     "compile",
     "report",
+    # seeing
+    "Profile",
+    "Trace",
+    "profile",
+    "span",
     # the session
     "shutdown",
     # rooms
@@ -85,6 +94,9 @@ _HOMES: Final = {
     "CompiledDAGHandle": "rcg.runtime.handle",
     **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.results"),
     "compile": "rcg.interop",
+    "Profile": "rcg.profiles",
+    "Trace": "rcg.trace.trace",
+    "span": "rcg.trace.spans",
 }
 _ROOMS: Final = ("dag", "errors", "experimental")
 
@@ -108,6 +120,27 @@ def report() -> Reports:
     """
     execute = importlib.import_module("rcg.runtime.execute")
     found: Reports = execute.report_all()
+    return found
+
+
+def profile(*, max_events: int | None = None) -> Profiler:
+    """Return what records all compiled DAGs of this process, also those compiled meanwhile.
+
+    ``with rcg.profile() as p`` gives a ``Profile``, which is complete at the end of the block::
+
+        with rcg.profile() as p:
+            rcg.get([cdag.execute(x) for x in batches])
+        print(p)                        # or show it in a notebook
+        p.trace.save("run.rcg")
+
+    ``CompiledDAG.profile`` records one of them.
+
+    Args:
+        max_events: How many events of each graph are kept; later ones are counted as lost. None for
+            five million.
+    """
+    execute = importlib.import_module("rcg.runtime.execute")
+    found: Profiler = execute.profile_all(max_events=max_events)
     return found
 
 

@@ -246,7 +246,7 @@ typedef struct {
 
 #define SPAN_BASE 0x80000000u
 #define MAX_SPANS 256u
-#define TAPE_EVENTS 32768u
+#define TAPE_EVENTS 65536u
 
 /* The sum that a frame carries of its own header and its table of descriptors: what is damaged on its way is found out,
  * but for one time in 2^64. Words go in by pairs (wyhash's way), three of them at once. */
@@ -2461,7 +2461,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Member *member;
-    uint64_t most, taken; /* records, of all tracks */
+    uint64_t most;    /* records, of all tracks */
+    atomic_u64 taken; /* of these, so far */
     atomic_u32 stop;
     bool runs;
     Track tracks[MAX_MEMBERS];
@@ -2594,7 +2595,15 @@ static PyMethodDef tape_methods[] = {{"run", tape_run, METH_O, "run(period_ns): 
                                      {"stop", tape_stop, METH_NOARGS, "stop(): end run(); any thread."},
                                      {"take", tape_take, METH_O, "take(member) -> (lost, records as bytes)."},
                                      {NULL, NULL, 0, NULL}};
+static PyObject *tape_get_taken(PyObject *self, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(atomic_load(&((Tape *)self)->taken));
+}
+
+static PyGetSetDef tape_getset[] = {{"taken", tape_get_taken, NULL, "How many records it has so far.", NULL},
+                                    {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot tape_slots[] = {{Py_tp_new, tape_new},
+                                   {Py_tp_getset, tape_getset},
                                    {Py_tp_dealloc, tape_dealloc},
                                    {Py_tp_methods, tape_methods},
                                    {0, NULL}};

@@ -42,8 +42,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, cast
+from typing import Any, ClassVar, Final, NoReturn, cast
 
+from rcg.display import Displayed
 from rcg.errors import InternalError
 from rcg.graph import ActorSpec
 
@@ -287,7 +288,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Displayed):
     """The programs of all processes and what is between them.
 
     Attributes:
@@ -300,6 +301,8 @@ class Plan:
         reach: For each process the processes whose shared memory may arrive there, directly or
             forwarded or kept and returned later; itself too where values can come back.
     """
+
+    _shown_by: ClassVar[str] = "of_plan"
 
     programs: tuple[Program, ...]
     channels: tuple[ChannelSpec, ...]

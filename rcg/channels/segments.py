@@ -204,6 +204,12 @@ class Segments:
             for (name, _), fd in zip(self.layout.members.items(), self.arenas, strict=True)
         ]
 
+    def seal(self) -> None:
+        """Close the arenas' descriptors, once every member has them; what is mapped stays."""
+        fds, self.arenas = self.arenas, []
+        for fd in fds:
+            os.close(fd)
+
     def close(self) -> None:
         """Close the descriptors; what is mapped stays. Idempotent."""
         fds, self.board, self.arenas = [self.board, *self.arenas], -1, []

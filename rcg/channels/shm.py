@@ -66,9 +66,10 @@ class Writer:
         codec: Encodes the values.
     """
 
-    __slots__ = ("_codec", "_open", "_write", "end")
+    __slots__ = ("_codec", "_open", "_write", "end", "op")
 
     def __init__(self, member: _native.Member, ring: int, op: int, codec: Codec) -> None:
+        self.op = op
         self.end = member.writer(ring, op)
         self._open = self.end.open
         self._write = self.end.write

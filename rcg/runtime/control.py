@@ -9,11 +9,11 @@ who use the graph from outside connect here too and are handed on.
 ::
 
     member                          driver
-      hello {process, secret}  -->
+      hello {process, secret, clock}  -->
                                <--  welcome + descriptors of the board and the arenas
       ...                           ...
                                <--  where {number}
-      here {number, stack}     -->
+      here {number, stack, clock_ns}  -->
                                <--  stop
       stopped                  -->                     or: failed {text}
 
@@ -39,6 +39,8 @@ from rcg.errors import PlacementError
 from rcg.options import Deadline
 from rcg.runtime import packets
 from rcg.runtime.packets import Packet
+from rcg.trace.clocks import Exchange, clock_identity, clock_of, now_ns
+from rcg.trace.trace import Clock
 
 __all__ = ["ControlClient", "ControlServer", "Watched"]
 
@@ -46,6 +48,7 @@ _log = logging.getLogger("rcg")
 
 _PATIENCE_S: Final = 30.0  # of a member that connected, for the answer
 _PAUSE_S: Final = 0.05
+_EXCHANGES: Final = 8  # about a clock that is not ours
 # What keeps a packet within its size.
 _DEEPEST_STACK: Final = 40
 _LONGEST_LINE: Final = 400
@@ -98,7 +101,10 @@ class ControlServer:
         self._connected: dict[int, _Connected] = {}
         self._over: set[str] = set()
         self._question = 0  # number of the last "where"
+        self._asked_ns = 0
         self._answers: dict[str, tuple[int, list[str]]] = {}
+        self._exchanges: dict[str, list[Exchange]] = {}
+        self._clocks: dict[str, str] = {}
         self._is_stopping = False
         self._is_closed = False
         self._thread = threading.Thread(
@@ -149,6 +155,27 @@ class ControlServer:
 
             self._changed.wait_for(is_answered, patience_s)
             return {p: list(stack) for p, (a, stack) in self._answers.items() if a >= number}
+
+    def clocks(self, patience_s: float) -> dict[str, Clock]:
+        """Return how each member's clock relates to ours; those that do not tell are missing.
+
+        Members that read the same clock as we do are not asked.
+
+        Args:
+            patience_s: How long the others may take to answer.
+        """
+        identity = clock_identity()
+        is_same = {p: bool(clock) and clock == identity for p, clock in self._clocks.items()}
+        if not all(is_same.values()):
+            for _ in range(_EXCHANGES):
+                self.ask_where(patience_s / _EXCHANGES)
+        with self._changed:
+            exchanges = {process: list(found) for process, found in self._exchanges.items()}
+        clocks = {
+            process: clock_of(exchanges.get(process, ()), is_same=same)
+            for process, same in is_same.items()
+        }
+        return {process: clock for process, clock in clocks.items() if clock is not None}
 
     def forget(self, processes: Sequence[str]) -> None:
         """Do not wait for these: they never connected, or were killed."""
@@ -205,6 +232,7 @@ class ControlServer:
                     return
             if question > asked:
                 asked = question
+                self._asked_ns = now_ns()
                 self._tell_members({"type": "where", "number": question})
             if is_stopping and not has_told_stop:
                 has_told_stop = True
@@ -277,11 +305,7 @@ class ControlServer:
                 return False
             return kind == "hello" and self._welcome(member, message, is_stopping)
         if kind == "here":
-            stack, number = message.get("stack"), message.get("number")
-            if isinstance(stack, list) and isinstance(number, int):
-                with self._changed:
-                    self._answers[member.process] = number, list(map(str, stack))
-                    self._changed.notify_all()
+            self._hear(member.process, message)
             return True
         if kind == "stopped":
             member.state = "stopped"
@@ -291,6 +315,18 @@ class ControlServer:
             self._end(member, str(message.get("text")))
             return False
         return True
+
+    def _hear(self, process: str, message: Packet) -> None:
+        heard_ns = now_ns()
+        match message:
+            case {"stack": list(stack), "number": int(number), "clock_ns": int(at)}:
+                with self._changed:
+                    self._answers[process] = number, list(map(str, stack))
+                    if number == self._question:  # else it was asked earlier than `_asked_ns`
+                        exchanges = self._exchanges.setdefault(process, [])
+                        exchanges.append(Exchange(self._asked_ns, at, heard_ns))
+                        del exchanges[:-_EXCHANGES]
+                    self._changed.notify_all()
 
     def _is_secret(self, message: Packet) -> bool:
         given = str(message.get("secret")).encode("utf-8", "surrogatepass")
@@ -319,6 +355,7 @@ class ControlServer:
         # A member in this very process needs no watching, and its end is our own.
         member.pidfd = -1 if pid == os.getpid() else packets.open_pidfd(pid)
         member.state = "member"
+        self._clocks[member.process] = str(message.get("clock"))
         self.pids[member.process] = pid
         return True
 
@@ -374,7 +411,12 @@ class ControlClient:
                     f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared "
                     "memory is only shared within one user"
                 )
-            hello = {"type": "hello", "process": process, "secret": secret}
+            hello = {
+                "type": "hello",
+                "process": process,
+                "secret": secret,
+                "clock": clock_identity(),
+            }
             packets.send(self._socket, hello)
             message, _, fds = packets.receive(self._socket)
         except OSError as error:
@@ -426,7 +468,12 @@ class ControlClient:
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
             case "where":
                 stack = [line[:_LONGEST_LINE] for line in loop.where()[-_DEEPEST_STACK:]]
-                answer = {"type": "here", "number": message["number"], "stack": stack}
+                answer = {
+                    "type": "here",
+                    "number": message["number"],
+                    "stack": stack,
+                    "clock_ns": now_ns(),
+                }
                 packets.send(self._socket, answer, may_wait=False)
 
     def finish(self, failure: str | None = None) -> None:

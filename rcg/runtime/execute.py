@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import logging
 import threading
 import types
@@ -17,18 +18,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from os import PathLike
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
+from rcg.display import Displayed
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
+from rcg.runtime import followers
 from rcg.runtime.awaiting import Awaiter
 from rcg.runtime.callers import Callers
 from rcg.runtime.failure import describe
 from rcg.runtime.handle import handle_of
-from rcg.runtime.inlet import AGAIN_S, UNTIL_IDLE_S, Inlet, NoRoom
+from rcg.runtime.inlet import AGAIN_S, UNTIL_IDLE_S, Inlet, Inputs, NoRoom
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.report import LONGEST_QUESTION_S, Report, Reports
 from rcg.runtime.results import CompiledDAGRef, refs_of, timed_out
@@ -39,7 +42,11 @@ from rcg.values import Encoded, size_of
 from rcg.views.topology import topology_of
 from rcg.views.visualize import visualize
 
-__all__ = ["CompiledDAG", "report_all", "teardown_all"]
+if TYPE_CHECKING:
+    from rcg.runtime.profiler import Profiler
+    from rcg.trace.trace import Trace
+
+__all__ = ["CompiledDAG", "live_graphs", "profile_all", "report_all", "teardown_all"]
 
 _log = logging.getLogger("rcg")
 
@@ -49,13 +56,15 @@ _TURNS: Final = 20
 _UNSET: Final[Any] = object()
 
 
-class CompiledDAG:
+class CompiledDAG(Displayed):
     """A DAG of actor methods that runs on its actors' own loops until it is torn down.
 
     Made by ``compile``. Usable from any thread of the process that compiled it, in sync and asyncio
     code alike. Torn down by ``teardown()``, at the end of a ``with`` block, when it is garbage
     collected, and at interpreter exit.
     """
+
+    _shown_by = "of_plan"
 
     # By id. Copied in one step where it is looked through, because other threads compile.
     _live: ClassVar[weakref.WeakValueDictionary[str, CompiledDAG]] = weakref.WeakValueDictionary()
@@ -77,13 +86,14 @@ class CompiledDAG:
         session.on_caller = Callers(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
         CompiledDAG._live[session.graph_id] = self
+        followers.graph_started(session)
 
     @classmethod
     def main_threads_taken(cls) -> dict[str, CompiledDAG]:
         """Return the graphs of this process that have actors' main threads, by actor id."""
         return {
             cluster.actor_id(handle): dag
-            for dag in _live_graphs()
+            for dag in live_graphs()
             if dag.session.options.thread == "main" and not dag.session.is_over
             for handle in dag.session.handles.values()
         }
@@ -151,7 +161,7 @@ class CompiledDAG:
             return [CompiledDAGRef(self, outlet, execution, None) for outlet in self.outlets]
 
         try:
-            refs: list[CompiledDAGRef] = self._inlet.submit(encoded, begin)
+            refs: list[CompiledDAGRef] = self._inlet.submit(Inputs(encoded), begin)
             return refs
         except NoRoom:
             raise self._no_room() from None
@@ -172,28 +182,28 @@ class CompiledDAG:
             if not self.session.has_cause:
                 await self.awaiter.wait_for_end(self.outlets[0])
             raise self.session.end_error()
-        encoded = self._inlet.encode(args, kwargs)
+        inputs = self._inlet.encode(args, kwargs)
         if not self.awaiter.has_queue():
             try:
-                refs = self._inlet.try_submit(encoded, self._refs)
+                refs = self._inlet.try_submit(inputs, self._refs)
             except _native.NoMemory:
                 refs = None
             if refs is not None:
                 return refs
         try:
             async with asyncio.timeout(self.session.options.submit_timeout_s), self.awaiter.queue():
-                return await self._submit_async(encoded)
+                return await self._submit_async(inputs)
         except TimeoutError:
             raise self._no_room() from None
 
-    async def _submit_async(self, encoded: list[Encoded]) -> Any:
+    async def _submit_async(self, inputs: Inputs) -> Any:
         """Submit as soon as there is room, and memory."""
         inlet = self._inlet
         idle: Deadline | None = None
         while True:
             complete = inlet.complete()
             try:
-                refs = inlet.try_submit(encoded, self._refs)
+                refs = inlet.try_submit(inputs, self._refs)
             except _native.NoMemory as error:
                 idle = idle or Deadline(UNTIL_IDLE_S)
                 if complete >= inlet.window.submitted and idle.expired:
@@ -351,6 +361,30 @@ class CompiledDAG:
             processes=tuple(map(ProcessStatistics.of, found.processes)),
         )
 
+    def profile(self, *, max_events: int | None = None) -> Profiler:
+        """Return what records this graph: ``with cdag.profile() as p: ...; print(p)``.
+
+        It can be switched on at any time, without compiling again. See ``rcg.profile`` for all
+        graphs at once.
+
+        Args:
+            max_events: How many events are kept; later ones are counted as lost. None for five
+                million.
+
+        Raises:
+            ValueError: ``max_events`` is no positive integer.
+        """
+        found: Profiler = _profiler().profiler_of([self.session], max_events=max_events)
+        return found
+
+    def trace(self) -> Trace:
+        """Return what the flight recorder has now: the newest 4096 events of each process.
+
+        It needs no profile, and works while actors are stuck and after they died.
+        """
+        found: Trace = _profiler().newest(self.session)
+        return found
+
     def visualize(
         self,
         filename: str | PathLike[str] = "compiled_graph",
@@ -380,9 +414,8 @@ class CompiledDAG:
             ValueError: The format is unknown, or "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
         """
-        ids = {actor: cluster.actor_id(handle) for actor, handle in self.session.handles.items()}
         return visualize(
-            topology_of(self._plan, ids),
+            topology_of(self._plan, self._actor_ids()),
             filename=filename,
             format=format,
             view=view,
@@ -392,8 +425,15 @@ class CompiledDAG:
             dark=dark,
         )
 
+    def _actor_ids(self) -> dict[str, str]:
+        return {actor: cluster.actor_id(handle) for actor, handle in self.session.handles.items()}
+
     def __repr__(self) -> str:
         return f"CompiledDAG({self.session.graph_id})"
+
+    def _shown(self) -> tuple[Any, ...]:
+        title = f"CompiledDAG({self.session.graph_id[:8]})"
+        return self._plan, repr(self), title, self._actor_ids()
 
     # --- elsewhere
 
@@ -477,7 +517,7 @@ def _turn() -> Generator[None, None, None]:
     yield
 
 
-def _live_graphs() -> list[CompiledDAG]:
+def live_graphs() -> list[CompiledDAG]:
     """Return the graphs of this process that are not torn down."""
     found = (reference() for reference in CompiledDAG._live.valuerefs())
     return [dag for dag in found if dag is not None]
@@ -485,14 +525,26 @@ def _live_graphs() -> list[CompiledDAG]:
 
 def teardown_all() -> None:
     """Tear down every live graph of this process; what does not end in time is told to the log."""
-    for dag in _live_graphs():
+    for dag in live_graphs():
         try:
             dag.teardown()
         except ChannelTimeout as error:
             _log.warning("rcg: %s", error)
 
 
+def _profiler() -> Any:
+    """Return ``rcg.runtime.profiler``: analysis and views are loaded when somebody looks."""
+    return importlib.import_module("rcg.runtime.profiler")
+
+
+def profile_all(*, max_events: int | None = None) -> Profiler:
+    """Return what records all live graphs of this process, and those compiled meanwhile."""
+    running = [dag.session for dag in live_graphs() if not dag.session.is_over]
+    found: Profiler = _profiler().profiler_of(running, is_following=True, max_events=max_events)
+    return found
+
+
 def report_all() -> Reports:
     """Return what every live compiled graph of this process does; prints as text."""
-    live = sorted(_live_graphs(), key=lambda dag: dag.get_id())
+    live = sorted(live_graphs(), key=lambda dag: dag.get_id())
     return Reports(dag.report() for dag in live)

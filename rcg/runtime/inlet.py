@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg import _native
@@ -24,9 +25,10 @@ from rcg.runtime.outlet import Outlet
 from rcg.runtime.results import confirm
 from rcg.runtime.session import Session
 from rcg.runtime.window import Window
+from rcg.trace.clocks import now_ns
 from rcg.values import Codec, Encoded, size_of
 
-__all__ = ["AGAIN_S", "UNTIL_IDLE_S", "Inlet", "Key", "NoRoom", "arguments_by_key"]
+__all__ = ["AGAIN_S", "UNTIL_IDLE_S", "Inlet", "Inputs", "Key", "NoRoom", "arguments_by_key"]
 
 UNTIL_IDLE_S: Final = 3.0  # longer than a loop waits before it gives its free memory back
 AGAIN_S: Final = 0.01  # after which memory is asked for once more
@@ -64,6 +66,21 @@ def arguments_by_key(
             )
         values[name] = kwargs[name]
     return values
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The encoded values of the input channels of one execution.
+
+    Attributes:
+        values: One for each channel.
+        started_ns: When encoding them began; 0 if another process did it.
+        ended_ns: When it ended.
+    """
+
+    values: list[Encoded]
+    started_ns: int = 0
+    ended_ns: int = 0
 
 
 class NoRoom(Exception):
@@ -111,7 +128,7 @@ class Inlet:
 
     # --- arguments
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Encoded]:
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Return the encoded value of each input channel.
 
         Raises:
@@ -127,9 +144,10 @@ class Inlet:
             num_positional=plan.num_positional,
             keywords=plan.keywords,
         )
+        started_ns = now_ns()
         encoded = [self._codec.encode(values[key]) for key in self.keys]
         self.check_size(sum(map(size_of, encoded)))
-        return encoded
+        return Inputs(encoded, started_ns, now_ns())
 
     def check_size(self, size_bytes: int) -> None:
         """Raise where arguments of this size can never fit."""
@@ -167,11 +185,11 @@ class Inlet:
                     raise
         return self.submit(self.encode((value,), {}), begin)
 
-    def submit(self, encoded: list[Encoded], begin: Begin) -> Any:
+    def submit(self, inputs: Inputs, begin: Begin) -> Any:
         """Submit one execution, waiting for room and for memory; returns its refs.
 
         Args:
-            encoded: What ``encode`` made.
+            inputs: What ``encode`` made.
             begin: Makes the refs of the execution.
 
         Raises:
@@ -184,7 +202,7 @@ class Inlet:
         while True:
             complete = self.complete()
             try:
-                refs = self.try_submit(encoded, begin)
+                refs = self.try_submit(inputs, begin)
             except _native.NoMemory as error:
                 # What the actors only keep warm they give up when idle, which takes a moment.
                 idle = idle or Deadline(UNTIL_IDLE_S)
@@ -199,7 +217,7 @@ class Inlet:
             else:
                 time.sleep(AGAIN_S)
 
-    def try_submit(self, encoded: list[Encoded], begin: Begin) -> Any:
+    def try_submit(self, inputs: Inputs, begin: Begin) -> Any:
         """Submit one execution without waiting; returns its refs, or None if there is no room.
 
         Raises:
@@ -214,9 +232,9 @@ class Inlet:
             refs = None
             try:
                 refs = begin(window.submitted)
-                write_all(self._session.member, self._writers, encoded)
+                write_all(self._session.member, self._writers, inputs.values)
                 confirm(refs)
-                window.submit()
+                self._record(window.submit(), inputs)
                 return refs
             except _native.NoMemory:
                 raise
@@ -225,6 +243,15 @@ class Inlet:
             except BaseException:
                 window.free_until = 0
                 raise
+
+    def _record(self, execution: int, inputs: Inputs) -> None:
+        """Tell the flight recorder how long encoding took, which only now belongs to something."""
+        start_ns, end_ns = inputs.started_ns, inputs.ended_ns
+        is_coded = any(value[0] != _native.KIND_BYTES for value in inputs.values)
+        if start_ns and is_coded and self._session.options.record:
+            self._session.member.record(
+                self._writers[0].op, execution, start_ns, end_ns, end_ns - start_ns
+            )
 
     def complete(self) -> int:
         """Count what has arrived; returns how many executions are complete."""

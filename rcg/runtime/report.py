@@ -10,10 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from rcg import _native
 from rcg.channels.segments import Layout
+from rcg.display import Displayed
 from rcg.plan import DRIVER, Plan
 
 __all__ = [
@@ -91,7 +92,7 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Displayed):
     """What a graph does at one moment; prints as text.
 
     Attributes:
@@ -107,6 +108,8 @@ class Report:
         last_dropped: What failed, in the newest of these.
         asked: Whether live processes were asked where they are.
     """
+
+    _shown_by: ClassVar[str] = "of_reports"
 
     graph_id: str
     state: str
@@ -124,6 +127,9 @@ class Report:
         return "\n".join(self._lines())
 
     __repr__ = __str__
+
+    def _shown(self) -> tuple[Any, ...]:
+        return [self], str(self)
 
     def _lines(self) -> list[str]:
         lines = [
@@ -170,15 +176,19 @@ class Report:
         return lines
 
 
-class Reports(tuple[Report, ...]):
+class Reports(tuple[Report, ...], Displayed):
     """The reports of several graphs; prints as text."""
 
     __slots__ = ()
+    _shown_by = "of_reports"
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self)) or "no compiled graph is alive in this process"
 
     __repr__ = __str__
+
+    def _shown(self) -> tuple[Any, ...]:
+        return self, str(self)
 
 
 def activities(

@@ -109,8 +109,13 @@ class Session:
         return self._segments.board, self._segments.arenas_for(self.plan, process)
 
     def seal(self) -> None:
-        """Close the descriptors once every member has them: what is mapped stays."""
-        self._segments.close()
+        """Close the descriptors once every member has them, but for what a profile needs."""
+        self._segments.seal()
+
+    @property
+    def board(self) -> int:
+        """The board's descriptor, for a tape; -1 once the graph has ended."""
+        return self._segments.board
 
     def _caller_came(self, connection: socket.socket, wants: str) -> None:
         self.on_caller(connection, wants)

@@ -39,6 +39,7 @@ from rcg.runtime import moments
 from rcg.runtime.control import ControlClient
 from rcg.runtime.coroutines import Coroutines
 from rcg.runtime.failure import FRAMES_OF_OTHERS, Origin, capture, capture_own
+from rcg.trace import spans
 from rcg.values import Codec
 from rcg.version import __version__
 
@@ -177,6 +178,8 @@ class _Loop:
         """Run executions until the graph is closed or breaks; reports any other end."""
         steps = self._steps
         self._thread = threading.get_ident()
+        writer = spans.SpanWriter(self._member, lambda: self.execution)
+        outside = spans.here.set(writer if self._spec.options.record else None)
         failure: str | None = None
         try:
             while True:
@@ -190,6 +193,7 @@ class _Loop:
             failure = f"its loop failed: {translate(error)}\n{traceback.format_exc()}"
         finally:
             self._steps = []  # releases what the slots hold
+            spans.here.reset(outside)  # of an actor's main thread, which goes on
             moments.reach(moments.Moment("stop", self._spec.program.process, self.execution))
             self._control.finish(failure)
 

@@ -2,8 +2,8 @@
 """A trace: the merged record of what the processes of some graphs did, as plain data.
 
 ```
-Trace ── GraphTrace ── Lane, one per process of the plan ── events, one row per op of an execution
-           plan          ops: the program of the plan          start, end, waited, coded, bytes, peer
+Trace ── GraphTrace ── Lane, one per process of the plan ── events, one per op of an execution
+           plan          its program is that of the plan       start, end, waited, coded, ...
 ```
 
 An event's own time is made of three parts that add up to it: what it waited for its peer
@@ -20,12 +20,13 @@ import io
 import json
 import os
 import zipfile
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rcg.display import Displayed
 from rcg.errors import TraceError
 from rcg.plan import DRIVER, Op, Plan, Program
 
@@ -102,6 +103,11 @@ class OpenOp:
     waiting_since_ns: int = 0
     peer: int = NO_PEER
 
+    def moved(self, offset_ns: int) -> OpenOp:
+        """Return it on a clock that is ahead by so much."""
+        waiting = self.waiting_since_ns and self.waiting_since_ns + offset_ns
+        return replace(self, since_ns=self.since_ns + offset_ns, waiting_since_ns=waiting)
+
 
 @dataclass(frozen=True, eq=False)
 class Lane:
@@ -176,7 +182,7 @@ class GraphTrace:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Displayed):
     """What the processes of some graphs did between two moments.
 
     Attributes:
@@ -186,6 +192,8 @@ class Trace:
         info: Where and when: ``host``, ``time`` (seconds since 1970, at its start), ``versions``,
             ``cores``. Only for people.
     """
+
+    _shown_by: ClassVar[str] = "of_trace"
 
     graphs: tuple[GraphTrace, ...]
     start_ns: int

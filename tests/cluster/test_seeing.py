@@ -15,7 +15,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from tests.cluster.stage import Stage, in_thread
+from tests.cluster.stage import Stage, in_thread, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -38,6 +38,9 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
     with compile_gated(a, b, gate) as graph:
         refs = [graph.execute(i) for i in range(4)]
         gate.wait_for()
+        until(
+            lambda: [each.state for each in graph.report().processes[1:]] == ["running", "waiting"]
+        )
         report = graph.report()
         by_label = {activity.label: activity for activity in report.processes}
         busy, idle = by_label["a0 (Plain)"], by_label["a1 (Plain)"]

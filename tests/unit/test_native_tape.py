@@ -27,7 +27,7 @@ from tests.board import (
     until_waiting,
 )
 
-MANY = 200_000
+BATCH = 50_000  # that much the larger rings hold, whenever the tape comes
 
 
 def test_the_native_core_and_the_trace_agree_on_the_layout() -> None:
@@ -145,47 +145,77 @@ def test_long_names_are_cut_between_characters_and_too_many_share_the_last_op(bo
 # --- the tape -----------------------------------------------------------------------------------
 
 
-def running(board: Board, member: _native.Member, most: int = 10**7) -> Any:
-    tape = _native.Tape(member, board.fd, most)
-    thread = threading.Thread(target=tape.run, args=(1_000_000,))
-    thread.start()
+class Running:
+    """A tape that runs on a thread."""
 
-    def stop() -> list[tuple[int, np.ndarray[Any, Any]]]:
-        tape.stop()
-        thread.join()
-        found = [tape.take(number) for number in range(2)]
+    def __init__(self, board: Board, member: _native.Member, most: int = 10**7) -> None:
+        self.tape = _native.Tape(member, board.fd, most)
+        self._thread = threading.Thread(target=self.tape.run, args=(1_000_000,))
+        self._thread.start()
+
+    def stop(self) -> list[tuple[int, np.ndarray[Any, Any]]]:
+        """What it lost and what it has, for two members."""
+        self.tape.stop()
+        self._thread.join()
+        found = [self.tape.take(number) for number in range(2)]
         return [(lost, events_from(records)) for lost, records in found]
 
-    return stop
 
-
-def test_a_tape_loses_nothing_of_what_overruns_the_recorder_many_times(boards: Any) -> None:
+def test_a_tape_loses_nothing_of_what_overruns_the_recorder(boards: Any) -> None:
     board = boards(events=8)
-    observer = board.member(0)
-    stop = running(board, observer)
+    running = Running(board, board.member(0))
     child = board.start(
         f"""
         member = board.member(1, looping=True)
-        for execution in range({MANY}):
+        for execution in range({BATCH}):
             member.mark(execution % 5, execution)
         """
     )
     finish(child)
-    (_, none), (lost, events) = stop()
+    (_, none), (lost, events) = running.stop()
     assert len(none) == 0
     assert lost == 0
-    assert np.array_equal(events["execution"], np.arange(MANY - 1))
-    assert np.array_equal(events["op"], np.arange(MANY - 1) % 5)
+    assert np.array_equal(events["execution"], np.arange(BATCH - 1))
+    assert np.array_equal(events["op"], np.arange(BATCH - 1) % 5)
     assert (events["start_ns"][1:] == events["end_ns"][:-1]).all()
+
+
+def test_a_tape_goes_around_its_ring_many_times(boards: Any) -> None:
+    board = boards(events=8)
+    member = board.member(0, looping=True)
+    running = Running(board, member)
+    member.mark(0, 0)
+    for batch in range(5):
+        for execution in range(batch * BATCH, (batch + 1) * BATCH):
+            member.mark(0, execution + 1)
+        until(lambda: running.tape.taken == (batch + 1) * BATCH)  # noqa: B023
+    (lost, events), _ = running.stop()
+    assert lost == 0
+    assert np.array_equal(events["execution"], np.arange(5 * BATCH))
+
+
+def test_what_comes_faster_than_a_tape_takes_it_is_counted(boards: Any) -> None:
+    board = boards(events=8)
+    member = board.member(0, looping=True)
+    tape = _native.Tape(member, board.fd, 10**7)
+    for execution in range(_native.TAPE_EVENTS + 1001):
+        member.mark(0, execution)
+    tape.stop()
+    tape.run(1)
+    lost, records = tape.take(0)
+    assert lost == 1000
+    assert np.array_equal(
+        events_from(records)["execution"], np.arange(1000, _native.TAPE_EVENTS + 1000)
+    )
 
 
 def test_a_tape_counts_what_is_too_much_for_it(boards: Any) -> None:
     board = boards(events=8)
     member = board.member(0, looping=True)
-    stop = running(board, member, most=1000)
+    running = Running(board, member, most=1000)
     for execution in range(2001):
         member.mark(0, execution)
-    (lost, events), _ = stop()
+    (lost, events), _ = running.stop()
     assert (lost, len(events)) == (1000, 1000)
     assert np.array_equal(events["execution"], np.arange(1000))  # what came first is kept
 
@@ -196,10 +226,10 @@ def test_a_tape_holds_what_happens_between_its_start_and_its_end(boards: Any) ->
     for execution in range(5):
         member.mark(0, execution)
     for first in (5, 50):  # twice, and the recorder goes on in between
-        stop = running(board, member)
+        running = Running(board, member)
         for execution in range(first, first + 20):
             member.mark(0, execution)
-        (lost, events), _ = stop()
+        (lost, events), _ = running.stop()
         assert lost == 0
         assert list(events["execution"]) == list(range(first - 1, first + 19))
         for execution in range(first + 20, 50):
@@ -213,10 +243,10 @@ def test_events_of_before_and_after_a_tape_are_found_where_they_lie(boards: Any)
     member = board.member(0, looping=True)
     for execution in range(10):
         member.mark(0, execution)
-    stop = running(board, member)
+    running = Running(board, member)
     for execution in range(10, 20):
         member.mark(0, execution)
-    stop()
+    running.stop()
     for execution in range(20, 30):
         member.mark(0, execution)
     count, lost, events = events_of(member, 0)
@@ -227,7 +257,7 @@ def test_events_of_before_and_after_a_tape_are_found_where_they_lie(boards: Any)
 def test_threads_of_a_driver_write_at_once(boards: Any) -> None:
     board = boards(events=8)
     member = board.member(0)
-    stop = running(board, member)
+    running = Running(board, member)
     op = member.span("work")
 
     def work(number: int) -> None:
@@ -239,7 +269,7 @@ def test_threads_of_a_driver_write_at_once(boards: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (lost, events), _ = stop()
+    (lost, events), _ = running.stop()
     assert lost == 0
     assert [int((events["execution"] == number).sum()) for number in range(3)] == [20_000] * 3
 
@@ -264,7 +294,7 @@ def test_the_memory_of_the_larger_rings_is_taken_by_the_first_tape(boards: Any) 
 def test_a_tape_reads_what_a_dead_process_did(boards: Any) -> None:
     board = boards(events=8)
     observer = board.member(0)
-    stop = running(board, observer)
+    running = Running(board, observer)
     child = board.start(
         """
         member = board.member(1, looping=True)
@@ -275,7 +305,7 @@ def test_a_tape_reads_what_a_dead_process_did(boards: Any) -> None:
         """
     )
     assert child.wait() == -9
-    _, (lost, events) = stop()
+    _, (lost, events) = running.stop()
     assert (lost, len(events)) == (0, 999)
 
 

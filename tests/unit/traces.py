@@ -39,7 +39,7 @@ program a1
   Write s1 -> c2
   Free s1
 """
-"""Driver -> a0 -> a1 -> driver. Driver: Write is op 1, Read op 3; actors: Read 0, Call 1, Write 3."""
+"""Driver -> a0 -> a1 -> driver. Driver: Write is op 1, Read 3; actors: Read 0, Call 1, Write 3."""
 
 Row = Mapping[str, int]
 

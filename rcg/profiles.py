@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile: a trace and what can be learnt from it, as figures, text, pictures and files.
+
+``with rcg.profile() as p`` makes one; ``Profile(Trace.load(path))`` makes one of a trace that was
+saved. This room puts analysis and views together; it must not know how traces are recorded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rcg.errors import TraceError
+from rcg.trace.compare import Comparison, compare
+from rcg.trace.critical import Step, critical_path
+from rcg.trace.executions import Executions, executions_of
+from rcg.trace.summary import Summary, summarize
+from rcg.trace.trace import GraphTrace, Trace
+from rcg.trace.what_if import WhatIf, what_if
+from rcg.views.bundle import of_trace
+from rcg.views.page import page_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Profile"]
+
+
+class Profile:
+    """What graphs did while they were recorded. Prints as a summary; a notebook shows pictures.
+
+    Args:
+        trace: What was recorded; None while it still is.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self._trace = trace
+
+    def complete(self, trace: Trace) -> None:
+        """Give it what was recorded; once."""
+        self._trace = trace
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether recording has ended."""
+        return self._trace is not None
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded: events by graph and process, to be saved and exported.
+
+        Raises:
+            TraceError: It is still being recorded.
+        """
+        if self._trace is None:
+            raise TraceError(
+                "this profile is still being recorded: look at it after the `with` block, or after "
+                "stop()"
+            )
+        return self._trace
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Figures of each graph: throughput, latency, shares of time, critical path, operations."""
+        return summarize(self.trace)
+
+    def graph(self, graph: int | str | None = None) -> GraphTrace:
+        """Return the record of one graph.
+
+        Args:
+            graph: Its number in the trace, or (the beginning of) its id; None if there is only one.
+
+        Raises:
+            TraceError: There is no such graph, or several and none was named.
+        """
+        graphs = self.trace.graphs
+        match graph:
+            case None if len(graphs) == 1:
+                return graphs[0]
+            case int(number) if -len(graphs) <= number < len(graphs):
+                return graphs[number]
+            case str(text):
+                found = [each for each in graphs if text and each.graph_id.startswith(text)]
+                if len(found) == 1:
+                    return found[0]
+        ids = ", ".join(f"{i}: {each.graph_id[:8]}" for i, each in enumerate(graphs)) or "none"
+        wanted = "say which graph is meant" if graph is None else f"no graph {graph!r}"
+        raise TraceError(f"{wanted}; this profile has {ids}")
+
+    def executions(self, graph: int | str | None = None) -> Executions:
+        """Return when each execution was submitted, completed and fetched. See ``graph``."""
+        return executions_of(self.graph(graph))
+
+    def critical_path(self, execution: int, graph: int | str | None = None) -> tuple[Step, ...]:
+        """Return what an execution's latency was made of, step by step from submission on."""
+        return critical_path(self.graph(graph), execution)
+
+    def compare(self, other: Profile) -> Comparison:
+        """Compare this profile with a later one: per operation, shares, throughput, latency."""
+        return compare(self.trace, other.trace)
+
+    def what_if(
+        self,
+        scale: Mapping[str, float] | None = None,
+        *,
+        communication: float = 1.0,
+        serialization: float = 1.0,
+        max_inflight: int | None = None,
+        graph: int | str | None = None,
+    ) -> WhatIf:
+        """Predict throughput and timeline if some of it took another time.
+
+        The measured times are replayed in the compiler's simulator.
+
+        Args:
+            scale: Factor by method: ``{"Stage.fwd": 0.5}`` for all actors of the class,
+                ``{"a0.fwd": 0.5}`` for one.
+            communication: Factor for reading and writing channels.
+            serialization: Factor for encoding and decoding.
+            max_inflight: How many executions may be in flight; None for as many as now.
+            graph: See ``graph``.
+
+        Raises:
+            TraceError: There is no such method, or too little was recorded.
+            ValueError: A factor is not a positive number.
+        """
+        return what_if(
+            self.graph(graph),
+            scale,
+            communication=communication,
+            serialization=serialization,
+            max_inflight=max_inflight,
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per event. Needs pandas."""
+        return self.trace.to_pandas()
+
+    def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write everything as one self-contained HTML file, which needs no network."""
+        Path(path).write_text(page_of(self.trace, title or "rcg profile"), encoding="utf-8")
+
+    def __str__(self) -> str:
+        if self._trace is None:
+            return "a profile that is being recorded"
+        return str(self.summary)
+
+    def __repr__(self) -> str:
+        if self._trace is None:
+            return "<Profile, being recorded>"
+        trace = self._trace
+        return (
+            f"<Profile of {len(trace.graphs)} graphs: {trace.num_events} events in "
+            f"{trace.duration_ns / 1e9:.3g} s>"
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        if self._trace is None:
+            return {"text/plain": str(self)}
+        return of_trace(self._trace)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording profiles: draining the recorders of running graphs into a trace.
+
+A profile needs nothing of the actors: events are taken out of shared memory by a thread of the
+driver that never waits for Python's lock, so it also records who is stuck and what the dead did.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+from rcg import _native
+from rcg.errors import OutOfSharedMemory, TraceError
+from rcg.plan import DRIVER
+from rcg.profiles import Profile
+from rcg.runtime.followers import following
+from rcg.runtime.session import Session
+from rcg.trace.clocks import now_ns
+from rcg.trace.recorder import Recorder, events_from
+from rcg.trace.trace import NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
+from rcg.version import __version__
+from rcg.warn import warn_user
+
+__all__ = ["MOST_EVENTS", "Profiler", "newest", "profiler_of"]
+
+MOST_EVENTS: Final = 5_000_000
+"""How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
+
+# The larger rings of the native core hold what the fastest graphs do in 80 ms.
+_PERIOD_NS: Final = 5_000_000
+# How long members whose clocks are not ours may take to tell.
+_CLOCKS_S: Final = 0.4
+
+
+class Profiler:
+    """Records some graphs; what ``rcg.profile()`` and ``CompiledDAG.profile()`` return.
+
+    ``with`` starts it, gives the ``Profile``, and stops it at the end of the block: from then on
+    the profile is complete. ``start()`` and ``stop()`` do the same by hand, as often as one likes,
+    for another profile each time. From any thread.
+
+    Args:
+        sessions: The graphs. They are not kept alive.
+        is_following: Whether graphs that are compiled meanwhile are recorded, too.
+        max_events: How many events of each graph are kept.
+
+    Raises:
+        ValueError: ``max_events`` is no positive integer.
+    """
+
+    def __init__(
+        self,
+        sessions: Iterable[Session],
+        *,
+        is_following: bool = False,
+        max_events: int = MOST_EVENTS,
+    ) -> None:
+        if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
+            raise ValueError(f"`max_events` must be a positive integer, found {max_events!r}")
+        self._sessions = [weakref.ref(session) for session in sessions]
+        self._is_following = is_following
+        self._max_events = max_events
+        self._lock = threading.Lock()
+        self._recordings: list[_Recording] = []
+        self._profile: Profile | None = None
+        self._began = 0, 0.0
+
+    def graph_started(self, session: Session) -> None:
+        """Record a new graph, if it follows what is compiled."""
+        with self._lock:
+            if self._profile is None:
+                return
+            try:
+                self._record(session)
+            except OutOfSharedMemory as error:
+                warn_user(f"the profile that runs leaves out this graph: {error}", RuntimeWarning)
+
+    def start(self) -> Profile:
+        """Start recording and return the profile, which is complete after ``stop``.
+
+        Raises:
+            TraceError: It is recording already, or a graph has no recorder.
+            OutOfSharedMemory: There is no room to record in.
+            ChannelClosed, ActorDiedError: A graph has ended.
+        """
+        with self._lock:
+            if self._profile is not None:
+                raise TraceError("this profile is being recorded already: stop() it first")
+            self._began = now_ns(), time.time()
+            try:
+                for session in filter(None, (reference() for reference in self._sessions)):
+                    session.check_running()
+                    self._record(session)
+            except BaseException:
+                self._recordings = []
+                raise
+            self._profile = Profile()
+            if self._is_following:
+                following.add(self)
+            return self._profile
+
+    def _record(self, session: Session) -> None:
+        if session.options.record:
+            self._recordings.append(_Recording(session, self._max_events))
+        elif not self._is_following:
+            raise TraceError(
+                "this graph has no flight recorder (compiled with record=False, or RCG_RECORD=0), "
+                "so there is nothing to profile: compile it with record=True"
+            )
+
+    def stop(self) -> Profile:
+        """Stop recording and return the profile, which is complete now.
+
+        Raises:
+            TraceError: It is not recording.
+        """
+        with self._lock:
+            if self._profile is None:
+                raise TraceError("this profile is not being recorded: start() it first")
+            following.discard(self)
+            start_ns, began = self._began
+            end_ns = now_ns()
+            graphs = tuple(recording.stop() for recording in self._recordings)
+            profile, self._profile, self._recordings = self._profile, None, []
+        profile.complete(Trace(graphs, start_ns, end_ns, _info(began)))
+        return profile
+
+    __enter__ = start
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def profiler_of(
+    sessions: Iterable[Session], *, is_following: bool = False, max_events: int | None = None
+) -> Profiler:
+    """Return what records these graphs; see ``Profiler``."""
+    most = MOST_EVENTS if max_events is None else max_events
+    return Profiler(sessions, is_following=is_following, max_events=most)
+
+
+class _Recording:
+    """Of one graph, from now on until it is stopped or dropped."""
+
+    def __init__(self, session: Session, most: int) -> None:
+        self._session = session
+        self._done: GraphTrace | None = None
+        try:
+            tape = self._tape = _native.Tape(session.member, session.board, most)
+        except OSError as error:
+            raise OutOfSharedMemory(
+                f"there is no shared memory to record a profile in ({error.strerror}): it takes 4 "
+                "MiB for each process of the graph. Drop results that are still held, or make "
+                "/dev/shm larger."
+            ) from error
+        self._thread = threading.Thread(
+            target=tape.run, args=(_PERIOD_NS,), name="rcg-profile", daemon=True
+        )
+        self._thread.start()
+        # Nobody waits for a tape of which nobody knows any more.
+        weakref.finalize(self, tape.stop)
+
+    def stop(self) -> GraphTrace:
+        """End it and return what was recorded, the same each time."""
+        if self._done is None:
+            opened = _open_ops(self._session)  # first: what ends until we look is no longer open
+            self._tape.stop()
+            self._thread.join()
+            taken = {
+                process: self._tape.take(number)
+                for process, number in self._session.layout.members.items()
+            }
+            self._done = _graph_trace(
+                self._session,
+                {
+                    process: (lost, events_from(records))
+                    for process, (lost, records) in taken.items()
+                },
+                opened,
+            )
+        return self._done
+
+
+def newest(session: Session) -> Trace:
+    """Return what the flight recorder still has of a graph: the newest 4096 events per process."""
+    end_ns, began = now_ns(), time.time()
+    opened = _open_ops(session)
+    found = {}
+    for process, number in session.layout.members.items():
+        events = Recorder(session.member, number).drain()
+        found[process] = 0, events  # older ones are no loss: nobody asked for them
+    graph = _graph_trace(session, found, opened)
+    # What all processes remember: before, the busiest one has nothing to show.
+    start_ns = max(
+        (int(lane.events["start_ns"][0]) for lane in graph.lanes if len(lane.events)),
+        default=end_ns,
+    )
+    return Trace((graph,), start_ns, end_ns, _info(began - (end_ns - start_ns) / 1e9))
+
+
+def _open_ops(session: Session) -> dict[str, OpenOp]:
+    """Return what each process is in now; nothing for those that are between ops or have ended."""
+    member, layout = session.member, session.layout
+    channels = {number: name for name, number in layout.rings.items()}
+    specs = session.plan.channels_by_id()
+    ended = session.control.over - session.control.gone
+    found = {}
+    for process, number in layout.members.items():
+        _, op, execution, since_ns, state, ring, _ = member.now(number)
+        waiting_ns = member.waiting_since(number) if state == _native.NOW_WAITING else 0
+        if not since_ns or process in ended or (process == DRIVER and not waiting_ns):
+            continue
+        peer = NO_PEER
+        if waiting_ns and ring in channels:
+            spec = specs[channels[ring]]
+            # Of several readers it is not known here which one is late.
+            peer = layout.members[spec.readers[0] if spec.writer == process else spec.writer]
+        if process == DRIVER:
+            since_ns = waiting_ns
+        found[process] = OpenOp(op, execution, since_ns, waiting_ns, peer)
+    return found
+
+
+def _graph_trace(
+    session: Session,
+    found: Mapping[str, tuple[int, Events]],
+    opened: Mapping[str, OpenOp],
+) -> GraphTrace:
+    clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_S)}
+    pids = {DRIVER: session.pid, **session.control.pids}
+    lanes = []
+    for process, (lost, events) in found.items():
+        clock = clocks.get(process, Clock())
+        op = opened.get(process)
+        if op is not None and len(events) and (events["start_ns"] == op.since_ns).any():
+            op = None  # it ended before we looked at the events
+        if clock.offset_ns:
+            events = events.copy()
+            events["start_ns"] += clock.offset_ns
+            events["end_ns"] += clock.offset_ns
+            if op is not None:
+                op = op.moved(clock.offset_ns)
+        lanes.append(
+            Lane(
+                process=process,
+                label=session.plan.label(process),
+                events=events,
+                spans=tuple(session.member.spans(session.layout.members[process])),
+                node=platform.node(),
+                pid=pids.get(process, 0),
+                clock=clock,
+                lost=lost,
+                open=op,
+            )
+        )
+    limit = session.options.max_inflight_executions
+    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit)
+
+
+def _info(began: float) -> dict[str, Any]:
+    return {
+        "host": platform.node(),
+        "time": began,
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": {"rcg": __version__, "python": platform.python_version()},
+    }

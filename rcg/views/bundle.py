@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a notebook shows of a thing: text, and HTML without a script, with pictures as images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rcg.plan import Plan
+from rcg.trace.summary import summarize
+from rcg.trace.trace import Trace
+from rcg.views.html import escaped
+from rcg.views.picture import img
+from rcg.views.pictures import (
+    schedule_picture,
+    summary_picture,
+    timeline_picture,
+    topology_picture,
+)
+from rcg.views.report import report_of
+
+__all__ = ["bundle", "of_plan", "of_reports", "of_trace"]
+
+Bundle = dict[str, str]
+
+_MOST_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has more
+_MOST_NODES: Final = 400  # of a plan that is drawn
+
+
+def bundle(text: str, pictures: Iterable[tuple[str, str]]) -> Bundle:
+    """Return text beside pictures.
+
+    Args:
+        text: What is shown where there are no pictures.
+        pictures: What each shows, and the text of its SVG file.
+    """
+    html = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
+    return {"text/plain": text, **({"text/html": html} if html else {})}
+
+
+def of_plan(
+    plan: Plan, text: str = "", title: str = "Plan", actor_ids: Mapping[str, str] | None = None
+) -> Bundle:
+    """Return what is shown of a plan: its text, and its topology unless it is very large."""
+    pictures = []
+    if sum(len(program.ops) for program in plan.programs) <= _MOST_NODES:
+        pictures = [("Topology", topology_picture(plan, title=title, actor_ids=actor_ids))]
+    return bundle(text or str(plan), pictures)
+
+
+def of_trace(trace: Trace) -> Bundle:
+    """Return what is shown of a trace: its summary as text and as pictures."""
+    summary = summarize(trace)
+    pictures: list[tuple[str, str]] = []
+    for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MOST_GRAPHS]:
+        name = f"CompiledDAG({graph.graph_id[:8]})"
+        if sum(len(program.ops) for program in graph.plan.programs) <= _MOST_NODES:
+            topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
+            pictures.append((f"Topology of {name}", topology))
+        pictures.append((f"Profile of {name}", summary_picture(figures)))
+        for what, svg in (
+            ("Schedule", schedule_picture(trace, graph)),
+            ("Timeline", timeline_picture(trace, graph)),
+        ):
+            if svg is not None:
+                pictures.append((f"{what} of {name}", svg))
+    return bundle(str(summary), pictures)
+
+
+def of_reports(reports: Iterable[Any], text: str) -> Bundle:
+    """Return what is shown of reports: their text and a table of each."""
+    html = "".join(
+        report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
+    )
+    return {"text/plain": text, "text/html": html or f"<p>{escaped(text)}</p>"}

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles of real actors: nothing is lost, nothing is invented, and it shows who is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import ray
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
+from rcg.plan import Call, Read, Write
+from rcg.trace.trace import NO_PEER, SPAN_BASE
+from tests.cluster.stage import in_thread, until
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+CALL = 1  # of an actor that calls one method on one input
+
+
+@ray.remote
+class Traced:
+    """An actor whose methods have spans."""
+
+    def work(self, x):
+        with rcg.span("outer"):
+            for _ in range(2):
+                with rcg.span("inner"):
+                    pass
+        return x
+
+    def fail(self, x):
+        with rcg.span("failing"):
+            raise ValueError(x)
+
+    def in_thread(self, x):
+        with rcg.span("before"):
+            pass
+        thread = threading.Thread(target=self.work, args=(x,))
+        thread.start()
+        thread.join()
+        return x
+
+
+@ray.remote
+class Coroutine:
+    """An actor with an event loop."""
+
+    async def work(self, x):
+        with rcg.span("awaiting"):
+            await asyncio.sleep(0)
+            await asyncio.to_thread(self.elsewhere)
+        return x
+
+    def elsewhere(self):
+        with rcg.span("thread"):
+            pass
+
+
+def chain(a, b, **options):
+    with InputNode() as inp:
+        return b.double.bind(a.echo.bind(inp)).compile(**options)
+
+
+def ops_of(graph, lane):
+    """The events of a lane that are ops, as (op, execution)."""
+    ops = graph.program(lane).ops
+    return [(ops[e["op"]], int(e["execution"])) for e in lane.events if e["op"] < SPAN_BASE]
+
+
+def complete(profile, graph=None):
+    """How many executions a profile holds from their submission on; of others it may have ends."""
+    return int(profile.executions(graph).is_complete.sum())
+
+
+# --- what is recorded
+
+
+def test_every_op_of_every_execution_is_one_event(stages):
+    a, b = stages(2)
+    count = 20_000  # the flight recorder alone holds 4096 events
+    with chain(a, b) as graph:
+        with graph.profile() as profile:
+            for i in range(count):
+                assert rcg.get(graph.execute(i)) == 2 * i
+        trace = profile.trace
+    assert trace.lost == 0
+    (recorded,) = trace.graphs
+    assert recorded.graph_id == graph.get_id()
+    assert recorded.plan == graph.plan
+    assert [lane.label for lane in recorded.lanes] == ["driver", "a0 (Plain)", "a1 (Plain)"]
+    for lane in recorded.lanes[1:]:
+        found = ops_of(recorded, lane)
+        for kind in (Read, Call, Write):
+            executions = [execution for op, execution in found if isinstance(op, kind)]
+            assert executions == list(range(count))
+        events = lane.events
+        assert (events["start_ns"][1:] == events["end_ns"][:-1]).all()
+        assert (
+            events["waited_ns"] + events["coded_ns"] <= events["end_ns"] - events["start_ns"]
+        ).all()
+    driver = ops_of(recorded, recorded.driver)
+    assert {execution for op, execution in driver if isinstance(op, Write)} == set(range(count))
+    assert {execution for op, execution in driver if isinstance(op, Read)} == set(range(count))
+
+
+def test_a_wait_says_for_whom_and_bytes_and_coding_are_known(stages, gate):
+    a, b = stages(2)
+    array = np.arange(100_000.0)
+    with InputNode() as inp:
+        held = a.pass_gate.bind(inp, gate)
+        dag = MultiOutputNode([held, b.echo.bind(held)])
+    with dag.compile() as graph, graph.profile() as profile:
+        refs = graph.execute(array)
+        gate.wait_for()
+        gate.open()
+        rcg.get(refs)
+    recorded = profile.graph()
+    first, second = recorded.lanes[1:]
+    numbers = {lane.process: number for number, lane in enumerate(recorded.lanes)}
+    (read,) = [e for e in second.events if e["execution"] == 0 and e["op"] == 0]
+    assert read["peer"] == numbers["a0"]
+    assert read["waited_ns"] > 0
+    assert read["bytes"] >= array.nbytes
+    assert read["coded_ns"] > 0
+    (write,) = [e for e in first.events if isinstance(recorded.op(first, int(e["op"])), Write)]
+    assert write["bytes"] >= array.nbytes
+    assert write["coded_ns"] > 0
+    calls = [e for e in first.events if isinstance(recorded.op(first, int(e["op"])), Call)]
+    assert [(e["peer"], e["bytes"]) for e in calls] == [(NO_PEER, 0)]
+    submitted, *_ = recorded.driver.events
+    assert submitted["coded_ns"] > 0
+
+
+def test_encoding_in_the_driver_is_recorded_however_it_submits(stages):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        graph = a.add.bind(inp.x, inp.y).compile()
+
+    async def submit():
+        return await (await graph.execute_async(x=[1], y=[2]))
+
+    with graph, graph.profile() as profile:
+        assert rcg.get(graph.execute(x=[1], y=[2])) == [1, 2]
+        assert asyncio.run(submit()) == [1, 2]
+    recorded = profile.graph()
+    driver = recorded.driver
+    coded = {
+        int(e["execution"])
+        for e in driver.events
+        if e["coded_ns"] and isinstance(recorded.op(driver, int(e["op"])), Write)
+    }
+    assert coded == {0, 1}
+
+
+# --- spans
+
+
+def test_spans_lie_inside_the_calls_they_belong_to():
+    actor = Traced.remote()
+    with InputNode() as inp:
+        graph = rcg.wrap_actor(actor).work.bind(inp).compile()
+    with graph, graph.profile() as profile:
+        for i in range(3):
+            rcg.get(graph.execute(i))
+    recorded = profile.graph()
+    lane = recorded.lane("a0")
+    assert set(lane.spans) == {"outer", "inner"}
+    for execution in range(3):
+        mine = lane.events[lane.events["execution"] == execution]
+        (call,) = [e for e in mine if e["op"] == CALL]
+        names = [lane.span_name(int(e["op"])) for e in mine if e["op"] >= SPAN_BASE]
+        assert names == ["outer", "inner", "inner"]
+        outer, *inner = [e for e in mine if e["op"] >= SPAN_BASE]
+        assert call["start_ns"] <= outer["start_ns"] <= outer["end_ns"] <= call["end_ns"]
+        for each in inner:
+            assert outer["start_ns"] <= each["start_ns"] <= each["end_ns"] <= outer["end_ns"]
+
+
+def test_spans_of_coroutines_and_their_threads_are_recorded():
+    actor = rcg.wrap_actor(Coroutine.remote())
+    with InputNode() as inp:
+        graph = actor.work.bind(inp).compile()
+    with graph, graph.profile() as profile:
+        rcg.get(graph.execute(1))
+    assert profile.graph().lane("a0").spans == ("thread", "awaiting")
+
+
+def test_a_span_elsewhere_does_nothing_and_an_exception_ends_one():
+    actor = rcg.wrap_actor(Traced.remote())
+    assert ray.get(actor.work.remote(5)) == 5  # an ordinary call
+    with rcg.span("driver"):
+        pass
+    with pytest.raises(TypeError, match=r"rcg\.span\(\) takes the span's name as a str, found 3"):
+        rcg.span(3)
+    with InputNode() as inp:
+        graph = MultiOutputNode([actor.fail.bind(inp), actor.in_thread.bind(inp)]).compile()
+    with graph, graph.profile() as profile:
+        failed, fine = graph.execute(7)
+        with pytest.raises(ValueError, match="7"):
+            rcg.get(failed)
+        assert rcg.get(fine) == 7
+    # A thread that the method starts by itself has no context of its own.
+    assert profile.graph().lane("a0").spans == ("failing", "before")
+
+
+# --- on, off, and on what
+
+
+def test_all_graphs_of_the_process_are_recorded_also_new_ones_and_those_torn_down(stages):
+    a, b = stages(2)
+    first = chain(a, b)
+    with rcg.profile() as profile:
+        rcg.get(first.execute(1))
+        second = chain(b, a)
+        rcg.get([second.execute(i) for i in range(3)])
+        second.teardown()
+    assert profile.is_complete
+    assert [graph.graph_id for graph in profile.trace.graphs] == [first.get_id(), second.get_id()]
+    assert [complete(profile, number) for number in range(2)] == [1, 3]
+    assert profile.graph(second.get_id()[:6]).graph_id == second.get_id()
+    with pytest.raises(TraceError, match="say which graph is meant"):
+        profile.graph()
+    with pytest.raises(TraceError, match="no graph 'x'"):
+        profile.graph("x")
+    first.teardown()
+
+
+def test_it_can_be_switched_on_and_off_again_and_again(stages):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        profiler = graph.profile()
+        for turn in range(3):
+            profile = profiler.start()
+            with pytest.raises(TraceError, match="recorded already"):
+                profiler.start()
+            with pytest.raises(TraceError, match="still being recorded"):
+                profile.trace  # noqa: B018
+            assert str(profile) == "a profile that is being recorded"
+            rcg.get([graph.execute(i) for i in range(turn + 1)])
+            assert profiler.stop() is profile
+            rcg.get(graph.execute(0))  # between profiles
+            assert complete(profile) == turn + 1
+        with pytest.raises(TraceError, match="start"):
+            profiler.stop()
+        with graph.profile() as outer, graph.profile() as inner:
+            rcg.get(graph.execute(0))
+        assert outer.trace.num_events >= inner.trace.num_events > 0
+
+
+def test_an_error_in_the_block_leaves_a_complete_profile(stages):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        with pytest.raises(ZeroDivisionError), graph.profile() as profile:
+            rcg.get(graph.execute(1))
+            1 / 0  # noqa: B018
+        assert complete(profile) == 1
+
+
+def test_what_it_refuses(stages):
+    a, b = stages(2)
+    silent = chain(a, b, record=False)
+    with silent, pytest.raises(TraceError, match="no flight recorder"):
+        silent.profile().start()
+    with pytest.raises(ChannelClosed), silent.profile():
+        pass
+    for wrong in (0, -1, 2.5, True, "many"):
+        with pytest.raises(ValueError, match="`max_events` must be a positive integer"):
+            silent.profile(max_events=wrong)
+
+
+def test_a_limit_on_events_counts_what_it_leaves_out(stages):
+    a, b = stages(2)
+    with chain(a, b) as graph, graph.profile(max_events=100) as profile:
+        for i in range(100):
+            rcg.get(graph.execute(i))
+    assert profile.trace.num_events == 100
+    assert profile.trace.lost > 500
+
+
+def test_without_room_for_it_the_graph_goes_on(stages, monkeypatch):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        monkeypatch.setattr(type(graph.session), "board", property(lambda _: -1))
+        with pytest.raises(OutOfSharedMemory, match="no shared memory to record a profile in"):
+            graph.profile().start()
+        monkeypatch.undo()
+        assert rcg.get(graph.execute(1)) == 2
+        with graph.profile() as profile:
+            rcg.get(graph.execute(1))
+        assert profile.trace.num_events > 0
+
+
+def test_a_profiler_keeps_no_graph_alive(stages):
+    a, b = stages(2)
+    graph = chain(a, b)
+    profiler = graph.profile()
+    gone = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert gone() is None
+    with profiler as profile:
+        pass
+    assert profile.trace.graphs == ()
+
+
+def test_it_leaves_no_thread_and_no_descriptor_behind(stages):
+    a, b = stages(2)
+
+    def held():
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    gc.collect()
+    with chain(a, b) as graph:
+        with graph.profile():
+            pass
+        before = held()
+        for _ in range(5):
+            with graph.profile():
+                rcg.get(graph.execute(1))
+        graph.profile().start()  # dropped while it records
+        gc.collect()
+        until(lambda: held() == before)
+
+
+# --- the stuck and the dead
+
+
+def test_it_shows_what_a_stuck_actor_is_in(stages, gate):
+    a, b = stages(2)
+    with InputNode() as inp:
+        graph = b.echo.bind(a.pass_gate.bind(inp, gate)).compile()
+    with graph:
+        with graph.profile() as profile:
+            ref = graph.execute(1)
+            gate.wait_for()
+            getting = in_thread(ref.get)
+            until(lambda: graph.report().processes[0].state == "waiting")
+        recorded = profile.graph()
+        stuck, waiting = recorded.lane("a0"), recorded.lane("a1")
+        assert isinstance(recorded.op(stuck, stuck.open.op), Call)
+        assert stuck.open.waiting_since_ns == 0
+        assert isinstance(recorded.op(waiting, waiting.open.op), Read)
+        assert waiting.open.waiting_since_ns > 0
+        assert recorded.lanes[waiting.open.peer] is stuck
+        assert recorded.lanes[recorded.driver.open.peer] is waiting
+        now = graph.trace()  # without a profile
+        assert now.graphs[0].lane("a0").open.op == stuck.open.op
+        gate.open()
+        assert getting() == 1
+
+
+def test_it_holds_what_the_dead_did(victims):
+    a, b = victims.take(), victims.take()
+    graph = chain(a, b)
+    pid = rcg.get(b.pid.remote())
+    with pytest.raises(ActorDiedError), graph.profile() as profile:
+        for i in range(10):
+            rcg.get(graph.execute(i))
+        os.kill(pid, signal.SIGKILL)
+        rcg.get(graph.execute(10))
+    dead = profile.graph().lane("a1")
+    assert {int(e["execution"]) for e in dead.events} >= set(range(10))
+    assert graph.trace().num_events > 0
+    graph.teardown()
+    assert graph.trace().num_events > 0
+
+
+def test_the_flight_recorder_without_a_profile_is_the_newest_events(stages):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        for i in range(3000):
+            rcg.get(graph.execute(i))
+        trace = graph.trace()
+        (recorded,) = trace.graphs
+        assert trace.lost == 0
+        for lane in recorded.lanes[1:]:
+            assert len(lane.events) in (4095, 4096)
+        assert trace.start_ns == max(lane.events["start_ns"][0] for lane in recorded.lanes)
+        assert int(recorded.lane("a0").events["execution"][-1]) == 2999
