@@ -159,7 +159,7 @@ def test_whom_the_event_names_was_waited_for():
 
 def test_only_a_read_can_wait_for_nothing():
     """After 63 nothing is in flight; calls and writes wait all the same."""
-    rows = [*A0_ROWS, event(1, 2, 64, 70, waited=5), event(3, 2, 70, 80, waited=7)]
+    rows = [*A0_ROWS, event(1, 1, 64, 70, waited=5), event(3, 1, 70, 80, waited=7)]
     lane = shares_of(graph_trace({**ROWS, "a0": rows}), 0, END).lanes[1]
     assert lane.waiting_for == {"another graph": 5, "a1 (Stage)": 7, "driver": 3}
 
