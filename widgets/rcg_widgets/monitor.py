@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from math import isfinite
 from typing import Any, Final
 
 import anywidget
@@ -116,13 +117,13 @@ class LiveMonitor(anywidget.AnyWidget):
             said = f"the source failed: {type(error).__name__}: {error}"
             self._end(_ENDINGS["closed"] if is_over else said)
             return None
-        self._rows.append(
-            (sample.time_s, sample.throughput, sample.in_flight, sample.queued, sample.idle)
-        )
-        with self.hold_sync():
-            self.facts = {"limit": sample.limit, "completed": sample.completed}
-            self.samples += 1
-            self.history = np.array(self._rows, "<f8").tobytes()
+        values = (sample.throughput, sample.in_flight, sample.queued, sample.idle)
+        if any(map(isfinite, values)):  # of a graph that has ended, what was seen last stays
+            self._rows.append((sample.time_s, *values))
+            with self.hold_sync():
+                self.facts = {"limit": sample.limit, "completed": sample.completed}
+                self.samples += 1
+                self.history = np.array(self._rows, "<f8").tobytes()
         if sample.is_last:
             self._end(_ENDINGS[sample.state])
         return sample

@@ -72,7 +72,7 @@ export function fillSchedule(card, { head, columns }) {
 
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
-    range: [0, Math.max(length * 1.005, 1e-3)],
+    range: [0, Math.max(length * 1.005, 1)],
     colours: head.colours,
     look: {
       bucket: (mark) => bars.execution[mark] % head.colours.length,

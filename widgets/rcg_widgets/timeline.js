@@ -107,7 +107,7 @@ export function fillTimeline(card, { head, columns }) {
 
   const lanes = new Lanes(card, {
     rows, start, duration,
-    range: [0, Math.max(head.duration_us, 1e-3)],
+    range: [0, Math.max(head.duration_us, 1)],
     colours: head.looks.map((each) => each.colour),
     look: {
       bucket: (mark) => kind[mark],
