@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from rcg import doctor
-from rcg.doctor import Check, Report, examine
+from rcg.doctor import Check, Report, examine, machine, software, transports
+from rcg.doctor.transports import Ping, try_ping
 
 ROOT = Path(__file__).parents[2]
-PING = doctor._Ping("O_TMPFILE in /dev/shm", 2000, 1 << 30)
+PING = Ping("O_TMPFILE in /dev/shm", 2000, 1 << 30)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The ping takes a second; most tests are not about it."""
-    monkeypatch.setattr(doctor, "_ping", lambda: PING)
+    monkeypatch.setattr(transports, "try_ping", lambda: PING)
     for name in [key for key in os.environ if key.startswith(("RCG_", "RAY_CGRAPH_"))]:
         monkeypatch.delenv(name)
     return monkeypatch
@@ -61,7 +61,7 @@ def test_every_group_is_there_and_says_what_to_do(quick):
 
 def test_it_loads_neither_ray_nor_torch():
     text = (
-        "import sys, rcg.doctor as d; d._ping = d._Ping; d.examine();"
+        "import sys, rcg.doctor as d; t = d.transports; t.try_ping = t.Ping; d.examine();"
         "print({'ray', 'torch', 'numpy', 'plotly', 'IPython'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -105,7 +105,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(quick):
         raise ZeroDivisionError("oh")
         yield
 
-    quick.setattr(doctor, "_machine", lambda ping: broken())
+    quick.setattr(machine, "check_machine", lambda ping: broken())
     report = examine()
     [check] = [check for check in report.checks if check.group == "machine"]
     assert check.state == "warn"
@@ -114,7 +114,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(quick):
 
 
 def test_shared_memory_that_does_not_work_is_a_problem(quick):
-    quick.setattr(doctor, "_ping", lambda: doctor._Ping(failure="no room"))
+    quick.setattr(transports, "try_ping", lambda: Ping(failure="no room"))
     report = examine()
     assert [check.name for check in report.problems] == ["shared memory"]
     assert "no room" in str(report)
@@ -134,19 +134,20 @@ def test_a_ping_that_fails_says_how(text, told, tmp_path, monkeypatch):
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(doctor, "PING_TIMEOUT_S", 2)
-    assert told in doctor._ping().failure
+    monkeypatch.setattr(transports, "PING_TIMEOUT_S", 2)
+    assert told in try_ping().failure
 
 
 def test_a_small_shm_means_memfd(quick):
-    quick.setattr(doctor, "_ping", lambda: doctor._Ping("memfd_create", 2000, 1 << 30))
+    quick.setattr(transports, "try_ping", lambda: Ping("memfd_create", 2000, 1 << 30))
     check = found("/dev/shm")
     assert check.state == "warn"
     assert "memfd_create" in check.advice
 
 
 def test_packages_that_are_not_there(quick):
-    quick.setattr(doctor, "_version", lambda name: None)
+    for room in (software, transports):
+        quick.setattr(room, "version_of", lambda name: None)
     report = examine()
     assert {check.name for check in report.problems} == {"ray", "numpy"}
     [torch] = [check for check in report.checks if check.name == "torch"]
@@ -157,9 +158,9 @@ def test_packages_that_are_not_there(quick):
 
 
 def test_an_old_ray_is_told(quick):
-    quick.setattr(doctor, "_version", lambda name: "2.9.0rc1")
+    quick.setattr(software, "version_of", lambda name: "2.9.0rc1")
     assert found("ray").state == "warn"
-    quick.setattr(doctor, "_version", lambda name: "2.44.1")
+    quick.setattr(software, "version_of", lambda name: "2.44.1")
     assert found("ray").state == "ok"
 
 
@@ -175,7 +176,7 @@ def test_gpus(quick, tmp_path):
     assert "No devices were found" in found("NVIDIA").found
     program(tmp_path, "exec sleep 60")
     quick.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    quick.setattr(doctor, "NVIDIA_TIMEOUT_S", 1)
+    quick.setattr(machine, "NVIDIA_TIMEOUT_S", 1)
     assert "does not answer" in found("NVIDIA").found
 
 

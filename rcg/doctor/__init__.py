@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works here, what does not, and what to do about it: ``rcg doctor``.
+
+Checks are plain data first and text after. None of them loads Ray, torch or anything else that is
+heavy in this process, and none raises: a check that fails is told as one. Shared memory is tried
+for real, by a ping between two processes of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rcg.doctor import machine, software, transports
+from rcg.doctor.report import Check, Report, told
+
+__all__ = ["Check", "Report", "examine"]
+
+
+def examine() -> Report:
+    """Look at everything. Takes a second or two, most of it for the ping."""
+    ping = transports.try_ping()
+    groups: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("versions", software.check_versions),
+        ("machine", lambda: machine.check_machine(ping)),
+        ("GPUs", machine.check_gpus),
+        ("transports", lambda: transports.check_transports(ping)),
+        ("Ray", software.check_ray),
+    ]
+    checks: list[Check] = []
+    for group, look in groups:
+        try:
+            checks.extend(look())
+        except Exception as error:  # noqa: BLE001 - what went wrong is what a person wants to see
+            found = f"not known: {told(error)}"
+            checks.append(Check(group, "the rest of this part", "warn", found))
+    return Report(tuple(checks))

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine: cores, memory, addresses, GPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from rcg.doctor.report import Check, size_text, text_of, told
+from rcg.doctor.transports import SHM, Ping
+
+__all__ = ["check_gpus", "check_machine"]
+
+NVIDIA_TIMEOUT_S: Final = 20
+FEW_DESCRIPTORS: Final = 1024
+
+
+def check_machine(ping: Ping) -> Iterator[Check]:
+    """Look at the system, cores, memory and limits."""
+    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    is_linux = sys.platform.startswith("linux")
+    advice = "" if is_linux else "rcg needs Linux: futexes, memory files and pidfds"
+    yield Check(
+        "machine", "system", "ok" if is_linux else "missing", system, advice, is_needed=True
+    )
+    yield _cores()
+    yield _memory(ping)
+    yield _shm(ping)
+    yield _address_space()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 0 <= soft < FEW_DESCRIPTORS
+    advice = f"`ulimit -n {FEW_DESCRIPTORS}`, if there will be many graphs" if few else ""
+    found = f"{soft} of {hard} at most" if soft >= 0 else "no limit"
+    yield Check("machine", "open files", "warn" if few else "ok", found, advice)
+
+
+def _cores() -> Check:
+    usable, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    found = f"{usable} of {all_cores} usable"
+    quota = _cpu_quota()
+    if quota is not None and quota < usable:
+        found += f", {quota:g} by the control group"
+        advice = "processes are stopped when the quota is used up: expect jumps in latency"
+        return Check("machine", "cores", "warn", found, advice)
+    if usable == 1:
+        advice = "all processes take turns, so every hop costs a switch: give it more cores"
+        return Check("machine", "cores", "warn", found, advice)
+    return Check("machine", "cores", "ok", found)
+
+
+def _cpu_quota() -> float | None:
+    """Return how many cores the control group (version 2) allows, None for no limit."""
+    text = text_of("/sys/fs/cgroup/cpu.max").split()
+    if len(text) != 2 or text[0] == "max":
+        return None
+    return int(text[0]) / int(text[1])
+
+
+def _memory(ping: Ping) -> Check:
+    lines = (line.split() for line in text_of("/proc/meminfo").splitlines())
+    sizes = {line[0]: int(line[1]) * 1024 for line in lines if len(line) > 1}
+    found = f"{size_text(sizes['MemAvailable:'])} of {size_text(sizes['MemTotal:'])} free"
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        allowed, used = (text_of(f"/sys/fs/cgroup/{name}").strip() for name in (limit, usage))
+        if allowed.isdigit() and used.isdigit() and int(allowed) < 1 << 60:
+            found += f", the control group uses {size_text(int(used))} of {size_text(int(allowed))}"
+            break
+    if ping.cap_bytes:
+        found += f"; a graph may hold {size_text(ping.cap_bytes)} (RCG_MEMORY_CAP_BYTES)"
+    return Check("machine", "memory", "ok", found)
+
+
+def _shm(ping: Ping) -> Check:
+    try:
+        size = os.statvfs(SHM)
+    except OSError as error:
+        advice = "rcg uses memfd_create instead; Ray itself wants /dev/shm"
+        return Check("machine", SHM, "warn", told(error), advice)
+    free, whole = (size_text(n * size.f_frsize) for n in (size.f_bavail, size.f_blocks))
+    found = f"{free} of {whole} free"
+    if ping.made == "memfd_create":
+        advice = "rcg uses memfd_create instead; for Ray's own store give it more (--shm-size)"
+        return Check("machine", SHM, "warn", found, advice)
+    return Check("machine", SHM, "ok", found)
+
+
+def _address_space() -> Check:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    stack = next(line for line in text_of("/proc/self/maps").splitlines() if "[stack]" in line)
+    width = int(stack.split("-")[0], 16).bit_length()
+    if soft != resource.RLIM_INFINITY:
+        found = f"limited to {size_text(soft)}"
+        advice = "graphs reserve far more addresses than they use memory: `ulimit -v unlimited`"
+        return Check("machine", "address space", "warn", found, advice)
+    return Check("machine", "address space", "ok", f"{width} bits, no limit")
+
+
+def check_gpus() -> Iterator[Check]:
+    """Ask nvidia-smi, if it is there."""
+    advice = "rcg moves values through the memory of the host in this release"
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        yield Check("GPUs", "NVIDIA", "missing", "nvidia-smi is not here", f"not needed: {advice}")
+        return
+    asked = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            [command, *asked], capture_output=True, text=True, timeout=NVIDIA_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Check("GPUs", "NVIDIA", "warn", f"nvidia-smi does not answer: {told(error)}")
+        return
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode or not lines:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        found = f"nvidia-smi finds none: {said[0] if said else f'status {done.returncode}'}"
+        yield Check("GPUs", "NVIDIA", "warn", found)
+        return
+    for number, line in enumerate(lines):
+        yield Check("GPUs", f"GPU {number}", "ok", line, advice if number == 0 else "")

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was looked at and what was found, as data and as text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rcg.version import __version__
+
+__all__ = ["Check", "Report", "size_text", "text_of", "told"]
+
+State = Literal["ok", "warn", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        group: ``versions``, ``machine``, ``GPUs``, ``transports``, ``Ray``.
+        name: What it is.
+        state: ``ok``; ``warn``, it works and something should be known; ``missing``, it is not
+            there or does not work.
+        found: What was found.
+        advice: What to do, if anything.
+        is_needed: Whether rcg does not work at all without it.
+    """
+
+    group: str
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+    is_needed: bool = False
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether rcg cannot work because of this."""
+        return self.is_needed and self.state == "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks. ``str()`` is what ``rcg doctor`` prints."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def problems(self) -> tuple[Check, ...]:
+        """What keeps rcg from working."""
+        return tuple(check for check in self.checks if check.is_problem)
+
+    def to_json(self) -> str:
+        """Return it as JSON: ``rcg``, ``is_fine`` and ``checks``, the fields of ``Check`` each."""
+        data = {
+            "rcg": __version__,
+            "is_fine": not self.problems,
+            "checks": [asdict(check) for check in self.checks],
+        }
+        return json.dumps(data, indent=2)
+
+    def __str__(self) -> str:
+        width = max((len(check.name) for check in self.checks), default=0)
+        lines: list[str] = []
+        group = None
+        for check in self.checks:
+            if check.group != group:
+                group = check.group
+                lines += ["", group]
+            lines.append(f"  {check.state:<8} {check.name:<{width}}  {check.found}")
+            if check.advice:
+                lines.append(f"  {'':<8} {'':<{width}}  -> {check.advice}")
+        problems = self.problems
+        if problems:
+            names = ", ".join(check.name for check in problems)
+            lines += ["", f"rcg cannot work here: see {names} above."]
+        else:
+            lines += ["", "rcg works here."]
+        return "\n".join(lines[1:])
+
+
+def told(error: BaseException) -> str:
+    """Return an error in a line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def text_of(path: str) -> str:
+    """Return what a file says, nothing if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def size_text(count: Any) -> str:
+    """Return a number of bytes as people read it.
+
+    >>> size_text(64 << 20), size_text(3 << 29)
+    ('64 MiB', '1.5 GiB')
+    """
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"

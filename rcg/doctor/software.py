@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed: rcg itself, what it needs, what some of it needs, and what it uses of Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import rcg
+from rcg.doctor.report import Check, text_of, told
+from rcg.options import Options, is_progress_wanted
+from rcg.version import __version__
+
+__all__ = ["check_ray", "check_versions", "version_of"]
+
+OLDEST_PYTHON: Final = (3, 11)
+OLDEST_RAY: Final = (2, 44)
+
+
+_FOR_NOTEBOOKS: Final = "pip install 'rcg[notebook]'"
+# Packages that rcg can do without: what they are for, and how to get them.
+_OPTIONAL: Final = {
+    "torch": ("tensors", "pip install torch"),
+    "ipywidgets": ("interactive views", _FOR_NOTEBOOKS),
+    "anywidget": ("interactive views", _FOR_NOTEBOOKS),
+    "plotly": ("interactive charts", _FOR_NOTEBOOKS),
+    "jupyterlab": ("notebooks", _FOR_NOTEBOOKS),
+    "tqdm": ("progress bars", _FOR_NOTEBOOKS),
+    "pandas": ("traces as DataFrames", "pip install pandas"),
+}
+
+
+def check_versions() -> Iterator[Check]:
+    """Look at Python, rcg and the packages that it uses."""
+    python = platform.python_version()
+    is_new = sys.version_info >= OLDEST_PYTHON
+    yield Check(
+        "versions",
+        "python",
+        "ok" if is_new else "missing",
+        python,
+        "" if is_new else "rcg needs Python 3.11 or newer",
+        is_needed=True,
+    )
+    yield Check("versions", "rcg", "ok", f"{__version__} in {Path(rcg.__file__).parent}")
+    yield _native_core()
+    yield _package("ray", OLDEST_RAY)
+    yield _package("numpy")
+    for name, (purpose, advice) in _OPTIONAL.items():
+        version = version_of(name)
+        if version is None:
+            advice = f"only for {purpose}: {advice}"
+            yield Check("versions", name, "missing", "not installed", advice)
+        else:
+            yield Check("versions", name, "ok", version)
+    if importlib.util.find_spec("rcg_widgets") is None:
+        advice = "only for interactive views: install rcg again"
+        yield Check("versions", "rcg_widgets", "missing", "not installed", advice)
+    else:
+        yield Check("versions", "rcg_widgets", "ok", "installed")
+
+
+def _native_core() -> Check:
+    try:
+        from rcg import _native
+    except ImportError as error:
+        return Check(
+            "versions",
+            "native core",
+            "missing",
+            told(error),
+            "it is for Linux on x86-64 and aarch64: install rcg again there, or `make setup` in a "
+            "checkout",
+            is_needed=True,
+        )
+    found = f"ABI {_native.ABI_VERSION}, {platform.machine()}"
+    return Check("versions", "native core", "ok", found, is_needed=True)
+
+
+def _package(name: str, oldest: tuple[int, int] | None = None) -> Check:
+    version = version_of(name)
+    if version is None:
+        advice = f"pip install {name}"
+        return Check("versions", name, "missing", "not installed", advice, is_needed=True)
+    if oldest is not None and _numbers(version) < oldest:
+        least = ".".join(map(str, oldest))
+        advice = f"rcg is tested from {least} on: pip install --upgrade {name}"
+        return Check("versions", name, "warn", version, advice)
+    return Check("versions", name, "ok", version, is_needed=True)
+
+
+def version_of(name: str) -> str | None:
+    """Return the version of an installed package, None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = []
+    for part in version.split(".")[:2]:
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+# What `rcg.cluster` uses of Ray's handles beside its documented functions, and what it is for.
+_HOOKS: Final = {
+    "__ray_call__": "running rcg's loop in an actor",
+    "__ray_ready__": "waiting for an actor",
+    "_ray_method_signatures": "checking arguments when a DAG is made",
+    "_ray_method_num_returns": "several return values",
+}
+
+
+def check_ray() -> Iterator[Check]:
+    """Look for what rcg uses of Ray, in its source, and at the variables that are set."""
+    found = importlib.util.find_spec("ray")
+    if found is None or found.origin is None:
+        yield Check(
+            "Ray", "hooks", "missing", "Ray is not installed", "pip install ray", is_needed=True
+        )
+        return
+    source = text_of(str(Path(found.origin).parent / "actor.py"))
+    for name, purpose in _HOOKS.items():
+        if name in source:
+            yield Check("Ray", name, "ok", purpose)
+        else:
+            # Some releases make them elsewhere; rcg looks at the handle itself.
+            yield Check("Ray", name, "warn", f"not seen in this Ray's actor.py; for {purpose}")
+    yield _environment()
+    hook = os.environ.get("RAY_RUNTIME_ENV_HOOK", "")
+    if hook:
+        advice = "it runs when Ray starts, and may give actors another rcg than this one"
+        yield Check("Ray", "RAY_RUNTIME_ENV_HOOK", "warn", hook, advice)
+
+
+def _environment() -> Check:
+    """Whether rcg understands the variables that are set for it."""
+    name = "variables"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            Options.from_environment()
+            is_progress_wanted()
+        except (TypeError, ValueError) as error:
+            return Check(
+                "Ray", name, "missing", str(error), "correct it or unset it", is_needed=True
+            )
+    if told:
+        found = "; ".join(str(warning.message) for warning in told)
+        return Check("Ray", name, "warn", found)
+    given = [key for key in os.environ if key.startswith(("RCG_", "RAY_CGRAPH_"))]
+    return Check("Ray", name, "ok", ", ".join(sorted(given)) or "none set")

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways for values to move between processes: which work here, tried for real."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rcg.doctor.report import Check, told
+from rcg.doctor.software import version_of
+
+__all__ = ["SHM", "Ping", "check_transports", "try_ping"]
+
+PING_TIMEOUT_S: Final = 60
+SHM: Final = "/dev/shm"
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """What ``rcg.channels.ping`` found, or why it found nothing."""
+
+    made: str = ""
+    round_trip_ns: int = 0
+    cap_bytes: int = 0
+    failure: str = ""
+
+
+def try_ping() -> Ping:
+    """Run the ping in a process of its own; whatever goes wrong is what it found."""
+    command = [sys.executable, "-m", "rcg.channels.ping"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
+        if done.returncode < 0:
+            return Ping(failure=f"ended by {signal.Signals(-done.returncode).name}")
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            return Ping(failure=said[-1] if said else f"ended with status {done.returncode}")
+        return Ping(**json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        return Ping(failure=f"no answer within {PING_TIMEOUT_S} s")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return Ping(failure=told(error))
+
+
+def check_transports(ping: Ping) -> Iterator[Check]:
+    """Look at what channels and handles are made of, and at what is not part of this release."""
+    if ping.failure:
+        advice = "all channels are made of it; what is missing below, or in memory above, is why"
+        yield Check("transports", "shared memory", "missing", ping.failure, advice, is_needed=True)
+    else:
+        trip = f"{ping.round_trip_ns / 1e3:.1f} us there and back"
+        found = f"works, by {ping.made}; {trip}"
+        yield Check("transports", "shared memory", "ok", found, is_needed=True)
+    for name, purpose, is_needed, attempt in (
+        ("O_TMPFILE", "files without a name in /dev/shm; else memfd_create", False, _unnamed_file),
+        ("memfd_create", "memory files where /dev/shm is small", False, _memory_file),
+        ("local sockets", "handing memory to other processes", True, _abstract_socket),
+        ("pidfd_open", "being told of a death at once", True, _pidfd),
+    ):
+        try:
+            attempt()
+            yield Check("transports", name, "ok", purpose, is_needed=is_needed)
+        except (OSError, AttributeError) as error:
+            advice = f"for {purpose}: look at the kernel's version and at seccomp filters"
+            yield Check("transports", name, "missing", told(error), advice, is_needed=is_needed)
+    torch, has_gpu = version_of("torch"), shutil.which("nvidia-smi") is not None
+    lacking = {
+        "gloo": [] if torch else ["torch"],
+        "nccl": [*([] if torch else ["torch"]), *([] if has_gpu else ["a GPU"])],
+        "nixl": [*([] if version_of("nixl") else ["nixl"]), *([] if has_gpu else ["a GPU"])],
+    }
+    for name, things in lacking.items():
+        found = "not part of this release"
+        found += f"; this machine lacks {' and '.join(things)} for it" if things else ""
+        yield Check(
+            "transports",
+            name,
+            "missing",
+            found,
+            "keep the actors of a graph on one node: values go through shared memory",
+        )
+
+
+def _unnamed_file() -> None:
+    os.close(os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def _memory_file() -> None:
+    os.close(os.memfd_create("rcg-doctor", os.MFD_CLOEXEC))
+
+
+def _abstract_socket() -> None:
+    """Hand a descriptor over a connection to an abstract address."""
+    with contextlib.ExitStack() as stack:
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+        listener.bind(f"\0rcg-doctor-{os.getpid()}-{os.urandom(8).hex()}")
+        listener.listen(1)
+        sender = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+        sender.connect(listener.getsockname())
+        receiver = stack.enter_context(listener.accept()[0])
+        with tempfile.TemporaryFile() as file:
+            socket.send_fds(sender, [b"."], [file.fileno()])
+        _, descriptors, _, _ = socket.recv_fds(receiver, 1, 1)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if not descriptors:
+            raise OSError("descriptors do not arrive")
+
+
+def _pidfd() -> None:
+    os.close(os.pidfd_open(os.getpid()))
