@@ -144,6 +144,11 @@ def profile(*, max_events: int | None = None) -> Profiler:
     return found
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics: what ``%load_ext rcg`` calls."""
+    importlib.import_module("rcg.magics").load(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)

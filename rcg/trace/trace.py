@@ -20,14 +20,15 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.errors import TraceError
+from rcg.errors import InternalError, TraceError
 from rcg.plan import DRIVER, Op, Plan, Program
 
 if TYPE_CHECKING:
@@ -69,6 +70,19 @@ NO_PEER: Final = (1 << 32) - 1
 """``peer`` of an event that waited for nobody."""
 
 _FORMAT: Final = 1
+# What reading a damaged file raises, here and there.
+_DAMAGED: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    InternalError,
+)
 _HEAD: Final = "trace.json"
 
 
@@ -263,14 +277,19 @@ class Trace(Displayed):
 
         Raises:
             TraceError: It is no trace, or one of a later rcg.
-            OSError: It cannot be read.
+            OSError: It cannot be opened.
         """
+        with open(path, "rb") as file:
+            return cls._load(file, os.fspath(path))
+
+    @classmethod
+    def _load(cls, file: BinaryIO, path: str) -> Trace:
         try:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(file) as archive:
                 head = json.loads(archive.read(_HEAD))
                 if head["format"] > _FORMAT:
                     raise TraceError(
-                        f"{os.fspath(path)} was written by a later rcg (format {head['format']}, "
+                        f"{path} was written by a later rcg (format {head['format']}, "
                         f"this one reads {_FORMAT}): install that one"
                     )
                 graphs = tuple(
@@ -283,9 +302,11 @@ class Trace(Displayed):
                     for number, graph in enumerate(head["graphs"])
                 )
                 return cls(graphs, head["start_ns"], head["end_ns"], head["info"])
-        except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+        except TraceError:
+            raise
+        except _DAMAGED as error:
             raise TraceError(
-                f"{os.fspath(path)} is not a trace that rcg wrote ({error}): give it a file that "
+                f"{path} is not a trace that rcg wrote ({error}): give it a file that "
                 "`profile.trace.save(path)` made"
             ) from error
 

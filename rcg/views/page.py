@@ -12,29 +12,24 @@ import re
 import time
 from typing import Final
 
-from rcg.compiler.simulate import Simulation
-from rcg.errors import DeadlockError, TraceError
 from rcg.trace.summary import GraphSummary, summarize
 from rcg.trace.trace import GraphTrace, Trace
-from rcg.trace.what_if import predict
 from rcg.views.canvas import DOT
 from rcg.views.html import STYLE, card, escaped
-from rcg.views.marks import marks_of
-from rcg.views.measured import figures_of, measured_of, ops_table
-from rcg.views.schedule import schedule_of
-from rcg.views.summary import summary_of
-from rcg.views.svg import svg_of
+from rcg.views.measured import ops_table
+from rcg.views.pictures import (
+    WIDTH,
+    schedule_picture,
+    summary_picture,
+    timeline_picture,
+    topology_picture,
+    whole_timeline_picture,
+)
 from rcg.views.text import visible
-from rcg.views.timeline import timeline_of
 from rcg.views.topology import topology_of
 from rcg.views.units import count_text, time_text
-from rcg.views.window import window_of
 
-__all__ = ["page_of", "prediction_of"]
-
-_WIDTH: Final = 1080
-_CLOSE: Final = 4
-"""How many executions the timeline shows up close."""
+__all__ = ["page_of"]
 
 _MOST_SHRINKING: Final = 1.6
 """How much wider than the page a picture may be to be shrunk to it; a wider one is scrolled."""
@@ -42,12 +37,11 @@ _MOST_SHRINKING: Final = 1.6
 _MOST_GRAPHS: Final = 6
 _MOST_OPS: Final = 2000
 _MOST_NODES: Final = 600
-_MOST_SIMULATED: Final = 100_000
 
 _STYLE: Final = (
     "<style>"
     "body{margin:0;background:var(--rcg-page)}"
-    f"main{{max-width:{_WIDTH}px;margin:0 auto;padding:28px 20px 60px}}"
+    f"main{{max-width:{WIDTH}px;margin:0 auto;padding:28px 20px 60px}}"
     "main>header h1{font-size:21px;margin:0 0 2px}"
     "main h2.rcg-graph{font-size:16px;margin:34px 0 2px}"
     "main .rcg-picture,main section{margin:14px 0 0}"
@@ -84,26 +78,6 @@ def page_of(trace: Trace, title: str) -> str:
     )
 
 
-def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
-    """Return how a graph is predicted to run with what its ops took, in ns; None if that fails.
-
-    Args:
-        graph: The record of the graph.
-        executions: How many executions the prediction is to be compared in; some more come before
-            and after them.
-    """
-    count = executions + 6 * graph.limit
-    ops = sum(len(program.ops) for program in graph.plan.programs)
-    if ops * executions > _MOST_SIMULATED:
-        return None
-    try:
-        return predict(
-            graph, executions=min(count, max(executions, _MOST_SIMULATED // ops))
-        ).simulation
-    except (TraceError, DeadlockError):
-        return None
-
-
 def _about(trace: Trace) -> str:
     info = trace.info
     words = []
@@ -129,7 +103,7 @@ def _graph(trace: Trace, graph: GraphTrace, summary: GraphSummary, number: int) 
     has_pictures = number < _MOST_GRAPHS
     if has_pictures:
         parts += _topology(graph, summary)
-    parts.append(_fitting(summary_of(figures_of(summary), width=_WIDTH)))
+    parts.append(_fitting(summary_picture(summary)))
     if has_pictures and graph.num_events:
         parts += _times(trace, graph)
     if len(summary.ops) <= _MOST_OPS:
@@ -139,41 +113,25 @@ def _graph(trace: Trace, graph: GraphTrace, summary: GraphSummary, number: int) 
 
 
 def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
-    topology = topology_of(graph.plan)
-    if len(topology.nodes) > _MOST_NODES:
+    if len(topology_of(graph.plan).nodes) > _MOST_NODES:
         return []
     title = f"CompiledDAG({graph.graph_id[:8]})"
-    picture = svg_of(topology, title=title, measured=measured_of(graph, summary))
+    picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
     width = re.match(r'<svg[^>]* width="([\d.]+)"', picture)
-    fits = width is not None and float(width[1]) <= _WIDTH * _MOST_SHRINKING
-    is_small = width is not None and float(width[1]) <= _WIDTH
+    fits = width is not None and float(width[1]) <= WIDTH * _MOST_SHRINKING
+    is_small = width is not None and float(width[1]) <= WIDTH
     if fits and not is_small:
         return [_fitting(picture)]
     return [f'<div class="rcg-picture rcg-scrolls">{picture}</div>']
 
 
 def _times(trace: Trace, graph: GraphTrace) -> list[str]:
-    parts = []
-    window = window_of(graph, trace.start_ns, trace.end_ns)
-    if window is not None:
-        marks = marks_of(graph, window.start_ns, window.end_ns)
-        predicted = prediction_of(graph, window.last - window.first + 1)
-        text = schedule_of(
-            marks,
-            predicted=predicted,
-            unit_ns=None if predicted is None else 1.0,
-            about=window.words,
-            width=_WIDTH,
-        )
-        parts.append(_fitting(text))
-    close = window_of(graph, trace.start_ns, trace.end_ns, most=_CLOSE)
-    if close is not None:
-        marks = marks_of(graph, close.start_ns, close.end_ns)
-        parts.append(_fitting(timeline_of(marks, about=close.words, width=_WIDTH)))
-    whole = marks_of(graph, trace.start_ns, trace.end_ns)
-    about = f"all {time_text(trace.duration_ns)}"
-    parts.append(_fitting(timeline_of(whole, title="Whole trace", about=about, width=_WIDTH)))
-    return parts
+    pictures = (
+        schedule_picture(trace, graph),
+        timeline_picture(trace, graph),
+        whole_timeline_picture(trace, graph),
+    )
+    return [_fitting(picture) for picture in pictures if picture is not None]
 
 
 def _fitting(picture: str) -> str:

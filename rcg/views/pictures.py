@@ -8,6 +8,7 @@ the views themselves. A page and a notebook show the same pictures.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import DeadlockError, TraceError
@@ -26,6 +27,7 @@ from rcg.views.units import time_text
 from rcg.views.window import window_of
 
 __all__ = [
+    "WIDTH",
     "predicted_schedule",
     "prediction_of",
     "schedule_picture",
@@ -35,12 +37,12 @@ __all__ = [
     "whole_timeline_picture",
 ]
 
-WIDTH = 1080
+WIDTH: Final = 1080
 """Of every picture but a topology, which is as wide as it has to be."""
 
-_CLOSE = 4  # executions that a timeline shows up close
-_FORESEEN = 8  # executions of a prediction without a measurement
-_MOST_SIMULATED = 100_000
+_CLOSE: Final = 4  # executions that a timeline shows up close
+_FORESEEN: Final = 8  # executions of a prediction without a measurement
+_MOST_SIMULATED: Final = 100_000
 
 
 def topology_picture(

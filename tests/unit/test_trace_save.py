@@ -125,6 +125,22 @@ def test_a_cut_or_damaged_file_is_told(made, tmp_path):
             Trace.load(path)
 
 
+def test_any_flipped_bit_is_told_or_does_no_harm(made, tmp_path):
+    path = tmp_path / "run.trace"
+    made.save(path)
+    whole = path.read_bytes()
+    told = 0
+    for at in range(0, 8 * len(whole), 23):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        try:
+            Trace.load(path)
+        except TraceError:
+            told += 1
+    assert told > 500
+
+
 def test_no_pickle_is_read(made, tmp_path):
     """A file may come from anywhere."""
     path = tmp_path / "run.trace"

@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import pytest
 
 from rcg.trace.trace import Trace
-from rcg.views.page import page_of, prediction_of
+from rcg.views.page import page_of
+from rcg.views.pictures import prediction_of
 from rcg.views.picture import img
 from rcg.views.schedule import schedule_of
 from tests.unit.traces import graph_trace, trace

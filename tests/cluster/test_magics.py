@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The magics, in a real IPython shell, on real actors."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+
+import rcg
+from rcg.dag import InputNode
+from rcg.profiles import Profile
+from rcg.trace.trace import Trace
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+NAMES = ("rcg_profile", "rcg_graph", "rcg_schedule", "rcg_report", "rcg_top")
+
+
+@pytest.fixture(scope="module")
+def shell():
+    """A shell with the extension loaded, which keeps nothing of a test for the next."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    main, names = sys.modules["__main__"], dict(vars(sys.modules["__main__"]))
+    made = InteractiveShell.instance(colors="nocolor")
+    made.run_line_magic("load_ext", "rcg")
+    yield made
+    made.reset()  # also empties the module that it takes for the main one
+    InteractiveShell.clear_instance()
+    sys.modules["__main__"] = main
+    vars(main).update(names)
+
+
+@pytest.fixture
+def graph(stages):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.double.bind(a.echo.bind(inp))
+    with dag.compile() as compiled:
+        yield compiled
+
+
+@pytest.fixture
+def cell(shell, graph, monkeypatch):
+    """Runs a cell, where `cdag` is the graph; returns its value and what it displayed."""
+    shown = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, **_: shown.append(data))
+    shell.user_ns.update(cdag=graph, rcg=rcg)
+
+    def run(source):
+        shown.clear()
+        result = shell.run_cell(source, store_history=True)
+        result.raise_error()
+        return result.result, list(shown)
+
+    yield run
+    for name in [name for name in shell.user_ns if not name.startswith("_")]:
+        if name not in ("In", "Out", "exit", "quit", "open", "get_ipython"):
+            del shell.user_ns[name]
+    shell.displayhook.flush()  # the values that `Out` holds
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    gc.collect()
+
+
+def test_a_line_is_profiled_and_its_value_returned(cell):
+    value, shown = cell("%rcg_profile rcg.get([cdag.execute(i) for i in range(20)])")
+    assert value == [2 * i for i in range(20)]
+    (bundle,) = shown
+    assert "20 executions" in bundle["text/plain"]
+    assert bundle["text/html"].count("<img") == 4
+
+
+def test_a_cell_is_profiled_and_its_variables_survive(cell, shell, tmp_path):
+    value, shown = cell(
+        f"""%%rcg_profile -o profile --html {tmp_path}/page.html --perfetto={tmp_path}/x.json.gz -n 3
+refs = [cdag.execute(i) for i in range(5)]
+total = sum(rcg.get(refs))
+text = "$HOME {{total}}  two  spaces"
+total
+"""
+    )
+    assert value == 20
+    assert shell.user_ns["total"] == 20
+    assert shell.user_ns["text"] == "$HOME {total}  two  spaces"
+    profile = shell.user_ns["profile"]
+    assert isinstance(profile, Profile)
+    assert profile.executions().is_complete.sum() == 15
+    assert len(shown) == 1
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "x.json.gz").read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_quiet_shows_nothing(cell, shell):
+    value, shown = cell("%%rcg_profile --quiet -o p\nrcg.get(cdag.execute(4));x = 1")
+    assert (value, shown) == (None, [])
+    assert shell.user_ns["p"].trace.num_events > 0
+
+
+def test_an_error_in_the_cell_is_the_users_and_the_profile_is_kept(cell, shell, capsys):
+    with pytest.raises(ZeroDivisionError):
+        cell("%%rcg_profile -o p\nrcg.get(cdag.execute(1))\n1 / 0")
+    assert "1 / 0" in capsys.readouterr().out
+    assert shell.user_ns["p"].trace.num_events > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("%rcg_profile", "there is nothing to run"),
+        ("%rcg_profile --hmtl x.html cdag", "unrecognized arguments: --hmtl"),
+        ("%rcg_profile -n 0 cdag", "-n takes a positive number, found 0"),
+        ("%rcg_profile -n many cdag", "argument -n: invalid int value: 'many'"),
+        ("%rcg_profile -o 3x cdag", "-o takes a variable's name, found '3x'"),
+        ("%rcg_profile --html", "argument --html: expected one argument"),
+        ("%rcg_profile 1 +", "invalid syntax"),
+        ("%%rcg_profile code here\ncdag", "'code here' is no option"),
+        ("%%rcg_profile\nawait cdag.execute_async(1)", "a magic cannot await"),
+        ("%rcg_graph nobody", "'nobody' names nothing here"),
+        ("%rcg_graph rcg", "rcg is a module; it takes a compiled graph"),
+        ("%rcg_report cdag.plan", "cdag.plan is no compiled graph"),
+        ("%rcg_top --interval 0", "--interval takes a positive number of seconds"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(cell, capsys, source, sentence):
+    from IPython.core.error import UsageError
+
+    with pytest.raises(UsageError):
+        cell(source)
+    told = capsys.readouterr().err
+    assert told.startswith("UsageError: ")
+    assert sentence in told
+    assert len(told.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_is_printed_and_nothing_runs(cell, capsys, name):
+    value, shown = cell(f"%{name} --help")
+    assert (value, shown) == (None, [])
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: %{name}")
+    assert "In code: " in out
+
+
+def test_code_may_begin_with_a_minus(cell):
+    assert cell("%rcg_profile --quiet -rcg.get(cdag.execute(4))")[0] == -8
+    assert cell("%rcg_profile --quiet -- -1")[0] == -1
+
+
+def test_loading_twice_is_harmless(shell, cell, capsys):
+    cell("%load_ext rcg")
+    cell("%reload_ext rcg")
+    assert cell("%rcg_profile --quiet 1 + 1")[0] == 2
+
+
+def test_the_graph_its_schedule_and_its_report(cell, shell, capsys):
+    for magic in ("%rcg_graph", "%rcg_graph cdag", "%rcg_graph --channels cdag.plan"):
+        _, (bundle,) = cell(magic)
+        assert bundle["text/html"].count("<img") == 1
+    _, (bundle,) = cell("%rcg_schedule")
+    assert "Schedule" in bundle["text/plain"]
+    cell("%rcg_profile --quiet -o p rcg.get([cdag.execute(i) for i in range(30)])")
+    for magic in ("%rcg_graph p", "%rcg_schedule p", "%rcg_schedule p.trace"):
+        _, (bundle,) = cell(magic)
+        assert bundle["text/html"].count("<img") == 1
+    _, (bundle,) = cell("%rcg_report")
+    assert "executions in flight" in bundle["text/plain"]
+    assert "<table" in bundle["text/html"]
+    cell("%rcg_top --text")
+    assert "executions" in capsys.readouterr().out
+    assert isinstance(shell.user_ns["p"].trace, Trace)
+
+
+def test_without_graphs_it_says_so(shell, capsys):
+    from rcg.runtime.execute import live_graphs
+
+    gc.collect()
+    if live_graphs():
+        pytest.skip("a graph of another test is alive")
+    for name in NAMES[1:]:
+        shell.run_cell(f"%{name}")
+        assert "there is no compiled graph in this process" in capsys.readouterr().err
+
+
+def test_interactive_views_say_what_they_need(cell, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rcg_widgets", None)  # as if it were not installed
+    cell("%rcg_profile --widget rcg.get(cdag.execute(1))")
+    assert 'pip install "rcg[notebook]"' in capsys.readouterr().out
+    cell("%rcg_top")
+    out = capsys.readouterr().out
+    assert 'pip install "rcg[notebook]"' in out
+    assert "1 executions" in out
+
+
+@pytest.mark.parametrize("what", ["cdag", "cdag.plan", "cdag.report()", "rcg.report()"])
+def test_things_show_themselves(cell, shell, what):
+    data, _ = shell.display_formatter.format(eval(what, shell.user_ns))
+    assert set(data) == {"text/plain", "text/html"}
+    assert "<script" not in data["text/html"]
