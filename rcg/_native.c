@@ -734,6 +734,14 @@ static Learned learned_nothing(uint32_t member) {
 }
 
 typedef struct {
+    uint64_t seen_ns, seen_ticks; /* when CLOCK_MONOTONIC was last looked at */
+    uint64_t base_ns, base_ticks; /* a look before that, from which the rate is known */
+    uint64_t rate, trust;         /* ns per tick, times 2^32; ticks for which a look is good */
+    uint64_t last_ns;
+    bool is_used;
+} RecordClock;
+
+typedef struct {
     PyObject_HEAD
     State *state;
     BoardHeader *board;
@@ -750,6 +758,7 @@ typedef struct {
     bool crowded;   /* more members than processors: pausing steals time from whom we wait for */
     bool recording; /* the flight recorder is on */
     bool looping;   /* runs a program: events are chained, poison ends it before more input is read */
+    RecordClock clock;
     /* the open event of a looping member */
     Record open;
     uint64_t coding_since_ns; /* the rest of it is decoding */
@@ -775,12 +784,75 @@ static void ring_bell(Member *m, uint32_t member) {
     atomic_fetch_add_explicit(&m->wakes, 1, memory_order_relaxed);
 }
 
+/* ---- the recorder's clock
+ *
+ * Timestamps are most of what recording costs. Where the kernel itself keeps time by the processor's counter, which is
+ * then the same on all processors, the counter is read directly and turned into CLOCK_MONOTONIC: from the last look at
+ * that clock, which is less than a millisecond ago, by the rate between two looks. What that is off is about as long as
+ * a look takes, some tens of nanoseconds. */
+
+#define LOOK_TRUST 1000000u    /* ns for which a look is good */
+#define BASE_MIN 1000000u      /* ns between the two looks that tell the rate */
+#define BASE_MAX 1000000000u   /* after which the older one is replaced */
+#define LOOK_TICKS 1000u       /* a look that takes longer was interrupted */
+
+#if defined(__x86_64__)
+static inline uint64_t ticks(void) { return __builtin_ia32_rdtsc(); }
+static bool has_ticks(void) {
+    char name[16] = "";
+    int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+    bool is_counter = fd >= 0 && read(fd, name, sizeof name - 1) > 0 && !strcmp(name, "tsc\n");
+    if (fd >= 0) close(fd);
+    return is_counter;
+}
+#else
+static inline uint64_t ticks(void) { return 0; }
+static bool has_ticks(void) { return false; }
+#endif
+
+static void learn_rate(RecordClock *c) {
+    uint64_t ns = c->seen_ns - c->base_ns, passed = c->seen_ticks - c->base_ticks;
+    if (ns < BASE_MIN && c->base_ns) return;
+    if (c->base_ns && ns < 2 * (uint64_t)BASE_MAX && passed) {
+        uint64_t rate = (uint64_t)(((unsigned __int128)ns << 32) / passed);
+        /* Whatever else a machine does to its counter (it sleeps, it moves): what is not plausible starts anew. */
+        bool is_plausible = rate && (!c->rate || (rate > c->rate - c->rate / 64 && rate < c->rate + c->rate / 64));
+        c->rate = is_plausible ? rate : 0;
+        c->trust = is_plausible ? (uint64_t)(((unsigned __int128)LOOK_TRUST << 32) / rate) : 0;
+        if (is_plausible && ns < BASE_MAX) return;
+    }
+    c->base_ns = c->seen_ns;
+    c->base_ticks = c->seen_ticks;
+}
+
+static uint64_t look_at_clock(RecordClock *c) {
+    uint64_t ns = 0;
+    for (int tries = 0; tries < 4; tries++) {
+        uint64_t before = ticks();
+        ns = now_ns();
+        uint64_t took = ticks() - before;
+        if (!c->is_used || took > LOOK_TICKS) continue;
+        c->seen_ns = ns;
+        c->seen_ticks = before + took / 2;
+        learn_rate(c);
+        break;
+    }
+    return ns > c->last_ns ? ns : c->last_ns; /* never back, not by a few ns either */
+}
+
+/* Now, for the recorder; with the GIL held. */
+static inline uint64_t stamp(RecordClock *c) {
+    uint64_t passed = ticks() - c->seen_ticks;
+    uint64_t ns = passed < c->trust ? c->seen_ns + (uint64_t)(((unsigned __int128)passed * c->rate) >> 32) : 0;
+    return c->last_ns = ns > c->last_ns ? ns : passed < c->trust ? c->last_ns : look_at_clock(c);
+}
+
 /* ---- events */
 
 /* Where event number n lies, if the larger ring is in use or if it is not. */
 static Event *event_at(const Member *m, uint32_t member, uint64_t n, bool taping) {
-    return taping ? m->tapes + (uint64_t)member * TAPE_EVENTS + n % TAPE_EVENTS
-                  : (Event *)(recorder_of(m, member) + 1) + n % m->nevents;
+    return taping ? m->tapes + (uint64_t)member * TAPE_EVENTS + (n & (TAPE_EVENTS - 1))
+                  : (Event *)(recorder_of(m, member) + 1) + (n & (m->nevents - 1));
 }
 
 static SpanName *span_names(const Member *m, uint32_t member) {
@@ -789,13 +861,18 @@ static SpanName *span_names(const Member *m, uint32_t member) {
 
 static bool is_taping(const Member *m) { return atomic_load_explicit(&m->board->taping, memory_order_relaxed); }
 
+/* With the GIL held: threads of a process write one after the other, so no locked instruction is needed, which would
+ * wait until all that was just published has left this processor. */
 static void write_event(Member *m, const Record *record) {
-    uint64_t n = atomic_fetch_add_explicit(&m->recorder->head, 1, memory_order_relaxed);
+    uint64_t n = atomic_load_explicit(&m->recorder->head, memory_order_relaxed);
     Event *e = event_at(m, m->index, n, is_taping(m));
     atomic_store_explicit(&e->seq, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     e->record = *record;
     atomic_store_explicit(&e->seq, n + 1, memory_order_release);
+    atomic_store_explicit(&m->recorder->head, n + 1, memory_order_release);
+    /* The next line is here when it is needed: publishing a frame waits until all that was written before has left. */
+    __builtin_prefetch(event_at(m, m->index, n + 1, is_taping(m)), 1);
 }
 
 /* Copies event number n of a member if it is (still) there. */
@@ -824,10 +901,12 @@ static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since
  * its value is encoded, and again by the ring. */
 static void mark(Member *m, uint32_t op, uint64_t execution) {
     if (!m->recording || (m->is_open && m->open.op == op && m->open.execution == execution)) return;
-    uint64_t t = now_ns();
+    uint64_t t = stamp(&m->clock);
     if (m->is_open) {
         m->open.end_ns = t;
         if (m->coding_since_ns) m->open.coded_ns += t - m->coding_since_ns;
+        uint64_t most = t - m->open.start_ns - m->open.coded_ns;
+        if (m->open.waited_ns > most) m->open.waited_ns = most; /* it is measured by another clock */
         write_event(m, &m->open);
     }
     m->open = (Record){.start_ns = t, .execution = execution, .op = op, .peer = NO_MEMBER};
@@ -962,8 +1041,9 @@ static void count_wait(Member *m, uint64_t took) {
 }
 
 /* Waits without the GIL until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. Adds how long
- * it waited to `*took`. */
-static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *took) {
+ * it waited to `*took`, and stores in `*ended` when it woke up, if it slept. */
+static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *took,
+                    uint64_t *ended) {
     if (watch_ready(w, n)) return WAIT_READY;
     if (poisoned(m)) return WAIT_POISON;
     uint64_t start = now_ns(), spun;
@@ -1009,7 +1089,8 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     }
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
     if (m->recording) atomic_store_explicit(&m->recorder->state, state, memory_order_relaxed);
-    uint64_t slept = now_ns() - start;
+    *ended = now_ns();
+    uint64_t slept = *ended - start;
     if (is_awaited(m, w, n)) {
         atomic_store_explicit(&m->recorder->waiting_since_ns, 0, memory_order_relaxed);
         count_wait(m, slept);
@@ -1032,15 +1113,16 @@ static PyObject *raise_poison(Member *m) {
 
 /* Waits with the GIL held by the caller; 0 when ready, -1 with an exception. */
 static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *waited) {
-    uint64_t start = m->recording ? now_ns() - *waited : 0; /* waits of one op add up */
-    uint64_t took = 0;
+    uint64_t took = 0, ended = 0;
     int outcome;
     do {
         Py_BEGIN_ALLOW_THREADS
-        outcome = wait_any(m, w, n, l, deadline, &took);
+        outcome = wait_any(m, w, n, l, deadline, &took, &ended);
         Py_END_ALLOW_THREADS
     } while (outcome == WAIT_SIGNALS && !PyErr_CheckSignals());
-    if (m->recording) *waited = now_ns() - start;
+    *waited += took; /* waits of one op add up */
+    /* Who slept also waits for Python's lock; after a spin, another timestamp would only lengthen the way. */
+    if (ended && m->recording) *waited += now_ns() - ended;
     if (took && is_awaited(m, w, n)) atomic_fetch_add_explicit(&m->recorder->waits, 1, memory_order_relaxed);
     switch (outcome) {
     case WAIT_READY: return 0;
@@ -1365,7 +1447,7 @@ static PyObject *writer_open(PyObject *self, PyObject *unused) {
     End *e = (End *)self;
     if (check_usable(e->member)) return NULL;
     if (e->member->looping) mark(e->member, e->op, e->seq);
-    if (e->member->recording) e->opened_ns = e->member->looping ? e->member->open.start_ns : now_ns();
+    if (e->member->recording) e->opened_ns = e->member->looping ? e->member->open.start_ns : stamp(&e->member->clock);
     Py_RETURN_NONE;
 }
 
@@ -1388,7 +1470,7 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
         }
     }
     if (m->recording && (opened || !m->looping)) {
-        t = now_ns();
+        t = stamp(&m->clock);
         if (opened) coded = t - opened;
         else opened = t;
     }
@@ -1405,7 +1487,7 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
             m->open.bytes += o->payload;
             m->open.peer = peer;
         } else if (m->recording) {
-            uint64_t end = filled + 1 < n ? now_ns() : 0; /* the last one's is that of publishing */
+            uint64_t end = filled + 1 < n ? stamp(&m->clock) : 0; /* the last one's is that of publishing */
             o->record = (Record){opened, end, waited, coded, o->end->seq, o->payload, o->end->op, peer};
             opened = end;
         }
@@ -1415,7 +1497,7 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
     for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
     failed = 0;
     if (m->recording && !m->looping) {
-        t = out[n - 1].record.end_ns = now_ns();
+        t = out[n - 1].record.end_ns = stamp(&m->clock);
         for (Py_ssize_t i = 0; i < n; i++) write_event(m, &out[i].record);
         now_doing(m, out[n - 1].end->op, out[n - 1].end->seq - 1, t, NOW_IDLE);
     }
@@ -1641,7 +1723,8 @@ static void advance(End *e, const Message *msg, Claims *claims, uint64_t start, 
         m->open.bytes += msg->payload;
         m->open.peer = peer;
     } else if (m->recording) {
-        uint64_t end = now_ns();
+        uint64_t end = stamp(&m->clock);
+        if (waited > end - start) waited = end - start; /* it is measured by another clock */
         write_event(m, &(Record){start, end, waited, 0, e->seq - 1, msg->payload, e->op, peer});
         now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
     }
@@ -1656,7 +1739,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     if (end_enter(e)) return -1;
     int result = -1;
     if (m->looping) mark(m, e->op, e->seq);
-    else if (m->recording) start = now_ns();
+    else if (m->recording) start = stamp(&m->clock);
     if (m->looping && poisoned(m)) {
         raise_poison(m);
         goto done;
@@ -1665,7 +1748,10 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
         Watch w = {&r->seq, e->seq, &r->reader[e->reader].waiting, &r->cpu};
         if (m->recording && !m->looping) now_doing(m, e->op, e->seq, start, NOW_IDLE);
         if (m->recording) atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
-        if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) goto done;
+        if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) {
+            m->open.waited_ns += waited; /* a loop comes again for the same frame */
+            goto done;
+        }
     }
     if (!(result = parse_slot(e, msg, &claims))) advance(e, msg, &claims, start, waited);
 done:
@@ -1706,7 +1792,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t n
     Message msg;
     if (nargs && deadline_from(args[0], &deadline)) return NULL;
     if (receive(e, deadline, &msg)) return NULL;
-    if (e->member->looping && e->member->recording && msg.kind == KIND_PICKLE) e->member->coding_since_ns = now_ns();
+    if (e->member->looping && e->member->recording && msg.kind == KIND_PICKLE) e->member->coding_since_ns = stamp(&e->member->clock);
     return decode(&msg, e->decode, e->failure, e->member->state);
 }
 
@@ -1764,14 +1850,14 @@ static PyObject *frame_decode(PyObject *self, PyObject *unused) {
         Py_XINCREF(msg.data);
         Py_XINCREF(msg.buffers);
         bool is_timed = f->member && msg.kind == KIND_PICKLE;
-        uint64_t start = is_timed ? now_ns() : 0;
+        uint64_t start = is_timed ? stamp(&f->member->clock) : 0;
         f->is_decoding = true;
         f->value = decode(&msg, f->decode, f->failure, f->state);
         f->is_decoding = false;
         if (!f->value) return NULL;
         message_clear(&f->msg);
         if (is_timed && !check_usable(f->member)) {
-            uint64_t end = now_ns();
+            uint64_t end = stamp(&f->member->clock);
             write_event(f->member, &(Record){start, end, 0, end - start, f->execution, 0, f->op, NO_MEMBER});
         } else
             PyErr_Clear(); /* a forked child records nothing */
@@ -1848,7 +1934,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     if ((execution == UINT64_MAX && PyErr_Occurred()) || (nargs > 2 && deadline_from(args[2], &deadline)) ||
         check_usable(m))
         return NULL;
-    uint64_t start = m->recording ? now_ns() : 0;
+    uint64_t start = m->recording ? stamp(&m->clock) : 0;
     while (e->seq <= execution) {
         if (e->busy) { /* another thread is copying a frame out of its slot */
             if (now_ns() >= deadline) {
@@ -1873,7 +1959,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
         } else {
             if (collect_one(e, args[0], start, waited)) return NULL;
             waited = 0;
-            if (m->recording && e->seq <= execution) start = now_ns();
+            if (m->recording && e->seq <= execution) start = stamp(&m->clock);
         }
     }
     Py_RETURN_NONE;
@@ -1889,7 +1975,7 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
     }
     if (check_usable(e->member)) return NULL;
     while (!e->busy && atomic_load_explicit(&e->ring->seq, memory_order_acquire) != e->seq)
-        if (collect_one(e, frames, e->member->recording ? now_ns() : 0, 0)) return NULL;
+        if (collect_one(e, frames, e->member->recording ? stamp(&e->member->clock) : 0, 0)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -1950,7 +2036,7 @@ static int policy_of(const char *name) {
 /* Whether all that a board says to have lies within it. */
 static bool board_fits(const BoardHeader *b) {
     uint64_t room = b->size_bytes, stride = b->recorder_stride, recorders = b->recorder_offset;
-    return b->nevents && b->claim_bits == claim_bits_for(b->nmembers) && recorders % LINE == 0 && stride % LINE == 0 &&
+    return b->nevents && !(b->nevents & (b->nevents - 1)) && b->claim_bits == claim_bits_for(b->nmembers) && recorders % LINE == 0 && stride % LINE == 0 &&
            recorders <= room && stride <= room &&
            stride >= sizeof(Recorder) + b->nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName) &&
            b->nmembers * stride <= room - recorders && b->tape_offset % PAGE == 0 && b->tape_offset <= room &&
@@ -2000,6 +2086,7 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     m->nmembers = head.nmembers;
     m->generation = atomic_load(&fork_generation);
     m->recording = record;
+    m->clock.is_used = record && has_ticks();
     m->looping = looping;
     m->learned = learned_nothing(index);
     m->recorder->pid = (uint32_t)getpid();
@@ -2619,8 +2706,8 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
     unsigned long long cap;
     PyObject *rings;
     if (!PyArg_ParseTuple(args, "iIOIK", &fd, &nmembers, &rings, &nevents, &cap)) return NULL;
-    if (!nmembers || nmembers > MAX_MEMBERS || !nevents || !PyList_Check(rings)) {
-        PyErr_Format(PyExc_ValueError, "a board has 1 to %d members and at least one event", MAX_MEMBERS);
+    if (!nmembers || nmembers > MAX_MEMBERS || !nevents || (nevents & (nevents - 1)) || !PyList_Check(rings)) {
+        PyErr_Format(PyExc_ValueError, "a board has 1 to %d members and room for a power of two of events", MAX_MEMBERS);
         return NULL;
     }
     Py_ssize_t nrings = PyList_Size(rings);

@@ -36,6 +36,9 @@ TITLES = {
     "lifecycle": "time to compile and to tear down",
     "failures": "time until the death of an actor is told",
     "recorder": "cost of an event",
+    "tracing": "what recording costs",
+    "what_if": "prediction held against a real run",
+    "traces": "analysis of a million events",
     "planning": "time to plan large graphs",
 }
 

@@ -34,6 +34,7 @@ from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn,
 from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
 from rcg.bench.rows import ROWS, Payload, Row
 from rcg.bench.statistics import Summary
+from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
 from rcg.progress import Progress
 
 # A turn is short, so that turns of all contestants meet the machine in the same state, and long
@@ -87,7 +88,9 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
     load = os.getloadavg()[0]
     rows = [row for row in ROWS if row.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
-    needs_ray = bool(rows) or bool({"idle", "lifecycle", "failures"} & set(wanted))
+    needs_ray = bool(rows) or bool(
+        {"idle", "lifecycle", "failures", "tracing", "what_if"} & set(wanted)
+    )
     results: list[RowResult] = []
     found: list[Figure] = []
     contestants: list[Contestant] = []
@@ -219,6 +222,12 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
             return measure_failures(graphs)
         case "recorder":
             return figures.measure_recorder()
+        case "tracing":
+            return measure_tracing()
+        case "what_if":
+            return measure_what_if()
+        case "traces":
+            return measure_large_trace()
         case "planning":
             return figures.measure_planning()
         case _:

@@ -30,6 +30,11 @@ class Worker:
         time.sleep(seconds)
         return seconds
 
+    def hold_on(self, value: Any, seconds: float) -> Any:
+        """Returns a value so much later."""
+        time.sleep(seconds)
+        return value
+
     def pid(self) -> int:
         """Returns the id of this process."""
         return os.getpid()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,25 @@ def test_a_write_that_waited_names_the_reader_that_was_late(boards: Any) -> None
     event = events_of(writer, 0)[2][-1]
     assert event["waited_ns"] > 0
     assert event["peer"] == 2
+
+
+def test_times_are_those_of_the_monotonic_clock(boards: Any) -> None:
+    member = boards(events=1 << 15).member(0, looping=True)
+    around = []
+    for execution in range(30_000):  # many looks at the clock, and times between them
+        if execution % 5_000 == 0:
+            time.sleep(0.003)
+        before = time.monotonic_ns()
+        member.mark(0, execution)
+        around.append((before, time.monotonic_ns()))
+    member.mark(1, 0)
+    events = events_of(member, 0)[2]
+    assert len(events) == len(around)
+    before, after = np.array(around).T
+    off_ns = np.maximum(before - events["start_ns"], events["start_ns"] - after)
+    assert off_ns.max() < 2_000
+    assert (np.diff(events["start_ns"]) >= 0).all()
+    assert (events["end_ns"] >= events["start_ns"]).all()
 
 
 # --- spans --------------------------------------------------------------------------------------
