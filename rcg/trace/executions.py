@@ -159,9 +159,14 @@ def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:
 
 
 def _moments(index: npt.NDArray[np.int64], lane: Lane, op: int, field: str) -> Times:
-    """Return the start or end of one op by execution."""
+    """Return the first start or the last end of one op by execution.
+
+    In a driver it may have several events: one for coding, one for moving bytes.
+    """
     events = lane.events[lane.events["op"] == op]
     moments = np.full(len(index), UNSEEN)
+    if field == "start_ns":
+        events = events[::-1]  # events are in the order of their starts, and the last one stands
     moments[np.searchsorted(index, events["execution"])] = events[field]
     return moments
 

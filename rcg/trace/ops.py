@@ -2,7 +2,8 @@
 """What each op took, over all executions of a trace.
 
 An op's own time is what it lasted without waiting: the method of a call, coding and moving bytes of
-a Read or Write.
+a Read or Write. In a driver an op may have several events in an execution (its inputs are encoded
+before there is room for them, its results decoded when somebody wants them): they are one here.
 
 This room must know neither executions nor paths.
 """
@@ -17,10 +18,12 @@ import numpy.typing as npt
 
 from rcg.trace.critical import text_of
 from rcg.trace.names import kind_of
-from rcg.trace.parts import READ, WRITE, bounds_of
+from rcg.trace.parts import WRITE, bounds_of
 from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
 
 __all__ = ["OpTimes", "ops_of"]
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,14 @@ class OpTimes:
         op: Its index in the program.
         text: Its name for people, one of a kind in its graph.
         kind: What it is: ``call``, ``read``, ``write``, ...
-        count: How often it is in the trace.
+        count: In how many executions it is in the trace.
         median_ns: Of its own time.
         p99_ns: Of its own time: all but the slowest hundredth took no longer.
         total_ns: Of its own time.
         waited_ns: What it waited in all.
         bytes: What it moved in all.
-        gb_per_s: Bytes by the time of moving them, without coding; None where nothing was moved.
+        gb_per_s: Of a Write, bytes by the time of moving them, without coding. None for others: a
+            reader does not move what it reads, it looks at it where it lies.
     """
 
     process: str
@@ -68,11 +72,12 @@ def _of_lane(graph: GraphTrace, lane: Lane) -> Iterator[OpTimes]:
     at = np.arange(len(events))
     waited = length[at, np.where(shape == WRITE, 1, 0)]
     own = bounds[:, 3] - bounds[:, 0] - waited
-    moving = np.where(shape == READ, length[:, 1], np.where(shape == WRITE, length[:, 2], 0))
-    op = events["op"].astype(np.int64)
+    moving = np.where(shape == WRITE, length[:, 2], 0)
+    op, (own, waited, moving, size) = _by_execution(
+        events["op"].astype(np.int64), events["execution"], (own, waited, moving, events["bytes"])
+    )
     order = np.lexsort((own, op))
-    own, waited, moving = own[order], waited[order], moving[order]
-    size = events["bytes"][order]
+    own, waited, moving, size = own[order], waited[order], moving[order], size[order]
     first = np.searchsorted(op[order], np.arange(len(program.ops) + 1))
     ran = np.flatnonzero(np.diff(first))
     begin, end = first[ran], first[ran + 1]
@@ -100,10 +105,22 @@ def _of_lane(graph: GraphTrace, lane: Lane) -> Iterator[OpTimes]:
         )
 
 
+def _by_execution(op: Ints, execution: Ints, figures: tuple[Ints, ...]) -> tuple[Ints, list[Ints]]:
+    """Add up the figures of events of one op in one execution; returns the op of each sum."""
+    order = np.lexsort((execution, op))
+    op, execution = op[order], execution[order]
+    is_first = np.ones(len(op), bool)
+    is_first[1:] = (np.diff(op) != 0) | (np.diff(execution) != 0)
+    first = np.flatnonzero(is_first)
+    if len(first) == len(op):
+        return op, [each[order] for each in figures]
+    return op[first], [np.add.reduceat(each[order], first) for each in figures]
+
+
 def _quantiles(
-    values: npt.NDArray[np.int64],
-    begin: npt.NDArray[np.int64],
-    end: npt.NDArray[np.int64],
+    values: Ints,
+    begin: Ints,
+    end: Ints,
     share: float,
 ) -> npt.NDArray[np.float64]:
     """Return an interpolated quantile of each stretch of sorted values, as ``np.percentile``."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from rcg.trace.compare import compare
+from rcg.trace.executions import executions_of
 from rcg.trace.ops import ops_of
 from rcg.trace.summary import summarize
 from rcg.trace.trace import Clock
@@ -45,7 +46,7 @@ def test_ops_are_counted_without_their_waiting():
     read, call = ops_of(graph_trace(rows))
     assert (read.text, read.kind, read.count) == ("a0 (Stage) read c0", "read", 2)
     assert (read.median_ns, read.total_ns, read.waited_ns) == (15, 30, 20)
-    assert (read.bytes, read.gb_per_s) == (6_000, 6_000 / 25)
+    assert (read.bytes, read.gb_per_s) == (6_000, None)  # it looks at them where they lie
     assert (call.median_ns, call.total_ns, call.waited_ns) == (20, 130, 10)
     assert call.p99_ns == pytest.approx(np.percentile([10, 20, 100], 99))
     assert (call.bytes, call.gb_per_s) == (0, None)
@@ -119,12 +120,28 @@ def test_a_summary_reads_as_text():
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_large_payload_has_a_rate():
-    rows = {"a0": [event(0, 0, 0, 1_000_000, bytes=8_000_000)]}
+def test_a_large_payload_that_is_written_has_a_rate():
+    rows = {"a0": [event(3, 0, 0, 1_000_000, bytes=8_000_000)]}
     text = str(summarize(trace(graph_trace(rows), end=1_000_000)))
-    (line,) = [line for line in text.splitlines() if "read c0" in line]
+    (line,) = [line for line in text.splitlines() if "write c1" in line]
     line = " ".join(line.split())
-    assert line == "a0 (Stage) read c0 1 1.00 ms 1.00 ms 1.00 ms 8.00 MB 8.00"
+    assert line == "a0 (Stage) write c1 1 1.00 ms 1.00 ms 1.00 ms 8.00 MB 8.00"
+
+
+def test_events_of_one_op_in_one_execution_are_one():
+    """As a driver's, that encodes before there is room to write, and decodes later on."""
+    rows = {
+        "driver": [
+            event(1, 0, 0, 30, coded=30),
+            event(1, 1, 30, 60, coded=30),
+            event(1, 0, 100, 110, bytes=5),
+            event(1, 1, 110, 130, bytes=5),
+        ]
+    }
+    graph = graph_trace(rows)
+    (write,) = ops_of(graph)
+    assert (write.count, write.median_ns, write.total_ns, write.bytes) == (2, 45, 90, 10)
+    assert list(executions_of(graph).submitted_ns) == [0, 30]
 
 
 @pytest.mark.parametrize(
