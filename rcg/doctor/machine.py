@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rcg.doctor.report import Check, size_text, text_of, told
+from rcg.doctor.report import Check, text_of, told
 from rcg.doctor.transports import SHM, Ping
+from rcg.units import bytes_text
 
 __all__ = ["check_gpus", "check_machine"]
 
@@ -65,17 +66,19 @@ def _cpu_quota() -> float | None:
 def _memory(ping: Ping) -> Check:
     lines = (line.split() for line in text_of("/proc/meminfo").splitlines())
     sizes = {line[0]: int(line[1]) * 1024 for line in lines if len(line) > 1}
-    found = f"{size_text(sizes['MemAvailable:'])} of {size_text(sizes['MemTotal:'])} free"
+    found = f"{bytes_text(sizes['MemAvailable:'])} of {bytes_text(sizes['MemTotal:'])} free"
     for limit, usage in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         allowed, used = (text_of(f"/sys/fs/cgroup/{name}").strip() for name in (limit, usage))
         if allowed.isdigit() and used.isdigit() and int(allowed) < 1 << 60:
-            found += f", the control group uses {size_text(int(used))} of {size_text(int(allowed))}"
+            found += (
+                f", the control group uses {bytes_text(int(used))} of {bytes_text(int(allowed))}"
+            )
             break
     if ping.cap_bytes:
-        found += f"; a graph may hold {size_text(ping.cap_bytes)} (RCG_MEMORY_CAP_BYTES)"
+        found += f"; a graph may hold {bytes_text(ping.cap_bytes)} (RCG_MEMORY_CAP_BYTES)"
     return Check("machine", "memory", "ok", found)
 
 
@@ -85,7 +88,7 @@ def _shm(ping: Ping) -> Check:
     except OSError as error:
         advice = "rcg uses memfd_create instead; Ray itself wants /dev/shm"
         return Check("machine", SHM, "warn", told(error), advice)
-    free, whole = (size_text(n * size.f_frsize) for n in (size.f_bavail, size.f_blocks))
+    free, whole = (bytes_text(n * size.f_frsize) for n in (size.f_bavail, size.f_blocks))
     found = f"{free} of {whole} free"
     if ping.made == "memfd_create":
         advice = "rcg uses memfd_create instead; for Ray's own store give it more (--shm-size)"
@@ -98,7 +101,7 @@ def _address_space() -> Check:
     stack = next(line for line in text_of("/proc/self/maps").splitlines() if "[stack]" in line)
     width = int(stack.split("-")[0], 16).bit_length()
     if soft != resource.RLIM_INFINITY:
-        found = f"limited to {size_text(soft)}"
+        found = f"limited to {bytes_text(soft)}"
         advice = "graphs reserve far more addresses than they use memory: `ulimit -v unlimited`"
         return Check("machine", "address space", "warn", found, advice)
     return Check("machine", "address space", "ok", f"{width} bits, no limit")

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rcg.version import __version__
 
-__all__ = ["Check", "Report", "size_text", "text_of", "told"]
+__all__ = ["Check", "Report", "text_of", "told"]
 
 State = Literal["ok", "warn", "missing"]
 
@@ -93,17 +93,3 @@ def text_of(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def size_text(count: Any) -> str:
-    """Return a number of bytes as people read it.
-
-    >>> size_text(64 << 20), size_text(3 << 29)
-    ('64 MiB', '1.5 GiB')
-    """
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"

@@ -16,6 +16,7 @@ from rcg import _native
 from rcg.channels.segments import Layout
 from rcg.display import Displayed
 from rcg.plan import DRIVER, Plan
+from rcg.units import bytes_text
 
 __all__ = [
     "LONGEST_QUESTION_S",
@@ -24,7 +25,6 @@ __all__ = [
     "Report",
     "Reports",
     "activities",
-    "bytes_text",
     "queues",
     "table",
 ]
@@ -262,19 +262,6 @@ def queues(member: _native.Member, plan: Plan, layout: Layout) -> list[Queue]:
             if published > seen
         ]
     return found
-
-
-def bytes_text(count: int) -> str:
-    """Return a number of bytes for people.
-
-    >>> bytes_text(0), bytes_text(1536), bytes_text(1000 << 20)
-    ('0 B', '1.5 KiB', '1000 MiB')
-    """
-    amount, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        del units[0]
-    return f"{amount:.0f} {units[0]}" if amount >= 100 else f"{amount:.3g} {units[0]}"
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcg.runtime.report import Activity, bytes_text, table
+from rcg.runtime.report import Activity, table
+from rcg.units import bytes_text
 
 __all__ = ["ProcessStatistics", "Statistics"]
 

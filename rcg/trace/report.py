@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rcg.trace.parts import Kind
-from rcg.trace.text import columns, rate_text, share_text, size_text, time_text
+from rcg.trace.text import columns, rate_text, share_text, time_text
+from rcg.units import bytes_text
 
 if TYPE_CHECKING:
     from rcg.trace.summary import GraphSummary, SlowExecution, Summary
@@ -133,7 +134,7 @@ def _ops(graph: GraphSummary) -> list[str]:
                     time_text(op.median_ns),
                     time_text(op.p99_ns),
                     time_text(op.total_ns),
-                    size_text(op.bytes) if op.bytes else "",
+                    bytes_text(op.bytes) if op.bytes else "",
                     f"{op.gb_per_s:.2f}" if is_large else "",
                 )
             )

@@ -3,8 +3,8 @@
 
 >>> time_text(12_345), time_text(950), time_text(None)
 ('12.3 us', '950 ns', '-')
->>> rate_text(12_345.6), size_text(8_000_000), share_text(0.123)
-('12,346 /s', '8.00 MB', '12.3 %')
+>>> rate_text(12_345.6), share_text(0.123)
+('12,346 /s', '12.3 %')
 
 This room must know nothing of what the figures mean.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["columns", "rate_text", "ratio_text", "share_text", "size_text", "time_text"]
+__all__ = ["columns", "rate_text", "ratio_text", "share_text", "time_text"]
 
 
 def time_text(ns: float | None) -> str:
@@ -38,11 +38,6 @@ def share_text(share: float | None) -> str:
 def ratio_text(ratio: float | None) -> str:
     """Return a ratio: ``1.50x``."""
     return "-" if ratio is None else f"{ratio:.2f}x"
-
-
-def size_text(size_bytes: float) -> str:
-    """Return a size in decimal units."""
-    return _scaled(size_bytes, (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)), whole="B")
 
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -> list[str]:

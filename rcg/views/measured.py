@@ -9,13 +9,14 @@ from rcg.trace.parts import Kind
 from rcg.trace.shares import LaneShares
 from rcg.trace.summary import GraphSummary
 from rcg.trace.trace import GraphTrace
+from rcg.units import bytes_text
 from rcg.views.canvas import DOT
 from rcg.views.html import Cell, table
 from rcg.views.summary import Figures, Shares
 from rcg.views.svg import Measured
 from rcg.views.text import visible
 from rcg.views.topology import nodes_of_calls
-from rcg.views.units import bytes_text, count_text, share_text, time_text
+from rcg.views.units import count_text, share_text, time_text
 
 __all__ = ["figures_of", "measured_of", "ops_table"]
 

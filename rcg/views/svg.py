@@ -17,12 +17,13 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.plan import DRIVER
+from rcg.units import bytes_text
 from rcg.views.canvas import DOT, MARGIN, SIZE, SMALL, TITLE, Canvas, Paint
 from rcg.views.kinds import Kind, kind_of
 from rcg.views.layout import Layout, Point, Rect, Sizes, lay_out
 from rcg.views.text import visible, width_of
 from rcg.views.topology import Actor, Channel, Edge, Node, Topology
-from rcg.views.units import bytes_text, time_text
+from rcg.views.units import time_text
 
 __all__ = ["Measured", "svg_of"]
 

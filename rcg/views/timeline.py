@@ -19,13 +19,14 @@ from typing import Final
 import numpy as np
 
 from rcg.trace.parts import Kind
+from rcg.units import bytes_text
 from rcg.views.bars import Bars, Strip, draw
 from rcg.views.canvas import DOT, Canvas, Paint
 from rcg.views.lanes import Frame, Row, heights_for
 from rcg.views.marks import NOBODY, OPS, SPAN, SPANS, Marks, repeats_of
 from rcg.views.palette import KIND_COLOURS, TITLES, idle, kind_looks
 from rcg.views.queues import Queue, queues_of
-from rcg.views.units import bytes_text, count_text, ticks_of, time_text
+from rcg.views.units import count_text, ticks_of, time_text
 
 __all__ = ["timeline_of"]
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 from math import floor, log10
 from typing import Final
 
-__all__ = ["bytes_text", "count_text", "share_text", "ticks_of", "time_text"]
+__all__ = ["count_text", "share_text", "ticks_of", "time_text"]
 
 _TIMES: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
-_BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def time_text(time_ns: float) -> str:
@@ -22,19 +21,6 @@ def time_text(time_ns: float) -> str:
         return "0 s"
     scale, unit = _unit_of(abs(time_ns) * 1.0005)
     return f"{_digits(time_ns / scale)} {unit}"
-
-
-def bytes_text(count: float) -> str:
-    """Return an amount of memory.
-
-    >>> [bytes_text(each) for each in (0, 999, 1536, 3_250_586)]
-    ['0 B', '999 B', '1.5 KiB', '3.1 MiB']
-    """
-    amount, position = float(count), 0
-    while amount >= 1000 and position < len(_BYTES) - 1:
-        amount /= 1024
-        position += 1
-    return f"{_digits(amount)} {_BYTES[position]}"
 
 
 def count_text(count: float) -> str:

@@ -73,8 +73,9 @@ def test_a_line_is_profiled_and_its_value_returned(cell):
 
 
 def test_a_cell_is_profiled_and_its_variables_survive(cell, shell, tmp_path):
+    files = f"--html {tmp_path}/page.html --perfetto={tmp_path}/x.json.gz"
     value, shown = cell(
-        f"""%%rcg_profile -o profile --html {tmp_path}/page.html --perfetto={tmp_path}/x.json.gz -n 3
+        f"""%%rcg_profile -o profile {files} -n 3
 refs = [cdag.execute(i) for i in range(5)]
 total = sum(rcg.get(refs))
 text = "$HOME {{total}}  two  spaces"

@@ -260,7 +260,7 @@ def test_it_can_be_switched_on_and_off_again_and_again(stages):
 def test_an_error_in_the_block_leaves_a_complete_profile(stages):
     a, b = stages(2)
     with chain(a, b) as graph:
-        with pytest.raises(ZeroDivisionError), graph.profile() as profile:
+        with pytest.raises(ZeroDivisionError), graph.profile() as profile:  # noqa: PT012
             rcg.get(graph.execute(1))
             1 / 0  # noqa: B018
         assert complete(profile) == 1
@@ -363,7 +363,7 @@ def test_it_holds_what_the_dead_did(victims):
     a, b = victims.take(), victims.take()
     graph = chain(a, b)
     pid = rcg.get(b.pid.remote())
-    with pytest.raises(ActorDiedError), graph.profile() as profile:
+    with pytest.raises(ActorDiedError), graph.profile() as profile:  # noqa: PT012
         for i in range(10):
             rcg.get(graph.execute(i))
         os.kill(pid, signal.SIGKILL)

@@ -125,7 +125,7 @@ def test_a_large_payload_that_is_written_has_a_rate():
     text = str(summarize(trace(graph_trace(rows), end=1_000_000)))
     (line,) = [line for line in text.splitlines() if "write c1" in line]
     line = " ".join(line.split())
-    assert line == "a0 (Stage) write c1 1 1.00 ms 1.00 ms 1.00 ms 8.00 MB 8.00"
+    assert line == "a0 (Stage) write c1 1 1.00 ms 1.00 ms 1.00 ms 7.63 MiB 8.00"
 
 
 def test_events_of_one_op_in_one_execution_are_one():

@@ -12,8 +12,8 @@ import pytest
 
 from rcg.trace.trace import Trace
 from rcg.views.page import page_of
-from rcg.views.pictures import prediction_of
 from rcg.views.picture import img
+from rcg.views.pictures import prediction_of
 from rcg.views.schedule import schedule_of
 from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import (
