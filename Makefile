@@ -62,9 +62,10 @@ lint: setup
 types: setup
 	$(PY) -m mypy
 
-## run every notebook and check that its cells still pass
+## run every notebook and compare what its cells show with what is stored
 notebooks: setup
-	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+	$(PY) -m pytest --nbval --nbval-sanitize-with=notebooks/sanitize.cfg --nbval-current-env \
+	  --nbval-cell-timeout=120 notebooks
 
 ## look at the widgets and the notebooks in a JupyterLab, with the chromium that is installed
 browser: setup
