@@ -12,5 +12,6 @@ import pytest
 
 @pytest.hookimpl
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave stderr out of what is compared."""
     for notebook in {item.parent for item in items if hasattr(item.parent, "skip_compare")}:
         notebook.skip_compare = (*notebook.skip_compare, "stderr")
