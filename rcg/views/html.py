@@ -24,23 +24,45 @@ _DARK: Final = (
     "--rcg-bar:#56b4e9;color-scheme:dark"
 )
 
+_LIGHT_HOSTS: Final = (
+    'body[data-jp-theme-light="true"]',
+    "body.vscode-light",
+    "body.vscode-high-contrast-light",
+    'html[theme="light"] body',
+)
+_DARK_HOSTS: Final = (
+    'body[data-jp-theme-light="false"]',
+    "body.vscode-dark",
+    "body.vscode-high-contrast:not(.vscode-high-contrast-light)",
+    'html[theme="dark"] body',
+)
+"""Where JupyterLab, VS Code and Colab say which theme they have; the browser is asked without."""
+
+
+def _inside(hosts: Sequence[str]) -> str:
+    return ",".join(f"{host} .rcg.rcg-is-auto" for host in hosts)
+
+
+# Notebooks have a style for every table (stripes, a hover) and every <pre>, hence "!important".
 STYLE: Final = (
     "<style>"
     f".rcg{{{_LIGHT};color:var(--rcg-text);font:13px/1.45 {SANS}}}"
     f".rcg.rcg-is-dark{{{_DARK}}}"
     f"@media (prefers-color-scheme:dark){{.rcg.rcg-is-auto{{{_DARK}}}}}"
-    ".rcg .rcg-card{background:var(--rcg-ground);border:1px solid var(--rcg-line);"
+    f"{_inside(_LIGHT_HOSTS)}{{{_LIGHT}}}"
+    f"{_inside(_DARK_HOSTS)}{{{_DARK}}}"
+    ".rcg .rcg-static{background:var(--rcg-ground);border:1px solid var(--rcg-line);"
     "border-radius:8px;padding:20px 24px;overflow-x:auto}"
-    ".rcg h2{font-size:15px;line-height:1.3;margin:0}"
-    ".rcg .rcg-about{color:var(--rcg-faint);font-size:12px;margin:2px 0 10px}"
+    ".rcg h2{font-size:15px;line-height:1.3;margin:0;color:inherit!important}"
+    ".rcg .rcg-about{color:var(--rcg-faint)!important;font-size:12px;margin:2px 0 10px}"
     ".rcg table.rcg-table{border-collapse:collapse;width:100%;margin:0;font-size:12.5px;"
-    "background:none;color:inherit}"
-    ".rcg .rcg-table th{font-weight:400;font-size:11.5px;color:var(--rcg-faint);text-align:left;"
-    "padding:4px 14px 4px 8px;border:0;border-bottom:1px solid var(--rcg-line);background:none;"
+    "background:none!important;color:inherit!important}"
+    ".rcg .rcg-table th{font-weight:400;font-size:11.5px;color:var(--rcg-faint)!important;"
+    "text-align:left;padding:4px 14px 4px 8px;border:0;border-bottom:1px solid var(--rcg-line);"
     "white-space:nowrap}"
     ".rcg .rcg-table td{text-align:left;padding:5px 14px 5px 8px;border:0;vertical-align:top;"
-    "background:none;max-width:26em;overflow-wrap:break-word}"
-    ".rcg .rcg-table tr{background:none}"
+    "max-width:26em;overflow-wrap:break-word}"
+    ".rcg .rcg-table :is(thead,tbody,tr,th,td){background:none!important}"
     ".rcg .rcg-table .rcg-number{text-align:right;font-variant-numeric:tabular-nums;"
     "white-space:nowrap}"
     f".rcg .rcg-code{{font-family:{MONOSPACE};font-size:12px}}"
@@ -48,12 +70,12 @@ STYLE: Final = (
     ".rcg .rcg-short{white-space:nowrap}"
     ".rcg .rcg-strong{font-weight:600}"
     ".rcg .rcg-dim{color:var(--rcg-faint)}"
-    ".rcg .rcg-table tr.rcg-marked td{background:var(--rcg-mark)}"
+    ".rcg .rcg-table tr.rcg-marked td{background:var(--rcg-mark)!important}"
     ".rcg .rcg-table tr.rcg-marked td:first-child{box-shadow:inset 3px 0 0 var(--rcg-bad)}"
     ".rcg .rcg-good{color:var(--rcg-good)}.rcg .rcg-slow{color:var(--rcg-slow)}"
     ".rcg .rcg-bad{color:var(--rcg-bad)}"
     f".rcg pre{{font-family:{MONOSPACE};font-size:12px;margin:4px 0 0;white-space:pre-wrap;"
-    "overflow-wrap:anywhere;background:none;color:inherit}"
+    "overflow-wrap:anywhere;background:none!important;color:inherit!important}"
     ".rcg details{margin-top:10px}.rcg summary{cursor:pointer}"
     "</style>"
 )
@@ -111,7 +133,7 @@ def table(
 def card(title: str, about: str, body: str) -> str:
     """Return a card: a title, a line that says what is shown, and the rest, which is HTML."""
     line = f'<p class="rcg-about">{escape(visible(about))}</p>' if about else ""
-    return f'<section class="rcg-card"><h2>{escape(visible(title))}</h2>{line}{body}</section>'
+    return f'<section class="rcg-static"><h2>{escape(visible(title))}</h2>{line}{body}</section>'
 
 
 def themed(body: str, *, dark: bool | None) -> str:
@@ -119,7 +141,7 @@ def themed(body: str, *, dark: bool | None) -> str:
 
     Args:
         body: HTML.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        dark: Whether the ground is dark; None leaves it to the notebook, or the reader's browser.
     """
     theme = "rcg-is-auto" if dark is None else "rcg-is-dark" if dark else "rcg-is-light"
     return f'<div class="rcg {theme}">{STYLE}{body}</div>'
