@@ -759,8 +759,9 @@ typedef struct {
     bool recording; /* the flight recorder is on */
     bool looping;   /* runs a program: events are chained, poison ends it before more input is read */
     RecordClock clock;
-    /* the open event of a looping member */
+    /* the open event of a looping member, and when the one before it ended, if nothing is open */
     Record open;
+    uint64_t closed_ns;
     uint64_t coding_since_ns; /* the rest of it is decoding */
     bool is_open;
     Learned learned; /* of waits for any of several rings */
@@ -831,7 +832,8 @@ static uint64_t look_at_clock(RecordClock *c) {
         uint64_t before = ticks();
         ns = now_ns();
         uint64_t took = ticks() - before;
-        if (!c->is_used || took > LOOK_TICKS) continue;
+        if (!c->is_used) break;
+        if (took > LOOK_TICKS) continue;
         c->seen_ns = ns;
         c->seen_ticks = before + took / 2;
         learn_rate(c);
@@ -897,18 +899,22 @@ static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since
     atomic_store_explicit(&r->since_ns, since, memory_order_release);
 }
 
+/* Ends the open op of a loop now, which is when the next one begins. */
+static void close_open(Member *m) {
+    uint64_t t = m->closed_ns = m->open.end_ns = stamp(&m->clock);
+    if (m->coding_since_ns) m->open.coded_ns += t - m->coding_since_ns;
+    uint64_t most = t - m->open.start_ns - m->open.coded_ns;
+    if (m->open.waited_ns > most) m->open.waited_ns = most; /* it is measured by another clock */
+    write_event(m, &m->open);
+    m->is_open = false;
+}
+
 /* One timestamp closes the open op and opens the next. An op that is open already goes on: a Write is opened before
  * its value is encoded, and again by the ring. */
 static void mark(Member *m, uint32_t op, uint64_t execution) {
     if (!m->recording || (m->is_open && m->open.op == op && m->open.execution == execution)) return;
-    uint64_t t = stamp(&m->clock);
-    if (m->is_open) {
-        m->open.end_ns = t;
-        if (m->coding_since_ns) m->open.coded_ns += t - m->coding_since_ns;
-        uint64_t most = t - m->open.start_ns - m->open.coded_ns;
-        if (m->open.waited_ns > most) m->open.waited_ns = most; /* it is measured by another clock */
-        write_event(m, &m->open);
-    }
+    if (m->is_open) close_open(m);
+    uint64_t t = m->closed_ns ? m->closed_ns : stamp(&m->clock);
     m->open = (Record){.start_ns = t, .execution = execution, .op = op, .peer = NO_MEMBER};
     m->coding_since_ns = 0;
     m->is_open = true;
@@ -1451,6 +1457,13 @@ static PyObject *writer_open(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* shut(): what was opened is not written; any number of times */
+static PyObject *writer_shut(PyObject *self, PyObject *unused) {
+    (void)unused;
+    ((End *)self)->opened_ns = 0;
+    Py_RETURN_NONE;
+}
+
 /* Writes all frames, each on a ring of its own, or none. Room is waited for first, while nothing is held; then every
  * slot is filled, which may still fail; then all are published, between which nothing else runs: no Python code, no
  * signal handler, no other thread of Python. */
@@ -1494,6 +1507,9 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
         waited = coded = 0;
         peer = NO_MEMBER;
     }
+    /* A loop's event is written first: who has the frame can be sure that it is there, and whoever is woken up by
+     * publishing may take the processor. */
+    if (m->recording && m->looping) close_open(m);
     for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
     failed = 0;
     if (m->recording && !m->looping) {
@@ -1920,6 +1936,15 @@ static int collect_one(End *e, PyObject *frames, uint64_t start, uint64_t waited
     return failed;
 }
 
+/* A wait of a driver that ended without a frame. */
+static void record_wait(End *e, uint64_t start, uint64_t waited) {
+    Member *m = e->member;
+    if (!m->recording || m->looping || !waited || !start) return;
+    uint64_t end = stamp(&m->clock);
+    if (waited > end - start) waited = end - start;
+    write_event(m, &(Record){start, end, waited, 0, e->seq, 0, e->op, e->writer});
+}
+
 /* collect(frames, execution, timeout_ns=-1): take frames into the dict {execution: Frame} until that of `execution` is
  * taken, by whomever: any number of threads may be inside, and each sees every arrival. Nothing can come between
  * taking a frame and having it in the dict, Ctrl-C neither. */
@@ -1955,7 +1980,10 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
             }
             int failed = wait_for(m, &w, 1, &learned, deadline, &waited);
             e->learned = learned;
-            if (failed) return NULL;
+            if (failed) {
+                record_wait(e, start, waited);
+                return NULL;
+            }
         } else {
             if (collect_one(e, args[0], start, waited)) return NULL;
             waited = 0;
@@ -1997,6 +2025,7 @@ static PyMethodDef reader_methods[] = {
     {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting."},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef writer_methods[] = {
+    {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written."},
     {"open", writer_open, METH_NOARGS, "Say that the next write begins now, with encoding its value."},
     {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
      "write(kind, data, buffers=None, writable=0, timeout_ns=-1): publish the next frame."},
@@ -2251,9 +2280,12 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
         atomic_store_explicit(&m->recorder->ring, n == 1 ? only->index : UINT32_MAX, memory_order_relaxed);
     if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
     Learned learned = m->learned; /* a copy, because others may wait here too */
+    uint64_t start = m->recording ? stamp(&m->clock) : 0;
+    if (start && n == 1 && !listens && !m->looping) now_doing(m, only->op, only->seq, start, NOW_IDLE);
     int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, &waited);
     m->learned = learned;
     PyMem_Free(w);
+    if (only) record_wait(only, start, waited);
     if (failed) return NULL;
     return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
 }
@@ -2406,6 +2438,15 @@ static PyObject *member_record(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* waited(ns): the op that is open in this loop waited so long for something outside of the graph */
+static PyObject *member_waited(PyObject *self, PyObject *arg) {
+    uint64_t ns = PyLong_AsUnsignedLongLong(arg);
+    if (ns == UINT64_MAX && PyErr_Occurred()) return NULL;
+    if (check_usable((Member *)self)) return NULL;
+    ((Member *)self)->open.waited_ns += ns;
+    Py_RETURN_NONE;
+}
+
 /* span(name) -> the `op` of spans of this name. Names are kept for good; what is too many or too long is cut. */
 static PyObject *member_span(PyObject *self, PyObject *name) {
     Member *m = (Member *)self;
@@ -2519,6 +2560,7 @@ static PyMethodDef member_methods[] = {
     {"waiting_since", member_waiting_since, METH_VARARGS, "waiting_since(member) -> ns, or 0 if it does not sleep."},
     {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, records as bytes)."},
     {"record", member_record, METH_VARARGS, "record(op, execution, start_ns, end_ns, coded_ns=0): write an event."},
+    {"waited", member_waited, METH_O, "waited(ns): the open op of this loop waited so long."},
     {"span", member_span, METH_O, "span(name) -> the op of spans of this name."},
     {"spans", member_spans, METH_VARARGS, "spans(member) -> names of its spans."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
@@ -2548,8 +2590,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Member *member;
-    uint64_t most;    /* records, of all tracks */
-    atomic_u64 taken; /* of these, so far */
+    uint64_t most;    /* records of each track */
+    atomic_u64 taken; /* records so far, of all tracks */
     atomic_u32 stop;
     bool runs;
     Track tracks[MAX_MEMBERS];
@@ -2562,16 +2604,15 @@ static void tape_track(Tape *t, uint32_t index) {
     uint64_t from = oldest_event(m, k->next, head);
     k->lost += from - k->next;
     for (k->next = from; k->next < head; k->next++) {
-        if (k->count == k->room && t->taken < t->most) {
+        if (k->count == k->room && k->count < t->most) {
             size_t room = k->room ? 2 * k->room : 4096;
             Record *records = realloc(k->records, room * sizeof(Record));
-            if (!records) t->most = t->taken; /* that is all there is room for */
-            else {
+            if (records) {
                 k->records = records;
                 k->room = room;
             }
         }
-        if (t->taken >= t->most) k->lost++;
+        if (k->count >= t->most || k->count == k->room) k->lost++;
         else if (read_event(m, index, k->next, &k->records[k->count])) {
             k->count++;
             t->taken++;
@@ -2587,7 +2628,7 @@ static void tape_drain(Tape *t) {
     for (uint32_t i = 0; i < t->member->nmembers; i++) tape_track(t, i);
 }
 
-/* Tape(member, board_fd, most): from now on events go to the larger rings */
+/* Tape(member, board_fd, most): from now on events go to the larger rings; each member may fill its part of `most` */
 static PyObject *tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *member;
     int fd;
@@ -2616,7 +2657,7 @@ static PyObject *tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     if (!t) return NULL;
     Py_INCREF(member);
     t->member = m;
-    t->most = most;
+    t->most = (most + m->nmembers - 1) / m->nmembers;
     atomic_store(&m->board->taped, 1);
     atomic_fetch_add(&m->board->taping, 1);
     t->runs = true;
@@ -2655,7 +2696,7 @@ static PyObject *tape_stop(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* take(member) -> (lost, records as bytes), once run() has returned; they are taken only once */
+/* take(member) -> (lost, records as bytes), once run() has returned; the same each time */
 static PyObject *tape_take(PyObject *self, PyObject *arg) {
     Tape *t = (Tape *)self;
     unsigned long index = PyLong_AsUnsignedLong(arg);
@@ -2664,9 +2705,6 @@ static PyObject *tape_take(PyObject *self, PyObject *arg) {
     Track *k = &t->tracks[index];
     PyObject *found = PyBytes_FromStringAndSize((const char *)k->records, (Py_ssize_t)(k->count * sizeof(Record)));
     if (!found) return NULL;
-    free(k->records);
-    k->records = NULL;
-    k->count = k->room = 0;
     return Py_BuildValue("(KN)", (unsigned long long)k->lost, found);
 }
 

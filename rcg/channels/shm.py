@@ -91,8 +91,12 @@ class Writer:
             self._write(_native.KIND_FAILURE, value.data)
         else:
             self._open()  # encoding is part of the write
-            kind, data, buffers, writable = self._codec.encode(value)
-            self._write(kind, data, buffers, writable)
+            try:
+                encoded = self._codec.encode(value)
+            except BaseException:
+                self.end.shut()
+                raise
+            self._write(*encoded)
 
     def write_encoded(self, encoded: Encoded) -> None:
         """Publish a value that was encoded before; see ``write``."""

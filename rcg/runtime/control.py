@@ -92,6 +92,7 @@ class ControlServer:
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
     pids: dict[str, int] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)  # ended before they were told to
+    gone_ns: dict[str, int] = field(default_factory=dict)  # and when that was noticed
 
     def __post_init__(self) -> None:
         self.address = f"\0rcg-{self.graph_id[:12]}-{secrets.token_hex(6)}"
@@ -366,6 +367,7 @@ class ControlServer:
         with self._changed:
             was_told = self._is_stopping or self._is_closed
         if not was_told:
+            self.gone_ns[member.process] = now_ns()
             self.gone.add(member.process)
             self.on_gone(member.process, how)
         self._mark_over(member.process)

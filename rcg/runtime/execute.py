@@ -374,7 +374,13 @@ class CompiledDAG(Displayed):
         Raises:
             ValueError: ``max_events`` is no positive integer.
         """
-        found: Profiler = _profiler().profiler_of([self.session], max_events=max_events)
+        reference = weakref.ref(self.session)
+
+        def sessions() -> list[Session]:
+            session = reference()
+            return [] if session is None else [session]
+
+        found: Profiler = _profiler().profiler_of(sessions, max_events=max_events)
         return found
 
     def trace(self) -> Trace:
@@ -539,8 +545,11 @@ def _profiler() -> Any:
 
 def profile_all(*, max_events: int | None = None) -> Profiler:
     """Return what records all live graphs of this process, and those compiled meanwhile."""
-    running = [dag.session for dag in live_graphs() if not dag.session.is_over]
-    found: Profiler = _profiler().profiler_of(running, is_following=True, max_events=max_events)
+
+    def sessions() -> list[Session]:
+        return [dag.session for dag in live_graphs()]
+
+    found: Profiler = _profiler().profiler_of(sessions, is_following=True, max_events=max_events)
     return found
 
 

@@ -12,19 +12,22 @@ import platform
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
+import numpy as np
+
 from rcg import _native
+from rcg.channels.segments import EVENTS_PER_MEMBER
 from rcg.errors import OutOfSharedMemory, TraceError
 from rcg.plan import DRIVER
 from rcg.profiles import Profile
-from rcg.runtime.followers import following
+from rcg.runtime.followers import follow, unfollow
 from rcg.runtime.session import Session
 from rcg.trace.clocks import now_ns
 from rcg.trace.recorder import Recorder, events_from
-from rcg.trace.trace import NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
+from rcg.trace.trace import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
 
@@ -47,8 +50,9 @@ class Profiler:
     for another profile each time. From any thread.
 
     Args:
-        sessions: The graphs. They are not kept alive.
-        is_following: Whether graphs that are compiled meanwhile are recorded, too.
+        sessions: Returns the graphs, when it starts. They are not kept alive.
+        is_following: Whether graphs that are compiled meanwhile are recorded, too, and those that
+            have ended are left out.
         max_events: How many events of each graph are kept.
 
     Raises:
@@ -57,20 +61,21 @@ class Profiler:
 
     def __init__(
         self,
-        sessions: Iterable[Session],
+        sessions: Callable[[], Iterable[Session]],
         *,
         is_following: bool = False,
         max_events: int = MOST_EVENTS,
     ) -> None:
         if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
             raise ValueError(f"`max_events` must be a positive integer, found {max_events!r}")
-        self._sessions = [weakref.ref(session) for session in sessions]
+        self._sessions = sessions
         self._is_following = is_following
         self._max_events = max_events
         self._lock = threading.Lock()
         self._recordings: list[_Recording] = []
         self._profile: Profile | None = None
         self._began = 0, 0.0
+        self._ended = 0
 
     def graph_started(self, session: Session) -> None:
         """Record a new graph, if it follows what is compiled."""
@@ -95,41 +100,62 @@ class Profiler:
                 raise TraceError("this profile is being recorded already: stop() it first")
             self._began = now_ns(), time.time()
             try:
-                for session in filter(None, (reference() for reference in self._sessions)):
-                    session.check_running()
-                    self._record(session)
+                for session in self._sessions():
+                    if not self._is_following:
+                        session.check_running()
+                    if not session.is_over:
+                        self._record(session)
             except BaseException:
                 self._recordings = []
                 raise
             self._profile = Profile()
             if self._is_following:
-                following.add(self)
+                follow(self)
             return self._profile
 
     def _record(self, session: Session) -> None:
         if session.options.record:
             self._recordings.append(_Recording(session, self._max_events))
-        elif not self._is_following:
-            raise TraceError(
-                "this graph has no flight recorder (compiled with record=False, or RCG_RECORD=0), "
-                "so there is nothing to profile: compile it with record=True"
-            )
+            return
+        text = (
+            f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
+            "record=False, or RCG_RECORD=0), so there is nothing to profile: compile it with "
+            "record=True"
+        )
+        if not self._is_following:
+            raise TraceError(text)
+        warn_user(text, RuntimeWarning)
 
     def stop(self) -> Profile:
-        """Stop recording and return the profile, which is complete now.
+        """Stop recording and return the profile, which is complete now. Ctrl-C finishes first.
 
         Raises:
             TraceError: It is not recording.
         """
+        is_interrupted = False
+        while True:
+            try:
+                profile = self._stop()
+                break
+            except KeyboardInterrupt:
+                is_interrupted = True  # every step of it can be repeated
+        if is_interrupted:
+            raise KeyboardInterrupt
+        return profile
+
+    def _stop(self) -> Profile:
         with self._lock:
             if self._profile is None:
                 raise TraceError("this profile is not being recorded: start() it first")
-            following.discard(self)
+            unfollow(self)
             start_ns, began = self._began
-            end_ns = now_ns()
-            graphs = tuple(recording.stop() for recording in self._recordings)
-            profile, self._profile, self._recordings = self._profile, None, []
-        profile.complete(Trace(graphs, start_ns, end_ns, _info(began)))
+            end_ns = self._ended = self._ended or now_ns()
+            for recording in self._recordings:
+                recording.end()
+            graphs = tuple(recording.graph(end_ns) for recording in self._recordings)
+            profile = self._profile
+            profile.complete(Trace(graphs, start_ns, end_ns, _info(began)))
+            self._profile, self._recordings, self._ended = None, [], 0
         return profile
 
     __enter__ = start
@@ -144,7 +170,10 @@ class Profiler:
 
 
 def profiler_of(
-    sessions: Iterable[Session], *, is_following: bool = False, max_events: int | None = None
+    sessions: Callable[[], Iterable[Session]],
+    *,
+    is_following: bool = False,
+    max_events: int | None = None,
 ) -> Profiler:
     """Return what records these graphs; see ``Profiler``."""
     most = MOST_EVENTS if max_events is None else max_events
@@ -156,7 +185,7 @@ class _Recording:
 
     def __init__(self, session: Session, most: int) -> None:
         self._session = session
-        self._done: GraphTrace | None = None
+        self._opened: dict[str, OpenOp] | None = None
         try:
             tape = self._tape = _native.Tape(session.member, session.board, most)
         except OSError as error:
@@ -165,32 +194,30 @@ class _Recording:
                 "MiB for each process of the graph. Drop results that are still held, or make "
                 "/dev/shm larger."
             ) from error
+        # Nobody waits for a tape of which nobody knows any more.
+        weakref.finalize(self, tape.stop)
         self._thread = threading.Thread(
             target=tape.run, args=(_PERIOD_NS,), name="rcg-profile", daemon=True
         )
         self._thread.start()
-        # Nobody waits for a tape of which nobody knows any more.
-        weakref.finalize(self, tape.stop)
 
-    def stop(self) -> GraphTrace:
-        """End it and return what was recorded, the same each time."""
-        if self._done is None:
-            opened = _open_ops(self._session)  # first: what ends until we look is no longer open
-            self._tape.stop()
-            self._thread.join()
-            taken = {
-                process: self._tape.take(number)
-                for process, number in self._session.layout.members.items()
-            }
-            self._done = _graph_trace(
-                self._session,
-                {
-                    process: (lost, events_from(records))
-                    for process, (lost, records) in taken.items()
-                },
-                opened,
-            )
-        return self._done
+    def end(self) -> None:
+        """Record nothing more."""
+        if self._opened is None:
+            self._opened = _open_ops(
+                self._session
+            )  # first: what ends from now on is no longer open
+        self._tape.stop()
+
+    def graph(self, end_ns: int) -> GraphTrace:
+        """Return what was recorded until a moment."""
+        self._thread.join()
+        found = {}
+        for process, number in self._session.layout.members.items():
+            lost, records = self._tape.take(number)
+            events = events_from(records)
+            found[process] = lost, events[events["start_ns"] < end_ns]
+        return _graph_trace(self._session, found, self._opened or {})
 
 
 def newest(session: Session) -> Trace:
@@ -199,8 +226,9 @@ def newest(session: Session) -> Trace:
     opened = _open_ops(session)
     found = {}
     for process, number in session.layout.members.items():
-        events = Recorder(session.member, number).drain()
-        found[process] = 0, events  # older ones are no loss: nobody asked for them
+        # Older ones that lie about since a profile are not asked for: there are holes between.
+        first = max(0, session.member.now(number)[-1] - EVENTS_PER_MEMBER)
+        found[process] = 0, Recorder(session.member, number, first).drain()
     graph = _graph_trace(session, found, opened)
     # What all processes remember: before, the busiest one has nothing to show.
     start_ns = max(
@@ -228,7 +256,9 @@ def _open_ops(session: Session) -> dict[str, OpenOp]:
             # Of several readers it is not known here which one is late.
             peer = layout.members[spec.readers[0] if spec.writer == process else spec.writer]
         if process == DRIVER:
-            since_ns = waiting_ns
+            if ring not in channels:
+                continue  # the thread that serves asyncio waits for nothing particular
+            waiting_ns = since_ns  # waits of its main thread are cut into slices
         found[process] = OpenOp(op, execution, since_ns, waiting_ns, peer)
     return found
 
@@ -246,6 +276,9 @@ def _graph_trace(
         op = opened.get(process)
         if op is not None and len(events) and (events["start_ns"] == op.since_ns).any():
             op = None  # it ended before we looked at the events
+        died_ns = session.control.gone_ns.get(process)
+        if op is not None and died_ns is not None:
+            events, op = _with_last(events, op, died_ns), None
         if clock.offset_ns:
             events = events.copy()
             events["start_ns"] += clock.offset_ns
@@ -267,6 +300,14 @@ def _graph_trace(
         )
     limit = session.options.max_inflight_executions
     return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit)
+
+
+def _with_last(events: Events, op: OpenOp, died_ns: int) -> Events:
+    """Return events with the one that death ended."""
+    waited_ns = max(0, died_ns - op.waiting_since_ns) if op.waiting_since_ns else 0
+    end_ns = max(died_ns, op.since_ns)
+    last = np.array([(op.since_ns, end_ns, waited_ns, 0, op.execution, 0, op.op, op.peer)], EVENT)
+    return np.concatenate([events, last])
 
 
 def _info(began: float) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from rcg.runtime.control import ControlClient
 from rcg.runtime.coroutines import Coroutines
 from rcg.runtime.failure import FRAMES_OF_OTHERS, Origin, capture, capture_own
 from rcg.trace import spans
+from rcg.trace.clocks import now_ns
 from rcg.values import Codec
 from rcg.version import __version__
 
@@ -200,7 +201,9 @@ class _Loop:
     def wait_for_turn(self) -> None:
         """Take the lock that another graph's method holds on this actor, or did a moment ago."""
         self._is_kept_out = True
+        start_ns = now_ns()
         _CALL_LOCK.acquire()
+        self._member.waited(now_ns() - start_ns)
         self._is_kept_out = False
 
     def blame(self, error: UnpicklableError) -> UnpicklableError:

@@ -29,12 +29,13 @@ class Recorder:
     Args:
         member: This process in the graph.
         number: Whose events.
+        first: Number of the first event to read.
     """
 
-    def __init__(self, member: _native.Member, number: int) -> None:
+    def __init__(self, member: _native.Member, number: int, first: int = 0) -> None:
         self._member = member
         self._number = number
-        self._next = 0
+        self._next = first
         self.lost = 0
 
     def drain(self) -> Events:

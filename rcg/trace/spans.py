@@ -8,6 +8,7 @@ into coroutines and into ``asyncio.to_thread``; a thread that a method starts by
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -34,12 +35,19 @@ class SpanWriter:
         self._execution = execution
         self._ops: dict[str, int] = {}
 
-    def write(self, name: str, start_ns: int, end_ns: int) -> None:
-        """Record a span; ``RuntimeError`` in a forked child, which has no recorder."""
-        op = self._ops.get(name)
-        if op is None:
-            op = self._ops[name] = self._member.span(name)
-        self._member.record(op, self._execution(), start_ns, end_ns)
+    def execution(self) -> int:
+        """Return the index of the execution that runs now."""
+        return self._execution()
+
+    def write(self, name: str, execution: int, start_ns: int, end_ns: int) -> None:
+        """Record a span; not in a forked child, which has no recorder."""
+        with contextlib.suppress(RuntimeError):
+            op = self._ops.get(name)
+            if op is None:
+                op = self._member.span(name)
+                if len(self._ops) < _native.MAX_SPANS:  # those that come later share one
+                    self._ops[name] = op
+            self._member.record(op, execution, start_ns, end_ns)
 
 
 here: Final[ContextVar[SpanWriter | None]] = ContextVar("rcg_span_writer", default=None)
@@ -60,7 +68,7 @@ class span:  # noqa: N801 - reads as a function: `with rcg.span("name"):`
         TypeError: The name is not a string.
     """
 
-    __slots__ = ("_name", "_start_ns", "_writer")
+    __slots__ = ("_at", "_name", "_start_ns", "_writer")
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
@@ -69,6 +77,7 @@ class span:  # noqa: N801 - reads as a function: `with rcg.span("name"):`
 
     def __enter__(self) -> span:
         self._writer = here.get()
+        self._at = 0 if self._writer is None else self._writer.execution()
         self._start_ns = time.monotonic_ns()
         return self
 
@@ -79,4 +88,4 @@ class span:  # noqa: N801 - reads as a function: `with rcg.span("name"):`
         traceback: TracebackType | None,
     ) -> None:
         if self._writer is not None:
-            self._writer.write(self._name, self._start_ns, time.monotonic_ns())
+            self._writer.write(self._name, self._at, self._start_ns, time.monotonic_ns())

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -18,6 +19,7 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.plan import Call, Read, Write
+from rcg.runtime import profiler as profiling
 from rcg.trace.trace import NO_PEER, SPAN_BASE
 from tests.cluster.stage import in_thread, until
 
@@ -37,6 +39,14 @@ class Traced:
                 with rcg.span("inner"):
                     pass
         return x
+
+    def fork(self, x):
+        child = os.fork()
+        if not child:
+            with rcg.span("child"):
+                pass
+            os._exit(x)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     def fail(self, x):
         with rcg.span("failing"):
@@ -60,6 +70,19 @@ class Coroutine:
             await asyncio.sleep(0)
             await asyncio.to_thread(self.elsewhere)
         return x
+
+    async def leave_behind(self, x):
+        if x == 0:
+            self.left, self.done = asyncio.Event(), asyncio.create_task(self.background())
+            await asyncio.sleep(0)
+        if x == 2:
+            self.left.set()
+            await self.done
+        return x
+
+    async def background(self):
+        with rcg.span("background"):
+            await self.left.wait()
 
     def elsewhere(self):
         with rcg.span("thread"):
@@ -195,6 +218,25 @@ def test_spans_of_coroutines_and_their_threads_are_recorded():
     assert profile.graph().lane("a0").spans == ("thread", "awaiting")
 
 
+def test_a_span_belongs_to_the_execution_that_began_it():
+    actor = rcg.wrap_actor(Coroutine.remote())
+    with InputNode() as inp:
+        graph = actor.leave_behind.bind(inp).compile()
+    with graph, graph.profile() as profile:
+        for i in range(3):
+            rcg.get(graph.execute(i))
+    (span,) = [e for e in profile.graph().lane("a0").events if e["op"] >= SPAN_BASE]
+    assert span["execution"] == 0
+
+
+def test_a_span_in_a_forked_child_does_nothing():
+    actor = rcg.wrap_actor(Traced.remote())
+    with InputNode() as inp:
+        graph = actor.fork.bind(inp).compile()
+    with graph:
+        assert rcg.get(graph.execute(5)) == 5
+
+
 def test_a_span_elsewhere_does_nothing_and_an_exception_ends_one():
     actor = rcg.wrap_actor(Traced.remote())
     assert ray.get(actor.work.remote(5)) == 5  # an ordinary call
@@ -283,7 +325,7 @@ def test_a_limit_on_events_counts_what_it_leaves_out(stages):
     with chain(a, b) as graph, graph.profile(max_events=100) as profile:
         for i in range(100):
             rcg.get(graph.execute(i))
-    assert profile.trace.num_events == 100
+    assert profile.trace.num_events == 3 * 34  # each process may fill its part of it
     assert profile.trace.lost > 500
 
 
@@ -332,6 +374,142 @@ def test_it_leaves_no_thread_and_no_descriptor_behind(stages):
         until(lambda: held() == before)
 
 
+def test_a_profiler_records_what_is_alive_when_it_starts(stages):
+    a, b = stages(2)
+    early = chain(a, b)
+    profiler = rcg.profile()
+    late = chain(b, a)
+    early.teardown()
+    with profiler as profile:
+        rcg.get(late.execute(1))
+    recorded = {graph.graph_id for graph in profile.trace.graphs}
+    assert late.get_id() in recorded
+    assert early.get_id() not in recorded
+    late.teardown()
+
+
+def test_a_profile_of_all_says_which_graph_it_leaves_out(stages):
+    a, b = stages(2)
+    with chain(a, b, record=False) as silent:
+        with pytest.warns(RuntimeWarning, match="has no flight recorder"), rcg.profile():
+            pass
+        assert rcg.get(silent.execute(1)) == 2
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_ctrl_c_while_it_stops_loses_nothing(stages, monkeypatch, at):
+    a, b = stages(2)
+    steps = iter(range(100))
+
+    def interrupted(call):
+        def step(*args):
+            value = call(*args)
+            if next(steps) == at:
+                raise KeyboardInterrupt
+            return value
+
+        return step
+
+    with chain(a, b) as graph:
+        profiler = graph.profile()
+        profile = profiler.start()
+        for i in range(50):
+            rcg.get(graph.execute(i))
+        for name in ("_open_ops", "events_from", "now_ns", "_graph_trace", "_info"):
+            monkeypatch.setattr(
+                f"rcg.runtime.profiler.{name}", interrupted(getattr(profiling, name))
+            )
+        with pytest.raises(KeyboardInterrupt):
+            profiler.stop()
+        monkeypatch.undo()
+        assert complete(profile) == 50
+        assert profile.trace.lost == 0
+
+
+# --- what the times are
+
+
+def test_who_has_a_result_can_be_sure_that_its_writing_is_recorded(stages):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        for _ in range(30):
+            with graph.profile() as profile:
+                rcg.get([graph.execute(i) for i in range(5)])
+            executions = profile.executions()
+            assert executions.is_complete.sum() == 5
+            whole = executions.is_complete
+            assert (executions.completed_ns <= executions.fetched_ns)[whole].all()
+            assert profile.summary.graphs[0].critical.is_whole
+
+
+def test_a_turn_on_an_actor_is_waited_for_and_not_computed(stages, gate):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        holding = actor.pass_gate.bind(inp, gate).compile()
+    with InputNode() as inp:
+        kept_out = actor.echo.bind(inp).compile()
+    with holding, kept_out, kept_out.profile() as profile:
+        held = holding.execute(1)
+        gate.wait_for()
+        ref = kept_out.execute(2)
+        until(lambda: "not in the method yet" in str(kept_out.report()))
+        until_ns = time.monotonic_ns() + 20_000_000
+        until(lambda: time.monotonic_ns() > until_ns)
+        gate.open()
+        rcg.get([held, ref])
+    lane = profile.graph().lane("a0")
+    (call,) = [e for e in lane.events if e["op"] == CALL]
+    took = call["end_ns"] - call["start_ns"]
+    assert took > 15e6
+    assert call["waited_ns"] > 0.9 * took
+
+
+def test_a_value_that_cannot_be_sent_takes_no_time_of_the_next(stages):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        graph = actor.echo.bind(inp).compile()
+    with graph, graph.profile() as profile:
+        with pytest.raises(TypeError):
+            graph.execute(threading.Lock())
+        until_ns = time.monotonic_ns() + 50_000_000
+        until(lambda: time.monotonic_ns() > until_ns)
+        rcg.get(graph.execute([1]))
+    driver = profile.graph().driver
+    assert driver.events["coded_ns"].max() < 40_000_000
+
+
+def test_a_wait_in_vain_is_the_drivers_waiting(stages, gate):
+    (actor,) = stages(1)
+    with InputNode() as inp:
+        graph = actor.pass_gate.bind(inp, gate).compile()
+    with graph, graph.profile() as profile:
+        ref = graph.execute(1)
+        gate.wait_for()
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                ref.get(timeout=0.03)
+        rcg.wait([ref], timeout=0.03)
+        gate.open()
+        assert ref.get() == 1
+    (driver, *_) = profile.summary.graphs[0].shares.lanes
+    assert driver.waiting_ns > 100_000_000
+
+
+def test_what_the_recorder_has_after_a_profile_is_without_a_hole(stages):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        with graph.profile():
+            for i in range(50):
+                rcg.get(graph.execute(i))
+        for i in range(5000):
+            rcg.get(graph.execute(i))
+        (recorded,) = graph.trace().graphs
+        for lane in recorded.lanes[1:]:
+            executions = lane.events["execution"]
+            assert (np.diff(executions) <= 1).all()
+            assert executions[0] > 50
+
+
 # --- the stuck and the dead
 
 
@@ -370,6 +548,7 @@ def test_it_holds_what_the_dead_did(victims):
         rcg.get(graph.execute(10))
     dead = profile.graph().lane("a1")
     assert {int(e["execution"]) for e in dead.events} >= set(range(10))
+    assert dead.open is None  # it does nothing any more
     assert graph.trace().num_events > 0
     graph.teardown()
     assert graph.trace().num_events > 0

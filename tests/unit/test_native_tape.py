@@ -100,7 +100,7 @@ def test_a_write_that_waited_names_the_reader_that_was_late(boards: Any) -> None
     for _ in range(2):
         end.write(BYTES, b"x")
         prompt.read()
-    assert [event["peer"] for event in events_of(writer, 0)[2]] == [NO_PEER]
+    assert [event["peer"] for event in events_of(writer, 0)[2]] == [NO_PEER] * 2
     thread = threading.Thread(target=end.write, args=(BYTES, b"x"))
     thread.start()
     until_waiting(writer, 0)
@@ -236,8 +236,8 @@ def test_a_tape_counts_what_is_too_much_for_it(boards: Any) -> None:
     for execution in range(2001):
         member.mark(0, execution)
     (lost, events), _ = running.stop()
-    assert (lost, len(events)) == (1000, 1000)
-    assert np.array_equal(events["execution"], np.arange(1000))  # what came first is kept
+    assert (lost, len(events)) == (1500, 500)  # a member may fill its part of it
+    assert np.array_equal(events["execution"], np.arange(500))  # what came first is kept
 
 
 def test_a_tape_holds_what_happens_between_its_start_and_its_end(boards: Any) -> None:
