@@ -87,7 +87,7 @@ class Notebook:
         is_light = "true" if name == "light" else "false"
         self.page.wait_for_selector(f"body[data-jp-theme-light='{is_light}']", state="attached")
         self.page.wait_for_function(
-            "(name) => [...document.querySelectorAll('.rcg-card')]"
+            "(name) => [...document.querySelectorAll('.rcg-card[data-theme]')]"
             ".every((card) => card.dataset.theme === name)",
             arg=name,
         )

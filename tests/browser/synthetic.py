@@ -33,7 +33,7 @@ def cost_ns(op: Op) -> float:
         case Call():
             return 140_000.0
         case Write():
-            return 9_000.0
+            return 90_000.0
         case Read():
             return 4_000.0
         case _:

@@ -51,7 +51,8 @@ def test_a_notebook_runs_and_shows_what_it_says(lab: Lab, path: Path) -> None:
             for output in outputs:
                 assert output["output_type"] != "error", "\n".join(output["traceback"])
         notebook.page.wait_for_function(
-            "() => [...document.querySelectorAll('.rcg-card')].every((card) => card.dataset.ready)"
+            "() => [...document.querySelectorAll('.rcg-card[data-theme]')]"
+            ".every((card) => card.dataset.ready)"
         )
         for theme in ("light", "dark"):
             notebook.theme(theme)

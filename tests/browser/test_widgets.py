@@ -44,6 +44,11 @@ monitor
     "ScheduleWidget(pipeline(3), title='Plan')",
     "timeline",  # a second view of one model
     """
+from tests.unit.views_plans import scatter_gather
+
+TopologyWidget(scatter_gather(40), title="Wide")
+""",
+    """
 import json
 from rcg.views.marks import marks_of
 
@@ -64,7 +69,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 7"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 8"
         )
         yield notebook
 
@@ -234,8 +239,68 @@ def test_search_counts_and_goes_to_what_it_found(shown: Notebook) -> None:
     timeline.locator(".rcg-tooltip").wait_for(state="visible")
     assert "backward" in timeline.locator(".rcg-tooltip").inner_text()
     shown.screenshot("timeline-search-light", timeline)
+    # Another view follows, and lets go when the search is cleared.
+    topology = card(shown, "topology", "Topology")
+    wait_for(topology, "data.lit !== ''")
+    card(shown, "timeline", "Timeline")
     search.fill("")
-    timeline.locator("canvas").first.press("Escape")
+    wait_for(topology, "data.lit === ''")
+    search.fill("backward")
+    search.press("Enter")
+    wait_for(topology, "data.lit !== ''")
+    search.fill("")
+    timeline.get_by_label("show all").click()
+    wait_for(topology, "data.lit === ''")
+
+
+def test_a_search_goes_near_enough_to_see_what_it_found(shown: Notebook) -> None:
+    large = card(shown, "timeline", "Large")
+    large.get_by_label("show all").click()
+    shown.settle()
+    shown.screenshot("timeline-large-all-light", large)
+    search = large.get_by_label("find bars by name")
+    search.fill("backward")
+    shown.settle()
+    shown.screenshot("timeline-large-found-light", large)
+    search.press("Enter")
+    wait_for(large, "data.marked === 'true'")
+    width = large.evaluate(
+        "({rcgLanes: lanes}) => lanes.duration[lanes.picked] * lanes.perUs",
+    )
+    assert width >= 6
+    shown.screenshot("timeline-large-search-light", large)
+    # Far away again: there is still a mark where it is.
+    large.evaluate("({rcgLanes: lanes}) => lanes.reset()")
+    shown.settle()
+    assert data(large)["marked"] == "true"
+    shown.screenshot("timeline-large-marked-light", large)
+    search.fill("")
+    large.get_by_label("show all").click()
+
+
+def test_all_of_a_large_topology_can_be_seen(shown: Notebook) -> None:
+    wide = card(shown, "topology", "Wide")
+
+    def is_whole() -> bool:
+        return wide.evaluate(
+            """(card) => {
+              const frame = card.querySelector(".rcg-picture").getBoundingClientRect();
+              return [...card.querySelectorAll(".rcg-actor, .rcg-node")].every((each) => {
+                const {top, bottom, left, right} = each.getBoundingClientRect();
+                return top >= frame.top && bottom <= frame.bottom && left >= frame.left
+                  && right <= frame.right;
+              });
+            }"""
+        )
+
+    assert not is_whole()  # a part of it that can be read
+    wide.get_by_label("show all").click()
+    assert is_whole()
+    shown.screenshot("topology-wide-all-light", wide)
+    wide.get_by_label("zoom in").click()
+    assert not is_whole()
+    wide.locator(".rcg-picture").dblclick(position={"x": 3, "y": 3})
+    assert is_whole()
 
 
 def test_a_call_of_the_topology_is_highlighted_everywhere(shown: Notebook) -> None:

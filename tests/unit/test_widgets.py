@@ -183,6 +183,65 @@ def test_a_graph_that_did_nothing_is_shown() -> None:
     assert subtitles[2].startswith("nothing ran")
 
 
+def test_an_execution_that_nobody_submitted_does_not_count() -> None:
+    whole = recorded()
+    assert unpack(TimelineWidget(whole).payload)[0]["subtitle"].startswith("executions 0 to 2 ")
+    end = EXECUTIONS * 1_000_000
+    read = event(0, EXECUTIONS, end - 100_000, end, waited=99_000)
+    rows = {"a0": [event(1, 0, 0, 100), event(1, 1, 200, 300), read]}
+    head, columns = unpack(TimelineWidget(graph_trace(rows)).payload)
+    assert head["subtitle"].startswith("executions 0 to 1 ")
+    assert EXECUTIONS in columns["execution"]
+    head, _ = unpack(TimelineWidget(graph_trace({"a0": [read]})).payload)
+    assert head["subtitle"].startswith("execution 3 ")
+
+
+def test_only_what_was_copied_has_a_rate() -> None:
+    def told(moved: int) -> str:
+        rows = {
+            "a0": [event(3, 0, 0, 50_000, bytes=moved)],
+            "a1": [event(0, 0, 50_000, 90_000, peer=1, bytes=moved)],
+        }
+        head, _ = unpack(TopologyWidget(graph_trace(rows)).payload)
+        return str(next(edge["tell"] for edge in head["edges"] if edge["channel"] == "c1"))
+
+    assert told(3_000_000).count("GB/s") == 1  # of the write
+    assert "GB/s" not in told(300_000_000)  # handed on
+
+
+# --- where only the notebook is read --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_small_picture_stands_beside_the_widget(view: Callable[[Any], View]) -> None:
+    shown = view(recorded(40))
+    data, metadata = shown._repr_mimebundle_()
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == shown.model_id
+    assert data["text/plain"] == repr(shown)
+    assert isinstance(metadata, dict)
+    assert '<img alt="' in data["text/html"]
+    assert "data:image/svg+xml;base64," in data["text/html"]
+    assert len(data["text/html"]) <= 100_000
+    assert shown._repr_mimebundle_()[0] == data
+
+
+@pytest.mark.parametrize("view", VIEWS[:2])
+def test_a_plan_has_one_as_well(view: Callable[[Any], View]) -> None:
+    assert "<img" in view(Plan.from_text(PIPELINE))._repr_mimebundle_()[0]["text/html"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_did_nothing_is_shown_without_a_failure(view: Callable[[Any], View]) -> None:
+    assert "text/plain" in view(graph_trace({}))._repr_mimebundle_()[0]
+
+
+def test_a_picture_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rcg_widgets.static._MOST", 5000)
+    data, _ = TopologyWidget(scatter_gather(20))._repr_mimebundle_()
+    assert "text/html" not in data
+    assert "application/vnd.jupyter.widget-view+json" in data
+
+
 # --- what may be given ----------------------------------------------------------------------------
 
 
@@ -379,6 +438,68 @@ def test_it_stops_and_starts_again(monitors: list[LiveMonitor]) -> None:
     monitor.close()
     assert ended(monitor)
     assert watched() == []
+
+
+def test_a_newer_monitor_of_the_same_graph_replaces_it(monitors: list[LiveMonitor]) -> None:
+    graph, other = FakeGraph(), FakeGraph()
+    monitors.append(LiveMonitor(other, interval_s=0.05))
+    for _ in range(4):
+        monitors.append(LiveMonitor(graph, interval_s=0.05))
+    elsewhere, *old, new = monitors
+    assert all(ended(each) for each in old)
+    assert [each.status for each in old] == ["replaced by a newer monitor"] * 3
+    assert not any(each.ended or each.running for each in old)
+    assert new.running
+    assert elsewhere.running
+    old[0].start()  # asked for: both look
+    assert new.running
+
+
+def test_a_function_that_is_defined_again_is_the_same(monitors: list[LiveMonitor]) -> None:
+    cell = "def look(): return {'queued': 1}"
+    for _ in range(3):
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(cell, names)  # as a notebook does
+        monitors.append(LiveMonitor(names["look"], interval_s=0.05))
+    assert [each.running for each in monitors] == [False, False, True]
+
+    def of(number: int) -> Callable[[], dict[str, int]]:
+        return lambda: {"queued": number}
+
+    monitors += [LiveMonitor(of(number), interval_s=0.05) for number in range(2)]
+    assert [each.running for each in monitors[2:]] == [True, True, True]
+    graph = FakeGraph()
+    graph.look = lambda: {"queued": 1}  # type: ignore[attr-defined]
+    assert not Sampler(of(1)).is_of(Sampler(graph))
+    assert Sampler(graph).is_of(Sampler(graph))
+    assert Sampler(graph.statistics).is_of(Sampler(graph.statistics))
+    assert not Sampler(graph.statistics).is_of(Sampler(FakeGraph().statistics))
+
+
+def test_it_stops_when_its_last_view_has_gone(
+    monitors: list[LiveMonitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rcg_widgets.monitor._PATIENCE_S", 0.1)
+
+    def say(view: str, shown: bool) -> None:
+        monitor._handle_custom_msg({"view": view, "shown": shown}, [])
+
+    monitor = LiveMonitor(lambda: {"queued": 1}, interval_s=0.05)
+    monitors.append(monitor)
+    say("one", True)
+    say("other", True)
+    say("one", False)
+    assert monitor._unseen_since is None
+    say("other", False)
+    assert ended(monitor)
+    assert monitor.status == "stopped: nobody looks"
+    assert not monitor.ended
+    say("third", True)
+    assert monitor.running
+    monitor.stop()
+    say("third", False)
+    say("fourth", True)
+    assert not monitor.running  # it was stopped by hand
 
 
 def test_a_source_that_fails_ends_it_with_a_sentence() -> None:

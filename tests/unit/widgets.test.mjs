@@ -17,10 +17,10 @@ for (const name of ["common", "lanes", "timeline", "schedule", "topology", "moni
 }
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, shorten, speedText, ticksOf, timeText } = await load("common");
-const { barAt, rowOf, visibleIn } = await load("lanes");
+const { barAt, closeUp, litOf, rowOf, visibleIn } = await load("lanes");
 const { joinsOf, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
-const { curveOf, labelPoint, nearestTo, withoutOverlaps } = await load("topology");
+const { curveOf, labelPoint, nearestTo, scaleToFit, withoutOverlaps } = await load("topology");
 const { historyOf, sparkOf } = await load("monitor");
 
 test("numbers have units, as in Python", () => {
@@ -28,6 +28,7 @@ test("numbers have units, as in Python", () => {
   assert.deepEqual([0, 999, 1536, 3250586].map(bytesText), ["0 B", "999 B", "1.5 KiB", "3.1 MiB"]);
   assert.equal(speedText(3.1e6, 184), "16.8 GB/s");
   assert.equal(speedText(0, 184), "");
+  assert.equal(speedText(3.1e6, 3), ""); // no copy is so fast
   assert.deepEqual([3, 12345, 0.25, 1234.5].map(countText), ["3", "12,345", "0.25", "1,235"]);
 });
 
@@ -92,6 +93,22 @@ test("visible bars are found as a plain search finds them", () => {
   }
   assert.equal(lowerBound([1, 3, 3, 5], 3), 1);
   assert.equal(lowerBound([], 3), 0);
+});
+
+test("a bar that is gone to is wide enough to be seen", () => {
+  assert.deepEqual(closeUp(1000, 2), [961, 1041]);
+  const [from, to] = closeUp(5, 0);
+  assert.ok(from < 5 && to > 5);
+});
+
+test("of a column only what is lit is lit", () => {
+  assert.deepEqual(litOf(Float64Array.from([1, 2, 5, 0])), [3, 8]);
+  assert.deepEqual(litOf(new Float64Array(4)), [0, 0]);
+});
+
+test("a whole picture is made smaller, never larger", () => {
+  assert.equal(scaleToFit([0, 0, 500, 100], 1000, 560), 1);
+  assert.equal(scaleToFit([0, 0, 500, 5600], 1000, 560), 0.1);
 });
 
 test("bars go to the track of their lane", () => {

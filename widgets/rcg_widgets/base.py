@@ -16,6 +16,8 @@ from typing import Any, Final
 import anywidget
 import traitlets
 
+from rcg_widgets.static import Pictures, small
+
 __all__ = ["SELECTED", "View", "script", "style"]
 
 _HERE: Final = Path(__file__).parent
@@ -67,8 +69,10 @@ class View(anywidget.AnyWidget):
 
     _about = ""
 
-    def __init__(self, about: str, **traits: Any) -> None:
+    def __init__(self, about: str, pictures: Pictures = tuple, **traits: Any) -> None:
         self._about = about
+        self._pictures = pictures
+        self._html: str | None = None
         super().__init__(**traits)
 
     def select(
@@ -82,6 +86,14 @@ class View(anywidget.AnyWidget):
             self.selected_process = process
             self.selected_op = op
             self.selected_execution = execution
+
+    def _repr_mimebundle_(self, **given: Any) -> Any:
+        """The widget, and what stands for it where a notebook is only read."""
+        data, metadata = super()._repr_mimebundle_(**given)
+        if self._html is None:
+            self._html = small(self._pictures, f"{self.title}: {self._about}")
+            self._pictures = tuple  # what they are made of may go
+        return {**data, **({"text/html": self._html} if self._html else {})}, metadata
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._about})"

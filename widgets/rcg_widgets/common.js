@@ -51,9 +51,13 @@ export function bytesText(count) {
   return `${digits(count)} ${units[at]}`;
 }
 
-/** How fast so many bytes move in so many microseconds; empty where there is nothing to tell. */
+/**
+ * How fast so many bytes move in so many microseconds; empty where there is nothing to tell: above
+ * 100 GB/s nothing was copied, the block was handed on.
+ */
 export function speedText(bytes, us) {
-  return bytes > 0 && us > 0 ? `${digits(bytes / us / 1e3)} GB/s` : "";
+  const speed = bytes / us / 1e3;
+  return bytes > 0 && us > 0 && speed <= 100 ? `${digits(speed)} GB/s` : "";
 }
 
 /** A count with its thousands apart, or three digits of what is not whole. */

@@ -13,6 +13,9 @@ const PAD_RIGHT = 14;
 const AXIS_HEIGHT = 26;
 const LEAST_SPAN = 0.02;
 const BUCKETS = 16;
+const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
+const AROUND = 40; // its lengths that are shown then
+const LEAST_AROUND = 0.5;
 
 /** The bars of one row by start, and where the first that reaches a moment is. */
 export function rowOf(indices, start, duration) {
@@ -39,6 +42,13 @@ export function visibleIn(row, from, to) {
   return [lowerBound(row.reaches, from), lowerBound(row.starts, to)];
 }
 
+/** What to show of a bar that is too narrow to be seen: a stretch around it. */
+export function closeUp(start, duration) {
+  const length = Math.max(duration * AROUND, LEAST_AROUND);
+  const middle = start + duration / 2;
+  return [middle - length / 2, middle + length / 2];
+}
+
 /** The shortest bar of a row at a moment, or the nearest within a tolerance; -1 if there is none. */
 export function barAt(row, duration, time, tolerance) {
   const [first, last] = visibleIn(row, time - tolerance, time + tolerance);
@@ -55,6 +65,17 @@ export function barAt(row, duration, time, tolerance) {
     }
   }
   return best;
+}
+
+/** Of what was added up for a column, lit and then faded: how much is lit, and how much it is. */
+export function litOf(added) {
+  let lit = 0;
+  let sum = 0;
+  for (let slot = 0; slot < added.length; slot += 1) {
+    sum += added[slot];
+    if (slot < added.length / 2) lit += added[slot];
+  }
+  return [lit, sum];
 }
 
 export class Lanes {
@@ -223,12 +244,13 @@ export class Lanes {
     this.show(this.span[0] + away, this.span[1] + away);
   }
 
-  /** Brings a bar into sight without zooming further out. */
-  reveal(mark) {
+  /** Brings a bar into sight without zooming further out; on request, so near that it is one. */
+  reveal(mark, isClose = false) {
     const start = this.start[mark];
     const end = start + this.duration[mark];
     const [from, to] = this.span;
-    if (start < from || end > to) {
+    if (isClose && (end - start) * this.perUs < CLOSE) this.show(...closeUp(start, end - start));
+    else if (start < from || end > to) {
       const length = Math.max(to - from, (end - start) * 1.4);
       this.show((start + end - length) / 2, (start + end + length) / 2);
     }
@@ -429,6 +451,7 @@ export class Lanes {
       row.draw?.(this, context, row);
     }
     this.above?.(this, context);
+    this.drawPicked(inSight);
     context.restore();
     if (this.brush) {
       context.fillStyle = this.paints.accent;
@@ -486,27 +509,29 @@ export class Lanes {
     const height = row.barHeight ?? row.height;
     // Few thin bars are bars; many are shares.
     const isSparse = last - first < this.room / 4;
-    const acc = (this.acc ??= new Float64Array(BUCKETS));
+    const acc = (this.acc ??= new Float64Array(2 * BUCKETS)); // lit, then faded
     let column = -1;
     let held = 0;
-    let isLit = false;
+    let dim = 0; // how visible those are that are not lit
     const flush = () => {
       if (!held) return;
-      context.globalAlpha = isLit ? 1 : 0.25;
-      let sum = 0;
-      for (let bucket = 0; bucket < BUCKETS; bucket += 1) sum += acc[bucket];
+      const [lit, sum] = litOf(acc);
       const whole = isSparse && held <= 2 ? height : Math.max(2, Math.min(1, sum * perUs) * height);
+      // What is lit stands below, high enough to be seen; the rest is faded.
+      const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;
-      for (let bucket = 0; bucket < BUCKETS; bucket += 1) {
-        if (!acc[bucket]) continue;
-        const part = (whole * acc[bucket]) / sum;
-        context.fillStyle = this.colours[bucket] ?? this.paints["wait-line"];
+      for (let slot = 0; slot < 2 * BUCKETS; slot += 1) {
+        if (!acc[slot]) continue;
+        const isLit = slot < BUCKETS;
+        const part = isLit ? (below * acc[slot]) / lit : ((whole - below) * acc[slot]) / (sum - lit);
+        context.globalAlpha = isLit ? 1 : dim;
+        context.fillStyle = this.colours[slot % BUCKETS] ?? this.waitHatch;
         context.fillRect(column, at - part, 1, part);
         at -= part;
-        acc[bucket] = 0;
+        acc[slot] = 0;
       }
       held = 0;
-      isLit = false;
+      dim = 0;
       this.drawn += 1;
     };
     context.font = this.font;
@@ -523,14 +548,42 @@ export class Lanes {
           column = here;
         }
         held += 1;
-        acc[look.bucket(mark)] += Math.max(duration[mark], 1e-3);
-        isLit ||= look.alpha(mark) === 1;
+        const alpha = look.alpha(mark);
+        const isLit = alpha === 1;
+        if (!isLit) dim = Math.max(dim, alpha);
+        acc[look.bucket(mark) + (isLit ? 0 : BUCKETS)] += Math.max(duration[mark], 1e-3);
         continue;
       }
       this.drawBar(mark, Math.max(from, this.gutter - 4), Math.min(from + width, this.gutter + this.room + 4), y, height);
     }
     flush();
     context.globalAlpha = 1;
+  }
+
+  /** Says where the picked bar is, however narrow it is. */
+  drawPicked(rows) {
+    const { context, picked } = this;
+    const row = picked >= 0 && rows.find((each) => each.has(picked));
+    this.card.root.dataset.marked = "";
+    if (!row) return;
+    const x = this.x(this.start[picked]);
+    const width = this.duration[picked] * this.perUs;
+    if (x + width < this.gutter || x > this.gutter + this.room) return;
+    this.card.root.dataset.marked = "true";
+    if (width >= CLOSE) return; // has an outline
+    const middle = x + width / 2;
+    context.globalAlpha = 1;
+    context.fillStyle = this.paints.text;
+    context.strokeStyle = this.paints.ground;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    context.moveTo(middle, row.y + 5);
+    context.lineTo(middle - 5, row.y - 4);
+    context.lineTo(middle + 5, row.y - 4);
+    context.closePath();
+    context.stroke();
+    context.fill();
+    context.fillRect(middle - 0.75, row.y, 1.5, row.height);
   }
 
   drawBar(mark, from, to, y, height) {

@@ -97,7 +97,20 @@ function render({ model, el }) {
   show();
   showState();
   card.root.dataset.ready = "true";
-  return () => card.dispose();
+  // Python stops looking when no view is left.
+  const view = `${Date.now()}-${Math.random()}`;
+  const say = (shown) => {
+    try {
+      model.send({ view, shown });
+    } catch {
+      // Nobody is there: the kernel has gone.
+    }
+  };
+  say(true);
+  return () => {
+    say(false);
+    card.dispose();
+  };
 }
 
 export default { render };

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from math import isfinite
@@ -20,6 +21,9 @@ __all__ = ["LiveMonitor"]
 
 _MOST_SAMPLES: Final = 240
 _LEAST_INTERVAL_S: Final = 0.05
+_PATIENCE_S: Final = 30.0  # without a view
+_REPLACED: Final = "replaced by a newer monitor"
+_UNSEEN: Final = "stopped: nobody looks"
 _ENDINGS: Final = {
     "closed": "the graph was torn down",
     "broken": "the graph is broken: one of its actors died",
@@ -27,13 +31,17 @@ _ENDINGS: Final = {
     "gone": "the graph is gone",
 }
 
+_running: weakref.WeakSet[LiveMonitor] = weakref.WeakSet()
+
 
 class LiveMonitor(anywidget.AnyWidget):
     """Throughput, executions in flight, queue depth and idle share of a running graph.
 
     Looks on from a daemon thread, also while a cell runs, and costs the graph a few reads of shared
-    memory each time. Stops by its button or ``stop()``, when it is closed, and when the graph
-    ends; it keeps the graph alive in no way. The button is heard while no cell runs.
+    memory each time. Stops by its button or ``stop()``, when it is closed, when the graph ends,
+    when a newer monitor of the same source starts (a cell that makes one is run again), and half a
+    minute after its last view has gone. It keeps the graph alive in no way. The button is heard
+    while no cell runs.
 
     Args:
         source: A compiled graph, or a function that returns a dict (see
@@ -82,7 +90,10 @@ class LiveMonitor(anywidget.AnyWidget):
         self._rows: deque[tuple[float, ...]] = deque(maxlen=_MOST_SAMPLES)
         self._thread: threading.Thread | None = None
         self._enough = threading.Event()
+        self._views: set[str] = set()
+        self._unseen_since: float | None = None
         super().__init__(interval_s=interval_s, title=title)
+        self.on_msg(_hear)
         if start:
             self.start()
 
@@ -100,7 +111,13 @@ class LiveMonitor(anywidget.AnyWidget):
 
     def stop(self) -> None:
         """Look no more. What was seen stays."""
-        self.running = False
+        self._stop("stopped")
+
+    def _stop(self, status: str) -> None:
+        with self.hold_sync():
+            self.running = False
+            if not self.ended:
+                self.status = status
 
     def close(self) -> None:
         """Look no more, and let the widget go."""
@@ -134,16 +151,39 @@ class LiveMonitor(anywidget.AnyWidget):
             self.status = status
             self.running = False
 
+    def _see(self, view: str, is_shown: bool) -> None:
+        """Hear that a view of it came or went; a view of one that was left alone wakes it."""
+        if is_shown:
+            self._views.add(view)
+            self._unseen_since = None
+            if self.status == _UNSEEN:
+                self.start()
+        else:
+            self._views.discard(view)
+            if not self._views:
+                self._unseen_since = time.monotonic()
+
+    @property
+    def _is_left_alone(self) -> bool:
+        since = self._unseen_since
+        return since is not None and time.monotonic() - since >= _PATIENCE_S
+
     @traitlets.observe("running")
     def _follow(self, change: Any) -> None:
         if not change.new:
             self._enough.set()
+            _running.discard(self)
             if not self.ended:
                 self.status = "stopped"
             return
         if self.ended:
             self.running = False
             return
+        if self._thread is None:  # a new one
+            for each in list(_running):
+                if each._sampler.is_of(self._sampler):
+                    each._stop(_REPLACED)
+        _running.add(self)
         self._enough = threading.Event()
         self.status = f"running, every {self.interval_s:g} s"
         self._thread = threading.Thread(
@@ -158,6 +198,12 @@ class LiveMonitor(anywidget.AnyWidget):
         return f"LiveMonitor({self.status}, {self.samples} samples)"
 
 
+def _hear(monitor: LiveMonitor, said: Any, _: Any) -> None:
+    """What a view says when it comes and when it goes."""
+    if isinstance(said, dict) and isinstance(said.get("view"), str):
+        monitor._see(said["view"], bool(said.get("shown")))
+
+
 def _look_on(monitor: weakref.ref[LiveMonitor], enough: threading.Event) -> None:
     """Look until it is enough, or until nobody holds the monitor."""
     wait_s = 0.0
@@ -166,5 +212,8 @@ def _look_on(monitor: weakref.ref[LiveMonitor], enough: threading.Event) -> None
         if found is None:
             return
         wait_s = found.interval_s
+        if found._is_left_alone:
+            found._stop(_UNSEEN)
+            return
         found.look()
         del found  # not held while it waits

@@ -101,6 +101,13 @@ class Sampler:
             state=found["state"] if found.get("state") in _OVER else "running",
         )
 
+    def is_of(self, other: Sampler) -> bool:
+        """Whether both look at the same: one graph, or a function that was defined again."""
+        mine, theirs = self._source(), other._source()
+        if inspect.ismethod(mine):
+            return bool(mine == theirs)
+        return mine is not None and (mine is theirs or _is_again(mine, theirs))
+
     @property
     def is_over(self) -> bool:
         """Whether the source is a graph that was torn down, or is gone."""
@@ -153,6 +160,17 @@ def _report(graph: Any) -> Any:
     """The graph's report, without asking its actors where they are if that can be had."""
     session = getattr(graph, "session", None)
     return graph.report() if session is None else session.report(0)
+
+
+def _is_again(one: Any, other: Any) -> bool:
+    """Whether two functions are one definition that was run twice, as a cell is."""
+    if not (inspect.isfunction(one) and inspect.isfunction(other)):
+        return False
+    if one.__closure__ or other.__closure__ or one.__defaults__ != other.__defaults__:
+        return False  # of different things, perhaps
+    is_named = one.__name__ != "<lambda>"
+    is_same = (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+    return is_same and (is_named or one.__code__ == other.__code__)
 
 
 def _weakly(source: Any) -> Callable[[], Any]:

@@ -18,6 +18,7 @@ from rcg.views.palette import EXECUTIONS
 from rcg.views.text import visible
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
+from rcg_widgets.static import schedules
 from rcg_widgets.subject import subject_of
 
 __all__ = ["ScheduleWidget"]
@@ -91,6 +92,7 @@ class ScheduleWidget(View):
         columns |= {f"predicted_{name}": column for name, column in predicted.items()}
         super().__init__(
             f"{len(plan.actors)} actors, {count:,} executions",
+            schedules(subject),
             payload=pack(head, columns),
             title=title,
         )

@@ -173,7 +173,11 @@ export function fillTimeline(card, { head, columns }) {
     const heading = kind[mark] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
     const lines = [heading, `execution ${countText(execution[mark])} · ${head.looks[kind[mark]].title} ${timeText(duration[mark])} · at ${timeText(start[mark])}`];
     if (peer[mark] !== NOBODY) lines.push(`for ${head.lanes[peer[mark]].label}`);
-    if (bytes[mark]) lines.push([bytesText(bytes[mark]), kind[mark] === 1 ? speedText(bytes[mark], duration[mark]) : ""].filter(Boolean).join(" · "));
+    if (bytes[mark]) {
+      // Reading moves nothing: values are looked at where they lie.
+      const isMoved = role === "write" && kind[mark] === 1;
+      lines.push([bytesText(bytes[mark]), isMoved ? speedText(bytes[mark], duration[mark]) : ""].filter(Boolean).join(" · "));
+    }
     const bar = eventBar(mark);
     const others = joined(bar);
     if (others.length && channel) {
@@ -257,11 +261,7 @@ export function fillTimeline(card, { head, columns }) {
     let count = 0;
     if (hits) for (let mark = 0; mark < name.length; mark += 1) count += hits[name[mark]];
     found.textContent = hits ? `${countText(count)} found` : "";
-    chosen = new Set();
-    lanes.picked = -1;
-    lanes.pickedPoint = false;
-    card.hush();
-    lanes.ask();
+    lanes.choose(-1);
   }
   function next() {
     if (!hits) return;
@@ -275,7 +275,7 @@ export function fillTimeline(card, { head, columns }) {
     }
     const mark = best >= 0 ? best : first;
     if (mark < 0) return;
-    lanes.reveal(mark);
+    lanes.reveal(mark, true);
     lanes.choose(mark);
   }
   const queueButton = button("queues", "show how many frames wait for each process", () => {
@@ -290,7 +290,10 @@ export function fillTimeline(card, { head, columns }) {
   card.controls.append(
     button("−", "zoom out", () => lanes.zoom(1 / 0.6)),
     button("+", "zoom in", () => lanes.zoom(0.6)),
-    button("all", "show all", () => lanes.reset()),
+    button("all", "show all", () => {
+      lanes.choose(-1);
+      lanes.reset();
+    }),
   );
   card.subtitle.textContent = head.subtitle;
   const seen = new Set(kind);
@@ -310,7 +313,6 @@ function drawQueue(lanes, context, row, times, depths, most) {
   let at = Math.max(0, lowerBound(times, from) - 1);
   const last = lowerBound(times, to);
   context.beginPath();
-  context.moveTo(lanes.gutter, base);
   // The largest in each column of pixels: what matters is how full it gets.
   let column = -Infinity;
   let largest = 0;
@@ -318,9 +320,10 @@ function drawQueue(lanes, context, row, times, depths, most) {
     const x = Math.max(lanes.x(times[at]), lanes.gutter);
     const end = at + 1 < times.length ? Math.min(lanes.x(times[at + 1]), lanes.gutter + lanes.room) : lanes.gutter + lanes.room;
     largest = Math.max(largest, depths[at]);
+    if (column === -Infinity) context.moveTo((column = x), base);
     if (end - column < 1) continue;
     const y = largest ? base - Math.max(1.5, (row.height * largest) / most) : base;
-    context.lineTo(Math.max(column, x), y);
+    context.lineTo(column, y);
     context.lineTo(end, y);
     column = end;
     largest = 0;

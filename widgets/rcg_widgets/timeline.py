@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from rcg.plan import Call, Op, Read, Write
 from rcg.trace.trace import GraphTrace
-from rcg.views.marks import COLUMNS, Marks, marks_of
+from rcg.views.marks import COLUMNS, SPAN, Marks, marks_of
 from rcg.views.palette import KIND_COLOURS, TITLES
 from rcg.views.text import visible
 from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
+from rcg_widgets.static import timelines
 from rcg_widgets.subject import recorded
 
 __all__ = ["TimelineWidget"]
@@ -52,7 +53,7 @@ class TimelineWidget(View):
         subject, record = recorded(trace, graph)
         marks = marks_of(record, subject.start_ns, subject.end_ns)
         about = f"{len(record.lanes)} processes, {len(marks):,} bars"
-        super().__init__(about, payload=_payload(record, marks), title=title)
+        super().__init__(about, timelines(subject), payload=_payload(record, marks), title=title)
 
 
 def _payload(record: GraphTrace, marks: Marks) -> bytes:
@@ -63,7 +64,7 @@ def _payload(record: GraphTrace, marks: Marks) -> bytes:
     }
     columns["op"] = ops_of(record, marks)
     queues, columns["queue_time"], columns["queue_depth"] = _queues(marks)
-    executions = np.unique(marks.execution)
+    executions = _submitted(marks)
     which = ""
     if len(executions):
         first, last = f"{executions[0]:,}", f"{executions[-1]:,}"
@@ -86,6 +87,16 @@ def _payload(record: GraphTrace, marks: Marks) -> bytes:
         for kind, title in TITLES.items()
     ]
     return pack(head, columns)
+
+
+def _submitted(marks: Marks) -> Numbers:
+    """Which executions are shown, ascending.
+
+    At the end actors wait to read the input of an execution that nobody submitted: what was only
+    read does not count, unless nothing else was seen.
+    """
+    is_more = ~marks.where("read") & (marks.kind != SPAN)
+    return np.unique(marks.execution[is_more if is_more.any() else slice(None)])
 
 
 def ops_of(record: GraphTrace, marks: Marks) -> npt.NDArray[np.uint16]:

@@ -70,6 +70,11 @@ export function nearestTo(boxes, from, [dx, dy]) {
   return best;
 }
 
+/** How small a picture has to be to be seen whole; never larger than drawn. */
+export function scaleToFit([, , width, height], room, high) {
+  return Math.min(1, room / width, high / height);
+}
+
 export function fillTopology(card, { head }) {
   const { model } = card;
   const picture = drawn("svg", { class: "rcg-picture", role: "group", "aria-label": head.subtitle });
@@ -226,6 +231,8 @@ export function fillTopology(card, { head }) {
   let wasMoved = false;
   let room = whole[2];
   let height = 0;
+  let fits = 1;
+  let isAll = false; // asked for
   const apply = () => {
     picture.setAttribute("viewBox", view.join(" "));
     card.root.dataset.zoom = (whole[2] / view[2]).toFixed(3);
@@ -235,11 +242,12 @@ export function fillTopology(card, { head }) {
     room = width;
     height = Math.min(560, whole[3] * Math.max(LEAST_SCALE, Math.min(1, width / whole[2])));
     picture.style.height = `${height}px`;
-    reset();
+    fits = scaleToFit(whole, room, height);
+    if (isAll) all();
+    else begin();
   };
-  const reset = () => {
+  const begin = () => {
     // From the left, where a reader begins; of what is too high, what is beside the input.
-    const fits = Math.min(1, room / whole[2], height / whole[3]);
     const scale = fits >= LEAST_SCALE ? fits : Math.max(LEAST_SCALE, Math.min(USUAL_SCALE, room / whole[2]));
     const rest = height / scale - whole[3];
     const input = head.nodes[0].box;
@@ -247,9 +255,14 @@ export function fillTopology(card, { head }) {
     view = [whole[0], whole[1] + top, room / scale, height / scale];
     apply();
   };
+  const all = () => {
+    isAll = true;
+    view = [whole[0], whole[1] - (height / fits - whole[3]) / 2, room / fits, height / fits];
+    apply();
+  };
   const perPixel = () => view[2] / room;
   const zoom = (factor, x = room / 2, y = height / 2) => {
-    const width = Math.min(Math.max(view[2] * factor, 60), Math.max(whole[2], room) * 3);
+    const width = Math.min(Math.max(view[2] * factor, 60), Math.max(whole[2], room / fits) * 3);
     const by = width / view[2];
     const [at, below] = [view[0] + x * perPixel(), view[1] + y * perPixel()];
     view = [at - (at - view[0]) * by, below - (below - view[1]) * by, width, view[3] * by];
@@ -281,7 +294,7 @@ export function fillTopology(card, { head }) {
     held = null;
     picture.classList.remove("rcg-held");
   });
-  card.listen(picture, "dblclick", reset);
+  card.listen(picture, "dblclick", all);
   card.listen(picture, "click", (event) => {
     if (!wasMoved && event.target === picture) choose(null, null);
   });
@@ -297,7 +310,7 @@ export function fillTopology(card, { head }) {
       Escape: () => choose(null, null),
       "+": () => zoom(0.8),
       "-": () => zoom(1.25),
-      0: reset,
+      0: all,
     }[event.key];
     if (!act && !directions[event.key]) return;
     event.preventDefault();
@@ -313,7 +326,7 @@ export function fillTopology(card, { head }) {
   card.controls.append(
     button("−", "zoom out", () => zoom(1.25)),
     button("+", "zoom in", () => zoom(0.8)),
-    button("all", "show all", reset),
+    button("all", "show all", all),
   );
   card.explain([]);
   for (const kind of Object.values(head.kinds)) {

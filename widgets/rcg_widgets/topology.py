@@ -19,6 +19,7 @@ from rcg.views.topology import Edge, Node, Topology, nodes_of_calls, topology_of
 from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
+from rcg_widgets.static import topologies
 from rcg_widgets.subject import subject_of
 
 __all__ = ["TopologyWidget"]
@@ -29,6 +30,7 @@ _PAD: Final = 12.0
 _MOST_NAME: Final = 190.0
 _LEAST_NODE: Final = 84.0
 _DOT: Final = "\N{MIDDLE DOT}"
+_MOST_GB_PER_S: Final = 100  # faster is no copy: the block was handed on
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 
 Times = Mapping[tuple[str, int], OpTimes]
@@ -59,7 +61,9 @@ class TopologyWidget(View):
         subject = subject_of(what, graph)
         drawing = _Drawing(subject.plan, subject.record)
         about = f"{len(subject.plan.actors)} actors, {len(subject.plan.channels)} channels"
-        super().__init__(about, payload=pack(drawing.head(), {}), title=title)
+        super().__init__(
+            about, topologies(subject, title), payload=pack(drawing.head(), {}), title=title
+        )
 
 
 class _Drawing:
@@ -284,7 +288,8 @@ class _Drawing:
 def _took(times: OpTimes) -> str:
     """Its own time, how fast that was, and what it waited before."""
     words = [time_text(times.median_ns)]
-    words += [f"{times.gb_per_s:.3g} GB/s"] if times.gb_per_s is not None else []
+    if times.gb_per_s is not None and times.gb_per_s <= _MOST_GB_PER_S:
+        words.append(f"{times.gb_per_s:.3g} GB/s")
     waited = times.waited_ns / times.count
     words += [f"after waiting {time_text(waited)}"] if waited >= 1 else []
     return ", ".join(words)

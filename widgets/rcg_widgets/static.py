@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands for a widget where none can be shown: a small picture, as on a page of GitHub.
+
+A notebook keeps the picture beside the widget; a front end that knows widgets shows the widget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from rcg.trace.summary import summarize
+from rcg.trace.trace import Trace
+from rcg.views.picture import img
+from rcg.views.pictures import (
+    predicted_schedule,
+    schedule_picture,
+    timeline_picture,
+    topology_picture,
+)
+from rcg_widgets.subject import Subject
+
+__all__ = ["schedules", "small", "timelines", "topologies"]
+
+_MOST: Final = 100_000
+_WINDOW: Final = 10  # executions in flight, where only the plan is known
+
+Pictures = Callable[[], Iterable[str]]
+"""Pictures as SVG, the best first; made when they are asked for."""
+
+
+def small(pictures: Pictures, alt: str) -> str:
+    """Return the first picture that is small enough as HTML, or "" if there is none."""
+    found = (f"<div>{img(svg, alt)}</div>" for svg in pictures())
+    return next((html for html in found if len(html) <= _MOST), "")
+
+
+def timelines(subject: Subject) -> Pictures:
+    """Return timelines of ever fewer executions."""
+
+    def made() -> Iterator[str]:
+        for most in (4, 2, 1):
+            yield from _known(subject, timeline_picture, most=most)
+
+    return made
+
+
+def schedules(subject: Subject) -> Pictures:
+    """Return the schedule, or of a plan alone what is predicted."""
+
+    def made() -> Iterator[str]:
+        if subject.record is None:
+            yield predicted_schedule(subject.plan, _WINDOW)
+        yield from _known(subject, schedule_picture)
+
+    return made
+
+
+def topologies(subject: Subject, title: str) -> Pictures:
+    """Return the topology, first with what was measured."""
+
+    def made() -> Iterator[str]:
+        record = subject.record
+        if record is not None:
+            [figures] = summarize(_trace(subject)).graphs
+            yield topology_picture(subject.plan, title=title, measured=(record, figures))
+        yield topology_picture(subject.plan, title=title)
+
+    return made
+
+
+def _known(subject: Subject, picture: Callable[..., str | None], **given: Any) -> Iterator[str]:
+    """A picture of a record, if it has one: it has none where no execution is whole."""
+    if subject.record is not None:
+        svg = picture(_trace(subject), subject.record, **given)
+        yield from () if svg is None else (svg,)
+
+
+def _trace(subject: Subject) -> Trace:
+    graphs = () if subject.record is None else (subject.record,)
+    return Trace(graphs, subject.start_ns, subject.end_ns)
