@@ -11,7 +11,32 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar
 
-__all__ = ["Displayed"]
+__all__ = ["Displayed", "shown_text", "visible"]
+
+
+def visible(text: str) -> str:
+    r"""Return the text on one line, with the escape of every character that cannot be shown.
+
+    >>> print(visible("a\nb\x00 ü"))
+    a\nb\x00 ü
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for character in text
+    )
+
+
+def shown_text(text: str) -> str:
+    r"""Return text of several lines with the escape of what cannot be shown; lines stay.
+
+    >>> shown_text("a\nb\ud800")
+    'a\nb\\ud800'
+    """
+    return "\n".join(map(visible, text.split("\n")))
 
 
 class Displayed:

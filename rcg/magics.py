@@ -12,15 +12,23 @@ import argparse
 import ast
 import contextlib
 import importlib
+import keyword
+import math
+import os
 import re
 import shlex
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
 
+from IPython.core import magic as ipython_magic
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
+from rcg.display import visible
+from rcg.errors import RcgError
 from rcg.plan import Plan
 from rcg.profiles import Profile
 from rcg.progress import progress
@@ -34,11 +42,25 @@ from rcg.views.pictures import predicted_schedule, schedule_picture, topology_pi
 __all__ = ["RcgMagics", "load"]
 
 _LIMIT: Final = 10  # executions in flight, of a plan without a graph
+_LEAST_INTERVAL_S: Final = 0.05
+_MOST_WIDGETS: Final = 3  # at once
+_MOST_GRAPHS: Final = 6  # whose pictures are shown at once
+_MOST_TOLD: Final = 200  # characters of an error
 _WIDGETS: Final = 'the interactive views need more packages: pip install "rcg[notebook]"'
 
-
 _OPTION: Final = re.compile(r"\s*(-[^\s=]+)(?:=(\S+))?")
+_LATER_OPTION: Final = re.compile(r"\s(?=-)")
 _VALUE: Final = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
+
+_Magic = TypeVar("_Magic", bound=Callable[..., Any])
+
+
+def _silenced(magic: _Magic) -> _Magic:
+    """Let a ``;`` at the end silence a magic's value, where IPython can (from 8.11 on)."""
+    mark = getattr(ipython_magic, "output_can_be_silenced", None)
+    if mark is not None:
+        mark(magic)  # sets an attribute
+    return magic
 
 
 class _HelpTold(Exception):
@@ -60,8 +82,9 @@ class _Parser(argparse.ArgumentParser):
         at = 0
         while found := _OPTION.match(line, at):
             name, value = found.groups()
+            is_joined = value is None and self._is_joined(name)
             action = self._option_string_actions.get(name)
-            if action is None and not name.startswith("--"):
+            if action is None and not name.startswith("--") and not is_joined:
                 break  # code that begins with a minus
             at = found.end()
             if name == "--":
@@ -70,8 +93,47 @@ class _Parser(argparse.ArgumentParser):
             takes_value = action is not None and action.nargs is None
             if takes_value and value is None and (found := _VALUE.match(line, at)):
                 at = found.end()
-                options += shlex.split(found[1])
+                options += self._unquoted(found[1])
         return self.parse_args(options), line[at:].strip()
+
+    def split_name(self, line: str) -> tuple[argparse.Namespace, str]:
+        """Parse a line with a name, before or behind which options are; returns them and it."""
+        line = line.strip().rstrip(";")
+        options, name = self.split(line)
+        for found in _LATER_OPTION.finditer(name):
+            before, behind = name[: found.start()].rstrip(), name[found.end() :]
+            first = _OPTION.match(behind)
+            is_option = first is not None and (
+                first[1] in self._option_string_actions or re.match("--[a-z]", first[1])
+            )
+            if is_option and _is_expression(before):
+                ahead = line[: len(line) - len(name)].rstrip().removesuffix("--")
+                options, rest = self.split(f"{ahead} {behind}")
+                if rest:
+                    self.error(f"there is something behind the options: {rest!r}")
+                return options, before
+        return options, name
+
+    def _is_joined(self, text: str) -> bool:
+        """Whether it is a short option with its value, as in ``-n5`` and ``-op``."""
+        action = self._option_string_actions.get(text[:2])
+        if action is None or action.nargs is not None or len(text) < 3 or text[1] == "-":
+            return False
+        return text[2:].isdecimal() if action.type is int else text[2:].isidentifier()
+
+    def _unquoted(self, value: str) -> list[str]:
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            self.error(f"{value}: {error}")
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _parser(name: str, what: str, instead: str, subject: str = "") -> _Parser:
@@ -114,16 +176,21 @@ class RcgMagics(Magics):
 
     @no_var_expand
     @line_cell_magic
+    @_silenced
     def rcg_profile(self, line: str, cell: str | None = None) -> Any:
         """Profile the compiled graphs that run in a statement or a cell; see --help."""
         with contextlib.suppress(_HelpTold):
-            options, code = _profile_parser().split(line)
+            options, code = _profile_parser().split(line if cell is None else line.rstrip("; "))
             if cell is not None and code:
                 raise UsageError(f"%%rcg_profile: {code!r} is no option (see %rcg_profile --help)")
             if options.n < 1:
                 raise UsageError(f"%rcg_profile: -n takes a positive number, found {options.n}")
-            if options.o is not None and not options.o.isidentifier():
+            if options.o is not None and (
+                not options.o.isidentifier() or keyword.iskeyword(options.o)
+            ):
                 raise UsageError(f"%rcg_profile: -o takes a variable's name, found {options.o!r}")
+            for option in ("html", "perfetto"):
+                setattr(options, option, _file(option, getattr(options, option)))
             if not (code or cell):
                 raise UsageError(
                     "%rcg_profile: there is nothing to run: %rcg_profile cdag.execute(x).get()"
@@ -138,14 +205,22 @@ class RcgMagics(Magics):
                 self.shell.user_ns[options.o] = profile  # also if the code raises
             for _ in progress(range(options.n), "rcg_profile"):
                 value = code.run()
-        if options.html:
-            profile.save_html(options.html)
-        if options.perfetto:
-            profile.trace.to_chrome(options.perfetto)
-        if not options.quiet:
-            display(profile)
-            if options.widget:
-                _display_widget("TimelineWidget", profile.trace)
+        with _one_sentence("rcg_profile"):
+            # Files come last: what was recorded is seen even if they cannot be written.
+            if not options.quiet:
+                display(profile)
+                if options.widget:
+                    _display_widgets("TimelineWidget", profile)
+            failed = [
+                _failure(option, path, write)
+                for option, path, write in (
+                    ("html", options.html, profile.save_html),
+                    ("perfetto", options.perfetto, profile.trace.to_chrome),
+                )
+                if path is not None
+            ]
+        if any(failed):
+            raise UsageError(f"%rcg_profile: {'; '.join(filter(None, failed))}")
         return value
 
     @no_var_expand
@@ -163,12 +238,20 @@ class RcgMagics(Magics):
         )
         parser.add_argument("--widget", action="store_true", help="show an interactive view")
         with contextlib.suppress(_HelpTold):
-            options, name = parser.split(line)
-            for shown in self._named(name, "rcg_graph"):
-                if options.widget:
-                    _display_widget("TopologyWidget", shown)
-                else:
-                    _display(_topologies(shown, channel_details=options.channels))
+            options, name = parser.split_name(line)
+            found = self._named(name, "rcg_graph")
+            with _one_sentence("rcg_graph"):
+                if options.widget and _display_widgets("TopologyWidget", *found):
+                    return
+                _display(
+                    [
+                        picture
+                        for shown in found
+                        for picture in _topologies(shown, channel_details=options.channels)
+                    ],
+                    "rcg_graph",
+                    "there is no graph in it: compile one before recording",
+                )
 
     @no_var_expand
     @line_magic
@@ -183,12 +266,17 @@ class RcgMagics(Magics):
         )
         parser.add_argument("--widget", action="store_true", help="show an interactive view")
         with contextlib.suppress(_HelpTold):
-            options, name = parser.split(line)
-            for shown in self._named(name, "rcg_schedule"):
-                if options.widget:
-                    _display_widget("ScheduleWidget", shown)
-                else:
-                    _display(_schedules(shown))
+            options, name = parser.split_name(line)
+            found = self._named(name, "rcg_schedule")
+            with _one_sentence("rcg_schedule"):
+                if options.widget and _display_widgets("ScheduleWidget", *found):
+                    return
+                _display(
+                    [picture for shown in found for picture in _schedules(shown)],
+                    "rcg_schedule",
+                    "no execution is in it from beginning to end: run some while recording, or "
+                    "record for longer",
+                )
 
     @no_var_expand
     @line_magic
@@ -202,12 +290,13 @@ class RcgMagics(Magics):
             "[name]",
         )
         with contextlib.suppress(_HelpTold):
-            _, name = parser.split(line)
+            _, name = parser.split_name(line)
             found = self._named(name, "rcg_report")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
                     raise UsageError(f"%rcg_report: {name} is no compiled graph")
-            display(Reports(graph.report() for graph in found))
+            with _one_sentence("rcg_report"):
+                display(Reports(graph.report() for graph in found))
 
     @no_var_expand
     @line_magic
@@ -225,15 +314,24 @@ class RcgMagics(Magics):
         )
         parser.add_argument("--text", action="store_true", help="print the numbers now")
         with contextlib.suppress(_HelpTold):
-            options, name = parser.split(line)
-            if not options.interval > 0:
-                raise UsageError("%rcg_top: --interval takes a positive number of seconds")
-            for graph in self._named(name, "rcg_top"):
+            options, name = parser.split_name(line)
+            if not _LEAST_INTERVAL_S <= options.interval < math.inf:
+                raise UsageError(
+                    f"%rcg_top: --interval takes a number of seconds from {_LEAST_INTERVAL_S} on, "
+                    f"found {options.interval:g}"
+                )
+            found = self._named(name, "rcg_top")
+            for graph in found:
                 if not isinstance(graph, CompiledDAG):
                     raise UsageError(f"%rcg_top: {name} is no compiled graph")
-                if options.text or not _display_widget(
-                    "LiveMonitor", graph, interval_s=options.interval
-                ):
+            with _one_sentence("rcg_top"):
+                widgets = None if options.text else _widgets()
+                if widgets is not None:
+                    for graph in found[:_MOST_WIDGETS]:
+                        display(widgets.LiveMonitor(graph, interval_s=options.interval))
+                    _tell_more(len(found) - _MOST_WIDGETS)
+                    return
+                for graph in found:
                     print(f"{graph}: {graph.statistics()}")
 
     def _named(self, name: str, magic: str) -> list[Any]:
@@ -249,11 +347,15 @@ class RcgMagics(Magics):
         try:
             shown = eval(name, self.shell.user_global_ns, self.shell.user_ns)
         except (NameError, SyntaxError) as error:
-            raise UsageError(f"%{magic}: {name!r} names nothing here: {error}") from None
+            raise UsageError(f"%{magic}: {name!r} names nothing here: {_told(error)}") from None
+        except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
+            raise UsageError(
+                f"%{magic}: {name!r} cannot be evaluated: {type(error).__name__}: {_told(error)}"
+            ) from None
         if not isinstance(shown, CompiledDAG | Plan | Profile | Trace):
             raise UsageError(
-                f"%{magic}: {name} is a {type(shown).__name__}; it takes a compiled graph, a "
-                "profile, a trace or a plan"
+                f"%{magic}: {name} is {_with_article(type(shown).__name__)}; it takes a compiled "
+                "graph, a profile, a trace or a plan"
             )
         return [shown]
 
@@ -339,20 +441,98 @@ def _name(graph_id: str) -> str:
     return f"CompiledDAG({graph_id[:8]})"
 
 
-def _display(pictures: list[tuple[str, str]]) -> None:
-    for alt, svg in pictures:
-        display(bundle(alt, [(alt, svg)]), raw=True)
+def _with_article(word: str) -> str:
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
-def _display_widget(name: str, *args: Any, **options: Any) -> bool:
-    """Show an interactive view; False, and one line on how to get it, where it is not installed."""
+def _told(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return visible(str(error).strip().partition("\n")[0])[:_MOST_TOLD]
+
+
+@contextlib.contextmanager
+def _one_sentence(magic: str) -> Iterator[None]:
+    """Tell an error of rcg's in one sentence; not around what the user's code does."""
     try:
-        widgets = importlib.import_module("rcg_widgets")
+        yield
+    except RcgError as error:
+        raise UsageError(f"%{magic}: {_told(error)}") from None
+
+
+def _file(option: str, name: str | None) -> Path | None:
+    """Return the file to write, before anything runs for it in vain."""
+    if name is None:
+        return None
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"%rcg_profile: --{option} {name}: {_told(error)}") from None
+    if not path.name or os.path.isdir(path):  # also of names that are too long
+        raise UsageError(f"%rcg_profile: --{option} takes a file, found the folder {name!r}")
+    if not os.path.isdir(path.parent):
+        raise UsageError(
+            f"%rcg_profile: there is no folder {str(path.parent)!r} to write {path.name!r} into: "
+            "make it, or choose another"
+        )
+    return path
+
+
+def _failure(option: str, path: Path, write: Callable[[Path], Any]) -> str | None:
+    """Write a file; returns why that failed."""
+    try:
+        write(path)
+    except OSError as error:
+        why = error.strerror or _told(error)
+        return f"--{option}: {str(path)!r} cannot be written: {visible(why)}"
+    return None
+
+
+def _display(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> None:
+    """Show pictures; a sentence if there are none."""
+    for alt, svg in pictures[:_MOST_GRAPHS]:
+        display(bundle(alt, [(alt, svg)]), raw=True)
+    _tell_more(len(pictures) - _MOST_GRAPHS)
+    if not pictures:
+        print(f"%{magic}: there is nothing to show: {nothing}")
+
+
+def _tell_more(count: int) -> None:
+    if count > 0:
+        print(f"{count} more graph{'' if count == 1 else 's'}: name one to see it")
+
+
+def _widgets() -> Any:
+    """Return the interactive views; None, and one line on how to get them, without them."""
+    try:
+        return importlib.import_module("rcg_widgets")
     except ImportError:
         print(_WIDGETS)
+        return None
+
+
+def _display_widgets(name: str, *shown: Any) -> bool:
+    """Show an interactive view of each graph; False if they are not installed, or without any.
+
+    Of a trace those graphs are shown that something happened in.
+    """
+    widgets = _widgets()
+    if widgets is None:
         return False
-    display(getattr(widgets, name)(*args, **options))
-    return True
+    wanted: list[tuple[Any, dict[str, int]]] = []
+    for each in shown:
+        trace = each.trace if isinstance(each, Profile) else each
+        if isinstance(trace, Trace):
+            wanted += [
+                (trace, {"graph": number})
+                for number, graph in enumerate(trace.graphs)
+                if graph.num_events
+            ]
+        else:
+            wanted.append((each, {}))
+    for each, options in wanted[:_MOST_WIDGETS]:
+        display(getattr(widgets, name)(each, **options))
+    _tell_more(len(wanted) - _MOST_WIDGETS)
+    return bool(wanted)
 
 
 def load(shell: InteractiveShell) -> None:

@@ -151,11 +151,7 @@ class Profile:
     def __repr__(self) -> str:
         if self._trace is None:
             return "<Profile, being recorded>"
-        trace = self._trace
-        return (
-            f"<Profile of {len(trace.graphs)} graphs: {trace.num_events} events in "
-            f"{trace.duration_ns / 1e9:.3g} s>"
-        )
+        return repr(self._trace).replace("Trace", "Profile", 1)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         if self._trace is None:

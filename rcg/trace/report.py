@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rcg.trace.parts import Kind
-from rcg.trace.text import columns, rate_text, share_text, time_text
+from rcg.trace.text import columns, name_text, rate_text, share_text, time_text
 from rcg.units import bytes_text
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "describe_graph"]
 
+_MOST_GRAPHS = 6
 _MOST_OPS = 24
 _MOST_STEPS = 8
 _MOST_PEERS = 3
@@ -42,14 +43,22 @@ def describe(summary: Summary) -> str:
     lines = [head]
     if not summary.graphs:
         lines += ["", "hint: no graph was there to record: compile one, then record"]
-    for graph in summary.graphs:
+    for graph in summary.graphs[:_MOST_GRAPHS]:
         lines += ["", *describe_graph(graph)]
+    if count > _MOST_GRAPHS:
+        more = count - _MOST_GRAPHS
+        lines += [
+            "",
+            f"{more} more graph{'' if more == 1 else 's'}: print(summary.graphs[{_MOST_GRAPHS}]) "
+            "shows the next",
+        ]
     return "\n".join(lines)
 
 
 def describe_graph(graph: GraphSummary) -> list[str]:
     """Return the lines about one graph."""
-    lines = [f"Graph {graph.graph_id[:8]}: {_count(graph)} in {time_text(graph.window_ns)}"]
+    name = name_text(graph.graph_id[:8])
+    lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.window_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
     if graph.latency_p50_ns is not None:
@@ -74,7 +83,7 @@ def _shares(graph: GraphSummary) -> list[str]:
         window = lane.window_ns or 1
         parts = (share_text(lane.of(kind) / window) for kind in Kind)
         peers = ", ".join(
-            f"{name} {share_text(waited / window)}"
+            f"{name_text(name)} {share_text(waited / window)}"
             for name, waited in list(lane.waiting_for.items())[:_MOST_PEERS]
         )
         rows.append((lane.label, *parts, "", peers))
@@ -113,8 +122,8 @@ def _critical(graph: GraphSummary) -> list[str]:
     lines += columns(rows, left=2, indent="    ")
     if path.bottleneck is not None:
         lines.append(
-            f"    bottleneck: {path.bottleneck.text}, {share_text(path.bottleneck_share)} of the "
-            "path; to make it faster helps most"
+            f"    bottleneck: {name_text(path.bottleneck.text)}, "
+            f"{share_text(path.bottleneck_share)} of the path; to make it faster helps most"
         )
     return lines
 
@@ -160,7 +169,8 @@ def _why(slow: SlowExecution) -> str:
     if slow.text is None:
         return "no op took longer than usual: it waited for its turn"
     of = "" if slow.of_execution == slow.execution else f" in execution {slow.of_execution}"
-    return f"{slow.text}{of} took {time_text(slow.took_ns)}, usually {time_text(slow.usual_ns)}"
+    took = f"took {time_text(slow.took_ns)}, usually {time_text(slow.usual_ns)}"
+    return f"{name_text(slow.text)}{of} {took}"
 
 
 def _hints(graph: GraphSummary) -> list[str]:
@@ -174,8 +184,8 @@ def _hints(graph: GraphSummary) -> list[str]:
         )
     if graph.lost:
         lines.append(
-            f"hint: {graph.lost:,} events were lost, so some figures are of fewer executions: "
-            "record for a shorter time"
+            f"hint: {graph.lost:,} event{' was' if graph.lost == 1 else 's were'} lost, so some "
+            "figures are of fewer executions: record for a shorter time"
         )
     if graph.critical is not None and not graph.critical.is_whole:
         lines.append("hint: the critical path is not whole: events that it led to are missing")

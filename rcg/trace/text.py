@@ -12,8 +12,28 @@ This room must know nothing of what the figures mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-__all__ = ["columns", "rate_text", "ratio_text", "share_text", "time_text"]
+from rcg.display import visible
+
+__all__ = ["columns", "name_text", "rate_text", "ratio_text", "share_text", "time_text"]
+
+_LONGEST_NAME: Final = 40
+
+
+def name_text(name: str) -> str:
+    r"""Return a user's name on one line, both its ends if it is long.
+
+    >>> name_text("a\nb")
+    'a\\nb'
+    >>> name_text("PrefillWorkerWithSpeculativeDecoding#12.forward")
+    'PrefillWorkerWithSp...oding#12.forward'
+    """
+    name = visible(name)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    half = (_LONGEST_NAME - 3) // 2
+    return f"{name[: half + 1]}...{name[-half:]}"
 
 
 def time_text(ns: float | None) -> str:
@@ -41,13 +61,15 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -> list[str]:
-    """Return rows as lines with aligned columns.
+    """Return rows as lines with aligned columns; whatever cannot be shown is escaped.
 
     Args:
         rows: Of equal length, at least one.
-        left: How many columns are aligned to the left; the others are to the right.
+        left: How many columns are aligned to the left, and shortened as they hold names; the
+            others are to the right.
         indent: Before each line.
     """
+    rows = [(*map(name_text, row[:left]), *map(visible, row[left:])) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

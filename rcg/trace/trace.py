@@ -172,6 +172,9 @@ class GraphTrace:
     lanes: tuple[Lane, ...]
     limit: int = 10
 
+    def __repr__(self) -> str:
+        return f"<GraphTrace of {self.graph_id[:8]!a}: {_count(self.num_events, 'event')}>"
+
     def program(self, lane: Lane) -> Program:
         """Return what a lane's process runs."""
         return self.plan.program(lane.process)
@@ -213,6 +216,12 @@ class Trace(Displayed):
     start_ns: int
     end_ns: int
     info: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace of {_count(len(self.graphs), 'graph')}: {_count(self.num_events, 'event')} in "
+            f"{self.duration_ns / 1e9:.3g} s>"
+        )
 
     @property
     def duration_ns(self) -> int:
@@ -309,6 +318,10 @@ class Trace(Displayed):
                 f"{path} is not a trace that rcg wrote ({error}): give it a file that "
                 "`profile.trace.save(path)` made"
             ) from error
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _name(graph: int, process: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from rcg.display import shown_text
 from rcg.plan import Plan
 from rcg.trace.summary import summarize
 from rcg.trace.trace import Trace
@@ -27,15 +28,18 @@ _MOST_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has mor
 _MOST_NODES: Final = 400  # of a plan that is drawn
 
 
-def bundle(text: str, pictures: Iterable[tuple[str, str]]) -> Bundle:
+def bundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Bundle:
     """Return text beside pictures.
 
     Args:
         text: What is shown where there are no pictures.
         pictures: What each shows, and the text of its SVG file.
+        note: What is said below them.
     """
     html = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
-    return {"text/plain": text, **({"text/html": html} if html else {})}
+    if html and note:
+        html += f"<p>{escaped(note)}</p>"
+    return {"text/plain": shown_text(text), **({"text/html": html} if html else {})}
 
 
 def of_plan(
@@ -64,7 +68,9 @@ def of_trace(trace: Trace) -> Bundle:
         ):
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
-    return bundle(str(summary), pictures)
+    more = len(trace.graphs) - _MOST_GRAPHS
+    note = f"{more} more graph{'' if more == 1 else 's'}: Profile.save_html(path) shows more"
+    return bundle(str(summary), pictures, note if more > 0 else "")
 
 
 def of_reports(reports: Iterable[Any], text: str) -> Bundle:
@@ -72,4 +78,4 @@ def of_reports(reports: Iterable[Any], text: str) -> Bundle:
     html = "".join(
         report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
     )
-    return {"text/plain": text, "text/html": html or f"<p>{escaped(text)}</p>"}
+    return {"text/plain": shown_text(text), "text/html": html or f"<p>{escaped(text)}</p>"}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
+from rcg.display import visible
+
 __all__ = ["shorten", "visible", "width_of"]
 
 # Thousandths of the font's size, rounded up.
@@ -38,22 +40,6 @@ _WIDE_WIDTH: Final = 1.3  # as wide as emoji come; CJK is one em
 _MONOSPACE_WIDTH: Final = 0.61
 _BOLD: Final = 1.13
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
-
-
-def visible(text: str) -> str:
-    r"""Return the text on one line, with the escape of every character that cannot be shown.
-
-    >>> print(visible("a\nb\x00 ü"))
-    a\nb\x00 ü
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for character in text
-    )
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:

@@ -121,7 +121,19 @@ def test_an_error_in_the_cell_is_the_users_and_the_profile_is_kept(cell, shell, 
         ("%rcg_graph nobody", "'nobody' names nothing here"),
         ("%rcg_graph rcg", "rcg is a module; it takes a compiled graph"),
         ("%rcg_report cdag.plan", "cdag.plan is no compiled graph"),
-        ("%rcg_top --interval 0", "--interval takes a positive number of seconds"),
+        ("%rcg_top --interval 0", "--interval takes a number of seconds from 0.05 on, found 0"),
+        ("%rcg_top cdag --interval 0.01", "from 0.05 on, found 0.01"),
+        ("%rcg_profile -o class 1", "-o takes a variable's name, found 'class'"),
+        ("%rcg_profile -o 'p 1", "No closing quotation"),
+        ("%rcg_profile --html /nowhere/x.html 1 / 0", "there is no folder '/nowhere'"),
+        ("%rcg_profile --perfetto /tmp 1 / 0", "--perfetto takes a file, found the folder '/tmp'"),
+        ("%rcg_graph 1 / 0", "cannot be evaluated: ZeroDivisionError: division by zero"),
+        ("%rcg_graph cdag.nothing", "cannot be evaluated: AttributeError: "),
+        ("%rcg_graph {}['two\\nlines']", "cannot be evaluated: KeyError: "),
+        ("%rcg_graph 3", "3 is an int; it takes a compiled graph"),
+        ("%rcg_graph cdag --chanels", "unrecognized arguments: --chanels"),
+        ("%rcg_graph cdag --channels plan", "there is something behind the options: 'plan'"),
+        ("%rcg_graph rcg.profiles.Profile()", "this profile is still being recorded"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(cell, capsys, source, sentence):
@@ -147,6 +159,86 @@ def test_help_is_printed_and_nothing_runs(cell, capsys, name):
 def test_code_may_begin_with_a_minus(cell):
     assert cell("%rcg_profile --quiet -rcg.get(cdag.execute(4))")[0] == -8
     assert cell("%rcg_profile --quiet -- -1")[0] == -1
+
+
+def test_values_may_touch_their_options(cell, shell):
+    value, shown = cell("%rcg_profile -n3 -op --quiet cdag.execute(2).get()")
+    assert (value, shown) == (4, [])
+    assert shell.user_ns["p"].executions().is_complete.sum() == 3
+    cell("order = 5\nn = 2")
+    assert cell("%rcg_profile --quiet -(order)")[0] == -5  # code
+    assert cell("%rcg_profile --quiet -- -n")[0] == -2
+
+
+def test_a_semicolon_at_the_end_is_harmless(cell):
+    assert cell("%rcg_profile --quiet cdag.execute(4).get();")[0] is None
+    cell("%%rcg_profile --quiet;\n1")
+    for magic in ("%rcg_graph cdag;", "%rcg_graph ;", "%rcg_schedule cdag ;"):
+        assert len(cell(magic)[1]) == 1
+
+
+def test_options_may_come_after_the_name(cell, capsys):
+    _, (plain,) = cell("%rcg_graph cdag")
+    _, (before,) = cell("%rcg_graph --channels cdag")
+    for line in ("cdag --channels", "(cdag)  --channels;", "[cdag, -1 - -2][0] --channels"):
+        assert cell(f"%rcg_graph {line}")[1] == [before] != [plain]
+    cell("%rcg_top cdag --text --interval=1")
+    assert "execution" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_written_is_told_at_the_end(
+    cell, shell, capsys, monkeypatch, tmp_path
+):
+    from IPython.core.error import UsageError
+
+    shown = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, **_: shown.append(data))
+    with pytest.raises(UsageError):
+        cell(
+            f"%rcg_profile -o p --html {tmp_path}/{'x' * 300}.html --perfetto {tmp_path}/x.json "
+            "cdag.execute(1).get()"
+        )
+    told = capsys.readouterr().err
+    assert told.startswith("UsageError: %rcg_profile: --html: ") and "cannot be written" in told
+    assert len(told.strip().splitlines()) == 1
+    assert len(shown) == 1 and (tmp_path / "x.json").stat().st_size
+    assert shell.user_ns["p"].trace.num_events
+
+
+def test_files_may_be_named_from_home(cell, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cell("%rcg_profile --quiet --html ~/page.html 1")
+    assert (tmp_path / "page.html").exists()
+
+
+def test_a_schedule_of_nothing_says_so(cell, capsys):
+    cell("%rcg_profile --quiet -o p 1;")
+    assert cell("%rcg_schedule p")[1] == []
+    out = capsys.readouterr().out
+    assert "%rcg_schedule: there is nothing to show: no execution is in it" in out
+    assert len(out.strip().splitlines()) == 1
+
+
+def test_there_is_a_widget_of_each_graph_that_did_something(cell, shell, monkeypatch, capsys):
+    from dataclasses import replace
+    from types import SimpleNamespace
+
+    made = []
+    views = SimpleNamespace(
+        TopologyWidget=lambda what, **options: made.append((what, options)) or "made"
+    )
+    monkeypatch.setitem(sys.modules, "rcg_widgets", views)
+    cell("%rcg_profile --quiet -o p cdag.execute(1).get()")
+    trace = shell.user_ns["p"].trace
+    (graph,) = trace.graphs
+    empty = replace(graph, lanes=tuple(replace(e, events=e.events[:0]) for e in graph.lanes))
+    shell.user_ns["many"] = Profile(replace(trace, graphs=(empty, *[graph] * 5)))
+    assert len(cell("%rcg_graph many --widget")[1]) == 3
+    assert [options for _, options in made] == [{"graph": 1}, {"graph": 2}, {"graph": 3}]
+    assert "2 more graphs" in capsys.readouterr().out
+    made.clear()
+    cell("%rcg_graph cdag --widget")
+    assert made == [(shell.user_ns["cdag"], {})]
 
 
 def test_loading_twice_is_harmless(shell, cell, capsys):
@@ -188,10 +280,13 @@ def test_interactive_views_say_what_they_need(cell, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rcg_widgets", None)  # as if it were not installed
     cell("%rcg_profile --widget rcg.get(cdag.execute(1))")
     assert 'pip install "rcg[notebook]"' in capsys.readouterr().out
+    for magic in ("%rcg_graph --widget", "%rcg_schedule --widget cdag"):
+        assert "<img" in cell(magic)[1][0]["text/html"]
+        assert capsys.readouterr().out.count('pip install "rcg[notebook]"') == 1
     cell("%rcg_top")
     out = capsys.readouterr().out
     assert 'pip install "rcg[notebook]"' in out
-    assert "1 executions" in out
+    assert "1 execution" in out
 
 
 @pytest.mark.parametrize("what", ["cdag", "cdag.plan", "cdag.report()", "rcg.report()"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from rcg.profiles import Profile
 from rcg.trace.compare import compare
 from rcg.trace.executions import executions_of
 from rcg.trace.ops import ops_of
@@ -18,6 +19,8 @@ from rcg.trace.trace import Clock
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.views_traces import WICKED, pipeline
+from tests.unit.views_traces import simulated as simulated_plan
 
 
 def test_a_summary_holds_the_figures_worked_out_by_hand():
@@ -181,6 +184,36 @@ def test_a_trace_of_no_graph():
     text = str(summarize(trace(end=5)))
     assert text.startswith("Trace of 0 graphs over 5 ns, 0 events")
     assert "compile one, then record" in text
+
+
+def test_names_are_escaped_and_shortened_in_text():
+    record = simulated_plan(pipeline(3, label=f"{WICKED}\n#"), 20)
+    for shown in (record, Profile(record)):
+        text = shown._repr_mimebundle_()["text/plain"]
+        text.encode()
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert max(map(len, text.split("\n"))) < 190
+        assert text == str(summarize(record))
+    str(compare(record, record)).encode()
+
+
+def test_of_many_graphs_the_first_ones_are_told():
+    record = simulated_plan(pipeline(2), 12)
+    few, many = (replace(record, graphs=record.graphs * count) for count in (6, 8))
+    assert "more graph" not in str(summarize(few))
+    text = str(summarize(many))
+    assert text.count("throughput") == 6
+    assert text.endswith("2 more graphs: print(summary.graphs[6]) shows the next")
+    assert "5 more graphs" in many._repr_mimebundle_()["text/html"]
+
+
+def test_traces_and_profiles_have_a_short_repr():
+    record = trace(by_hand(), end=END)
+    assert repr(record) == "<Trace of 1 graph: 16 events in 8e-08 s>"
+    assert repr(Profile(record)) == "<Profile of 1 graph: 16 events in 8e-08 s>"
+    assert repr(replace(record, graphs=())) == "<Trace of 0 graphs: 0 events in 8e-08 s>"
+    (graph,) = record.graphs
+    assert repr(graph) == f"<GraphTrace of '{graph.graph_id[:8]}': 16 events>"
 
 
 def test_a_summary_travels_as_json():
