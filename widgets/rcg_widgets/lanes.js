@@ -451,8 +451,8 @@ export class Lanes {
       row.draw?.(this, context, row);
     }
     this.above?.(this, context);
-    this.drawPicked(inSight);
     context.restore();
+    this.drawPicked(inSight);
     if (this.brush) {
       context.fillStyle = this.paints.accent;
       context.globalAlpha = 0.18;

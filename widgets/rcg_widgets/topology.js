@@ -257,7 +257,9 @@ export function fillTopology(card, { head }) {
   };
   const all = () => {
     isAll = true;
-    view = [whole[0], whole[1] - (height / fits - whole[3]) / 2, room / fits, height / fits];
+    // What is made smaller stands in the middle, what is not at the left, as it begins.
+    const aside = fits < 1 ? (room / fits - whole[2]) / 2 : 0;
+    view = [whole[0] - aside, whole[1] - (height / fits - whole[3]) / 2, room / fits, height / fits];
     apply();
   };
   const perPixel = () => view[2] / room;
