@@ -15,7 +15,7 @@ from html import escape
 from typing import Final
 from zlib import crc32
 
-from rcg.views.text import shorten, visible, width_of
+from rcg.views.text import brief, shorten, visible, width_of
 
 __all__ = ["DOT", "MARGIN", "MONOSPACE", "SANS", "SIZE", "SMALL", "TITLE", "Canvas", "Paint"]
 
@@ -27,6 +27,8 @@ TITLE, SIZE, SMALL = 15.0, 12.0, 10.5
 
 MARGIN: Final = 24.0
 """Between the picture and its edge."""
+
+_LONGEST_HOVER: Final = 160
 
 DOT: Final = "\N{MIDDLE DOT}"
 
@@ -111,6 +113,26 @@ class Canvas:
             )
         return f' fill="url(#rcg-{_KEY}-{name})"'
 
+    def dotted(self, ground: str, dots: str, *, gap: int = 4) -> str:
+        """Return the ``fill`` of a ground with dots, with a blank before it."""
+        at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
+        marks = "".join(f'<circle cx="{each}" cy="{each}" r=".6"/>' for each in at)
+        return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{marks}</g>")
+
+    def crossed(self, ground: str, lines: str, *, gap: int = 5) -> str:
+        """Return the ``fill`` of a ground with lines across each other."""
+        path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
+        return self._pattern(ground, "crossed", gap, path)
+
+    def _pattern(self, ground: str, sort: str, gap: int, marks: str) -> str:
+        name = f"{ground}-{sort}-{gap}"
+        self._hatches[name] = (
+            f'<pattern id="rcg-{_KEY}-{name}" width="{gap}" height="{gap}" '
+            f'patternUnits="userSpaceOnUse"><rect{self.paint(ground)} width="{gap}" '
+            f'height="{gap}"/>{marks}</pattern>'
+        )
+        return f' fill="url(#rcg-{_KEY}-{name})"'
+
     def text(
         self,
         text: str,
@@ -125,7 +147,7 @@ class Canvas:
         anchor: str = "start",
         is_whole_in_hover: bool = True,
     ) -> str:
-        """Return one line of text, shortened to its room; all of it is in the hover then."""
+        """Return one line of text, shortened to its room; more of it is in the hover then."""
         text = visible(text)
         shown = shorten(text, room, size, bold=bold, monospace=monospace)
         attributes = f'{self.paint(role)} x="{x:g}" y="{y:g}" font-size="{size:g}"'
@@ -136,7 +158,7 @@ class Canvas:
         if monospace:
             attributes += f' font-family="{MONOSPACE}"'
         is_in_hover = is_whole_in_hover and shown != text
-        hover = f"<title>{escape(text)}</title>" if is_in_hover else ""
+        hover = f"<title>{escape(brief(text, _LONGEST_HOVER))}</title>" if is_in_hover else ""
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
 
     @staticmethod

@@ -12,7 +12,7 @@ from typing import Final
 
 from rcg.views.canvas import MARGIN, SIZE, SMALL, Canvas
 from rcg.views.palette import idle
-from rcg.views.text import visible, width_of
+from rcg.views.text import brief, visible, width_of
 
 __all__ = ["Frame", "Row", "heights_for"]
 
@@ -130,7 +130,8 @@ class Frame:
                 bold=True,
                 is_whole_in_hover=False,
             )
-            hover = f"{visible(row.label)}\n{row.detail}" if row.detail else visible(row.label)
+            name = brief(row.label)
+            hover = f"{name}\n{row.detail}" if row.detail else name
             marks.append(self._canvas.with_hover(text, hover, "rcg-head"))
             marks += [
                 self._canvas.text(

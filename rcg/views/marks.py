@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
-from rcg.plan import Call, Op, Read, Write
+from rcg.plan import DRIVER, Call, Op, Read, Write
 from rcg.trace.names import kind_of, name_of
-from rcg.trace.parts import Kind, Parts, events_of, parts_of
+from rcg.trace.parts import READ, WRITE, Kind, Parts, events_of, parts_of
+from rcg.trace.passage import movers
 from rcg.trace.simulated import from_simulation
-from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.trace import SPAN_BASE, Events, GraphTrace, Lane
 from rcg.views.text import visible
 
 __all__ = [
@@ -118,6 +119,8 @@ class Marks:
         duration: How long it took, in nanoseconds.
         execution: Which execution it belongs to.
         bytes: How many bytes the whole event moved.
+        written: By channel, the rows where its writes end.
+        taken: By channel, for each of its readers, the rows where that begins to move a frame.
         links: Pairs of rows [number of links, 2]: where a write ends, and where a read of the same
             frame begins to move it.
         reads: For each channel, the lanes that read it.
@@ -138,6 +141,8 @@ class Marks:
     duration: Ints
     execution: npt.NDArray[np.int32]
     bytes: Ints
+    written: dict[str, Ints]
+    taken: dict[str, list[Ints]]
     links: npt.NDArray[np.int32]
     reads: dict[str, tuple[int, ...]]
     slots: dict[str, int]
@@ -265,13 +270,17 @@ class _Collector:
         parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
         if not len(parts):
             return
-        events = events_of(lane, self._end_ns)[parts.row]
+        rows = events_of(lane, self._end_ns)
+        events = rows[parts.row]
         op = np.minimum(events["op"], len(ops)).astype(np.int64)
         names = [self._number(_name_of(each)) for each in ops]
         if (op == len(ops)).any():
             names.append(self._number(Name("unknown op", "unknown")))
         is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
-        self._find_ends(ops, op, events["execution"].astype(np.int64), parts)
+        moves = np.ones(len(rows), bool)
+        if lane.process == DRIVER:
+            self._leave_out(ops, rows, moves)
+        self._find_ends(ops, op, events["execution"].astype(np.int64), parts, moves)
         self._add(
             number,
             OPS,
@@ -284,14 +293,30 @@ class _Collector:
             bytes=events["bytes"],
         )
 
-    def _find_ends(self, ops: tuple[Op, ...], op: Ints, execution: Ints, parts: Parts) -> None:
+    def _leave_out(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
+        """Take out events of Reads and Writes that did not move the frame of their execution."""
+        for position, each in enumerate(ops):
+            if isinstance(each, Read | Write):
+                at = np.flatnonzero(rows["op"] == position)
+                moves[at] = False
+                moves[at[movers(rows[at], READ if isinstance(each, Read) else WRITE)]] = True
+
+    def _find_ends(
+        self,
+        ops: tuple[Op, ...],
+        op: Ints,
+        execution: Ints,
+        parts: Parts,
+        moves: npt.NDArray[np.bool_],
+    ) -> None:
         # By event; those of a driver's threads may lie between each other.
         order = np.argsort(parts.row, kind="stable")
         row, is_waiting = parts.row[order], parts.kind[order] == Kind.WAITING
         is_last = np.append(row[1:] != row[:-1], True)
         # A read takes its frame where it stops to wait.
         is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
-        takes = np.where(is_waiting, is_last, is_after_wait)
+        takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
+        is_last &= moves[row]
         for position, each in enumerate(ops):
             if isinstance(each, Write):
                 at = order[(op[order] == position) & is_last]
@@ -369,6 +394,8 @@ class _Collector:
             end - start,
             column("execution", "<i4"),
             column("bytes", "<i8"),
+            {channel: rows for channel, (rows, _) in self._written.items()},
+            {channel: [rows for rows, _ in each] for channel, each in self._taken.items()},
             self._links(),
             {
                 channel.id: tuple(numbers[reader] for reader in channel.readers)

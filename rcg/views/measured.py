@@ -14,7 +14,7 @@ from rcg.views.canvas import DOT
 from rcg.views.html import Cell, table
 from rcg.views.summary import Figures, Shares
 from rcg.views.svg import Measured
-from rcg.views.text import visible
+from rcg.views.text import brief, visible
 from rcg.views.topology import nodes_of_calls
 from rcg.views.units import count_text, share_text, time_text
 
@@ -72,7 +72,8 @@ def _shares(lane: LaneShares, executions: int) -> Shares:
         ns=(times[0], times[1], times[2], times[3], times[4]),
         note=time_text(lane.busy_ns / executions) if executions else "",
         hover="\n".join(
-            f"waits {time_text(waited)} for {name}" for name, waited in lane.waiting_for.items()
+            f"waits {time_text(waited)} for {brief(name)}"
+            for name, waited in lane.waiting_for.items()
         ),
     )
 

@@ -17,8 +17,8 @@ from rcg.trace.trace import GraphTrace, Trace
 from rcg.views.canvas import DOT
 from rcg.views.html import STYLE, card, escaped
 from rcg.views.measured import ops_table
+from rcg.views.picture import MOST_SHRINKING, WIDTH
 from rcg.views.pictures import (
-    WIDTH,
     schedule_picture,
     summary_picture,
     timeline_picture,
@@ -30,9 +30,6 @@ from rcg.views.topology import topology_of
 from rcg.views.units import count_text, time_text
 
 __all__ = ["page_of"]
-
-_MOST_SHRINKING: Final = 1.6
-"""How much wider than the page a picture may be to be shrunk to it; a wider one is scrolled."""
 
 _MOST_GRAPHS: Final = 6
 _MOST_OPS: Final = 2000
@@ -118,7 +115,7 @@ def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
     title = f"CompiledDAG({graph.graph_id[:8]})"
     picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
     width = re.match(r'<svg[^>]* width="([\d.]+)"', picture)
-    fits = width is not None and float(width[1]) <= WIDTH * _MOST_SHRINKING
+    fits = width is not None and float(width[1]) <= WIDTH * MOST_SHRINKING
     is_small = width is not None and float(width[1]) <= WIDTH
     if fits and not is_small:
         return [_fitting(picture)]

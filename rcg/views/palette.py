@@ -2,8 +2,9 @@
 """The looks of bars: kinds of time, and executions. One table, for every view.
 
 Colours are Okabe and Ito's, which the colour-blind can tell, and two more of their kind. None
-speaks alone: waiting and idling are hatched, spans are outlined, executions have their number, and
-other kinds of time are named in bars, tables and legends.
+speaks alone, so that greyscale does, too: communication is dotted, serialization crossed, waiting
+and idling are hatched, spans are outlined, executions have their number, and kinds of time are
+named in bars, tables and legends.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Look:
 def kind_looks(canvas: Canvas) -> dict[int, Look]:
     """Return the looks of kinds of time, by ``Marks.kind``."""
     looks = {
-        int(kind): Look(f' fill="{colour}"', _on(canvas, colour))
+        int(kind): Look(_fill(canvas, kind, colour), _on(canvas, colour, kind))
         for kind, colour in KIND_COLOURS.items()
     }
     looks[Kind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
@@ -89,11 +90,28 @@ def idle(canvas: Canvas) -> str:
     return canvas.hatch("lane", "idle-line", gap=8)
 
 
-def _on(canvas: Canvas, colour: str) -> str:
+def _fill(canvas: Canvas, kind: Kind, colour: str) -> str:
+    if kind == Kind.COMPUTE:
+        return f' fill="{colour}"'
+    name = kind.name.lower()
+    canvas.define(name, Paint("fill", colour, colour))
+    if kind == Kind.COMMUNICATION:
+        canvas.define(f"{name}-dots", Paint("fill", "#f7c9a5", "#f7c9a5"))
+        return canvas.dotted(name, f"{name}-dots")
+    canvas.define(f"{name}-lines", Paint("stroke", "#9a6a00", "#9a6a00"))
+    return canvas.crossed(name, f"{name}-lines")
+
+
+def _on(canvas: Canvas, colour: str, kind: Kind = Kind.COMPUTE) -> str:
     """The role of text that can be read on a colour, on any ground."""
     role = "on-dark" if _contrast_with_white(colour) >= 3.6 else "on-bright"
     tone = "#ffffff" if role == "on-dark" else "#16191d"
-    canvas.define(role, Paint("fill", tone, tone))
+    if kind == Kind.COMPUTE:
+        canvas.define(role, Paint("fill", tone, tone))
+        return role
+    # With a rim, as there is a pattern below it.
+    role = f"on-{kind.name.lower()}"
+    canvas.define(role, Paint("fill", tone, tone), Paint("stroke", colour, colour))
     return role
 
 

@@ -10,14 +10,21 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from html import escape
+from typing import Final
 
 from rcg.views.text import visible
 
-__all__ = ["img"]
+__all__ = ["MOST_SHRINKING", "WIDTH", "img"]
+
+WIDTH: Final = 1080
+"""Of every picture but a topology, which is as wide as it has to be."""
+
+MOST_SHRINKING: Final = 1.6
+"""How much wider than that a picture may be to be shrunk to fit; a wider one is scrolled."""
 
 
 def img(svg: str, alt: str) -> str:
-    """Return an SVG file as an ``<img>`` with the file in it.
+    """Return an SVG file as an ``<img>`` with the file in it, to be scrolled if it is very wide.
 
     Args:
         svg: The text of the file.
@@ -26,7 +33,10 @@ def img(svg: str, alt: str) -> str:
     data = b64encode(svg.encode("utf-8")).decode("ascii")
     size = re.match(r'<svg[^>]* width="([\d.]+)"', svg)
     width = f' width="{size[1]}"' if size else ""
-    return (
-        f'<img alt="{escape(visible(alt))}"{width} style="max-width:100%;height:auto" '
+    is_wide = size is not None and float(size[1]) > WIDTH * MOST_SHRINKING
+    image = (
+        f'<img alt="{escape(visible(alt))}"{width} '
+        f'style="max-width:{"none" if is_wide else "100%"};height:auto" '
         f'src="data:image/svg+xml;base64,{data}">'
     )
+    return f'<div style="overflow-x:auto">{image}</div>' if is_wide else image

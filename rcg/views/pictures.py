@@ -18,6 +18,7 @@ from rcg.trace.trace import GraphTrace, Trace
 from rcg.trace.what_if import predict
 from rcg.views.marks import marks_of
 from rcg.views.measured import figures_of, measured_of
+from rcg.views.picture import WIDTH
 from rcg.views.schedule import schedule_of
 from rcg.views.summary import summary_of
 from rcg.views.svg import svg_of
@@ -27,7 +28,6 @@ from rcg.views.units import time_text
 from rcg.views.window import window_of
 
 __all__ = [
-    "WIDTH",
     "predicted_schedule",
     "prediction_of",
     "schedule_picture",
@@ -36,9 +36,6 @@ __all__ = [
     "topology_picture",
     "whole_timeline_picture",
 ]
-
-WIDTH: Final = 1080
-"""Of every picture but a topology, which is as wide as it has to be."""
 
 _CLOSE: Final = 4  # executions that a timeline shows up close
 _FORESEEN: Final = 8  # executions of a prediction without a measurement

@@ -8,7 +8,6 @@ it follows from which execution was written last and which was read last, whatev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -73,31 +72,17 @@ def _ends(
     marks: Marks,
 ) -> tuple[dict[str, tuple[Ints, Ints]], dict[tuple[str, int], tuple[Ints, Ints]]]:
     """When frames were written, by channel, and taken, by channel and lane, with executions."""
-    written: dict[str, tuple[Ints, Ints]] = {}
-    taken: dict[tuple[str, int], tuple[Ints, Ints]] = {}
     end = marks.start + marks.duration
-    rows_of = _rows_by_name(marks)
-    for number, name in enumerate(marks.names):
-        rows = rows_of[number]
-        if not len(rows) or name.role not in ("read", "write"):
-            continue
-        execution = marks.execution[rows].astype(np.int64)
-        if name.role == "write":
-            is_last = np.append(execution[1:] != execution[:-1], True)
-            written[name.channel] = (end[rows[is_last]], execution[is_last])
-            continue
-        # Where it stops to wait.
-        is_moving = marks.kind[rows] != Kind.WAITING
-        rows, execution = rows[is_moving], execution[is_moving]
-        for lane in np.unique(marks.lane[rows]).tolist():
-            here = marks.lane[rows] == lane
-            ran = execution[here]
-            is_first = np.append(True, ran[1:] != ran[:-1])[: len(ran)]
-            taken[name.channel, lane] = (marks.start[rows[here]][is_first], ran[is_first])
+    written = {
+        channel: (end[rows], marks.execution[rows].astype(np.int64))
+        for channel, rows in marks.written.items()
+        if len(rows)
+    }
+    taken: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+    for channel, of_readers in marks.taken.items():
+        for each in of_readers:
+            rows = each[marks.kind[each] != Kind.WAITING]  # the others still wait
+            if len(rows):
+                execution = marks.execution[rows].astype(np.int64)
+                taken[channel, int(marks.lane[rows[0]])] = (marks.start[rows], execution)
     return written, taken
-
-
-def _rows_by_name(marks: Marks) -> list[Ints]:
-    order = np.argsort(marks.name, kind="stable")
-    bounds = np.searchsorted(marks.name[order], np.arange(len(marks.names) + 1))
-    return [order[begin:end] for begin, end in pairwise(bounds)]

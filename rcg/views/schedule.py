@@ -26,6 +26,7 @@ from rcg.views.canvas import DOT, Canvas, Paint
 from rcg.views.lanes import Frame, Row, heights_for
 from rcg.views.marks import OPS, Marks, marks_of_simulation, repeats_of
 from rcg.views.palette import EXECUTIONS, Look, execution_looks, idle
+from rcg.views.text import brief, width_of
 from rcg.views.units import count_text, ticks_of, time_text
 
 __all__ = ["schedule_of"]
@@ -35,6 +36,11 @@ _CALL: Final = 1e6
 
 _BUDGET: Final = 240_000
 _MOST_TRIED: Final = 40
+_MOST_MISFIT: Final = 4
+"""By how many calls a prediction may be off, on average, to be shown."""
+
+_LANES_APART: Final = 6  # at most, between the numbers of an execution
+_MOST_NUMBERS: Final = 400
 _NUM: Final = len(EXECUTIONS)
 _BUSY: Final = 3 * _NUM
 _OUTLINE: Final = 2 * _NUM
@@ -95,7 +101,7 @@ class _Schedule:
         self._is_in_calls = marks is None and unit_ns is None
         layers = []
         if predicted is not None:
-            layers.append(self._predicted(predicted, unit_ns, marks))
+            layers += self._predicted(predicted, unit_ns, marks)
         if marks is not None:
             layers.append(_Layer(marks))
         self._layers = layers
@@ -117,7 +123,8 @@ class _Schedule:
 
     def _predicted(
         self, simulation: Simulation, unit_ns: float | None, marks: Marks | None
-    ) -> _Layer:
+    ) -> list[_Layer]:
+        """The prediction; nothing where it says too little of what was measured."""
         scale = unit_ns
         if scale is None:
             scale = _CALL
@@ -131,13 +138,20 @@ class _Schedule:
             self._note = "predicted from measured costs"
         made = marks_of_simulation(simulation, scale)
         if marks is None:
-            return _Layer(made, is_outlined=True)
+            return [_Layer(made, is_outlined=True)]
         first, last = _span_of(marks)
         count = last - first + 1
         spare = max(0, simulation.executions - count)
-        offset, shift = _aligned(_starts(marks), _starts(made), range(first, last + 1), spare)
+        misfit, offset, shift = _aligned(
+            _starts(marks), _starts(made), range(first, last + 1), spare
+        )
+        if misfit > _MOST_MISFIT * max(_mean_call(marks), 1.0):
+            self._note = "the prediction is left out: it does not fit"
+            if misfit < float("inf"):
+                self._note += f", calls begin {time_text(misfit)} off"
+            return []
         made = replace(made, execution=(made.execution + offset).astype(np.int32))
-        return _Layer(made, shift, is_outlined=True)
+        return [_Layer(made, shift, is_outlined=True)]
 
     def text(self, title: str, about: str) -> str:
         canvas = self._canvas
@@ -173,14 +187,15 @@ class _Schedule:
         words = [self._about(about), self._note]
         words += [f"{letter} = {method}" for method, letter in self._initials.items()]
         if merged > self._marks.where("call").sum() / 50:
-            words.append(f"{count_text(merged)} calls too narrow to tell apart: height = share")
+            calls = f"{count_text(merged)} call{'' if merged == 1 else 's'}"
+            words.append(f"{calls} too narrow to tell apart: height = share")
         return frame.document(
             title,
             f" {DOT} ".join(word for word in words if word),
             self._ticks(frame.plot_width),
             body,
             self._legend(),
-            f"{title}: which of {count} actors works on which execution when",
+            f"{title}: which execution each of the actors ({count}) works on when",
         )
 
     def _about(self, about: str) -> str:
@@ -234,7 +249,53 @@ class _Schedule:
         )
         kind = "rcg-predicted" if layer.is_outlined else "rcg-measured"
         merged = int(is_call[drawn.merged].sum())
-        return [f'<g class="{kind}">', *drawn.marks, "</g>"], merged
+        beside = []
+        if not (layer.is_outlined and self._both):
+            beside = self._numbers(marks, bars, strips, number_of, frame.plot_width)
+        return [f'<g class="{kind}">', *drawn.marks, *beside, "</g>"], merged
+
+    def _numbers(
+        self, marks: Marks, bars: Bars, strips: Sequence[Strip], number_of: Ints, plot_width: float
+    ) -> list[str]:
+        """Numbers beside bars that are too narrow for them, here and there, where there is room."""
+        lane = bars.strip // 2
+        order = np.lexsort((bars.left, lane))
+        is_last = np.append(lane[order][1:] != lane[order][:-1], True)
+        ends = np.empty(len(order))
+        ends[order] = np.where(is_last, plot_width, np.append(bars.left[order][1:], plot_width))
+        latest: dict[tuple[int, int], int] = {}
+        texts: list[str] = []
+        size = 8.4
+        for at in np.flatnonzero((bars.look != _BUSY) & (bars.width >= 2)).tolist():
+            row = int(bars.row[at])
+            number = int(number_of[row])
+            key, here = (int(marks.execution[row]), number), int(lane[at])
+            if here - latest.get(key, -_LANES_APART) < _LANES_APART:
+                continue
+            strip, width = strips[int(bars.strip[at])], float(bars.width[at])
+            room = width_of(f"{number}", size, bold=True)
+            labels = self._labels(marks, row, number)
+            inside = min(10.5, round(strip.height * 0.7, 1))
+            if strip.height >= 12 and any(
+                width_of(label, inside, bold=True) <= width - 4 for label in labels
+            ):
+                latest[key] = here
+                continue
+            x = float(bars.left[at]) + width + 2
+            if x + room + 3 > ends[at]:
+                continue
+            latest[key] = here
+            y = strip.y + strip.height / 2 + size * 0.36
+            texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{number}</text>')
+            if len(texts) == _MOST_NUMBERS:
+                break
+        if not texts:
+            return []
+        return [
+            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{size:g}" '
+            f'font-weight="600" stroke-width="2.5" paint-order="stroke" pointer-events="none">'
+            f"{''.join(texts)}</g></g>"
+        ]
 
     def _number_of(self, marks: Marks) -> Ints:
         """What the colour and the number of a bar are: its execution, or which call in that."""
@@ -277,7 +338,7 @@ class _Schedule:
         name = marks.names[marks.name[row]].text
         head = marks.heads[marks.lane[row]].label
         what = "predicted" if layer.is_outlined else "measured"
-        words = [f"{head} {name}", f"execution {marks.execution[row]}"]
+        words = [f"{brief(head)} {brief(name)}", f"execution {marks.execution[row]}"]
         if self._is_in_calls:
             words.append(f"{marks.duration[row] / _CALL:.3g} calls long, {what}")
         else:
@@ -293,7 +354,7 @@ class _Schedule:
         # A unit is a call: whole ones only.
         ticks = ticks_of(duration / _CALL * 1e9, most)
         return [
-            (at / 1e9 * _CALL * scale, f"{at / 1e9:g} calls")
+            (at / 1e9 * _CALL * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
             for at, _ in ticks
             if at % 1_000_000_000 == 0
         ]
@@ -349,16 +410,15 @@ def _aligned(
     theirs: dict[tuple[int, int], int],
     executions: range,
     spare: int,
-) -> tuple[int, float]:
-    """Which executions of a prediction stand for those measured, and how far it is shifted.
+) -> tuple[float, int, float]:
+    """How well a prediction fits, which of its executions are those measured, and its shift.
 
     Of those before it runs empty the ones that fit best: executions may go in groups, as many as
     are under way at once.
     """
     wanted = [key for key in ours if key[1] in executions]
     latest = spare - spare // 3
-    found = (0.0, executions.start - latest, 0.0)
-    is_first = True
+    found = (float("inf"), executions.start - latest, 0.0)
     for begin in range(latest, max(-1, latest - _MOST_TRIED), -1):
         offset = executions.start - begin
         apart = np.array(
@@ -371,9 +431,9 @@ def _aligned(
         if len(apart):
             shift = float(np.median(apart))
             misfit = float(np.abs(apart - shift).mean())
-            if is_first or misfit < found[0] * 0.98:
-                found, is_first = (misfit, offset, shift), False
-    return found[1:]
+            if misfit < found[0] * 0.98:
+                found = (misfit, offset, shift)
+    return found
 
 
 def _starts(marks: Marks) -> dict[tuple[int, int], int]:

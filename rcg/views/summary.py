@@ -18,7 +18,7 @@ from rcg.trace.parts import Kind
 from rcg.views.canvas import MARGIN, SIZE, SMALL, Canvas
 from rcg.views.lanes import heights_for
 from rcg.views.palette import TITLES, kind_looks
-from rcg.views.text import visible, width_of
+from rcg.views.text import brief, visible, width_of
 from rcg.views.units import share_text, time_text
 
 __all__ = ["Figures", "Shares", "summary_of"]
@@ -27,6 +27,7 @@ _TOP: Final = MARGIN + 50
 _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
 _LINE: Final = 25.0
+_LONGEST_LINE: Final = 80  # of a hover
 _ORDER: Final = (
     Kind.COMPUTE,
     Kind.COMMUNICATION,
@@ -168,7 +169,7 @@ class _Summary:
                 is_whole_in_hover=False,
             )
             hover = "\n".join(
-                visible(line) for line in (each.label, *each.hover.split("\n")) if line
+                brief(line, _LONGEST_LINE) for line in (each.label, *each.hover.split("\n")) if line
             )
             marks.append(canvas.with_hover(name, hover, "rcg-head"))
             marks += self._stack(each, left, y, plot)
@@ -198,14 +199,17 @@ class _Summary:
             share = each.ns[kind] / total
             width = share * room
             gap = 0.6 if width > 3 else 0.0
-            hover = f"{each.label}\n{TITLES[kind]}: {share_text(share)}, {time_text(each.ns[kind])}"
+            time = time_text(each.ns[kind])
+            hover = f"{brief(each.label)}\n{TITLES[kind]}: {share_text(share)}, {time}"
             marks.append(
                 f'<rect{looks[kind].attributes} x="{x:.1f}" y="{y:g}" '
                 f'width="{width - gap:.1f}" height="{self._bar:g}">'
                 f"<title>{escape(_visible(hover))}</title></rect>"
             )
-            words = share_text(share)
             size = min(SMALL, self._bar * 0.72)
+            words = f"{TITLES[kind]} {share_text(share)}"
+            if width_of(words, size, bold=True) > width - 8:
+                words = share_text(share)
             if width_of(words, size, bold=True) <= width - 4:
                 label = self._canvas.text(
                     words,

@@ -21,7 +21,7 @@ from rcg.units import bytes_text
 from rcg.views.canvas import DOT, MARGIN, SIZE, SMALL, TITLE, Canvas, Paint
 from rcg.views.kinds import Kind, kind_of
 from rcg.views.layout import Layout, Point, Rect, Sizes, lay_out
-from rcg.views.text import visible, width_of
+from rcg.views.text import brief, visible, width_of
 from rcg.views.topology import Actor, Channel, Edge, Node, Topology
 from rcg.views.units import time_text
 
@@ -35,6 +35,7 @@ _LINE: Final = 15.0
 _MOST_TEXT: Final = 190.0
 _LEAST_NODE: Final = 84.0
 _LEGEND_LINE: Final = 34.0
+_MOST_ARGUMENTS: Final = 8  # in a hover
 _AMOUNT_ROOM: Final = 62.0  # less than the gap between columns
 
 
@@ -184,7 +185,7 @@ class _Drawing:
         label, identity = visible(actor.label), _identity(actor)
         x = rect.x + 12
         return (
-            f'<g class="rcg-actor-box"><title>{escape(label)} ({escape(identity)})</title>'
+            f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
             f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
             + self._text(label, x, rect.y + 19, _MOST_TEXT, bold=True)
             + self._text(identity, x, rect.y + 34, _MOST_TEXT, role="faint", size=SMALL)
@@ -318,10 +319,10 @@ class _Drawing:
             case "call":
                 actor = self._topology.actor(node.process)
                 label = node.process if actor is None else visible(actor.label)
-                return f"{label}.{visible(node.name)}"
+                return f"{brief(label)}.{brief(node.name)}"
             case "part" | "attribute" if node.owner is not None:
                 owner = self._topology.nodes[node.owner]
-                return f"{self._full_name(owner)}[{visible(node.name)}]"
+                return f"{self._full_name(owner)}[{brief(node.name)}]"
             case _:
                 return node.kind
 
@@ -332,7 +333,9 @@ class _Drawing:
         if edge.arguments:
             is_output = nodes[edge.target].kind == "output"
             what = "result" if is_output else "argument"
-            text += f"\nas {what} {', '.join(visible(each) for each in edge.arguments)}"
+            text += f"\nas {what} {', '.join(map(brief, edge.arguments[:_MOST_ARGUMENTS]))}"
+            more = len(edge.arguments) - _MOST_ARGUMENTS
+            text += f" and {more} more" if more > 0 else ""
         channel = edge.channel and self._channels[edge.channel]
         return text + (f"\nby {_channel_text(channel)}" if channel else "\ninside the process")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from rcg.display import visible
 
-__all__ = ["shorten", "visible", "width_of"]
+__all__ = ["brief", "shorten", "visible", "width_of"]
 
 # Thousandths of the font's size, rounded up.
 _WIDTHS: Final = (
@@ -40,6 +40,19 @@ _WIDE_WIDTH: Final = 1.3  # as wide as emoji come; CJK is one em
 _MONOSPACE_WIDTH: Final = 0.61
 _BOLD: Final = 1.13
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+_LONGEST_NAME: Final = 60
+
+
+def brief(name: str, most: int = _LONGEST_NAME) -> str:
+    """Return a name for a hover: visible, and both its ends if it is long.
+
+    >>> brief("PrefillWorkerWithSpeculativeDecoding", 16)
+    'PrefillW…ecoding'
+    """
+    name = visible(name)
+    if len(name) <= most:
+        return name
+    return f"{name[: most // 2]}{_ELLIPSIS}{name[len(name) - (most - 1) // 2 :]}"
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:

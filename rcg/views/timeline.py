@@ -26,6 +26,7 @@ from rcg.views.lanes import Frame, Row, heights_for
 from rcg.views.marks import NOBODY, OPS, SPAN, SPANS, Marks, repeats_of
 from rcg.views.palette import KIND_COLOURS, TITLES, idle, kind_looks
 from rcg.views.queues import Queue, queues_of
+from rcg.views.text import brief
 from rcg.views.units import count_text, ticks_of, time_text
 
 __all__ = ["timeline_of"]
@@ -100,6 +101,11 @@ class _Timeline:
         head = self._marks.heads[lane]
         return Row(head.label, head.detail, y, tuple(parts), tuple(grounds))
 
+    @property
+    def _processes(self) -> str:
+        count = len(self._marks.heads)
+        return f"{count} process{'' if count == 1 else 'es'}"
+
     def text(self, title: str, about: str) -> str:
         marks, frame = self._marks, self._frame
         bars, strips = self._bars()
@@ -114,10 +120,10 @@ class _Timeline:
             budget=_BUDGET,
         )
         links, note = self._links()
-        words = [about or f"{time_text(marks.duration_ns)} of {len(marks.heads)} processes"]
+        words = [about or f"{time_text(marks.duration_ns)} of {self._processes}"]
         merged = len(drawn.merged)
         if merged > len(marks) / 5:
-            words.append(f"{count_text(merged)} bars under a pixel: height = share of time")
+            words.append(f"{_plural(merged, 'bar')} under a pixel: height = share of time")
         words += note
         most = max(2, int(frame.plot_width // 95))
         ticks = [(at * self._scale, label) for at, label in ticks_of(marks.duration_ns, most)]
@@ -128,7 +134,7 @@ class _Timeline:
             ticks,
             body,
             self._legend(has_links=bool(links)),
-            f"{title}: what each of {len(marks.heads)} processes did at each moment",
+            f"{title}: what {self._processes} did at each moment",
         )
 
     # Bars
@@ -173,7 +179,7 @@ class _Timeline:
     def _hover(self, row: int) -> str:
         marks = self._marks
         name = marks.names[marks.name[row]]
-        words = [f"{marks.heads[marks.lane[row]].label} {name.text}"]
+        words = [f"{brief(marks.heads[marks.lane[row]].label)} {brief(name.text)}"]
         time_ns = float(marks.duration[row])
         words.append(f"execution {marks.execution[row]} {DOT} {TITLES[int(marks.kind[row])]}")
         words.append(time_text(time_ns))
@@ -185,7 +191,7 @@ class _Timeline:
             words[-1] += f" {DOT} {bytes_text(amount)}"
         peer = int(marks.peer[row])
         if peer != NOBODY:
-            words.append(f"waits for {marks.heads[peer].label}")
+            words.append(f"waits for {brief(marks.heads[peer].label)}")
         return "\n".join(words)
 
     # Transfers
@@ -196,7 +202,7 @@ class _Timeline:
         if not count:
             return [], []
         if count > _MOST_LINKS:
-            return [], [f"{count_text(count)} transfers not drawn"]
+            return [], [f"{_plural(count, 'transfer')} not drawn"]
         self._canvas.define("link", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
         for write, read in marks.links.tolist():
@@ -276,3 +282,7 @@ class _Timeline:
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
             entries.append((step, f"frames that wait to be read, up to {most}"))
         return entries
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count_text(count)} {word}{'' if count == 1 else 's'}"

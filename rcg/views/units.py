@@ -27,10 +27,10 @@ def count_text(count: float) -> str:
     """Return a count with its thousands apart, or a rate with three digits.
 
     >>> count_text(1234567), count_text(12.3456), count_text(515.2)
-    ('1 234 567', '12.3', '515')
+    ('1,234,567', '12.3', '515')
     """
     if count == int(count) or abs(count) >= 1000:
-        return f"{round(count):,}".replace(",", " ")
+        return f"{round(count):,}"
     return _digits(count)
 
 
