@@ -113,13 +113,13 @@ class Canvas:
             )
         return f' fill="url(#rcg-{_KEY}-{name})"'
 
-    def dotted(self, ground: str, dots: str, *, gap: int = 4) -> str:
+    def dotted(self, ground: str, dots: str, *, gap: int = 6) -> str:
         """Return the ``fill`` of a ground with dots, with a blank before it."""
         at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
-        marks = "".join(f'<circle cx="{each}" cy="{each}" r=".6"/>' for each in at)
+        marks = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
         return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{marks}</g>")
 
-    def crossed(self, ground: str, lines: str, *, gap: int = 5) -> str:
+    def crossed(self, ground: str, lines: str, *, gap: int = 7) -> str:
         """Return the ``fill`` of a ground with lines across each other."""
         path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
         return self._pattern(ground, "crossed", gap, path)

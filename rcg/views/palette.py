@@ -98,7 +98,7 @@ def _fill(canvas: Canvas, kind: Kind, colour: str) -> str:
     if kind == Kind.COMMUNICATION:
         canvas.define(f"{name}-dots", Paint("fill", "#f7c9a5", "#f7c9a5"))
         return canvas.dotted(name, f"{name}-dots")
-    canvas.define(f"{name}-lines", Paint("stroke", "#9a6a00", "#9a6a00"))
+    canvas.define(f"{name}-lines", Paint("stroke", "#7a5200", "#7a5200"))
     return canvas.crossed(name, f"{name}-lines")
 
 

@@ -258,15 +258,18 @@ class _Schedule:
         self, marks: Marks, bars: Bars, strips: Sequence[Strip], number_of: Ints, plot_width: float
     ) -> list[str]:
         """Numbers beside bars that are too narrow for them, here and there, where there is room."""
+        # What is no call is thin, and may lie below a number.
+        calls = np.flatnonzero(bars.look != _BUSY)
         lane = bars.strip // 2
-        order = np.lexsort((bars.left, lane))
-        is_last = np.append(lane[order][1:] != lane[order][:-1], True)
-        ends = np.empty(len(order))
-        ends[order] = np.where(is_last, plot_width, np.append(bars.left[order][1:], plot_width))
+        calls = calls[np.lexsort((bars.left[calls], lane[calls]))]
+        is_last = np.append(lane[calls][1:] != lane[calls][:-1], True)[: len(calls)]
+        following = np.append(bars.left[calls][1:], plot_width)[: len(calls)]
+        ends = np.full(len(lane), plot_width)
+        ends[calls] = np.where(is_last, plot_width, following)
         latest: dict[tuple[int, int], int] = {}
         texts: list[str] = []
         size = 8.4
-        for at in np.flatnonzero((bars.look != _BUSY) & (bars.width >= 2)).tolist():
+        for at in calls[bars.width[calls] >= 2].tolist():
             row = int(bars.row[at])
             number = int(number_of[row])
             key, here = (int(marks.execution[row]), number), int(lane[at])

@@ -95,6 +95,28 @@ def test_over_a_measurement_equal_costs_are_stretched_to_fit() -> None:
     assert found is not None and 400 < int(found[1]) < 460
 
 
+def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
+    trace = simulated(pipeline(3), 60, window=4)
+    marks = shown(trace, most=6)
+    plan = trace.graphs[0].plan
+    predicted = simulate(plan, times(call_us=16_000), 50, window=4)
+    svg = schedule_of(marks, predicted=predicted, unit_ns=1)
+    assert "the prediction is left out: it does not fit, calls begin" in svg
+    assert "rcg-predicted" not in svg and "predicted</text>" not in svg
+    check_picture(svg)
+
+
+def test_executions_of_thin_bars_have_their_number_beside_them() -> None:
+    marks = shown(simulated(pipeline(40), 40, window=4))
+    svg = schedule_of(marks, width=600)
+    beside = svg[svg.index("rcg-beside") :]
+    numbers = re.findall(r">(\d+)</text>", beside[: beside.index("</g>")])
+    whole = set(marks.execution[marks.where("call")].tolist())
+    assert len(set(map(int, numbers)) & whole) >= 2  # those behind which there is room
+    assert len(numbers) < 40 * len(whole) / 4  # here and there
+    check_picture(svg)
+
+
 def test_calls_of_one_execution_are_told_apart_by_their_number() -> None:
     svg = schedule_of(shown(simulated(microbatches(), 4, window=2)))
     for label in ("F0", "F3", "B0", "B7"):

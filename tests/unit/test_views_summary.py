@@ -43,6 +43,9 @@ def test_shares_are_as_wide_as_they_are_large(width: float) -> None:
     whole = sum(found[:5])
     assert found[0] / whole == pytest.approx(0.62, abs=0.02)
     assert sum(found[5:]) == pytest.approx(whole, rel=0.02)
+    if width > 400:
+        assert ">compute 62 %</text>" in svg
+    assert svg.count("<pattern") >= 4 and "communication-dotted" in svg
     for words in ("62 %", "515 /s", "throughput", "compute", "waiting", "embed"):
         assert words in svg
     check_picture(svg)
