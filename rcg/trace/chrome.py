@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import ChannelSpec
+from rcg.plan import ChannelSpec, Read
 from rcg.progress import progress
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
 from rcg.trace.passage import depth, pairs, read_of, write_of
@@ -195,7 +195,8 @@ class _Sheet:
         found = [(since, strip.begin("X", track, kind_of(op), name))]
         if doing.waiting_since_ns:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
-            found.append((max(since, waiting), strip.begin("X", track, "wait", text)))
+            begun = since if isinstance(op, Read) else max(since, waiting)  # see ``parts``
+            found.append((begun, strip.begin("X", track, "wait", text)))
         first, tail = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix in found]
         self._tails += [
@@ -208,11 +209,11 @@ class _Sheet:
     def _arrows_of(self, channel: ChannelSpec, strips: dict[str, Strip]) -> list[Rows]:
         """An arrow from each Write to each of its Reads, and the ``take`` where it ends."""
         sender = strips[channel.writer]
-        writes = sender.of(write_of(sender.graph.plan, channel.writer, channel.id))
+        writes = sender.moving(write_of(sender.graph.plan, channel.writer, channel.id))
         rows = []
         for process in channel.readers:
             reader = strips[process]
-            reads = reader.of(read_of(reader.graph.plan, process, channel.id))
+            reads = reader.moving(read_of(reader.graph.plan, process, channel.id))
             sent, took = pairs(sender.events[writes], reader.events[reads])
             out, into = writes[sent], reads[took]
             leaves, taken = sender.start[out], reader.moves_at[into]
@@ -254,10 +255,10 @@ class _Sheet:
             return np.empty(0, _ROW)  # it would be wrong from there on
         plan = sender.graph.plan
         reads = [
-            reader.events[reader.of(read_of(plan, process, channel.id))]
+            reader.events[reader.moving(read_of(plan, process, channel.id))]
             for process, reader in zip(channel.readers, readers, strict=True)
         ]
-        writes = sender.events[sender.of(write_of(plan, channel.writer, channel.id))]
+        writes = sender.events[sender.moving(write_of(plan, channel.writer, channel.id))]
         times, frames = depth(writes, reads, 0)
         process = self._places.process(readers[0].graph, readers[0].lane)
         name = dumps(f"unread in {channel.id}")

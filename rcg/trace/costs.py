@@ -7,8 +7,10 @@ a0      |read: waits . . .|wakes|move|dec|                waking = from the end 
 peer      |write          |                                        the end of the wait
 ```
 
-All figures are means, because means make up the throughput; the highest hundredth counts as much as
-the highest of the rest, so that one first call or one pause does not decide.
+What an op took in an execution is the sum of its events there: a driver encodes, waits, moves and
+decodes in several. All figures are means, because means make up the throughput; the highest
+hundredth counts as much as the highest of the rest, so that one first call or one pause does not
+decide.
 
 This room must know neither simulations nor factors.
 """
@@ -25,8 +27,10 @@ from rcg.plan import DRIVER, Read
 from rcg.trace.executions import UNSEEN, Executions
 from rcg.trace.intervals import Times
 from rcg.trace.links import NONE, Links
-from rcg.trace.parts import READ, WRITE
-from rcg.trace.trace import SPAN_BASE, GraphTrace
+from rcg.trace.parts import READ, WRITE, shapes_of
+from rcg.trace.passage import is_coding
+from rcg.trace.sums import by_execution
+from rcg.trace.trace import SPAN_BASE, Events, GraphTrace
 
 __all__ = ["Cost", "Measured", "costs_of"]
 
@@ -72,17 +76,34 @@ class Measured:
     window: int
 
 
-def costs_of(graph: GraphTrace, executions: Executions) -> Measured:
+def costs_of(
+    graph: GraphTrace,
+    executions: Executions,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+) -> Measured:
     """Measure what the ops of a graph took.
 
     Args:
         graph: The graph.
         executions: Those of the graph.
+        start_ns: Waiting before this moment does not count, None counts it all. What an op did
+            itself it took, whenever it began.
+        end_ns: Waiting after this moment does not count; None counts it all.
     """
     links = Links(graph)
     found: dict[tuple[str, int], Cost] = {}
     length = np.diff(links.bounds, axis=1)
-    woke = np.where(links.follows, links.entered - links.bounds[links.before, 3], UNSEEN)
+    whole = np.iinfo(np.int64)
+    within = np.clip(
+        links.bounds,
+        whole.min if start_ns is None else start_ns,
+        whole.max if end_ns is None else end_ns,
+    )
+    at, waits = np.arange(len(length)), np.where(links.shape == WRITE, 1, 0)
+    length[at, waits] = np.diff(within, axis=1)[at, waits]
+    woke = np.maximum(links.entered - links.bounds[links.before, 3], 0)  # clocks may disagree
+    woke = np.where(links.follows, woke, UNSEEN)
     for number, lane in enumerate(graph.lanes):
         rows = np.flatnonzero(links.lane == number)
         rows = rows[np.argsort(links.op[rows], kind="stable")]
@@ -91,13 +112,14 @@ def costs_of(graph: GraphTrace, executions: Executions) -> Measured:
         for op in np.flatnonzero(np.diff(bounds)).tolist():
             of = rows[bounds[op] : bounds[op + 1]]
             shape = int(links.shape[of[0]])
-            found[lane.process, op] = _cost(shape, length[of], woke[of][woke[of] != UNSEEN])
+            _, parts = by_execution(links.op[of], links.execution[of], list(length[of].T))
+            found[lane.process, op] = _cost(shape, parts, woke[of][woke[of] != UNSEEN])
     thinking, is_parallel = _driver(graph, links)
     return Measured(found, thinking, is_parallel, _window(graph, executions))
 
 
-def _cost(shape: int, length: Times, woke: Times) -> Cost:
-    first, second, third = (_mean(length[:, part]) for part in range(3))
+def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
+    first, second, third = map(_mean, parts)
     waking = _mean(woke)
     if shape == READ:
         return Cost(waiting_ns=first, moving_ns=second, coding_ns=third, waking_ns=waking)
@@ -121,7 +143,8 @@ def _driver(graph: GraphTrace, links: Links) -> tuple[float, bool]:
     """Return what the user took per execution between the driver's ops, and whether these overlap.
 
     Before a Read, only the time since its frame was there counts: until then the user may as well
-    have waited for it in a way that is no event, such as an ``await``.
+    have waited for it in a way that is no event, such as an ``await``. The first op in the trace is
+    left out: what was before it is not known.
     """
     program = graph.plan.program(DRIVER)
     events = graph.driver.events
@@ -131,7 +154,7 @@ def _driver(graph: GraphTrace, links: Links) -> tuple[float, bool]:
     events = events[np.argsort(events["start_ns"], kind="stable")]
     busy_until = np.maximum.accumulate(events["end_ns"])[:-1]
     start, op, execution = (events[name][1:] for name in ("start_ns", "op", "execution"))
-    is_parallel = bool((start < busy_until).any())
+    is_parallel = _overlap(events, shapes_of(program))
     thinking = 0.0
     for at, each in enumerate(program.ops):
         of = np.flatnonzero(op == at)
@@ -139,8 +162,20 @@ def _driver(graph: GraphTrace, links: Links) -> tuple[float, bool]:
         if isinstance(each, Read) and len(of):
             write = links.written(each.channel, execution[of])
             since = np.maximum(since, np.where(write == NONE, UNSEEN, links.bounds[write, 3]))
-        thinking += _mean(np.maximum(start[of] - since, 0))
+        gaps = np.maximum(start[of] - since, 0)
+        known = (op[of] != events["op"][0]) | (execution[of] != events["execution"][0])
+        thinking += _mean(by_execution(op[of[known]], execution[of[known]], (gaps[known],))[1][0])
     return thinking, is_parallel
+
+
+def _overlap(events: Events, shapes: npt.NDArray[np.int64]) -> bool:
+    """Return whether any of a driver's events, by start, overlap.
+
+    What was encoded before there was room is left out: another clock says when.
+    """
+    is_write = shapes[np.minimum(events["op"], len(shapes) - 1)] == WRITE
+    events = events[~(is_write & is_coding(events))]
+    return bool((events["start_ns"][1:] < np.maximum.accumulate(events["end_ns"])[:-1]).any())
 
 
 def _window(graph: GraphTrace, executions: Executions) -> int:
@@ -153,6 +188,6 @@ def _window(graph: GraphTrace, executions: Executions) -> int:
         return graph.limit
     number = np.searchsorted(when, at, side="right")
     last = executions.index[fetched][np.maximum(number - 1, 0)]
-    begins = bool(executions.index[0] == 0)
-    under_way = np.where(number > 0, index - last, index + 1 if begins else 0)
+    # Of those before the first one in the trace, none is taken to be under way.
+    under_way = np.where(number > 0, index - last, index - executions.index[0] + 1)
     return int(np.clip(under_way.max(), 1, graph.limit))

@@ -10,6 +10,9 @@ a1     | waits . . . . . . . . . . .  |...|read|call|write|    wait was over; th
                                           ^            ended it, call, read; the driver's write
 ```
 
+An execution whose inputs were encoded before there was room for it begins with that, and goes on
+where they were written: what lies between is no part of its latency (``executions.py``).
+
 What each event hung on says ``links.py``. What lies between the end of what was waited for and the
 end of the wait is waking up, and counts as waiting of whoever waited. Where the events that it hung
 on are not in the trace the path ends.
@@ -24,8 +27,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from rcg.plan import DRIVER, Read
+from rcg.plan import DRIVER, Read, Write
 from rcg.trace.executions import UNSEEN, Executions, executions_of
 from rcg.trace.links import NONE, Links, Walk
 from rcg.trace.names import actor_labels, name_of
@@ -93,7 +97,7 @@ class SteadyPath:
 
     Attributes:
         start_ns: The first submission.
-        end_ns: The last completion.
+        end_ns: The last completion of which the trace holds the Write.
         shares: What it is made of, most first; they add up to it.
         bottleneck: The op with the largest part in it, all its kinds together: what to make faster
             first. None if the path is empty, or most of it unknown.
@@ -153,7 +157,7 @@ class Paths:
             return ()
         kept = np.flatnonzero(walk.start < walk.end)[::-1]
         links = self._links
-        steps = []
+        steps = self._encoding(execution)
         for at in kept.tolist():
             event, kind = int(walk.event[at]), Kind(int(walk.kind[at]))
             lane = self._graph.lanes[int(links.lane[event])]
@@ -172,6 +176,25 @@ class Paths:
             )
         return tuple(steps)
 
+    def _encoding(self, execution: int) -> list[Step]:
+        """Return the step before an execution was written, if its inputs were encoded apart."""
+        begun, until, _ = self._times(execution)
+        ops = self._graph.plan.program(DRIVER).ops
+        op = next((at for at, each in enumerate(ops) if isinstance(each, Write)), None)
+        if op is None or begun >= until:
+            return []
+        text = text_of(self._graph, self._graph.driver, op)
+        return [Step(DRIVER, op, execution, Kind.SERIALIZATION, begun, until, text)]
+
+    def _times(self, execution: int) -> tuple[int, int, int]:
+        """Return when an execution was submitted, when encoding that apart ended, and its end."""
+        executions = self.executions
+        at = int(np.searchsorted(executions.index, execution))
+        if at == len(executions) or executions.index[at] != execution:
+            return UNSEEN, UNSEEN, UNSEEN
+        begun, over = int(executions.submitted_ns[at]), int(executions.completed_ns[at])
+        return begun, min(begun + int(executions.encoded_ns[at]), over), over
+
     def events_of(self, execution: int) -> list[tuple[int, int]]:
         """Return the lane and row of each event on the path of an execution, from its end."""
         walk = self._walk_of(execution)
@@ -181,27 +204,40 @@ class Paths:
         return [(int(links.lane[event]), int(links.row[event])) for event in chain]
 
     def steady(self) -> SteadyPath | None:
-        """Return the path through all executions; None if the trace holds no whole stretch."""
-        first, last = self.executions.first_submission_ns, self.executions.last_completion_ns
-        if first is None or last is None or last <= first:
+        """Return the path through all executions; None if the trace holds no whole stretch.
+
+        It ends with the last completion of which the trace holds the Write: a driver may have the
+        last results before the actor that sent them has noted it.
+        """
+        executions = self.executions
+        first = executions.first_submission_ns
+        completed = np.where(self._is_written(), executions.completed_ns, UNSEEN)
+        if completed.max(initial=UNSEEN) == UNSEEN:
+            completed = executions.completed_ns
+        last = int(completed.max(initial=UNSEEN))
+        if first is None or last <= first:
             return None
-        at = int(np.argmax(self.executions.completed_ns))
-        event = self._completion(int(self.executions.index[at]))
+        event = self._completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
         walk = self._links.walk(event, last, first)
         return self._steady(walk, first, last)
 
     def _walk_of(self, execution: int) -> Walk | None:
-        executions = self.executions
-        at = int(np.searchsorted(executions.index, execution))
-        if at == len(executions) or executions.index[at] != execution:
-            return None
-        begun, over = int(executions.submitted_ns[at]), int(executions.completed_ns[at])
+        begun, written, over = self._times(execution)
         event = self._completion(execution)
         if UNSEEN in (begun, over) or over <= begun or event == NONE:
             return None
-        return self._links.walk(event, over, begun)
+        return self._links.walk(event, over, written)
+
+    def _is_written(self) -> npt.NDArray[np.bool_]:
+        """Return of which executions the trace holds all Writes that completed them."""
+        index = self.executions.index
+        written = np.ones(len(index), bool)
+        for op in self._graph.plan.program(DRIVER).ops:
+            if isinstance(op, Read):
+                written &= self._links.written(op.channel, index) != NONE
+        return written
 
     def _completion(self, execution: int) -> int:
         """Return the event that completed an execution, as ``executions_of`` has it."""

@@ -8,6 +8,9 @@ actors      | ............ | ........ |write|
          `------------- latency ------------'       ^ fetched
 ```
 
+Encoding the inputs counts, queueing for room between that and writing them does not: where a driver
+encoded them before there was room, an execution was submitted by so much before they were written.
+
 A trace may begin or end in the middle of executions, and events may be lost: what was not seen is
 ``UNSEEN`` and counts for nothing.
 
@@ -25,7 +28,9 @@ import numpy.typing as npt
 
 from rcg.plan import DRIVER, Read, Write
 from rcg.trace.intervals import Cover, Times
-from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.parts import READ, WRITE
+from rcg.trace.passage import is_coding, is_waiting, movers, taken_ns
+from rcg.trace.trace import SPAN_BASE, Events, GraphTrace
 
 __all__ = ["UNSEEN", "Executions", "executions_of"]
 
@@ -39,16 +44,20 @@ class Executions:
 
     Attributes:
         index: Their indexes, rising.
-        submitted_ns: When the driver's first Write of each began, or ``UNSEEN``.
-        completed_ns: When the last of its Writes into channels that the driver reads ended; for a
-            channel whose Write is not in the trace, when the driver's Read ended. Or ``UNSEEN``.
+        submitted_ns: When the driver's first Write of each began, or ``UNSEEN``. Where its inputs
+            had been encoded apart from that, ``encoded_ns`` before.
+        completed_ns: When the last of its Writes into channels that the driver reads ended, but not
+            after the driver had it; for a channel whose Write is not in the trace, when the
+            driver's Read ended. Or ``UNSEEN``.
         fetched_ns: When the driver's last Read of each ended, or ``UNSEEN``.
+        encoded_ns: How long encoding its inputs took, where that was no part of writing them.
     """
 
     index: npt.NDArray[np.int64]
     submitted_ns: Times
     completed_ns: Times
     fetched_ns: Times
+    encoded_ns: Times
 
     def __len__(self) -> int:
         return len(self.index)
@@ -119,19 +128,27 @@ class Executions:
 def executions_of(graph: GraphTrace) -> Executions:
     """Find out when each execution of a graph was submitted, completed and fetched.
 
-    A completion that clocks which disagree put before its submission is moved there.
+    A completion that clocks which disagree put before its submission is moved there, and one that
+    they put after the driver had it to that moment.
     """
     index = _indexes(graph)
     driver, ops = graph.driver, graph.plan.program(DRIVER).ops
-    writes = [op for op, each in enumerate(ops) if isinstance(each, Write)]
-    submitted = [_moments(index, driver, op, "start_ns") for op in writes]
+    submitted, encoded = [], []
+    for op, each in enumerate(ops):
+        if isinstance(each, Write):
+            begun, coded = _submissions(index, driver.events[driver.events["op"] == op])
+            submitted.append(begun)
+            encoded.append(coded)
     channels = graph.plan.channels_by_id()
     completed, fetched = [], []
     for op, each in enumerate(ops):
         if not isinstance(each, Read):
             continue
-        read = _moments(index, driver, op, "end_ns")
-        fetched.append(read)
+        reads = driver.events[driver.events["op"] == op]
+        fetched.append(_ends(index, reads[~is_waiting(reads)]))
+        moved = reads[movers(reads, READ)]
+        moved = moved[~is_coding(moved)]
+        read = _ends(index, moved)
         writer = graph.lane(channels[each.channel].writer)
         at = next(
             (
@@ -144,11 +161,15 @@ def executions_of(graph: GraphTrace) -> Executions:
         if at is None:
             completed.append(read)
             continue
-        written = _moments(index, writer, at, "end_ns")
+        writes = writer.events[writer.events["op"] == at]
+        written = _ends(index, writes[movers(writes, WRITE)] if writer is driver else writes)
+        here = np.searchsorted(index, moved["execution"])
+        written[here] = np.minimum(written[here], taken_ns(moved))
         completed.append(np.where(written == UNSEEN, read, written))
     begun, over = _first(submitted, len(index)), _last(completed, len(index))
     over = np.where((begun == UNSEEN) | (over == UNSEEN), over, np.maximum(over, begun))
-    return Executions(index, begun, over, _last(fetched, len(index)))
+    apart = _apart(submitted, encoded, len(index))
+    return Executions(index, begun, over, _last(fetched, len(index)), apart)
 
 
 def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:
@@ -158,16 +179,31 @@ def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 
-def _moments(index: npt.NDArray[np.int64], lane: Lane, op: int, field: str) -> Times:
-    """Return the first start or the last end of one op by execution.
-
-    In a driver it may have several events: one for coding, one for moving bytes.
-    """
-    events = lane.events[lane.events["op"] == op]
+def _submissions(index: npt.NDArray[np.int64], writes: Events) -> tuple[Times, Times]:
+    """Return when each execution was submitted by one Write, and how much of that was apart."""
+    moves = writes[movers(writes, WRITE)]
+    coded = np.zeros(len(index), np.int64)
+    apart = writes[is_coding(writes)]
+    np.add.at(coded, np.searchsorted(index, apart["execution"]), apart["coded_ns"])
     moments = np.full(len(index), UNSEEN)
-    if field == "start_ns":
-        events = events[::-1]  # events are in the order of their starts, and the last one stands
-    moments[np.searchsorted(index, events["execution"])] = events[field]
+    at = np.searchsorted(index, moves["execution"])
+    moments[at] = moves["start_ns"] - coded[at]
+    return moments, coded
+
+
+def _apart(submitted: list[Times], encoded: list[Times], count: int) -> Times:
+    """Return how much of the earliest submission of each was encoding apart from writing."""
+    if not submitted:
+        return np.zeros(count, np.int64)
+    first = np.argmin(submitted, axis=0)
+    apart: Times = np.array(encoded)[first, np.arange(count)]
+    return apart
+
+
+def _ends(index: npt.NDArray[np.int64], events: Events) -> Times:
+    """Return the last end of events of one op by execution; they are in the order of starts."""
+    moments = np.full(len(index), UNSEEN)
+    moments[np.searchsorted(index, events["execution"])] = events["end_ns"]
     return moments
 
 

@@ -4,6 +4,8 @@
 * A Read that waited hangs on the Write of that channel and execution.
 * A Write that waited for room hangs on the Read that made it: by the slowest reader, as many
   executions earlier as the channel has slots.
+* Of several events that a driver's Read has in an execution, each hangs on that Write if it ended
+  the wait; what others hang on is the one that moved the frame (``passage.movers``).
 * Everything else hangs on the event before it in its lane.
 
 An event hangs on at most one other, whatever is asked for. So the links are computed once for all
@@ -24,6 +26,7 @@ import numpy.typing as npt
 from rcg.plan import DRIVER, Read, Write
 from rcg.trace.intervals import Times
 from rcg.trace.parts import KINDS, READ, WRITE, Kind, bounds_of
+from rcg.trace.passage import movers
 from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
 
 __all__ = ["NONE", "Links", "Walk"]
@@ -114,7 +117,11 @@ class Links:
             for at, op in enumerate(ops):
                 if isinstance(op, Read | Write):
                     event = order[bounds[at] : bounds[at + 1]]
-                    table = _Table(self.execution[event], event)
+                    moves = event
+                    if lane.process == DRIVER:
+                        rows = lane.events[self.row[event]]
+                        moves = event[movers(rows, READ if isinstance(op, Read) else WRITE)]
+                    table = _Table(self.execution[moves], moves, event)
                     if isinstance(op, Read):
                         reads[op.channel, lane.process] = table
                     else:
@@ -150,9 +157,12 @@ class Links:
         self.before[first:last] = np.where(before >= 0, before + first, NONE)
 
     def _link_reads(self, channel: str, reader: str) -> None:
-        event = self._reads[channel, reader].event
-        event = event[self._waited[event] > 0]
-        self._hang(event, self._writes[channel].at(self.execution[event]), self.bounds[event, 1])
+        table = self._reads[channel, reader]
+        event = table.event[self._waited[table.event] > 0]
+        on = self._writes[channel].at(self.execution[event])
+        # A wait for what never came did not end with it, so nothing is missing.
+        came = (on != NONE) | (table.at(self.execution[event]) != NONE)
+        self._hang(event[came], on[came], self.bounds[event[came], 1])
 
     def _link_writes(self, channel: str, readers: Sequence[str], slots: int) -> None:
         event = self._writes[channel].event
@@ -236,24 +246,26 @@ class Links:
 
 
 class _Table:
-    """Which event is that of an execution; of several the last.
+    """Which event moved the frame of an execution; of several the last.
 
     Args:
-        execution: The execution of each.
-        event: The events.
+        execution: The execution of each event that moved a frame.
+        moves: These events.
+        event: All events of the op.
     """
 
-    def __init__(self, execution: _Indexes, event: _Indexes) -> None:
+    def __init__(self, execution: _Indexes, moves: _Indexes, event: _Indexes) -> None:
         order = np.argsort(execution, kind="stable")
         self._execution = execution[order]
-        self.event = event[order]
+        self._moves = moves[order]
+        self.event = event
 
     def at(self, execution: _Indexes) -> _Indexes:
         """Return the event of each of these executions, or -1."""
-        if not len(self.event):
+        if not len(self._moves):
             return np.full(len(execution), NONE)
         at = np.searchsorted(self._execution, execution, side="right") - 1
-        found: _Indexes = np.where(self._execution[at] == execution, self.event[at], NONE)
+        found: _Indexes = np.where(self._execution[at] == execution, self._moves[at], NONE)
         return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,15 @@ import numpy.typing as npt
 from rcg.trace.critical import text_of
 from rcg.trace.names import kind_of
 from rcg.trace.parts import WRITE, bounds_of
+from rcg.trace.sums import by_execution
 from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
 
 __all__ = ["OpTimes", "ops_of"]
 
 Ints = npt.NDArray[np.int64]
+
+_MOST_GB_PER_S: Final = 100.0
+"""More than one process copies; what seems to be faster did not copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,9 @@ class OpTimes:
         waited_ns: What it waited in all.
         bytes: What it moved in all.
         gb_per_s: Of a Write, bytes by the time of moving them, without coding. None for others: a
-            reader does not move what it reads, it looks at it where it lies.
+            reader does not move what it reads, it looks at it where it lies. None also above what
+            copying can be: a Write that passes on what was read, or made in shared memory, copies
+            nothing, which a trace does not tell but by that.
     """
 
     process: str
@@ -58,22 +65,36 @@ class OpTimes:
     gb_per_s: float | None
 
 
-def ops_of(graph: GraphTrace) -> tuple[OpTimes, ...]:
-    """Return what each op of a graph took, in the order of its programs; only those that ran."""
-    return tuple(each for lane in graph.lanes for each in _of_lane(graph, lane))
+def ops_of(
+    graph: GraphTrace, start_ns: int | None = None, end_ns: int | None = None
+) -> tuple[OpTimes, ...]:
+    """Return what each op of a graph took, in the order of its programs; only those that ran.
+
+    Args:
+        graph: The graph.
+        start_ns: What lies before this moment is cut off; None cuts nothing.
+        end_ns: What lies after this moment is cut off; None cuts nothing.
+    """
+    whole = np.iinfo(np.int64)
+    first = whole.min if start_ns is None else start_ns
+    last = whole.max if end_ns is None else end_ns
+    return tuple(each for lane in graph.lanes for each in _of_lane(graph, lane, first, last))
 
 
-def _of_lane(graph: GraphTrace, lane: Lane) -> Iterator[OpTimes]:
+def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
     program = graph.program(lane)
-    events = lane.events[lane.events["op"] < SPAN_BASE]
-    events = events[events["op"] < len(program.ops)]
+    events = lane.events
+    is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
+    events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
     shape, bounds = bounds_of(program, events)
+    # A rate is that of the whole event: of its bytes nobody knows when they were moved.
+    moving = np.where(shape == WRITE, bounds[:, 3] - bounds[:, 2], 0)
+    bounds = np.clip(bounds, first_ns, last_ns)
     length = np.diff(bounds, axis=1)
     at = np.arange(len(events))
     waited = length[at, np.where(shape == WRITE, 1, 0)]
     own = bounds[:, 3] - bounds[:, 0] - waited
-    moving = np.where(shape == WRITE, length[:, 2], 0)
-    op, (own, waited, moving, size) = _by_execution(
+    op, (own, waited, moving, size) = by_execution(
         events["op"].astype(np.int64), events["execution"], (own, waited, moving, events["bytes"])
     )
     order = np.lexsort((own, op))
@@ -101,20 +122,13 @@ def _of_lane(graph: GraphTrace, lane: Lane) -> Iterator[OpTimes]:
             total_ns=total,
             waited_ns=wait,
             bytes=count,
-            gb_per_s=count / moved if count and moved else None,
+            gb_per_s=_rate(count, moved),
         )
 
 
-def _by_execution(op: Ints, execution: Ints, figures: tuple[Ints, ...]) -> tuple[Ints, list[Ints]]:
-    """Add up the figures of events of one op in one execution; returns the op of each sum."""
-    order = np.lexsort((execution, op))
-    op, execution = op[order], execution[order]
-    is_first = np.ones(len(op), bool)
-    is_first[1:] = (np.diff(op) != 0) | (np.diff(execution) != 0)
-    first = np.flatnonzero(is_first)
-    if len(first) == len(op):
-        return op, [each[order] for each in figures]
-    return op[first], [np.add.reduceat(each[order], first) for each in figures]
+def _rate(size: int, took_ns: int) -> float | None:
+    rate = size / took_ns if size and took_ns else None
+    return None if rate is None or rate > _MOST_GB_PER_S else rate
 
 
 def _quantiles(

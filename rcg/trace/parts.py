@@ -208,8 +208,13 @@ def last_moment(graph: GraphTrace) -> int:
 
 
 def _open_parts(now: OpenOp, row: int, program: Program, end_ns: int) -> Parts:
+    """Take an op apart that had not ended.
+
+    A Read does nothing before it waits, and looks up from waiting now and then: all of it is.
+    """
     shape = _shape(program.ops[now.op]) if 0 <= now.op < len(program.ops) else OTHER
     waiting_since = max(now.waiting_since_ns, now.since_ns) if now.waiting_since_ns else end_ns
+    waiting_since = now.since_ns if shape == READ and now.waiting_since_ns else waiting_since
     waiting_since = min(waiting_since, end_ns)
     before = {READ: Kind.COMMUNICATION, WRITE: Kind.SERIALIZATION, OTHER: Kind.COMPUTE}[shape]
     if shape == WRITE and not now.waiting_since_ns:

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rcg.plan import DRIVER
 from rcg.trace.nesting import nest
-from rcg.trace.parts import WRITE, bounds_of
+from rcg.trace.parts import WRITE, bounds_of, shapes_of
+from rcg.trace.passage import movers
 from rcg.trace.trace import Events, GraphTrace, Lane
 
 __all__ = ["Places", "Strip", "dumps"]
@@ -103,6 +105,14 @@ class Strip:
         """Return the places of one op's events."""
         begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
         return self._by_op[begin:end]
+
+    def moving(self, op: int) -> Ints:
+        """Return the places of those events of a Read or Write that moved its frames."""
+        found = self.of(op)
+        if self.lane.process != DRIVER:
+            return found
+        shape = int(shapes_of(self.graph.program(self.lane))[op])
+        return found[movers(self.events[found], shape)]
 
     def begin(self, phase: str, track: int, category: str, name: str) -> str:
         """Return what a row on a thread of this lane begins with."""

@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from rcg.plan import DRIVER
 from rcg.trace.critical import Paths, SteadyPath
 from rcg.trace.executions import Executions, executions_of
 from rcg.trace.ops import OpTimes, ops_of
 from rcg.trace.parts import Kind
 from rcg.trace.report import describe, describe_graph
 from rcg.trace.shares import Shares, shares_of
-from rcg.trace.trace import GraphTrace, Trace
+from rcg.trace.trace import GraphTrace, Lane, Trace
 
 __all__ = ["GraphSummary", "SlowExecution", "Summary", "summarize"]
 
@@ -134,7 +135,7 @@ def summarize(trace: Trace) -> Summary:
 def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
     executions = executions_of(graph)
     paths = Paths(graph, executions)
-    ops = ops_of(graph)
+    ops = ops_of(graph, start_ns, end_ns)
     return GraphSummary(
         graph_id=graph.graph_id,
         window_ns=end_ns - start_ns,
@@ -166,7 +167,7 @@ def _slowest(
             lane = graph.lanes[number]
             event = lane.events[row]
             op = usual.get((lane.process, int(event["op"])))
-            own = int(event["end_ns"] - event["start_ns"] - event["waited_ns"])
+            own = _own_ns(lane, event)
             if op is not None and own - op.median_ns > longest:
                 longest = own - op.median_ns
                 most = SlowExecution(
@@ -174,3 +175,13 @@ def _slowest(
                 )
         found.append(most)
     return tuple(found)
+
+
+def _own_ns(lane: Lane, event: np.void) -> int:
+    """Return what an op took in the execution of one of its events, without waiting."""
+    events = lane.events
+    if lane.process == DRIVER:
+        same = (events["op"] == event["op"]) & (events["execution"] == event["execution"])
+        events = events[same]
+        return int((events["end_ns"] - events["start_ns"] - events["waited_ns"]).sum())
+    return int(event["end_ns"] - event["start_ns"] - event["waited_ns"])

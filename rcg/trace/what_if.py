@@ -233,18 +233,26 @@ class Prediction:
         return "\n".join([head, *columns(rows)])
 
 
-def predict(graph: GraphTrace, *, executions: int = 64) -> Prediction:
+def predict(
+    graph: GraphTrace,
+    *,
+    executions: int = 64,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+) -> Prediction:
     """Replay a graph unchanged and compare it with what was measured, op by op.
 
     Args:
         graph: The measured graph.
         executions: How many executions to simulate.
+        start_ns: What was waited before this moment does not count, usually the trace's start.
+        end_ns: What was waited after it does not.
 
     Raises:
         TraceError: The trace holds no events of the graph.
     """
     found = executions_of(graph)
-    measured = _measured(graph, found)
+    measured = _measured(graph, found, start_ns, end_ns)
     simulation, _ = _replay(graph.plan, measured, measured.window, executions)
     record = from_simulation(simulation, limit=measured.window)
     again = executions_of(record)
@@ -297,8 +305,13 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, i
     return factors
 
 
-def _measured(graph: GraphTrace, executions: Executions) -> Measured:
-    measured = costs_of(graph, executions)
+def _measured(
+    graph: GraphTrace,
+    executions: Executions,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+) -> Measured:
+    measured = costs_of(graph, executions, start_ns, end_ns)
     if not measured.costs:
         raise TraceError(
             "the trace holds no events of this graph: run it while it is recorded, then replay it"

@@ -17,6 +17,7 @@ from rcg.trace import chrome
 from rcg.trace.chrome import to_chrome
 from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock, OpenOp, Trace
 from tests.unit.chrome_format import Found, read
+from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 
 SPAN = SPAN_BASE
@@ -210,7 +211,7 @@ def test_what_was_open_at_the_end_lasts_to_the_end(written):
     assert (op.start, op.end) == (100, 300)
     assert op.args == {"execution": 8, "finished": False, "peer": "driver"}
     [wait] = found.named("wait for driver (not finished)")
-    assert (wait.start, wait.end, wait.parent) == (120, 300, op)
+    assert (wait.start, wait.end, wait.parent) == (100, 300, op)
     [op] = found.named("read c2 (not finished)")  # beside one that ends at 200
     assert (op.start, op.end, op.parent) == (150, 300, None)
 
@@ -437,3 +438,18 @@ def test_perfetto_reads_it(query):
     }
     names = {row.name for row in query("select name from process where name is not null")}
     assert {"driver", "a0 (Stage)", "a1 (Stage)"} <= names
+
+
+def test_an_arrow_joins_the_events_of_a_driver_that_move_the_frame(written):
+    apart = written(trace(by_hand(driver=DRIVER_APART), end=END))
+    plain = written(trace(by_hand(), end=END))
+
+    def joined(found):
+        return sorted((out.start, into.start, into.name) for out, into in found.arrows)
+
+    was = joined(plain)
+    # Of execution 0 the move is an event of its own, without a wait before it.
+    assert joined(apart) == [
+        (start, end, "read c2" if (start, name) == (43, "take c2") else name)
+        for start, end, name in was
+    ]

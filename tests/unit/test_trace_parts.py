@@ -104,8 +104,10 @@ def test_times_that_contradict_each_other_are_cut_to_fit(row, expected):
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        # Reads since 100, waits since 104.
-        (OpenOp(0, 1, 100, 104), [(3, COMMUNICATION, 100, 104), (3, WAITING, 104, 120)]),
+        # Reads since 100, waits again since 104 or 119: a Read looks up from waiting now and then.
+        (OpenOp(0, 1, 100, 104), [(3, WAITING, 100, 120)]),
+        (OpenOp(0, 1, 100, 119), [(3, WAITING, 100, 120)]),
+        (OpenOp(0, 1, 100), [(3, COMMUNICATION, 100, 120)]),
         (OpenOp(0, 1, 100, 100), [(3, WAITING, 100, 120)]),
         (OpenOp(1, 1, 100), [(3, COMPUTE, 100, 120)]),
         (OpenOp(3, 1, 100, 104), [(3, SERIALIZATION, 100, 104), (3, WAITING, 104, 120)]),

@@ -13,8 +13,9 @@ from rcg.plan import Read, Write
 from rcg.trace.executions import UNSEEN, executions_of
 from rcg.trace.parts import Kind
 from rcg.trace.shares import shares_of
+from rcg.trace.trace import OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
+from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace
 
 
@@ -203,3 +204,56 @@ def test_of_simulated_timelines_shares_are_what_the_simulation_knows(made: Simul
         if lane.process != "driver":  # whose ops may overlap
             assert lane.busy_ns == each[lane.process]
             assert lane.compute_ns == computed[lane.process]
+
+
+# --- a driver's op in several events
+
+
+def test_what_was_encoded_before_there_was_room_counts_and_queueing_does_not():
+    found = executions_of(by_hand(driver=DRIVER_APART))
+    assert found.encoded_ns.tolist() == [3, 4]
+    assert found.submitted_ns.tolist() == [10 - 3, 12 - 4]
+    assert found.completed_ns.tolist() == [46, 63]
+    assert found.fetched_ns.tolist() == [71, 79]
+    # As if both had been encoded where they were written.
+    whole = [
+        event(1, 0, 7, 12, coded=3, bytes=100),
+        event(1, 1, 8, 14, coded=4, bytes=100),
+        *DRIVER_ROWS[2:],
+    ]
+    assert found.latency_ns.tolist() == executions_of(by_hand(driver=whole)).latency_ns.tolist()
+
+
+def test_what_was_encoded_and_never_written_was_not_submitted():
+    found = executions_of(by_hand(driver=[*DRIVER_ROWS, event(1, 2, 70, 75, coded=5)]))
+    assert found.index.tolist() == [0, 1, 2]
+    assert found.submitted_ns.tolist() == [10, 12, UNSEEN]
+
+
+def test_a_wait_in_vain_fetches_nothing():
+    rows = [*DRIVER_ROWS[:3], event(3, 1, 48, 60, waited=12, peer=2)]
+    found = executions_of(by_hand(driver=rows))
+    assert found.fetched_ns.tolist() == [48, UNSEEN]
+    assert found.completed_ns.tolist() == [46, 63]
+
+
+def test_a_completion_is_no_later_than_when_the_driver_had_it():
+    """a1 noted the end of its Write late, or its clock is ahead: the driver had it at 47."""
+    rows = [*A1_ROWS[:2], event(3, 0, 43, 55, coded=1, bytes=100), *A1_ROWS[3:]]
+    assert executions_of(by_hand(a1=rows)).completed_ns.tolist() == [47, 63]
+    # A wait in vain before, or decoding later on, says nothing of that.
+    found = executions_of(by_hand(a1=rows, driver=DRIVER_APART))
+    assert found.completed_ns.tolist() == [47, 63]
+    rows = [*DRIVER_ROWS[:2], event(3, 0, 14, 19, waited=5, peer=2), *DRIVER_APART[-2:]]
+    assert executions_of(by_hand(driver=rows)).completed_ns.tolist() == [46, 63]
+
+
+def test_an_open_read_that_waited_again_and_again_waited_all_the_time():
+    """a0 was in its third Read since 43 and looked up at 79; nothing was in flight from 63 on."""
+    graph = by_hand()
+    lanes = [
+        replace(lane, open=OpenOp(0, 2, 43, 79, 0)) if lane.process == "a0" else lane
+        for lane in graph.lanes
+    ]
+    graph = replace(graph, lanes=tuple(lanes))
+    assert shares_of(graph, 0, END).lanes == shares_of(by_hand(), 0, END).lanes

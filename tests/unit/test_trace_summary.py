@@ -144,7 +144,41 @@ def test_events_of_one_op_in_one_execution_are_one():
     graph = graph_trace(rows)
     (write,) = ops_of(graph)
     assert (write.count, write.median_ns, write.total_ns, write.bytes) == (2, 45, 90, 10)
-    assert list(executions_of(graph).submitted_ns) == [0, 30]
+    assert list(executions_of(graph).submitted_ns) == [70, 80]
+
+
+def test_what_lies_outside_of_the_window_is_cut_off():
+    rows = {
+        "a0": [
+            event(0, 0, 0, 1_010, waited=1_005, bytes=100),  # waited long before the trace began
+            event(1, 0, 1_010, 1_040),
+            event(3, 0, 1_040, 1_050, coded=2, bytes=400),
+            event(0, 1, 1_050, 1_130, waited=70),
+            event(1, 1, 1_130, 1_150),
+        ],
+        "a1": [event(0, 0, 0, 900, waited=890), event(1, 0, 900, 990)],
+    }
+    graph = graph_trace(rows)
+    read, call, write = ops_of(graph, 1_000, 1_100)
+    assert (read.count, read.total_ns, read.waited_ns) == (2, 5, 5 + 50)
+    assert (call.count, call.total_ns) == (1, 30)
+    assert (write.total_ns, write.gb_per_s) == (10, 400 / 8)
+    # The rate is that of the whole Write: 400 bytes in 8 ns.
+    assert ops_of(graph, 1_046, 1_100)[-1].gb_per_s == 400 / 8
+    assert ops_of(graph, 1_046, 1_100)[-1].total_ns == 4
+    (whole, *_) = ops_of(graph)
+    assert whole.waited_ns == 1_005 + 70
+    (found,) = summarize(trace(graph, start=1_000, end=1_100)).graphs
+    assert found.ops == (read, call, write)
+
+
+def test_a_write_that_copies_nothing_has_no_rate():
+    rows = {
+        "a0": [event(3, 0, 0, 1_000, bytes=600_000)],  # 600 GB/s: it only passed it on
+        "a1": [event(3, 0, 0, 1_000, bytes=90_000)],
+    }
+    first, second = ops_of(graph_trace(rows))
+    assert (first.gb_per_s, second.gb_per_s) == (None, 90)
 
 
 @pytest.mark.parametrize(

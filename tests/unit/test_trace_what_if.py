@@ -17,7 +17,7 @@ from rcg.trace.executions import executions_of
 from rcg.trace.simulated import from_simulation
 from rcg.trace.what_if import predict, what_if
 from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import by_hand
+from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
 
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
@@ -291,3 +291,95 @@ def test_the_same_op_may_cost_one_process_more_than_another():
     found = simulate(Plan.from_text(text), costs, 1)
     reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
     assert (reads["a0"], reads["a1"]) == ((3, 8), (5, 12))
+
+
+# --- a driver's op in several events
+
+
+def taken_apart(graph, *, encodes=0):
+    """Let the driver encode before it writes, wait twice for each result and decode it afterwards.
+
+    What its Reads take is then decoding but for 1 us, its Writes encode so much of their time.
+    """
+    rows = []
+    for start, end, waited, _, execution, _, op, peer in graph.driver.events.tolist():
+        if op == 1:
+            begun = start + waited
+            rows.append(event(op, execution, begun, begun + encodes, coded=encodes))
+            rows.append(event(op, execution, begun + encodes, end, bytes=8))
+        else:
+            half, there = waited // 2, start + waited
+            if half:
+                rows.append(event(op, execution, start, start + half, waited=half, peer=peer))
+            rows.append(
+                event(
+                    op,
+                    execution,
+                    start + half,
+                    there + 1_000,
+                    waited=waited - half,
+                    bytes=8,
+                    peer=peer,
+                )
+            )
+            rows.append(event(op, execution, there + 1_000, end, coded=end - there - 1_000))
+    others = {lane.process: [tuple(row) for row in lane.events] for lane in graph.lanes[1:]}
+    return graph_trace({"driver": rows, **others}, plan=str(graph.plan), limit=graph.limit)
+
+
+@pytest.mark.parametrize("thinking", [0, 30_000])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
+    plain = pipeline(
+        {("driver", 1): 5_000, ("driver", 3): 40_000}, window=window, thinking=thinking
+    )
+    graph = taken_apart(plain, encodes=4_000)
+    costs = costs_of(graph, executions_of(graph))
+    assert costs.costs["driver", 1].coding_ns == 4_000
+    assert costs.costs["driver", 1].moving_ns == 1_000
+    assert costs.costs["driver", 3].moving_ns == 1_000
+    assert costs.costs["driver", 3].coding_ns == 39_000
+    assert costs.thinking_ns == costs_of(plain, executions_of(plain)).thinking_ns
+    found, was = what_if(graph), what_if(plain)
+    assert found.baseline_throughput == was.baseline_throughput
+    assert found.baseline_latency_ns == found.measured_latency_ns == was.measured_latency_ns
+    assert found.error_percent == 0
+
+
+def test_what_the_user_does_between_the_events_of_an_op_adds_up():
+    rows = [
+        row
+        for k in range(30)
+        for row in (
+            event(1, k, k * 100, k * 100 + 2, bytes=8),
+            event(3, k, k * 100 + 20, k * 100 + 22, bytes=8),
+            event(3, k, k * 100 + 30, k * 100 + 40, coded=10),
+        )
+    ]
+    graph = graph_trace({"driver": rows})
+    # 18 until it is read, 8 until it is decoded, 60 to the next.
+    assert costs_of(graph, executions_of(graph)).thinking_ns == 18 + 8 + 60
+
+
+def test_an_encoding_that_seems_to_overlap_is_no_second_thread():
+    """Its end is told by another clock than the beginning of the Write."""
+    graph = by_hand(driver=[event(1, 0, 2, 11, coded=9), *DRIVER_APART[1:]])
+    assert not costs_of(graph, executions_of(graph)).is_driver_parallel
+
+
+def test_waking_up_takes_no_less_than_nothing():
+    """a0's clock is ahead: a1 goes on at 29 with what was written until 40."""
+    rows = [event(3, 0, 25, 40, coded=1, bytes=100)]
+    graph = by_hand(a0=[*A0_ROWS[:2], *rows])
+    found = costs_of(graph, executions_of(graph)).costs
+    assert found["a1", 0].waking_ns == 0
+    assert all(cost.waking_ns >= 0 for cost in found.values())
+
+
+def test_waiting_before_the_trace_began_is_none_of_it():
+    graph = by_hand()
+    found = costs_of(graph, executions_of(graph), 10, END).costs
+    assert found["a0", 0].waiting_ns == (13 - 10) / 2
+    assert found["a0", 1].compute_ns == 10
+    ops = {(op.process, op.op): op for op in predict(graph, start_ns=10, end_ns=END).ops}
+    assert ops["a0", 0].waited_ns == 1.5

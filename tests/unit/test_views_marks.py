@@ -10,7 +10,9 @@ import pytest
 
 from rcg.trace.parts import Kind
 from rcg.trace.trace import SPAN_BASE, OpenOp
-from rcg.views.marks import COLUMNS, NOBODY, OPS, SPAN, SPANS, marks_of
+from rcg.views.marks import COLUMNS, NOBODY, OPS, SPAN, SPANS, Marks, marks_of
+from rcg.views.queues import queues_of
+from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import many_events, pipeline, simulated
 
@@ -136,3 +138,22 @@ def test_bars_of_a_long_trace_are_as_many_as_its_parts() -> None:
         int((lane.events["end_ns"] - lane.events["start_ns"]).sum())
         for lane in trace.graphs[0].lanes
     )
+
+
+def test_a_driver_takes_a_frame_in_the_event_that_moves_it() -> None:
+    """It encodes before there is room, waits in vain and decodes later: what joins is the move."""
+    graph = by_hand(driver=DRIVER_APART)
+    marks = marks_of(graph, 0, END)
+    plain = marks_of(by_hand(), 0, END)
+
+    def joined(of: Marks) -> list[tuple[int, int, int]]:
+        end = of.start + of.duration
+        return sorted(
+            (int(of.execution[put]), int(end[put]), int(of.start[took])) for put, took in of.links
+        )
+
+    assert joined(marks) == joined(plain)
+    was = queues_of(plain)
+    for lane, queue in queues_of(marks).items():
+        assert queue.at.tolist() == was[lane].at.tolist()
+        assert queue.depth.tolist() == was[lane].depth.tolist()

@@ -44,3 +44,18 @@ END = 80
 def by_hand(**changes):
     """The trace above, with the rows of some processes changed."""
     return graph_trace(ROWS | changes, opens=OPENS)
+
+
+# The same, as a driver does it that encodes before there is room, waits in vain, for any of several
+# results, and decodes later on. The frames move when they did above.
+DRIVER_APART = [
+    event(1, 0, 2, 5, coded=3),
+    event(1, 1, 5, 9, coded=4),
+    *DRIVER_ROWS[:2],
+    event(3, 0, 14, 19, waited=4, peer=2),
+    event(3, 0, 20, 47, waited=26, peer=2),
+    event(3, 0, 47, 48, bytes=100),
+    event(3, 1, 48, 65, waited=16, bytes=100, peer=2),
+    event(3, 0, 66, 71, coded=5),
+    event(3, 1, 72, 79, coded=7),
+]

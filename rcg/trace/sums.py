@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of events that belong together, added up.
+
+In a driver an op may have several events in an execution: its inputs are encoded before there is
+room for them, its results waited for in vain and decoded when somebody wants them.
+
+This room must know neither ops nor what is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["by_execution"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def by_execution(op: Ints, execution: Ints, figures: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+    """Add up the figures of events of one op in one execution.
+
+    Returns:
+        The op of each sum, rising, and the sums of each figure.
+    """
+    order = np.lexsort((execution, op))
+    op, execution = op[order], execution[order]
+    is_first = np.ones(len(op), bool)
+    is_first[1:] = (np.diff(op) != 0) | (np.diff(execution) != 0)
+    first = np.flatnonzero(is_first)
+    if len(first) == len(op):
+        return op, [each[order] for each in figures]
+    return op[first], [np.add.reduceat(each[order], first) for each in figures]
