@@ -910,15 +910,16 @@ static void close_open(Member *m) {
 }
 
 /* One timestamp closes the open op and opens the next. An op that is open already goes on: a Write is opened before
- * its value is encoded, and again by the ring. */
-static void mark(Member *m, uint32_t op, uint64_t execution) {
-    if (!m->recording || (m->is_open && m->open.op == op && m->open.execution == execution)) return;
+ * its value is encoded, and again by the ring. Returns when the op began, 0 if it was open before. */
+static uint64_t mark(Member *m, uint32_t op, uint64_t execution) {
+    if (!m->recording || (m->is_open && m->open.op == op && m->open.execution == execution)) return 0;
     if (m->is_open) close_open(m);
     uint64_t t = m->closed_ns ? m->closed_ns : stamp(&m->clock);
     m->open = (Record){.start_ns = t, .execution = execution, .op = op, .peer = NO_MEMBER};
     m->coding_since_ns = 0;
     m->is_open = true;
     now_doing(m, op, execution, t, NOW_RUNNING);
+    return t;
 }
 
 /* ---- waiting */
@@ -993,6 +994,12 @@ static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, ui
     l->budget = m->crowded && m->looping ? wanted : (3 * l->budget + wanted) / 4;
 }
 
+/* How long ago that was, which the recorder's clock may have ahead by some tens of nanoseconds. */
+static uint64_t since_ns(uint64_t start) {
+    uint64_t t = now_ns();
+    return t > start ? t - start : 0;
+}
+
 /* The part of a wait that keeps the processor: how long it took until ready, or 0. */
 static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
     uint64_t budget, pause_phase;
@@ -1019,7 +1026,7 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
             }
         }
     }
-    for (uint64_t t = 0; t < budget; t = now_ns() - start) {
+    for (uint64_t t = 0; t < budget; t = since_ns(start)) {
         if (t < pause_phase)
             for (int i = 0; i < 16; i++) {
                 relax();
@@ -1034,7 +1041,7 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
     return 0;
 ready:
     atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
-    uint64_t took = now_ns() - start;
+    uint64_t took = since_ns(start);
     learn(m, l, took, 2, 10000);
     return took + !took;
 }
@@ -1047,12 +1054,12 @@ static void count_wait(Member *m, uint64_t took) {
 }
 
 /* Waits without the GIL until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. Adds how long
- * it waited to `*took`, and stores in `*ended` when it woke up, if it slept. */
-static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *took,
+ * it waited to `*took`, and stores in `*ended` when it woke up, if it slept. `now` is a timestamp just taken, or 0. */
+static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t now, uint64_t *took,
                     uint64_t *ended) {
     if (watch_ready(w, n)) return WAIT_READY;
     if (poisoned(m)) return WAIT_POISON;
-    uint64_t start = now_ns(), spun;
+    uint64_t start = now ? now : now_ns(), spun;
     if (start >= deadline) return WAIT_TIMEOUT;
     if ((spun = spin(m, w, n, l, start))) {
         *took += spun;
@@ -1096,7 +1103,7 @@ static int wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
     if (m->recording) atomic_store_explicit(&m->recorder->state, state, memory_order_relaxed);
     *ended = now_ns();
-    uint64_t slept = *ended - start;
+    uint64_t slept = *ended > start ? *ended - start : 0;
     if (is_awaited(m, w, n)) {
         atomic_store_explicit(&m->recorder->waiting_since_ns, 0, memory_order_relaxed);
         count_wait(m, slept);
@@ -1118,12 +1125,14 @@ static PyObject *raise_poison(Member *m) {
 }
 
 /* Waits with the GIL held by the caller; 0 when ready, -1 with an exception. */
-static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t *waited) {
+static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t now,
+                    uint64_t *waited) {
     uint64_t took = 0, ended = 0;
     int outcome;
     do {
         Py_BEGIN_ALLOW_THREADS
-        outcome = wait_any(m, w, n, l, deadline, &took, &ended);
+        outcome = wait_any(m, w, n, l, deadline, now, &took, &ended);
+        now = 0;
         Py_END_ALLOW_THREADS
     } while (outcome == WAIT_SIGNALS && !PyErr_CheckSignals());
     *waited += took; /* waits of one op add up */
@@ -1227,7 +1236,7 @@ static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32_t *
             Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
             if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, e->index, memory_order_relaxed);
             *peer = e->readers[i];
-            if (wait_for(e->member, &w, 1, &e->learned, deadline, waited)) return -1;
+            if (wait_for(e->member, &w, 1, &e->learned, deadline, 0, waited)) return -1;
         }
     e->room_until = e->seq - behind + e->nslots;
     return 0;
@@ -1754,7 +1763,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     uint64_t start = 0, waited = 0;
     if (end_enter(e)) return -1;
     int result = -1;
-    if (m->looping) mark(m, e->op, e->seq);
+    if (m->looping) start = mark(m, e->op, e->seq);
     else if (m->recording) start = stamp(&m->clock);
     if (m->looping && poisoned(m)) {
         raise_poison(m);
@@ -1764,7 +1773,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
         Watch w = {&r->seq, e->seq, &r->reader[e->reader].waiting, &r->cpu};
         if (m->recording && !m->looping) now_doing(m, e->op, e->seq, start, NOW_IDLE);
         if (m->recording) atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
-        if (wait_for(m, &w, 1, &e->learned, deadline, &waited)) {
+        if (wait_for(m, &w, 1, &e->learned, deadline, start, &waited)) {
             m->open.waited_ns += waited; /* a loop comes again for the same frame */
             goto done;
         }
@@ -1978,7 +1987,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
                 now_doing(m, e->op, e->seq, start, NOW_IDLE);
                 atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
             }
-            int failed = wait_for(m, &w, 1, &learned, deadline, &waited);
+            int failed = wait_for(m, &w, 1, &learned, deadline, waited ? 0 : start, &waited);
             e->learned = learned;
             if (failed) {
                 record_wait(e, start, waited);
@@ -2282,7 +2291,7 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     Learned learned = m->learned; /* a copy, because others may wait here too */
     uint64_t start = m->recording ? stamp(&m->clock) : 0;
     if (start && n == 1 && !listens && !m->looping) now_doing(m, only->op, only->seq, start, NOW_IDLE);
-    int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, &waited);
+    int failed = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, start, &waited);
     m->learned = learned;
     PyMem_Free(w);
     if (only) record_wait(only, start, waited);

@@ -197,7 +197,11 @@ def _gather(
             )
         if pending and begun.expired and not has_told:
             has_told = True
-            _log.warning("rcg: compile() waits for %s to %s (busy with a method?)", names, verb)
+            _log.warning(
+                "rcg: compile() waits for %s to %s (still starting, or busy with a method?)",
+                names,
+                verb,
+            )
     return answers
 
 

@@ -7,6 +7,8 @@ are in users' code, they say themselves.
 
 from __future__ import annotations
 
+import linecache
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -167,13 +169,22 @@ class Report(Displayed):
         for activity in self.processes:
             if activity.stack:
                 lines.append(f"{activity.label} is in:")
-                lines += [f"  {line}" for line in activity.stack]
+                for line in activity.stack:
+                    lines += [f"  {line}", *_source_of(line)]
             elif self.asked and activity.stack is None and activity.state in ("running", "waiting"):
                 lines.append(
                     f"{activity.label} does not answer: it is stopped, or native code that it "
                     "runs holds Python's lock"
                 )
         return lines
+
+
+def _source_of(line: str) -> list[str]:
+    """Return the source of a line of a stack, if it is known here: cells of a notebook are."""
+    if found := re.fullmatch(r"(.+):(\d+) in .*", line):
+        source = linecache.getline(found[1], int(found[2])).strip()
+        return [f"      {source}"] if source else []
+    return []
 
 
 class Reports(tuple[Report, ...], Displayed):
