@@ -899,9 +899,9 @@ static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since
     atomic_store_explicit(&r->since_ns, since, memory_order_release);
 }
 
-/* Ends the open op of a loop now, which is when the next one begins. */
-static void close_open(Member *m) {
-    uint64_t t = m->closed_ns = m->open.end_ns = stamp(&m->clock);
+/* Ends the open op of a loop, which is when the next one begins. */
+static void close_open(Member *m, uint64_t t) {
+    m->closed_ns = m->open.end_ns = t;
     if (m->coding_since_ns) m->open.coded_ns += t - m->coding_since_ns;
     uint64_t most = t - m->open.start_ns - m->open.coded_ns;
     if (m->open.waited_ns > most) m->open.waited_ns = most; /* it is measured by another clock */
@@ -913,7 +913,7 @@ static void close_open(Member *m) {
  * its value is encoded, and again by the ring. Returns when the op began, 0 if it was open before. */
 static uint64_t mark(Member *m, uint32_t op, uint64_t execution) {
     if (!m->recording || (m->is_open && m->open.op == op && m->open.execution == execution)) return 0;
-    if (m->is_open) close_open(m);
+    if (m->is_open) close_open(m, stamp(&m->clock));
     uint64_t t = m->closed_ns ? m->closed_ns : stamp(&m->clock);
     m->open = (Record){.start_ns = t, .execution = execution, .op = op, .peer = NO_MEMBER};
     m->coding_since_ns = 0;
@@ -1516,10 +1516,11 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
         waited = coded = 0;
         peer = NO_MEMBER;
     }
-    /* A loop's event is written first: who has the frame can be sure that it is there, and whoever is woken up by
-     * publishing may take the processor. */
-    if (m->recording && m->looping) close_open(m);
+    /* A loop's write ends here: whoever is woken up by publishing may take the processor. It is written down after
+     * that, because what waits for the frame would wait for that, too. */
+    uint64_t ended = m->recording && m->looping ? stamp(&m->clock) : 0;
     for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
+    if (ended) close_open(m, ended);
     failed = 0;
     if (m->recording && !m->looping) {
         t = out[n - 1].record.end_ns = stamp(&m->clock);
@@ -1950,8 +1951,7 @@ static void record_wait(End *e, uint64_t start, uint64_t waited) {
     Member *m = e->member;
     if (!m->recording || m->looping || !waited || !start) return;
     uint64_t end = stamp(&m->clock);
-    if (waited > end - start) waited = end - start;
-    write_event(m, &(Record){start, end, waited, 0, e->seq, 0, e->op, e->writer});
+    write_event(m, &(Record){start, end, end - start, 0, e->seq, 0, e->op, e->writer});
 }
 
 /* collect(frames, execution, timeout_ns=-1): take frames into the dict {execution: Frame} until that of `execution` is

@@ -21,7 +21,8 @@ import numpy as np
 from rcg import _native
 from rcg.channels.segments import EVENTS_PER_MEMBER
 from rcg.errors import OutOfSharedMemory, TraceError
-from rcg.plan import DRIVER
+from rcg.options import Deadline
+from rcg.plan import DRIVER, Write
 from rcg.profiles import Profile
 from rcg.runtime.followers import follow, unfollow
 from rcg.runtime.session import Session
@@ -38,6 +39,9 @@ MOST_EVENTS: Final = 5_000_000
 
 # The larger rings of the native core hold what the fastest graphs do in 80 ms.
 _PERIOD_NS: Final = 5_000_000
+# How long writes that are under way are waited for at the end, and how often they are looked at.
+_SETTLE_S: Final = 0.02
+_MOMENT_S: Final = 0.0002
 # How long members whose clocks are not ours may take to tell.
 _CLOCKS_S: Final = 0.4
 
@@ -204,6 +208,7 @@ class _Recording:
     def end(self) -> None:
         """Record nothing more."""
         if self._opened is None:
+            _settle(self._session)
             self._opened = _open_ops(
                 self._session
             )  # first: what ends from now on is no longer open
@@ -218,6 +223,23 @@ class _Recording:
             events = events_from(records)
             found[process] = lost, events[events["start_ns"] < end_ns]
         return _graph_trace(self._session, found, self._opened or {})
+
+
+def _settle(session: Session) -> None:
+    """Let loops that have just published a frame write down that they did.
+
+    A result may arrive before that, by some tens of nanoseconds, or by as long as its writer is kept
+    off its processor.
+    """
+    patience = Deadline(_SETTLE_S)
+    for process, number in session.layout.members.items():
+        ops = session.plan.program(process).ops
+        while process != DRIVER and not patience.expired:
+            _, op, _, since_ns, state, _, _ = session.member.now(number)
+            is_writing = bool(since_ns) and op < len(ops) and isinstance(ops[op], Write)
+            if not is_writing or state == _native.NOW_WAITING:
+                break
+            time.sleep(_MOMENT_S)
 
 
 def newest(session: Session) -> Trace:

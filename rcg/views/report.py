@@ -149,8 +149,8 @@ def _row(report: Report, activity: Activity, *, is_marked: bool) -> list[Cell]:
     state = "stuck" if is_marked and activity.state == "running" else activity.state
     sign, colour = _STATES.get(state, ("\N{BULLET}", ""))
     where = ""
-    if activity.stack:
-        where = f"\n{activity.stack[-1]}"
+    if activity.stack:  # the file's name says enough here: the whole stack stands below
+        where = f"\n{activity.stack[-1].rpartition('/')[2]}"
     elif _is_silent(report, activity):
         where = "\ndoes not answer"
     return [

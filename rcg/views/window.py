@@ -32,6 +32,7 @@ class Window:
         first: The first execution that lies in it with all its calls.
         last: The last.
         executions: How many executions the trace has with all their calls.
+        is_open: Whether it shows a call that had not returned when the trace ended.
     """
 
     start_ns: int
@@ -39,10 +40,13 @@ class Window:
     first: int
     last: int
     executions: int
+    is_open: bool = False
 
     @property
     def words(self) -> str:
         """Which executions they are, for people."""
+        if self.is_open:
+            return f"execution {self.first}, which is not over"
         if self.first == self.last:
             return f"execution {self.first}"
         return f"executions {self.first} to {self.last}"
@@ -54,7 +58,8 @@ def window_of(
     """Choose the last executions that ran while others came before and after them.
 
     As many executions as may be in flight are left out at the end, where the pipeline runs empty,
-    if there are enough.
+    if there are enough. A call that had not returned when the trace ended, and took longer than all
+    that would be shown, is what one looks for: then it is shown.
 
     Args:
         graph: The record of the graph.
@@ -79,8 +84,9 @@ def window_of(
     rows = rows[(rows["start_ns"] >= start_ns) & (rows["end_ns"] <= end_ns)]
     executions, counts = np.unique(rows["execution"], return_counts=True)
     whole = executions[counts >= max(wanted, 1)]
+    held = _held(graph, start_ns, end_ns, len(whole))
     if not len(whole):
-        return None
+        return held
     count = max(1, min(most, most_calls // busiest, len(whole)))
     first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
     # Where calls are far between, fewer executions, so that a call is wide enough to be read.
@@ -89,10 +95,29 @@ def window_of(
     if too_long > 1 and count > _LEAST:
         count = max(_LEAST, int(count / too_long))
         first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
+    if held is not None and held.end_ns - held.start_ns > ended - begun:
+        return held
     margin = (ended - begun) // 60
     return Window(
         max(start_ns, begun - margin), min(end_ns, ended + margin), first, last, len(whole)
     )
+
+
+def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Window | None:
+    """Return the window of the call that has not returned for longest, if there is one."""
+    calls = [
+        lane.open
+        for lane in graph.lanes
+        if lane.open is not None
+        and lane.open.op < len(graph.program(lane).ops)
+        and isinstance(graph.op(lane, lane.open.op), Call)
+    ]
+    if not calls:
+        return None
+    longest = min(calls, key=lambda each: each.since_ns)
+    before = (end_ns - longest.since_ns) // 8
+    start = max(start_ns, longest.since_ns - before)
+    return Window(start, end_ns, longest.execution, longest.execution, executions, is_open=True)
 
 
 def _chosen(

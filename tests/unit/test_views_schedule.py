@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from rcg.compiler.simulate import simulate
-from rcg.trace.trace import Trace
+from rcg.trace.trace import OpenOp, Trace
 from rcg.views.marks import Marks, marks_of
 from rcg.views.schedule import schedule_of
 from rcg.views.window import window_of
@@ -53,6 +53,24 @@ def test_the_window_has_whole_executions_before_the_pipeline_runs_empty() -> Non
     assert window is not None and (window.first, window.last) == (0, 2)
     nothing = graph_trace({"a0": [event(1, 0, 0, 5)]})
     assert window_of(nothing, 0, 100) is None
+
+
+def test_a_call_that_has_not_returned_is_what_is_shown() -> None:
+    rows = {
+        "a0": [event(0, 0, 0, 10), event(1, 0, 10, 30), event(3, 0, 30, 40), event(0, 1, 40, 50)],
+        "a1": [event(0, 0, 0, 50), event(1, 0, 50, 70), event(3, 0, 70, 80)],
+    }
+    stuck = graph_trace(rows, opens={"a0": OpenOp(1, 1, 50)})
+    window = window_of(stuck, 0, 10_000)
+    assert window is not None and window.words == "execution 1, which is not over"
+    assert (window.start_ns, window.end_ns) == (0, 10_000)
+    moment = window_of(stuck, 0, 85)  # as long as any other call may take
+    assert moment is not None and not moment.is_open
+    never = graph_trace({}, opens={"a1": OpenOp(1, 0, 500)})
+    window = window_of(never, 0, 900)
+    assert window is not None and (window.start_ns, window.executions) == (450, 0)
+    waiting = graph_trace({}, opens={"a1": OpenOp(0, 0, 500, 500, 1)})
+    assert window_of(waiting, 0, 900) is None
 
 
 def test_there_is_a_bar_for_every_call_in_the_window() -> None:
