@@ -228,8 +228,8 @@ class _Recording:
 def _settle(session: Session) -> None:
     """Let loops that have just published a frame write down that they did.
 
-    A result may arrive before that, by some tens of nanoseconds, or by as long as its writer is kept
-    off its processor.
+    A result may arrive before that, by some tens of nanoseconds, or by as long as who wrote it is
+    kept off its processor.
     """
     patience = Deadline(_SETTLE_S)
     for process, number in session.layout.members.items():
