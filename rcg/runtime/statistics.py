@@ -74,8 +74,9 @@ class Statistics:
     processes: tuple[ProcessStatistics, ...]
 
     def __str__(self) -> str:
+        plural = "s" if self.executions != 1 else ""
         lines = [
-            f"{self.executions} executions, {self.completed} completed, {self.in_flight} of "
+            f"{self.executions} execution{plural}, {self.completed} completed, {self.in_flight} of "
             f"{self.limit} in flight, {self.buffered} buffered; {bytes_text(self.used_bytes)} of "
             f"{bytes_text(self.cap_bytes)} shared memory",
             *table(
