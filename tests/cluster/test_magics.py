@@ -52,7 +52,11 @@ def cell(shell, graph, monkeypatch):
     def run(source):
         shown.clear()
         result = shell.run_cell(source, store_history=True)
-        result.raise_error()
+        error = result.error_before_exec or result.error_in_exec
+        if error is not None:
+            # IPython keeps it somewhere, and its frames would keep the graph: another one is raised.
+            error.__traceback__ = None
+            raise type(error)(*error.args)
         return result.result, list(shown)
 
     yield run
