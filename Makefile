@@ -69,7 +69,7 @@ notebooks: setup
 
 ## look at the widgets and the notebooks in a JupyterLab, with the chromium that is installed
 browser: setup
-	$(PY) -m pytest -m browser tests/browser
+	BROWSER_NOTEBOOKS=all $(PY) -m pytest -m browser tests/browser
 
 ## measure rcg beside Ray Core, Ray's compiled graph and the limit (BENCH="--rows echo --json x.json")
 bench: setup

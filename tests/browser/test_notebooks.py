@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.browser.lab import ROOT, Lab, Notebook
 
-NOTEBOOKS = sorted(ROOT.joinpath("notebooks").glob("*.ipynb"))
+# All of them run under nbval as well. `make browser` opens all, the usual run of the tests the one
+# that shows most.
+NOTEBOOKS = sorted(
+    ROOT.joinpath("notebooks").glob(
+        "*.ipynb" if os.environ.get("BROWSER_NOTEBOOKS") == "all" else "profiling.ipynb"
+    )
+)
 
 # For each picture in the outputs how many colours it has; an image that did not load has none.
 _COLOURS = """async () => {

@@ -54,7 +54,7 @@ def cell(shell, graph, monkeypatch):
         result = shell.run_cell(source, store_history=True)
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
-            # IPython keeps it somewhere, and its frames would keep the graph: another one is raised.
+            # IPython keeps it somewhere, and its frames would keep the graph: so another is raised.
             error.__traceback__ = None
             raise type(error)(*error.args)
         return result.result, list(shown)
