@@ -98,10 +98,6 @@ class Writer:
                 raise
             self._write(*encoded)
 
-    def write_encoded(self, encoded: Encoded) -> None:
-        """Publish a value that was encoded before; see ``write``."""
-        self._write(*encoded)
-
     @property
     def seq(self) -> int:
         """How many frames were published: the execution that the next one carries."""

@@ -65,9 +65,8 @@ class _Connected:
 
     def close(self) -> None:
         self.connection.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        pidfd, self.pidfd = self.pidfd, -1
+        packets.close_pidfd(pidfd)
 
 
 @dataclass
@@ -499,6 +498,5 @@ class ControlClient:
 
     def _close(self) -> None:
         self._socket.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        pidfd, self._pidfd = self._pidfd, -1
+        packets.close_pidfd(pidfd)

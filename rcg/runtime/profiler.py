@@ -136,31 +136,34 @@ class Profiler:
         Raises:
             TraceError: It is not recording.
         """
+        profile = self._profile
+        if profile is None:
+            raise TraceError("this profile is not being recorded: start() it first")
         is_interrupted = False
-        while True:
+        while self._profile is profile:
             try:
-                profile = self._stop()
-                break
+                self._stop(profile)
             except KeyboardInterrupt:
-                is_interrupted = True  # every step of it can be repeated
+                is_interrupted = True
         if is_interrupted:
             raise KeyboardInterrupt
         return profile
 
-    def _stop(self) -> Profile:
+    def _stop(self, profile: Profile) -> None:
+        """Complete a profile: steps that can be repeated, and the last says that all are done."""
         with self._lock:
-            if self._profile is None:
-                raise TraceError("this profile is not being recorded: start() it first")
+            if self._profile is not profile:
+                return  # another thread has stopped it
             unfollow(self)
             start_ns, began = self._began
             end_ns = self._ended = self._ended or now_ns()
             for recording in self._recordings:
                 recording.end()
-            graphs = tuple(recording.graph(end_ns) for recording in self._recordings)
-            profile = self._profile
-            profile.complete(Trace(graphs, start_ns, end_ns, _info(began)))
-            self._profile, self._recordings, self._ended = None, [], 0
-        return profile
+            if not profile.is_complete:
+                graphs = tuple(recording.graph(end_ns) for recording in self._recordings)
+                profile.complete(Trace(graphs, start_ns, end_ns, _info(began)))
+            self._recordings, self._ended = [], 0
+            self._profile = None
 
     __enter__ = start
 
@@ -209,9 +212,8 @@ class _Recording:
         """Record nothing more."""
         if self._opened is None:
             _settle(self._session)
-            self._opened = _open_ops(
-                self._session
-            )  # first: what ends from now on is no longer open
+            # First: what ends from now on is no longer open.
+            self._opened = _open_ops(self._session)
         self._tape.stop()
 
     def graph(self, end_ns: int) -> GraphTrace:
@@ -220,9 +222,8 @@ class _Recording:
         found = {}
         for process, number in self._session.layout.members.items():
             lost, records = self._tape.take(number)
-            events = events_from(records)
-            found[process] = lost, events[events["start_ns"] < end_ns]
-        return _graph_trace(self._session, found, self._opened or {})
+            found[process] = lost, events_from(records)
+        return _graph_trace(self._session, found, self._opened or {}, end_ns)
 
 
 def _settle(session: Session) -> None:
@@ -251,7 +252,7 @@ def newest(session: Session) -> Trace:
         # Older ones that lie about since a profile are not asked for: there are holes between.
         first = max(0, session.member.now(number)[-1] - EVENTS_PER_MEMBER)
         found[process] = 0, Recorder(session.member, number, first).drain()
-    graph = _graph_trace(session, found, opened)
+    graph = _graph_trace(session, found, opened, end_ns)
     # What all processes remember: before, the busiest one has nothing to show.
     start_ns = max(
         (int(lane.events["start_ns"][0]) for lane in graph.lanes if len(lane.events)),
@@ -289,7 +290,9 @@ def _graph_trace(
     session: Session,
     found: Mapping[str, tuple[int, Events]],
     opened: Mapping[str, OpenOp],
+    end_ns: int,
 ) -> GraphTrace:
+    """Put together what is known of each process until a moment, on the driver's clock."""
     clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_S)}
     pids = {DRIVER: session.pid, **session.control.pids}
     lanes = []
@@ -298,15 +301,15 @@ def _graph_trace(
         op = opened.get(process)
         if op is not None and len(events) and (events["start_ns"] == op.since_ns).any():
             op = None  # it ended before we looked at the events
-        died_ns = session.control.gone_ns.get(process)
-        if op is not None and died_ns is not None:
-            events, op = _with_last(events, op, died_ns), None
         if clock.offset_ns:
             events = events.copy()
             events["start_ns"] += clock.offset_ns
             events["end_ns"] += clock.offset_ns
-            if op is not None:
-                op = op.moved(clock.offset_ns)
+            op = None if op is None else op.moved(clock.offset_ns)
+        events = events[events["start_ns"] < end_ns]
+        died_ns = session.control.gone_ns.get(process)
+        if op is not None and died_ns is not None:
+            events, op = _with_last(events, op, died_ns), None
         lanes.append(
             Lane(
                 process=process,

@@ -20,7 +20,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.plan import Call, Read, Write
 from rcg.runtime import profiler as profiling
-from rcg.trace.trace import NO_PEER, SPAN_BASE
+from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock
 from tests.cluster.stage import in_thread, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -426,7 +426,51 @@ def test_ctrl_c_while_it_stops_loses_nothing(stages, monkeypatch, at):
         assert profile.trace.lost == 0
 
 
+def test_ctrl_c_when_all_is_done_is_ctrl_c(stages, monkeypatch):
+    a, b = stages(2)
+    with chain(a, b) as graph:
+        profiler = graph.profile()
+        profile = profiler.start()
+        rcg.get(graph.execute(1))
+        stop = profiler._stop
+
+        def stopped(*args):
+            stop(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(profiler, "_stop", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            profiler.stop()
+        monkeypatch.undo()
+        assert complete(profile) == 1
+        with profiler as again:  # it can be used on
+            rcg.get(graph.execute(1))
+        assert complete(again) == 1
+
+
 # --- what the times are
+
+
+def test_times_of_another_clock_are_told_on_ours(stages, gate, monkeypatch):
+    a, b = stages(2)
+    behind = 10**12  # a clock that was started later
+    with InputNode() as inp:
+        graph = b.echo.bind(a.pass_gate_when.bind(inp, 1, gate)).compile()
+    with graph:
+        refs = [graph.execute(i) for i in range(2)]
+        gate.wait_for()
+        ours = graph.trace().graphs[0]
+        monkeypatch.setattr(graph.session.control, "clocks", lambda _: {"a0": Clock(-behind, 50)})
+        moved = graph.trace().graphs[0]
+        monkeypatch.undo()
+        for field in ("start_ns", "end_ns"):
+            before, after = (each.lane("a0").events[field] for each in (ours, moved))
+            assert np.array_equal(before - behind, after)
+        assert moved.lane("a0").clock.error_ns == 50
+        assert moved.lane("a0").open.since_ns == ours.lane("a0").open.since_ns - behind
+        assert np.array_equal(ours.lane("a1").events, moved.lane("a1").events)
+        gate.open()
+        rcg.get(refs)
 
 
 def test_who_has_a_result_can_be_sure_that_its_writing_is_recorded(stages):
@@ -459,9 +503,7 @@ def test_a_turn_on_an_actor_is_waited_for_and_not_computed(stages, gate):
         rcg.get([held, ref])
     lane = profile.graph().lane("a0")
     (call,) = [e for e in lane.events if e["op"] == CALL]
-    took = call["end_ns"] - call["start_ns"]
-    assert took > 15e6
-    assert call["waited_ns"] > 0.9 * took
+    assert 15e6 < call["waited_ns"] <= call["end_ns"] - call["start_ns"]
 
 
 def test_a_value_that_cannot_be_sent_takes_no_time_of_the_next(stages):
@@ -475,7 +517,7 @@ def test_a_value_that_cannot_be_sent_takes_no_time_of_the_next(stages):
         until(lambda: time.monotonic_ns() > until_ns)
         rcg.get(graph.execute([1]))
     driver = profile.graph().driver
-    assert driver.events["coded_ns"].max() < 40_000_000
+    assert driver.events["start_ns"].min() >= until_ns  # nothing of it belongs to the first
 
 
 def test_a_wait_in_vain_is_the_drivers_waiting(stages, gate):
