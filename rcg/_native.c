@@ -63,6 +63,32 @@
  * (forwarding), hence the word cannot be zero meanwhile and the owner cannot reuse the block. What does not fit its
  * field is copied instead. In a forked child every release is a no-op.
  *
+ * A block keeps its addresses when its memory is given back: `committed` says how much of it, from its start, has
+ * memory. A free block's memory may be given back by any member, not only by the owner, who may be busy for long:
+ *
+ *   free, committed --anyone: claims = 1 of his | committed = 0, punch a hole | claims = 0--> free, without memory
+ *
+ * and the owner takes a block by the same exchange of 0 for claims, so the two cannot meet. Small blocks are committed
+ * whole, large ones to the page. When addresses run out, neighbours that are free become one.
+ *
+ * ---- Stash ----------------------------------------------------------------------------------------------------
+ *
+ * A loop never waits for memory. What it writes when there is none, although everything free was reclaimed, it copies
+ * to its own heap, the *stash*, and the frame names that copy. The reader pulls it piece by piece through the writer's
+ * *tray* in the board, from a thread that needs no GIL, so it works while the writer is in a user's method:
+ *
+ *   reader:  user = me | id, offset; turn += 1 (odd) | turn even? -> copy `bytes` out of the tray, next piece | user = 0
+ *   writer:  turn odd? -> copy a piece into the tray; turn += 1
+ *
+ * Nothing is taken by pulling: a reader that is interrupted begins again. The copy goes when every reader has moved
+ * on past its frame.
+ *
+ * ---- Ledger ---------------------------------------------------------------------------------------------------
+ *
+ * The board counts the bytes of all blocks that are claimed, and for each of the last executions how many of them are
+ * its own, now and at most. From that the driver learns how many executions fit beside each other. Leases outlive their
+ * member, so the ledger is mapped once more for them.
+ *
  * ---- Recorder -------------------------------------------------------------------------------------------------
  *
  * Per member a ring of 64-byte events, always on, and one line that says what the member does now and counts its
@@ -89,6 +115,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -100,7 +127,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ABI_VERSION 4 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 5 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -113,9 +140,14 @@
 #define MIN_BLOCK (16u * 1024u)
 #define INLINE_BUFFER 4096u        /* buffers up to this size travel in the body of the frame */
 #define UNLOCKED_COPY (64u * 1024) /* copies above this size release the GIL */
+#define EXACT_FROM (1u << 20)      /* blocks above this size are committed to the page, not whole */
+#define TRAY_BYTES (64u * 1024)    /* of the pieces that are pulled from a stash */
+#define ACCOUNTS 1024u             /* so many executions back the ledger knows; a power of two */
 #define KEEP_FREE (64ull << 20)    /* free memory that stays committed in any case, so that it stays warm */
 #define NO_MEMBER UINT32_MAX
 #define NO_BLOCK UINT32_MAX
+#define STASHED 0x80005afeu /* in place of a block: the bytes are in the writer's stash; no block, nor like NO_BLOCK */
+#define NO_EXECUTION UINT64_MAX
 
 typedef _Atomic uint32_t atomic_u32;
 typedef _Atomic uint64_t atomic_u64;
@@ -135,8 +167,8 @@ typedef struct {
     atomic_u32 taping;                /* how many tapes run */
     atomic_u32 taped;                 /* whether the larger rings of events have memory */
     _Alignas(LINE) atomic_u64 used_bytes; /* committed by all arenas of the graph */
-    atomic_u64 shortages;                 /* how often the cap was in the way */
-    uint64_t pad1[6];
+    uint64_t ledger_offset, tray_offset; /* Ledger; Tray[nmembers] */
+    uint64_t pad1[5];
     /* then uint64_t ring_offset[nrings], Bell[nmembers], recorders, rings */
 } BoardHeader;
 _Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
@@ -174,15 +206,15 @@ typedef struct {
     uint64_t body_bytes, data_bytes; /* body: descriptors + data + small buffers */
     uint32_t nbuffers, body_block;   /* NO_BLOCK: the body follows in the slot */
     uint64_t payload_bytes;          /* everything, for statistics */
-    uint64_t check;                  /* of the words before it and the table of descriptors */
-    uint64_t pad;
+    uint64_t check;                  /* of all other words and the table of descriptors */
+    uint64_t body_stash;             /* with body_block STASHED: which of the stash */
 } Frame;
 _Static_assert(sizeof(Frame) == LINE, "Frame");
 
 enum { DESC_WRITABLE = 1 }; /* the object over it is written to (torch): fresh block, never shared */
 
 typedef struct {
-    uint32_t arena, block; /* block NO_BLOCK: `offset` counts from the start of the body */
+    uint32_t arena, block; /* NO_BLOCK: `offset` counts from the start of the body; STASHED: it is the number there */
     uint32_t flags, pad;
     uint64_t offset, bytes;
 } Desc;
@@ -190,10 +222,39 @@ _Static_assert(sizeof(Desc) == 32, "Desc");
 
 typedef struct {
     atomic_u64 claims;
-    uint64_t offset, capacity;
-    uint64_t pad;
+    uint64_t offset;
+    atomic_u32 capacity, committed; /* in granules: addresses, and how many of them have memory */
+    atomic_u64 execution;           /* whose it is, for the ledger */
 } Block;
 _Static_assert(sizeof(Block) == 32, "Block");
+#define GRANULE 4096u
+
+/* What one execution has in blocks: now, and at most so far. */
+typedef struct {
+    atomic_u64 execution; /* plus one: whose account it is */
+    atomic_u64 live_bytes, peak_bytes;
+    uint64_t pad;
+} Account;
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 claimed_bytes; /* of all blocks that somebody holds or that are on their way */
+    atomic_u64 need_bytes;                   /* what an execution needs at its peak, as the driver has learned */
+    atomic_u64 stashes, stashed_bytes;       /* how often there was no memory; how much lies in stashes now */
+    uint64_t pad[4];
+    Account account[ACCOUNTS];
+} Ledger;
+_Static_assert(sizeof(Ledger) == LINE + ACCOUNTS * 32, "Ledger");
+
+/* Through which one member's stash is read. */
+typedef struct {
+    _Alignas(LINE) atomic_u32 user; /* the reader that uses it, plus one */
+    atomic_u32 turn;                /* odd: the writer's */
+    atomic_u32 is_served;           /* whether there ever was a stash */
+    uint64_t id, offset, bytes;     /* bytes NO_BYTES: there is no such thing */
+    _Alignas(LINE) uint8_t data[TRAY_BYTES];
+} Tray;
+_Static_assert(sizeof(Tray) == LINE + TRAY_BYTES, "Tray");
+#define NO_BYTES UINT64_MAX
 
 typedef struct {
     uint32_t magic, owner, claim_bits, pad0;
@@ -260,7 +321,14 @@ static inline uint64_t pair(uint32_t low, uint32_t high) { return low | (uint64_
 static inline uint64_t check_header(const Frame *f) {
     return fold(pair(f->magic, f->kind) ^ 0x9e3779b97f4a7c15u, f->execution ^ 0xbf58476d1ce4e5b9u) ^
            fold(f->body_bytes ^ 0x94d049bb133111ebu, f->data_bytes ^ 0xd6e8feb86659fd93u) ^
-           fold(pair(f->nbuffers, f->body_block) ^ 0xa0761d6478bd642fu, f->payload_bytes ^ 0xe7037ed1a0b428dbu);
+           fold(pair(f->nbuffers, f->body_block) ^ 0xa0761d6478bd642fu,
+                f->payload_bytes ^ 0xe7037ed1a0b428dbu ^ (f->body_stash << 32 | f->body_stash >> 32));
+}
+
+/* A body in a stash is pulled before the whole sum can be checked: its number carries a part of the header's. */
+static inline uint64_t sign_stashed(Frame head, uint64_t id) {
+    head.body_stash = id & UINT32_MAX;
+    return head.body_stash | check_header(&head) << 32;
 }
 
 static inline uint64_t check_desc(uint64_t sum, const Desc *d) {
@@ -332,23 +400,34 @@ typedef struct {
 /* What the owner knows of a block. Its memory is written by these numbers alone, never by what others could change. */
 typedef struct {
     uint64_t offset, capacity;
-    uint64_t used_at; /* tick of its last use; 0 = its memory was given back, or it is of an earlier owner */
+    uint64_t used_at; /* tick of its last use */
+    uint32_t kind;    /* its size class, or: */
 } Book;
+
+enum { KIND_MERGED = NCLASSES, KIND_EARLIER }; /* became part of a neighbour; is of an earlier owner */
+
+/* The ledger as leases see it, which may outlive their member; counted with the GIL held. */
+typedef struct {
+    Ledger *ledger;
+    uint32_t users;
+} LedgerMap;
 
 typedef struct {
     PyObject_HEAD
     State *state;
     ArenaHeader *header;
-    uint8_t *readable, *writable;
+    uint8_t *readable, *writable; /* mapped when first used */
+    bool reaches_us;              /* whether its blocks may arrive here */
     uint64_t reserve;
     uint32_t owner, holder, claim_bits, generation;
     uint32_t *held; /* by block: live leases of this process */
     uint32_t held_room;
     int fd;
     uint64_t file_bytes; /* the file is at least this long: what lies there can be read */
+    LedgerMap *ledger;
+    atomic_u64 *committed; /* bytes, in the owner's recorder; valid while the member is */
     /* the owner's books */
-    atomic_u64 *committed_seen; /* where others read it */
-    uint64_t end, committed, tick, shortages_seen;
+    uint64_t end, tick;
     Book *books;
     uint32_t nblocks, book_room;
     SizeClass classes[NCLASSES];
@@ -365,14 +444,79 @@ static uint64_t claim_mask(const Arena *a, uint32_t member) {
     return field << (a->claim_bits * member);
 }
 
+static uint64_t block_capacity(const Block *b) {
+    return (uint64_t)atomic_load_explicit(&b->capacity, memory_order_relaxed) * GRANULE;
+}
+static uint64_t block_committed(const Block *b) {
+    return (uint64_t)atomic_load_explicit(&b->committed, memory_order_relaxed) * GRANULE;
+}
+
+/* ---- ledger */
+
+static Account *account_of(Ledger *l, uint64_t execution) { return &l->account[execution & (ACCOUNTS - 1)]; }
+
+/* A new execution begins; by the driver, before anybody else can have blocks of it. */
+static void ledger_begin(Ledger *l, uint64_t execution) {
+    Account *c = account_of(l, execution);
+    atomic_store_explicit(&c->live_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&c->peak_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&c->execution, execution + 1, memory_order_relaxed);
+}
+
+/* A block that was taken becomes that execution's; before the frame that names it is published. */
+static void ledger_assign(Ledger *l, Block *b, uint64_t execution) {
+    Account *c = account_of(l, execution);
+    atomic_store_explicit(&b->execution, execution, memory_order_relaxed);
+    if (atomic_load_explicit(&c->execution, memory_order_relaxed) != execution + 1) return;
+    uint64_t bytes = block_committed(b);
+    uint64_t live = atomic_fetch_add_explicit(&c->live_bytes, bytes, memory_order_relaxed) + bytes;
+    uint64_t peak = atomic_load_explicit(&c->peak_bytes, memory_order_relaxed);
+    while (live > peak && !atomic_compare_exchange_weak_explicit(&c->peak_bytes, &peak, live, memory_order_relaxed,
+                                                                 memory_order_relaxed)) {}
+}
+
+static void ledger_freed(Ledger *l, uint64_t bytes, uint64_t execution) {
+    atomic_fetch_sub_explicit(&l->claimed_bytes, bytes, memory_order_relaxed);
+    if (execution == NO_EXECUTION) return;
+    Account *c = account_of(l, execution);
+    if (atomic_load_explicit(&c->execution, memory_order_relaxed) == execution + 1)
+        atomic_fetch_sub_explicit(&c->live_bytes, bytes, memory_order_relaxed);
+}
+
+/* ---- claims */
+
+static bool block_is_free(const Arena *a, uint32_t id) {
+    return atomic_load_explicit(&a->header->block[id].claims, memory_order_acquire) == 0;
+}
+
+/* Takes a free block, whoever else tries. */
+static bool block_claim(Arena *a, uint32_t id, uint64_t claims) {
+    uint64_t none = 0;
+    return atomic_compare_exchange_strong_explicit(&a->header->block[id].claims, &none, claims, memory_order_acq_rel,
+                                                   memory_order_relaxed);
+}
+
+/* Lets go of a block that was claimed but never counted in the ledger. */
+static void block_unclaim(Arena *a, uint32_t id, uint64_t claims) {
+    atomic_fetch_sub_explicit(&a->header->block[id].claims, claims, memory_order_acq_rel);
+    atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
+}
+
 static void arena_unclaim(Arena *a, uint32_t block, uint64_t claims) {
-    uint64_t before = atomic_fetch_sub_explicit(&a->header->block[block].claims, claims, memory_order_acq_rel);
-    if (before == claims) atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
+    Block *b = &a->header->block[block];
+    /* looked at while the block is still ours */
+    uint64_t bytes = block_committed(b), execution = atomic_load_explicit(&b->execution, memory_order_relaxed);
+    uint64_t before = atomic_fetch_sub_explicit(&b->claims, claims, memory_order_acq_rel);
+    if (before != claims) return;
+    ledger_freed(a->ledger->ledger, bytes, execution);
+    atomic_fetch_add_explicit(&a->header->frees, 1, memory_order_release);
 }
 
 static void arena_release(Arena *a, uint32_t block) { arena_unclaim(a, block, claim_unit(a, a->holder)); }
 
-/* Size classes: 4 per doubling, so at most a fifth of a block is unused. */
+/* ---- memory of blocks */
+
+/* Size classes: 4 per doubling, so at most a fifth of a block's addresses is unused. */
 static uint32_t class_of(uint64_t bytes, uint64_t *capacity) {
     uint64_t base = MIN_BLOCK;
     uint32_t k = 0;
@@ -382,53 +526,80 @@ static uint32_t class_of(uint64_t bytes, uint64_t *capacity) {
     return k + (uint32_t)q;
 }
 
-static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) {
+/* The largest class whose blocks fit into so many bytes, of which there are at least MIN_BLOCK. */
+static uint32_t class_within(uint64_t bytes) {
+    uint64_t capacity;
+    uint32_t k = class_of(bytes, &capacity);
+    return capacity > bytes ? k - 1 : k;
+}
+
+static int arena_fallocate(Arena *a, int mode, uint64_t offset, uint64_t bytes) {
     int r;
-    do r = fallocate(a->fd, 0, (off_t)offset, (off_t)bytes);
+    do r = fallocate(a->fd, mode, (off_t)offset, (off_t)bytes);
     while (r && errno == EINTR);
     return r;
 }
 
-/* Memory was committed, or given back where `bytes` is negative; what is used was counted when it was admitted. */
-static void arena_count(Arena *a, BoardHeader *board, int64_t bytes) {
-    a->committed += (uint64_t)bytes;
-    if (bytes < 0) atomic_fetch_sub_explicit(&board->used_bytes, (uint64_t)-bytes, memory_order_relaxed);
-    atomic_store_explicit(a->committed_seen, a->committed, memory_order_relaxed);
+static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) { return arena_fallocate(a, 0, offset, bytes); }
+
+static int arena_punch(Arena *a, uint64_t offset, uint64_t bytes) {
+    return arena_fallocate(a, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ARENA_DATA + offset, bytes);
 }
 
-static bool block_is_free(const Arena *a, uint32_t id) {
-    return atomic_load_explicit(&a->header->block[id].claims, memory_order_acquire) == 0;
+/* Memory was given back to the system. */
+static void arena_discount(Arena *a, BoardHeader *board, uint64_t bytes) {
+    atomic_fetch_sub_explicit(&board->used_bytes, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(a->committed, bytes, memory_order_relaxed);
 }
 
-/* Gives the memory of free blocks back to the system, least recently used first, until at most `keep` bytes of free
- * memory stay committed. The blocks keep their addresses and come back with fallocate. */
+/* Gives the memory of a block that is claimed for this back to the system; returns how much. */
+static uint64_t block_empty(Arena *a, BoardHeader *board, uint32_t id) {
+    Block *b = &a->header->block[id];
+    uint64_t bytes = block_committed(b), capacity = block_capacity(b), offset = b->offset;
+    if (bytes > capacity) bytes = capacity; /* damaged: not beyond the block at least */
+    if (!bytes || offset > a->reserve || bytes > a->reserve - offset) return 0;
+    atomic_store_explicit(&b->committed, 0, memory_order_relaxed);
+    if (arena_punch(a, offset, bytes)) {
+        atomic_store_explicit(&b->committed, (uint32_t)(bytes / GRANULE), memory_order_relaxed);
+        return 0;
+    }
+    arena_discount(a, board, bytes);
+    return bytes;
+}
+
+/* The same for a block of any member, if it is free. */
+static uint64_t block_reclaim(Arena *a, BoardHeader *board, uint32_t id) {
+    uint64_t unit = claim_unit(a, a->holder);
+    if (!block_committed(&a->header->block[id]) || !block_is_free(a, id) || !block_claim(a, id, unit)) return 0;
+    uint64_t bytes = block_empty(a, board, id);
+    block_unclaim(a, id, unit);
+    return bytes;
+}
+
+/* Gives the memory of the owner's free blocks back, least recently used first, until at most `keep` bytes of free
+ * memory stay committed. */
 static uint64_t arena_trim(Arena *a, BoardHeader *board, uint64_t keep) {
     uint64_t spare = 0, given = 0;
     for (uint32_t id = 0; id < a->nblocks; id++)
-        if (a->books[id].used_at && block_is_free(a, id)) spare += a->books[id].capacity;
+        if (block_is_free(a, id)) spare += block_committed(&a->header->block[id]);
     for (int pass = 0; pass < 2 && spare > keep; pass++) {
         uint64_t old = pass || a->tick < 64 ? UINT64_MAX : a->tick - 64; /* first what rested for 64 allocations */
         for (uint32_t id = 0; id < a->nblocks && spare > keep; id++) {
-            Book *b = &a->books[id];
-            if (!b->used_at || b->used_at > old || !block_is_free(a, id)) continue;
-            if (fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(ARENA_DATA + b->offset),
-                          (off_t)b->capacity))
-                continue;
-            b->used_at = 0;
-            arena_count(a, board, -(int64_t)b->capacity);
-            spare -= b->capacity;
-            given += b->capacity;
+            if (a->books[id].used_at > old) continue;
+            uint64_t bytes = block_reclaim(a, board, id);
+            spare -= bytes < spare ? bytes : spare;
+            given += bytes;
         }
     }
     return given;
 }
 
 /* A free committed block of class k, the most recently used first because its pages are warm; or -1. */
-static int64_t class_take(Arena *a, uint32_t k) {
+static int64_t class_take(Arena *a, uint32_t k, uint64_t claims) {
     SizeClass *c = &a->classes[k];
     if (!c->count) return -1;
     uint32_t id = c->ids[c->recent];
-    if (a->books[id].used_at && block_is_free(a, id)) return id;
+    if (block_committed(&a->header->block[id]) && block_is_free(a, id) && block_claim(a, id, claims)) return id;
     uint64_t frees = atomic_load_explicit(&a->header->frees, memory_order_acquire);
     if (frees == c->frees_seen) return -1;
     uint32_t look = c->count < 256 ? c->count : 256; /* bounded work a call when thousands are held */
@@ -436,7 +607,7 @@ static int64_t class_take(Arena *a, uint32_t k) {
         uint32_t j = c->cursor;
         c->cursor = (j + 1) % c->count;
         id = c->ids[j];
-        if (a->books[id].used_at && block_is_free(a, id)) {
+        if (block_committed(&a->header->block[id]) && block_is_free(a, id) && block_claim(a, id, claims)) {
             c->recent = j;
             return id;
         }
@@ -445,21 +616,14 @@ static int64_t class_take(Arena *a, uint32_t k) {
     return -1;
 }
 
-static int64_t class_take_cold(Arena *a, uint32_t k) {
+static int64_t class_take_cold(Arena *a, uint32_t k, uint64_t claims) {
     SizeClass *c = &a->classes[k];
     for (uint32_t i = 0; i < c->count; i++)
-        if (!a->books[c->ids[i]].used_at) {
+        if (block_is_free(a, c->ids[i]) && block_claim(a, c->ids[i], claims)) {
             c->recent = i;
             return c->ids[i];
         }
     return -1;
-}
-
-static bool board_admit(BoardHeader *board, uint64_t bytes) {
-    uint64_t used = atomic_fetch_add_explicit(&board->used_bytes, bytes, memory_order_relaxed) + bytes;
-    if (used <= board->cap_bytes) return true;
-    atomic_fetch_sub_explicit(&board->used_bytes, bytes, memory_order_relaxed);
-    return false;
 }
 
 static bool reserve_books(Arena *a, uint32_t count) {
@@ -486,73 +650,98 @@ static bool reserve_class(Arena *a, uint32_t k) {
     return true;
 }
 
-/* Gives up what is only kept warm when another member lacked memory. */
-static void arena_share_shortage(Arena *a, BoardHeader *board) {
-    uint64_t shortages = atomic_load_explicit(&board->shortages, memory_order_relaxed);
-    if (shortages == a->shortages_seen) return;
-    a->shortages_seen = shortages;
-    arena_trim(a, board, 0);
+/* Enters a block under a class, where room was reserved. */
+static void class_add(Arena *a, uint32_t k, uint32_t id) {
+    SizeClass *c = &a->classes[k];
+    c->recent = c->count;
+    c->ids[c->count++] = id;
+    a->books[id].kind = k;
 }
 
-/* Takes a block of at least `bytes` for the claims of `readers`; returns its id or -1 with errno. */
-static int64_t arena_take(Arena *a, BoardHeader *board, uint64_t bytes, uint64_t claims) {
-    uint64_t capacity;
-    uint32_t k = bytes <= a->reserve ? class_of(bytes, &capacity) : NCLASSES;
-    int64_t id = -1;
-    if (k >= NCLASSES) {
-        errno = ENOMEM;
-        return -1;
+static void class_remove(Arena *a, uint32_t id) {
+    if (a->books[id].kind >= NCLASSES) return;
+    SizeClass *c = &a->classes[a->books[id].kind];
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->ids[i] == id) {
+            c->ids[i] = c->ids[--c->count];
+            break;
+        }
+    c->recent = c->cursor = 0;
+    a->books[id].kind = KIND_MERGED;
+}
+
+/* Says where a block lies; of one that is new, or claimed by the owner. */
+static void block_place(Arena *a, uint32_t id, uint64_t offset, uint64_t capacity) {
+    Block *b = &a->header->block[id];
+    a->books[id].offset = b->offset = offset;
+    a->books[id].capacity = capacity;
+    atomic_store_explicit(&b->capacity, (uint32_t)(capacity / GRANULE), memory_order_relaxed);
+}
+
+/* A block at the end of the addresses in use, or -1 with errno. */
+static int64_t arena_extend(Arena *a, uint32_t k, uint64_t capacity, uint64_t claims) {
+    uint32_t n = a->nblocks;
+    errno = ENOMEM;
+    if (n == MAX_BLOCKS || a->end + capacity > a->reserve || !reserve_books(a, n + 1) || !reserve_class(a, k)) return -1;
+    if (n % (PAGE / sizeof(Block)) == 0 && arena_commit(a, sizeof(ArenaHeader) + n * sizeof(Block), 2 * PAGE)) return -1;
+    atomic_store_explicit(&a->header->block[n].claims, claims, memory_order_relaxed);
+    atomic_store_explicit(&a->header->block[n].committed, 0, memory_order_relaxed);
+    block_place(a, n, a->end, capacity);
+    class_add(a, k, n);
+    a->end += capacity;
+    atomic_store_explicit(&a->header->nblocks, a->nblocks = n + 1, memory_order_release);
+    return n;
+}
+
+static bool block_can_merge(const Arena *a, uint32_t id) { return a->books[id].kind != KIND_EARLIER && block_is_free(a, id); }
+
+/* Addresses ran out: makes one block of neighbours that are free, or -1 with errno. What is left over becomes a block
+ * with the number of the second of them; numbers that are not needed any more stay, with no addresses, so that blocks
+ * lie in the order of their numbers. */
+static int64_t arena_merge(Arena *a, BoardHeader *board, uint32_t k, uint64_t capacity, uint64_t claims) {
+    uint64_t unit = claim_unit(a, a->holder), sum = 0;
+    uint32_t first = 0, next = 0;
+    errno = ENOMEM;
+    if (!reserve_class(a, k)) return -1;
+    for (;;) {
+        while (next < a->nblocks && sum < capacity) {
+            if (block_can_merge(a, next)) sum += a->books[next++].capacity;
+            else first = ++next, sum = 0;
+        }
+        while (next < a->nblocks && next - first == 1 && !a->books[next].capacity) next++; /* a number for the rest */
+        uint64_t more = sum < capacity ? capacity - sum : 0; /* at the end of all */
+        if (more && (first == next || a->end + more > a->reserve)) return -1;
+        uint32_t got = first;
+        while (got < next && block_claim(a, got, unit)) got++;
+        if (got == next) break;
+        for (uint32_t id = first; id < got; id++) block_unclaim(a, id, unit); /* somebody reclaims one just now */
+        first = next = got + 1;
+        sum = 0;
     }
-    arena_share_shortage(a, board);
-    for (uint32_t j = k; j <= k + 4 && j < NCLASSES && id < 0; j++) id = class_take(a, j); /* up to twice the size */
-    if (id < 0) {
-        /* Growing: first give back what rests, so that changing sizes do not pile up. */
-        uint64_t used = atomic_load_explicit(&board->used_bytes, memory_order_relaxed);
-        uint64_t cap = board->cap_bytes, keep = used + capacity > cap / 2 ? 0 : cap / 8 > KEEP_FREE ? cap / 8 : KEEP_FREE;
-        if (a->committed > keep) arena_trim(a, board, keep);
-        id = class_take_cold(a, k);
-        bool fresh = id < 0;
-        uint32_t n = a->nblocks;
-        if (fresh && (n == MAX_BLOCKS || a->end + capacity > a->reserve || !reserve_books(a, n + 1) ||
-                      !reserve_class(a, k))) {
-            errno = ENOMEM;
-            return -1;
-        }
-        if (!board_admit(board, capacity)) {
-            atomic_fetch_add_explicit(&board->shortages, 1, memory_order_relaxed);
-            errno = ENOSPC;
-            return -1;
-        }
-        uint64_t offset = fresh ? a->end : a->books[id].offset;
-        if ((fresh && n % (PAGE / sizeof(Block)) == 0 &&
-             arena_commit(a, sizeof(ArenaHeader) + n * sizeof(Block), 2 * PAGE)) ||
-            arena_commit(a, ARENA_DATA + offset, capacity)) {
-            int e = errno;
-            atomic_fetch_sub_explicit(&board->used_bytes, capacity, memory_order_relaxed);
-            errno = e;
-            return -1;
-        }
-        arena_count(a, board, (int64_t)capacity);
-        a->grown++;
-        if (fresh) {
-            id = n;
-            SizeClass *c = &a->classes[k];
-            c->recent = c->count;
-            c->ids[c->count++] = n;
-            a->books[id].offset = a->header->block[id].offset = offset;
-            a->books[id].capacity = a->header->block[id].capacity = capacity;
-            a->end += capacity;
-            atomic_store_explicit(&a->header->nblocks, a->nblocks = n + 1, memory_order_release);
-        }
+    for (uint32_t id = first; id < next; id++) {
+        block_empty(a, board, id);
+        class_remove(a, id);
     }
-    a->books[id].used_at = ++a->tick;
-    atomic_store_explicit(&a->header->block[id].claims, claims, memory_order_relaxed); /* published with the frame */
-    return id;
+    uint64_t at = a->books[first].offset, rest = sum > capacity ? sum - capacity : 0;
+    uint64_t end = sum < capacity ? at + capacity : at + sum;
+    if (end > a->end) a->end = end;
+    bool splits = rest >= MIN_BLOCK && next - first > 1;
+    for (uint32_t id = next; --id > first;) block_place(a, id, end, 0);
+    block_place(a, first, at, splits ? capacity : end - at);
+    class_add(a, k, first);
+    if (splits) {
+        block_place(a, first + 1, at + capacity, rest);
+        uint32_t kind = class_within(rest);
+        if (reserve_class(a, kind)) class_add(a, kind, first + 1);
+    }
+    for (uint32_t id = first + 1; id < next; id++) block_unclaim(a, id, unit);
+    atomic_store_explicit(&a->header->block[first].claims, claims, memory_order_relaxed);
+    return first;
 }
 
 /* The block that holds address `p` and is leased by this process, or -1. Blocks lie in the order of their ids. */
 static int64_t arena_find(const Arena *a, const uint8_t *p, uint64_t bytes) {
-    if (!a->held || p < a->readable || p + bytes > a->readable + a->reserve) return -1;
+    if (!a->held || !a->readable || p < a->readable || p + bytes > a->readable + a->reserve) return -1;
     uint64_t offset = (uint64_t)(p - a->readable);
     uint32_t low = 0, high = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
     if (high > a->held_room) high = a->held_room;
@@ -564,7 +753,7 @@ static int64_t arena_find(const Arena *a, const uint8_t *p, uint64_t bytes) {
     if (!low) return -1;
     uint32_t id = low - 1;
     const Block *b = &a->header->block[id];
-    if (offset + bytes > b->offset + b->capacity || !a->held[id]) return -1;
+    if (offset + bytes > b->offset + block_capacity(b) || !a->held[id]) return -1;
     return id;
 }
 
@@ -591,9 +780,27 @@ static void arena_unmap(Arena *a) {
     a->readable = a->writable = NULL;
 }
 
+static LedgerMap *ledger_open(int fd, uint64_t offset) {
+    LedgerMap *l = malloc(sizeof *l);
+    void *p = l ? mmap(NULL, sizeof(Ledger), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset) : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        free(l);
+        return NULL;
+    }
+    *l = (LedgerMap){p, 1};
+    return l;
+}
+
+static void ledger_close(LedgerMap *l) {
+    if (!l || --l->users) return;
+    munmap(l->ledger, sizeof(Ledger));
+    free(l);
+}
+
 static void arena_dealloc(PyObject *self) {
     Arena *a = (Arena *)self;
     arena_unmap(a);
+    ledger_close(a->ledger);
     if (a->fd >= 0) close(a->fd);
     free(a->held);
     free(a->books);
@@ -613,15 +820,32 @@ static bool arena_adopt(Arena *a) {
     uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
     if (!n) return true;
     if (n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) || !reserve_books(a, n)) return false;
+    for (uint32_t id = 0; id < n; id++) a->books[id].kind = KIND_EARLIER;
     a->nblocks = n;
-    a->end = a->file_bytes - ARENA_DATA;
+    a->end = align_up(a->file_bytes - ARENA_DATA, GRANULE);
     return true;
 }
 
-static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, uint32_t claim_bits) {
+/* The data of an arena, mapped when it is first looked at or written to: most arenas are only ever mapped one way, and
+ * those whose blocks never arrive here not at all. NULL with errno where there is no address space. */
+static uint8_t *arena_map(Arena *a, bool writable) {
+    uint8_t **map = writable ? &a->writable : &a->readable;
+    if (!*map) {
+        void *p = mmap(NULL, a->reserve, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_NORESERVE, a->fd,
+                       (off_t)ARENA_DATA);
+        if (p == MAP_FAILED) return NULL;
+        *map = p;
+    }
+    return *map;
+}
+
+static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, uint32_t claim_bits,
+                         LedgerMap *ledger) {
     Arena *a = allocate_object(state->arena_type);
     if (!a) return NULL;
     a->state = state;
+    a->ledger = ledger;
+    ledger->users++;
     a->fd = -1;
     a->owner = owner;
     a->holder = holder;
@@ -638,12 +862,6 @@ static Arena *arena_open(State *state, int fd, uint32_t owner, uint32_t holder, 
     }
     a->reserve = a->header->reserve_bytes;
     a->claim_bits = claim_bits;
-    p = mmap(NULL, a->reserve, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, (off_t)ARENA_DATA);
-    if (p == MAP_FAILED) goto refused;
-    a->readable = p;
-    p = mmap(NULL, a->reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)ARENA_DATA);
-    if (p == MAP_FAILED) goto refused;
-    a->writable = p;
     return a;
 refused:
     PyErr_SetFromErrno(PyExc_OSError);
@@ -682,7 +900,8 @@ static bool arena_hold(Arena *a, uint32_t block) {
     return true;
 }
 
-/* A lease over `bytes` at `offset` of the data, all within a block that the caller holds; that use passes to it. */
+/* A lease over `bytes` at `offset` of the data, all within a block that the caller holds; that use passes to it. The
+ * data are mapped. */
 static Lease *lease_new(Arena *a, uint32_t block, uint64_t offset, uint64_t bytes, bool writable) {
     Lease *l = allocate_object(a->state->lease_type);
     if (!l) return NULL;
@@ -750,10 +969,13 @@ typedef struct {
     uint32_t nrings, nevents;
     uint8_t *recorders;
     Event *tapes;
+    Tray *trays;
+    LedgerMap *ledger;
     Bell *bells;
     Recorder *recorder;
     Arena *arenas[MAX_MEMBERS];
     uint32_t index, nmembers, generation;
+    uint64_t page; /* bytes of a page of memory */
     int policy;
     bool crowded;   /* more members than processors: pausing steals time from whom we wait for */
     bool recording; /* the flight recorder is on */
@@ -765,6 +987,7 @@ typedef struct {
     uint64_t coding_since_ns; /* the rest of it is decoding */
     bool is_open;
     Learned learned; /* of waits for any of several rings */
+    struct Stash *stash; /* made when it is first needed */
     /* statistics */
     atomic_u64 spins, sleeps, wakes;
     atomic_u64 interrupts; /* of this process's own waits; watched like the sequence of a ring */
@@ -778,6 +1001,7 @@ static uint64_t bells_offset(uint64_t nrings) {
 static Recorder *recorder_of(const Member *m, uint32_t member) {
     return (Recorder *)(m->recorders + member * m->recorder_stride);
 }
+static Tray *tray_of(const Member *m, uint32_t member) { return m->trays + member; }
 static void ring_bell(Member *m, uint32_t member) {
     atomic_u32 *word = &m->bells[member].word;
     atomic_fetch_add(word, 1);
@@ -847,6 +1071,98 @@ static inline uint64_t stamp(RecordClock *c) {
     uint64_t passed = ticks() - c->seen_ticks;
     uint64_t ns = passed < c->trust ? c->seen_ns + (uint64_t)(((unsigned __int128)passed * c->rate) >> 32) : 0;
     return c->last_ns = ns > c->last_ns ? ns : passed < c->trust ? c->last_ns : look_at_clock(c);
+}
+
+/* ============================================================ taking blocks */
+
+/* Gives free blocks back to the system until that is `wanted` bytes: first the owner's, then the others'. */
+static uint64_t reclaim(Member *m, uint64_t wanted) {
+    uint64_t given = 0;
+    for (uint32_t i = 0; i < m->nmembers && given < wanted; i++) {
+        Arena *a = m->arenas[(m->index + i) % m->nmembers];
+        uint32_t n = a ? atomic_load_explicit(&a->header->nblocks, memory_order_acquire) : 0;
+        if (!n || n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA)) continue;
+        for (uint32_t id = 0; id < n && given < wanted; id++) given += block_reclaim(a, m->board, id);
+    }
+    return given;
+}
+
+/* Admits so much more memory of blocks under the cap. */
+static bool make_room(Member *m, uint64_t bytes) {
+    BoardHeader *board = m->board;
+    uint64_t used;
+    do {
+        used = atomic_fetch_add_explicit(&board->used_bytes, bytes, memory_order_relaxed) + bytes;
+        if (used <= board->cap_bytes) return true;
+        atomic_fetch_sub_explicit(&board->used_bytes, bytes, memory_order_relaxed);
+    } while (reclaim(m, used - board->cap_bytes));
+    return false;
+}
+
+/* Has `bytes` of a block of ours that is claimed be committed; false with errno. */
+static bool block_commit(Member *m, uint32_t id, uint64_t bytes, bool is_short) {
+    Arena *a = m->arenas[m->index];
+    Block *b = &a->header->block[id];
+    const Book *book = &a->books[id];
+    uint64_t have = block_committed(b);
+    if (have > book->capacity) have = 0; /* damaged */
+    if (have < bytes) {
+        uint64_t more = bytes - have;
+        errno = ENOSPC;
+        if (!make_room(m, more)) return false;
+        int failed = arena_commit(a, ARENA_DATA + book->offset + have, more);
+        /* The cap is not in the way, but the system: what is free may help here, too. */
+        if (failed && errno == ENOSPC && reclaim(m, more)) failed = arena_commit(a, ARENA_DATA + book->offset + have, more);
+        if (failed) {
+            int e = errno;
+            atomic_fetch_sub_explicit(&m->board->used_bytes, more, memory_order_relaxed);
+            errno = e;
+            return false;
+        }
+        atomic_fetch_add_explicit(a->committed, more, memory_order_relaxed);
+        atomic_store_explicit(&b->committed, (uint32_t)(bytes / GRANULE), memory_order_relaxed);
+        a->grown++;
+    } else if (is_short && have - bytes >= EXACT_FROM / 4 && !arena_punch(a, book->offset + bytes, have - bytes)) {
+        atomic_store_explicit(&b->committed, (uint32_t)(bytes / GRANULE), memory_order_relaxed);
+        arena_discount(a, m->board, have - bytes);
+    }
+    return true;
+}
+
+/* Takes a block of at least `bytes` for the claims of `readers`; returns its id or -1 with errno. Warm blocks are taken
+ * first, up to twice the size; while memory is short, of the right size only. */
+static int64_t arena_take(Member *m, uint64_t bytes, uint64_t claims) {
+    Arena *a = m->arenas[m->index];
+    BoardHeader *board = m->board;
+    uint64_t capacity, cap = board->cap_bytes, used = atomic_load_explicit(&board->used_bytes, memory_order_relaxed);
+    uint32_t k = bytes <= a->reserve ? class_of(bytes, &capacity) : NCLASSES;
+    int64_t id = -1;
+    errno = ENOMEM;
+    if (k >= NCLASSES || !arena_map(a, true)) return -1;
+    bool is_short = used > cap / 2;
+    uint64_t wanted = bytes < EXACT_FROM ? capacity : align_up(bytes, m->page);
+    if (wanted > capacity) wanted = capacity;
+    for (uint32_t j = k; j <= k + (is_short ? 0 : 4) && j < NCLASSES && id < 0; j++) id = class_take(a, j, claims);
+    if (id < 0) {
+        /* Growing: first give back what rests, so that changing sizes do not pile up. */
+        uint64_t keep = used + wanted > cap / 2 ? 0 : cap / 8 > KEEP_FREE ? cap / 8 : KEEP_FREE;
+        if (atomic_load_explicit(a->committed, memory_order_relaxed) > keep) arena_trim(a, board, keep);
+        id = class_take_cold(a, k, claims);
+        if (id < 0) id = arena_extend(a, k, capacity, claims);
+        if (id < 0) id = arena_merge(a, board, k, capacity, claims);
+        if (id < 0) return -1;
+    }
+    if (!block_commit(m, (uint32_t)id, wanted, is_short)) {
+        int e = errno;
+        block_unclaim(a, (uint32_t)id, claims);
+        errno = e;
+        return -1;
+    }
+    Block *b = &a->header->block[id];
+    a->books[id].used_at = ++a->tick;
+    atomic_store_explicit(&b->execution, NO_EXECUTION, memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->ledger->ledger->claimed_bytes, block_committed(b), memory_order_relaxed);
+    return id;
 }
 
 /* ---- events */
@@ -1147,6 +1463,221 @@ static int wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t 
     }
 }
 
+/* ============================================================ stash: what there was no shared memory for */
+
+/* A copy of some bytes on the heap. It goes when all readers of its frame have moved on. */
+typedef struct Kept {
+    struct Kept *next;
+    uint64_t id, bytes, seq; /* seq NO_EXECUTION: its frame is not published yet */
+    Ring *ring;
+    uint32_t nreaders;
+    uint8_t data[];
+} Kept;
+
+typedef struct Stash {
+    pthread_mutex_t lock; /* of all that follows; no Python code runs while it is held */
+    Kept *first;
+    uint64_t last_id;
+    atomic_u32 stop;
+    pthread_t thread;
+    Tray *tray;
+    Ledger *ledger;
+} Stash;
+
+#define SWEEP_NS 20000000u /* so soon is a copy freed that nobody needs any more */
+
+static bool is_needed(const Kept *k) {
+    if (k->seq == NO_EXECUTION) return true;
+    for (uint32_t i = 0; i < k->nreaders; i++)
+        if (atomic_load_explicit(&k->ring->reader[i].seq, memory_order_acquire) <= k->seq) return true;
+    return false;
+}
+
+static void kept_free(Stash *s, Kept *k) {
+    atomic_fetch_sub_explicit(&s->ledger->stashed_bytes, k->bytes, memory_order_relaxed);
+    free(k);
+}
+
+/* Frees what nobody needs any more; returns whether anything is left. */
+static bool stash_sweep(Stash *s) {
+    pthread_mutex_lock(&s->lock);
+    for (Kept **at = &s->first; *at;) {
+        Kept *k = *at;
+        if (is_needed(k)) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        kept_free(s, k);
+    }
+    bool is_empty = !s->first;
+    pthread_mutex_unlock(&s->lock);
+    return !is_empty;
+}
+
+/* Puts the piece that a reader asked for into the tray. */
+static void stash_answer(Stash *s) {
+    Tray *t = s->tray;
+    uint64_t id = t->id, offset = t->offset, bytes = NO_BYTES;
+    pthread_mutex_lock(&s->lock);
+    Kept *k = s->first;
+    while (k && k->id != id) k = k->next;
+    if (k && offset <= k->bytes) {
+        bytes = k->bytes - offset < TRAY_BYTES ? k->bytes - offset : TRAY_BYTES;
+        memcpy(t->data, k->data + offset, bytes);
+    }
+    pthread_mutex_unlock(&s->lock);
+    t->bytes = bytes;
+}
+
+/* The thread that serves a stash; it needs no Python. */
+static void *stash_serve(void *arg) {
+    Stash *s = arg;
+    Tray *t = s->tray;
+    const struct timespec moment = {0, SWEEP_NS};
+    bool has_some = true; /* what lies there is asked for sooner or later, which ends a long sleep */
+    while (!atomic_load(&s->stop)) {
+        uint32_t turn = atomic_load(&t->turn);
+        if (turn & 1) {
+            stash_answer(s);
+            atomic_store(&t->turn, turn + 1);
+            futex(&t->turn, FUTEX_WAKE, INT_MAX, NULL);
+            has_some = true;
+        } else {
+            long r = futex(&t->turn, FUTEX_WAIT, turn, has_some ? &moment : NULL);
+            if (!r || errno == ETIMEDOUT) has_some = stash_sweep(s);
+        }
+    }
+    return NULL;
+}
+
+/* The stash of a member, with its thread; NULL if there can be none. */
+static Stash *stash_of(Member *m) {
+    if (m->stash) return m->stash;
+    Stash *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->tray = tray_of(m, m->index);
+    s->ledger = m->ledger->ledger;
+    pthread_mutex_init(&s->lock, NULL);
+    sigset_t all, before; /* signals are for the threads of Python */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&s->thread, NULL, stash_serve, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        free(s);
+        return NULL;
+    }
+    atomic_store(&s->tray->is_served, 1);
+    return m->stash = s;
+}
+
+static void stash_close(Member *m) {
+    Stash *s = m->stash;
+    m->stash = NULL;
+    if (!s || m->generation != atomic_load(&fork_generation)) return; /* the thread stayed with the parent */
+    atomic_store(&s->stop, 1);
+    /* It sleeps on a word that only says whose turn it is: wake it until it has seen that it is over. */
+    const struct timespec moment = {0, 50000};
+    do futex(&s->tray->turn, FUTEX_WAKE, INT_MAX, NULL);
+    while (pthread_tryjoin_np(s->thread, NULL) && !nanosleep(&moment, NULL));
+    while (s->first) {
+        Kept *k = s->first;
+        s->first = k->next;
+        kept_free(s, k);
+    }
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+/* Room for so many bytes in the stash, for a frame that is being made; or NULL. */
+static Kept *stash_keep(Member *m, uint64_t bytes) {
+    Stash *s = stash_of(m);
+    Kept *k = s ? malloc(sizeof *k + bytes) : NULL;
+    if (!k) return NULL;
+    *k = (Kept){.bytes = bytes, .seq = NO_EXECUTION};
+    pthread_mutex_lock(&s->lock);
+    k->id = s->last_id++ % UINT32_MAX + 1; /* never 0, and 32 bits */
+    k->next = s->first;
+    s->first = k;
+    pthread_mutex_unlock(&s->lock);
+    atomic_fetch_add_explicit(&s->ledger->stashes, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->ledger->stashed_bytes, bytes, memory_order_relaxed);
+    return k;
+}
+
+/* The frame that names it is about to be published. */
+static void stash_publish(Member *m, Kept *k, Ring *ring, uint32_t nreaders, uint64_t seq) {
+    Stash *s = m->stash;
+    pthread_mutex_lock(&s->lock);
+    k->ring = ring;
+    k->nreaders = nreaders;
+    k->seq = seq;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The frame will not be published. */
+static void stash_drop(Member *m, Kept *gone) {
+    Stash *s = m->stash;
+    pthread_mutex_lock(&s->lock);
+    Kept **at = &s->first;
+    while (*at != gone) at = &(*at)->next;
+    *at = gone->next;
+    pthread_mutex_unlock(&s->lock);
+    kept_free(s, gone);
+}
+
+/* Waits a moment while the tray is used by another reader, or the turn is the writer's. */
+static int tray_wait(Member *m, Tray *t, atomic_u32 *word, uint32_t seen, uint64_t deadline) {
+    uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
+    if (!left) return WAIT_TIMEOUT;
+    bool is_turn = word == &t->turn;
+    uint64_t slice = is_turn ? SIGNAL_SLICE : 50000; /* who lets go of a tray wakes nobody */
+    if (left > slice) left = slice;
+    struct timespec ts = {0, (long)left};
+    if (is_turn) {
+        long r = futex(word, FUTEX_WAIT, seen, &ts);
+        if (!r || errno == EAGAIN) return WAIT_READY;
+    } else
+        nanosleep(&ts, NULL);
+    if (atomic_load(word) != seen) return WAIT_READY;
+    if (poisoned(m)) return WAIT_POISON; /* the writer may have left */
+    return syscall(SYS_gettid) == getpid() ? WAIT_SIGNALS : WAIT_READY;
+}
+
+/* Pulls what is missing of a copy in a member's stash: WAIT_READY when it is all here, else why not. Without the GIL. */
+static int pull_pieces(Member *m, Tray *t, uint64_t id, uint8_t *to, uint64_t bytes, uint64_t *have, uint64_t deadline,
+                       bool *is_gone) {
+    int outcome = WAIT_READY;
+    uint32_t nobody = 0;
+    while (!atomic_compare_exchange_strong(&t->user, &nobody, m->index + 1)) {
+        if ((outcome = tray_wait(m, t, &t->user, nobody, deadline)) != WAIT_READY) return outcome;
+        nobody = 0;
+    }
+    while (*have < bytes && outcome == WAIT_READY) {
+        uint32_t turn;
+        /* who was here before may have left while its answer was on the way */
+        while (outcome == WAIT_READY && (turn = atomic_load(&t->turn)) & 1) outcome = tray_wait(m, t, &t->turn, turn, deadline);
+        if (outcome != WAIT_READY) break;
+        t->id = id;
+        t->offset = *have;
+        atomic_store(&t->turn, turn + 1);
+        futex(&t->turn, FUTEX_WAKE, INT_MAX, NULL);
+        while (outcome == WAIT_READY && atomic_load(&t->turn) == turn + 1)
+            outcome = tray_wait(m, t, &t->turn, turn + 1, deadline);
+        if (outcome != WAIT_READY) break;
+        uint64_t got = t->bytes;
+        if (!got || got > TRAY_BYTES || got > bytes - *have) {
+            *is_gone = true;
+            break;
+        }
+        memcpy(to + *have, t->data, got);
+        *have += got;
+    }
+    atomic_store(&t->user, 0);
+    return outcome;
+}
+
 /* timeout argument in ns: negative = never */
 static int deadline_from(PyObject *timeout, uint64_t *deadline) {
     *deadline = UINT64_MAX;
@@ -1183,6 +1714,7 @@ typedef struct {
     PyObject *decode, *failure; /* Reader: (data[, buffers=]) -> value, (data) -> failed value */
     uint64_t room_until;        /* Writer: frames up to here have room */
     uint64_t opened_ns;         /* Writer: when the next write began, if it was opened */
+    uint64_t pull_until;        /* Reader: how long what lies in a stash may be waited for */
 } End;
 
 static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->nslots - 1)) * (uint64_t)e->slot_bytes; }
@@ -1243,8 +1775,10 @@ static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32_t *
 }
 
 typedef struct {
-    Arena *arena;
+    Arena *arena; /* of a block, fresh or forwarded; NULL: a copy in the stash */
     uint32_t block;
+    bool is_fresh;
+    Kept *kept;
 } Taken;
 
 static PyObject *raise_no_memory(Member *m, uint64_t bytes) {
@@ -1291,6 +1825,7 @@ typedef struct {
     Py_buffer view; /* of data that is not bytes */
     Taken *taken;
     uint64_t payload;
+    bool stashes; /* what there is no memory for goes to the stash */
     Record record;
 } Outgoing;
 
@@ -1300,6 +1835,7 @@ static void outgoing_begin(Outgoing *o, End *end) {
     o->taken = NULL;
     o->view.obj = NULL;
     o->writable = (Writable){0};
+    o->stashes = end->member->looping;
 }
 
 /* From (kind, data, buffers=None, writable=0). What it refers to must live as long as it does. */
@@ -1338,7 +1874,45 @@ static void outgoing_clear(Outgoing *o) {
 static void outgoing_undo(Outgoing *o) {
     for (; o->ntaken; o->ntaken--) {
         const Taken *t = &o->taken[o->ntaken - 1];
-        arena_unclaim(t->arena, t->block, o->end->claims);
+        if (t->kept) stash_drop(o->end->member, t->kept);
+        else arena_unclaim(t->arena, t->block, o->end->claims);
+    }
+}
+
+/* Room for some bytes of a frame outside of its slot: a block, or if there is no memory for one, a copy in the stash.
+ * NULL with an exception if there is neither. */
+static uint8_t *outgoing_take(Outgoing *o, uint64_t bytes) {
+    End *e = o->end;
+    Member *m = e->member;
+    Arena *mine = m->arenas[m->index];
+    Taken *t = &o->taken[o->ntaken];
+    int64_t id = arena_take(m, bytes, e->claims);
+    if (id >= 0) {
+        *t = (Taken){.arena = mine, .block = (uint32_t)id, .is_fresh = true};
+        o->ntaken++;
+        return mine->writable + mine->books[id].offset;
+    }
+    int reason = errno;
+    Kept *k = o->stashes ? stash_keep(m, bytes) : NULL;
+    if (!k) {
+        errno = reason;
+        raise_no_memory(m, bytes);
+        return NULL;
+    }
+    *t = (Taken){.block = STASHED, .kept = k};
+    o->ntaken++;
+    return k->data;
+}
+
+/* The frame is about to be published: what it took becomes its execution's. */
+static void outgoing_assign(const Outgoing *o) {
+    End *e = o->end;
+    Member *m = e->member;
+    if (!m->looping) ledger_begin(m->ledger->ledger, e->seq);
+    for (uint32_t i = 0; i < o->ntaken; i++) {
+        const Taken *t = &o->taken[i];
+        if (t->kept) stash_publish(m, t->kept, e->ring, e->nreaders, e->seq);
+        else if (t->is_fresh) ledger_assign(m->ledger->ledger, &t->arena->header->block[t->block], e->seq);
     }
 }
 
@@ -1373,6 +1947,11 @@ static int fill_slot(Outgoing *o) {
         }
     }
     bool spills = sizeof(Frame) + body > e->slot_bytes;
+    if (total > m->board->cap_bytes) { /* a cap is kept, and no order of executions would make this fit */
+        errno = EFBIG;
+        raise_no_memory(m, total);
+        goto done;
+    }
     if (n + spills && !(o->taken = PyMem_Calloc(n + spills, sizeof *o->taken))) {
         PyErr_NoMemory();
         goto done;
@@ -1380,17 +1959,14 @@ static int fill_slot(Outgoing *o) {
     Frame *f = (Frame *)slot_of(e);
     uint8_t *at = (uint8_t *)(f + 1);
     uint32_t body_block = NO_BLOCK;
+    uint64_t body_stash = 0;
     if (spills) {
-        int64_t id = arena_take(mine, m->board, body, e->claims);
-        if (id < 0) {
-            raise_no_memory(m, body);
-            goto done;
-        }
-        o->taken[o->ntaken++] = (Taken){mine, (uint32_t)id};
-        body_block = (uint32_t)id;
-        at = mine->writable + mine->books[id].offset;
+        if (!(at = outgoing_take(o, body))) goto done;
+        body_block = o->taken[0].block;
+        if (o->taken[0].kept) body_stash = o->taken[0].kept->id;
     }
     Frame head = {FRAME_MAGIC, o->kind, e->seq, body, data_bytes, n, body_block, total, 0, 0};
+    if (body_block == STASHED) head.body_stash = sign_stashed(head, body_stash);
     uint64_t sum = check_header(&head);
     Desc *desc = (Desc *)at;
     uint64_t offset = n * sizeof(Desc) + data_bytes;
@@ -1408,29 +1984,29 @@ static int fill_slot(Outgoing *o) {
             continue;
         }
         int64_t id = -1;
-        Arena *from = mine;
+        Arena *from = NULL;
         if (!writes) /* a buffer that came to us read-only goes on with one more claim, not with a copy */
             for (uint32_t j = 0; j < m->nmembers && id < 0; j++)
                 if (m->arenas[j] && (id = arena_find(m->arenas[j], v->buf, bytes)) >= 0) {
                     from = m->arenas[j];
-                    if (!arena_share(from, (uint32_t)id, e->readers, e->nreaders)) id = -1, from = mine;
+                    if (!arena_share(from, (uint32_t)id, e->readers, e->nreaders)) id = -1;
                     break;
                 }
         if (id >= 0) {
+            d.arena = from->owner;
+            d.block = (uint32_t)id;
             d.offset = (uint64_t)((uint8_t *)v->buf - from->readable) - from->header->block[id].offset;
+            o->taken[o->ntaken++] = (Taken){.arena = from, .block = d.block};
             mine->forwards++;
         } else {
-            id = arena_take(mine, m->board, bytes, e->claims);
-            if (id < 0) {
-                raise_no_memory(m, bytes);
-                goto done;
-            }
-            copy(mine->writable + mine->books[id].offset, v->buf, bytes);
+            uint8_t *to = outgoing_take(o, bytes);
+            if (!to) goto done;
+            const Taken *t = &o->taken[o->ntaken - 1];
+            d.block = t->block;
+            if (t->kept) d.offset = t->kept->id;
+            copy(to, v->buf, bytes);
             mine->copies++;
         }
-        o->taken[o->ntaken++] = (Taken){from, (uint32_t)id};
-        d.arena = from->owner;
-        d.block = (uint32_t)id;
         desc[i] = d;
         sum = check_desc(sum, &d);
     }
@@ -1438,6 +2014,7 @@ static int fill_slot(Outgoing *o) {
     head.check = sum;
     *f = head;
     o->payload = total;
+    outgoing_assign(o);
     result = 0;
 done:
     if (result) outgoing_undo(o);
@@ -1483,7 +2060,6 @@ static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline
     int failed = -1;
     for (; entered < n; entered++)
         if (end_enter(out[entered].end)) goto done;
-    arena_share_shortage(m->arenas[m->index], m->board);
     if (m->looping) {
         mark(m, out->end->op, out->end->seq);
         if (poisoned(m)) {
@@ -1569,17 +2145,71 @@ static void message_clear(Message *msg) {
     Py_CLEAR(msg->buffers);
 }
 
-/* Above half the cap, results are copied to the heap instead of holding blocks. */
+/* While more than half the cap is claimed, or another execution would not fit beside what is, results are copied to the
+ * heap instead of holding blocks. */
 static bool memory_is_short(const Member *m, const Arena *a) {
-    return atomic_load_explicit(&m->board->used_bytes, memory_order_relaxed) > m->board->cap_bytes / 2 ||
+    const Ledger *l = m->ledger->ledger;
+    uint64_t claimed = atomic_load_explicit(&l->claimed_bytes, memory_order_relaxed), cap = m->board->cap_bytes;
+    return claimed > cap / 2 || claimed + atomic_load_explicit(&l->need_bytes, memory_order_relaxed) > cap ||
            atomic_load_explicit(&a->header->nblocks, memory_order_relaxed) > MAX_BLOCKS / 2;
 }
 
+static PyObject *heap_room(uint64_t bytes, bool writable) {
+    return writable ? PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes)
+                    : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+}
+
+static uint8_t *heap_bytes(PyObject *o) { return (uint8_t *)(PyBytes_Check(o) ? PyBytes_AsString(o) : PyByteArray_AsString(o)); }
+
 static PyObject *heap_copy(const uint8_t *from, uint64_t bytes, bool writable) {
-    PyObject *o = writable ? PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes)
-                           : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-    if (o) copy((uint8_t *)(writable ? PyByteArray_AsString(o) : PyBytes_AsString(o)), from, bytes);
+    PyObject *o = heap_room(bytes, writable);
+    if (o) copy(heap_bytes(o), from, bytes);
     return o;
+}
+
+/* A copy of bytes of an arena's data that may not be mapped here. */
+static PyObject *copy_out(Arena *a, uint64_t at, uint64_t bytes, bool writable) {
+    const uint8_t *map = a->readable ? a->readable : a->writable;
+    if (map) return heap_copy(map + at, bytes, writable);
+    PyObject *o = heap_room(bytes, writable);
+    if (!o) return NULL;
+    uint8_t *to = heap_bytes(o);
+    int failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    while (bytes && !failed) {
+        ssize_t n = pread(a->fd, to, bytes, (off_t)(ARENA_DATA + at));
+        if (n > 0) to += n, at += (uint64_t)n, bytes -= (uint64_t)n;
+        else failed = n == 0 || errno != EINTR;
+    }
+    Py_END_ALLOW_THREADS
+    if (!failed) return o;
+    Py_DECREF(o);
+    PyErr_SetFromErrno(PyExc_OSError);
+    return NULL;
+}
+
+/* Pulls what lies in the stash of the ring's writer: a new object, or NULL with an exception. Nothing is taken by it. */
+static PyObject *pull(End *e, uint64_t id, uint64_t bytes, bool writable) {
+    Member *m = e->member;
+    uint64_t have = 0;
+    bool is_gone = false;
+    int outcome;
+    Tray *tray = tray_of(m, e->writer);
+    if (!id || !atomic_load(&tray->is_served) || bytes > m->board->cap_bytes) return raise_corrupt(e, "it names what cannot be in a stash");
+    PyObject *o = heap_room(bytes, writable);
+    if (!o) return NULL;
+    uint8_t *to = heap_bytes(o);
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        outcome = pull_pieces(m, tray, id, to, bytes, &have, e->pull_until, &is_gone);
+        Py_END_ALLOW_THREADS
+    } while (outcome == WAIT_SIGNALS && !PyErr_CheckSignals());
+    if (outcome == WAIT_READY && !is_gone) return o;
+    Py_DECREF(o);
+    if (outcome == WAIT_TIMEOUT) PyErr_SetNone(m->state->timed_out);
+    else if (outcome == WAIT_POISON) raise_poison(m);
+    else if (is_gone) raise_corrupt(e, "it names bytes that are not in the stash");
+    return NULL; /* or what a signal handler raised */
 }
 
 /* The claims that a frame brings, from their first sight until the frame is taken, or is not after all. Meanwhile each
@@ -1600,15 +2230,16 @@ typedef struct {
 /* Finds the bytes that a descriptor names and holds their block: their offset in the data of the arena. */
 static int hold_bytes(End *e, const Desc *d, Claims *claims, uint64_t *at) {
     Arena *a = d->arena < e->member->nmembers ? e->member->arenas[d->arena] : NULL;
-    if (!a || d->block >= MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) ||
+    if (!a || !a->reaches_us || d->block >= MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) ||
         d->block >= atomic_load_explicit(&a->header->nblocks, memory_order_acquire)) {
         raise_corrupt(e, "it names a block that is not there");
         return -1;
     }
     const Block *b = &a->header->block[d->block];
-    uint64_t offset = b->offset, capacity = b->capacity;
-    if (offset > a->reserve || capacity > a->reserve - offset || !arena_reaches(a, ARENA_DATA + offset + capacity) ||
-        d->offset > capacity || d->bytes > capacity - d->offset) {
+    uint64_t offset = b->offset, capacity = block_capacity(b), committed = block_committed(b);
+    if (committed > capacity) committed = capacity;
+    if (offset > a->reserve || capacity > a->reserve - offset || !arena_reaches(a, ARENA_DATA + offset + committed) ||
+        d->offset > committed || d->bytes > committed - d->offset) {
         raise_corrupt(e, "it names bytes outside their block");
         return -1;
     }
@@ -1636,11 +2267,14 @@ static PyObject *take_buffer(End *e, const Desc *d, const uint8_t *body, uint64_
             return raise_corrupt(e, "a small buffer lies outside the frame");
         return heap_copy(body + d->offset, d->bytes, writable);
     }
+    if (d->block == STASHED)
+        return d->arena == e->writer ? pull(e, d->offset, d->bytes, writable)
+                                     : raise_corrupt(e, "it names the stash of another member");
     uint64_t at;
     if (hold_bytes(e, d, claims, &at)) return NULL;
     Claim *claim = &claims->all[claims->count - 1];
-    if ((writable && e->nreaders > 1) || memory_is_short(e->member, claim->arena))
-        return heap_copy(claim->arena->readable + at, d->bytes, writable);
+    if ((writable && e->nreaders > 1) || memory_is_short(e->member, claim->arena) || !arena_map(claim->arena, writable))
+        return copy_out(claim->arena, at, d->bytes, writable);
     return (PyObject *)(claim->lease = lease_new(claim->arena, d->block, at, d->bytes, writable));
 }
 
@@ -1661,7 +2295,7 @@ static void settle(Claims *claims, bool taken) {
 
 /* Makes the message of a frame whose header is sound. */
 static int parse_body(End *e, const Frame *f, const Desc *table, const uint8_t *body, Message *msg, Claims *claims) {
-    bool spilled = f->body_block != NO_BLOCK;
+    bool spilled = f->body_block != NO_BLOCK && f->body_block != STASHED;
     uint64_t at = (uint64_t)f->nbuffers * sizeof(Desc);
     uint64_t sum = check_header(f);
     for (uint32_t i = 0; i < f->nbuffers; i++) sum = check_desc(sum, &table[i]);
@@ -1702,10 +2336,23 @@ static int parse_slot(End *e, Message *msg, Claims *claims) {
                      (unsigned long long)e->seq, (unsigned long long)f.execution);
         return -1;
     }
-    if (f.body_block != NO_BLOCK) {
+    PyObject *pulled = NULL;
+    if (f.body_block == STASHED && f.body_stash != sign_stashed(f, f.body_stash)) {
+        raise_corrupt(e, "its header is damaged");
+        return -1;
+    }
+    if (f.body_block == STASHED) {
+        if (!(pulled = pull(e, f.body_stash & UINT32_MAX, f.body_bytes, false))) return -1;
+        body = heap_bytes(pulled);
+    } else if (f.body_block != NO_BLOCK) {
         Desc where = {e->writer, f.body_block, 0, 0, 0, f.body_bytes};
         uint64_t at;
         if (hold_bytes(e, &where, claims, &at)) return -1;
+        if (!arena_map(claims->few[0].arena, false)) {
+            settle(claims, false);
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
         body = claims->few[0].arena->readable + at;
     } else if (f.body_bytes > e->slot_bytes - sizeof(Frame)) {
         raise_corrupt(e, "it is longer than its slot");
@@ -1729,6 +2376,7 @@ static int parse_slot(End *e, Message *msg, Claims *claims) {
         }
         if (!is_few) PyMem_Free(descs);
     }
+    Py_XDECREF(pulled);
     if (failed) {
         settle(claims, false);
         message_clear(msg);
@@ -1764,6 +2412,7 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
     uint64_t start = 0, waited = 0;
     if (end_enter(e)) return -1;
     int result = -1;
+    e->pull_until = deadline;
     if (m->looping) start = mark(m, e->op, e->seq);
     else if (m->recording) start = stamp(&m->clock);
     if (m->looping && poisoned(m)) {
@@ -1994,6 +2643,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
                 return NULL;
             }
         } else {
+            e->pull_until = deadline;
             if (collect_one(e, args[0], start, waited)) return NULL;
             waited = 0;
             if (m->recording && e->seq <= execution) start = stamp(&m->clock);
@@ -2011,8 +2661,14 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
         return NULL;
     }
     if (check_usable(e->member)) return NULL;
-    while (!e->busy && atomic_load_explicit(&e->ring->seq, memory_order_acquire) != e->seq)
-        if (collect_one(e, frames, e->member->recording ? stamp(&e->member->clock) : 0, 0)) return NULL;
+    while (!e->busy && atomic_load_explicit(&e->ring->seq, memory_order_acquire) != e->seq) {
+        e->pull_until = now_ns() + SIGNAL_SLICE;
+        if (collect_one(e, frames, e->member->recording ? stamp(&e->member->clock) : 0, 0)) {
+            if (!PyErr_ExceptionMatches(e->member->state->timed_out)) return NULL;
+            PyErr_Clear(); /* its writer does not answer now: the frame stays where it is */
+            break;
+        }
+    }
     Py_RETURN_NONE;
 }
 
@@ -2058,7 +2714,9 @@ static PyType_Spec writer_spec = {"rcg._native.Writer", sizeof(End), 0,
 
 static void member_dealloc(PyObject *self) {
     Member *m = (Member *)self;
+    stash_close(m);
     for (uint32_t i = 0; i < MAX_MEMBERS; i++) Py_XDECREF((PyObject *)m->arenas[i]);
+    ledger_close(m->ledger);
     if (m->board) munmap(m->board, m->board_bytes);
     free_object(self);
 }
@@ -2079,18 +2737,23 @@ static bool board_fits(const BoardHeader *b) {
            stride >= sizeof(Recorder) + b->nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName) &&
            b->nmembers * stride <= room - recorders && b->tape_offset % PAGE == 0 && b->tape_offset <= room &&
            b->nmembers * (uint64_t)TAPE_EVENTS * sizeof(Event) <= room - b->tape_offset &&
+           b->ledger_offset % LARGEST_PAGE == 0 && b->ledger_offset <= room && sizeof(Ledger) <= room - b->ledger_offset &&
+           b->tray_offset % LINE == 0 && b->tray_offset <= room && b->nmembers * sizeof(Tray) <= room - b->tray_offset &&
            bells_offset(b->nrings) + b->nmembers * sizeof(Bell) <= recorders;
 }
 
-/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False); the descriptors stay the caller's */
+/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1); the descriptors stay the
+ * caller's. Bit i of `reach` says whether blocks of member i may arrive here; the free ones of all can be reclaimed. */
 static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     Member *m = (Member *)self;
-    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", NULL};
+    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", "reach", NULL};
+    unsigned long long reach = ~0ull;
     int fd, record = 1, looping = 0;
     unsigned index;
     PyObject *fds;
     const char *wait = "auto";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|spp", names, &fd, &fds, &index, &wait, &record, &looping))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|sppK", names, &fd, &fds, &index, &wait, &record, &looping,
+                                     &reach))
         return -1;
     if (!(m->state = state_of(Py_TYPE(self)))) return -1;
     if ((m->policy = policy_of(wait)) < 0) return -1;
@@ -2119,6 +2782,12 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     m->recorders = (uint8_t *)p + head.recorder_offset;
     m->recorder_stride = head.recorder_stride;
     m->tapes = (Event *)((uint8_t *)p + head.tape_offset);
+    m->trays = (Tray *)((uint8_t *)p + head.tray_offset);
+    m->page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!(m->ledger = ledger_open(fd, head.ledger_offset))) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
     m->recorder = recorder_of(m, index);
     m->index = index;
     m->nmembers = head.nmembers;
@@ -2137,14 +2806,15 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     for (uint32_t i = 0; i < m->nmembers; i++) {
         long arena_fd = PyLong_AsLong(PyList_GetItem(fds, i));
         if (arena_fd == -1 && PyErr_Occurred()) return -1;
-        if (arena_fd >= 0 && !(m->arenas[i] = arena_open(m->state, (int)arena_fd, i, index, head.claim_bits)))
-            return -1;
+        if (arena_fd < 0) continue;
+        if (!(m->arenas[i] = arena_open(m->state, (int)arena_fd, i, index, head.claim_bits, m->ledger))) return -1;
+        m->arenas[i]->committed = &recorder_of(m, i)->committed_bytes;
+        m->arenas[i]->reaches_us = i == index || (reach >> i & 1);
     }
     if (!m->arenas[index]) {
         PyErr_SetString(PyExc_ValueError, "a member needs its own arena");
         return -1;
     }
-    m->arenas[index]->committed_seen = &m->recorder->committed_bytes;
     return 0;
 }
 
@@ -2318,13 +2988,17 @@ static int outgoing_from(Member *m, Outgoing *out, Py_ssize_t i, PyObject *entry
     return outgoing_parse(&out[i], args, n);
 }
 
-/* write_all(frames, timeout_ns=-1): publish one frame on each of several rings, or none */
+/* write_all(frames, timeout_ns=-1, stash=False): publish one frame on each of several rings, or none; with `stash`
+ * what there is no memory for goes to the stash */
 static PyObject *member_write_all(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Member *m = (Member *)self;
-    if (nargs < 1 || nargs > 2) {
-        PyErr_SetString(PyExc_TypeError, "write_all([(writer, kind, data, buffers, writable), ...], timeout_ns=-1)");
+    if (nargs < 1 || nargs > 3) {
+        PyErr_SetString(PyExc_TypeError,
+                        "write_all([(writer, kind, data, buffers, writable), ...], timeout_ns=-1, stash=False)");
         return NULL;
     }
+    int stashes = nargs > 2 ? PyObject_IsTrue(args[2]) : 0;
+    if (stashes < 0) return NULL;
     uint64_t deadline = UINT64_MAX;
     if ((nargs > 1 && deadline_from(args[1], &deadline)) || check_usable(m)) return NULL;
     PyObject *entries = PySequence_Tuple(args[0]); /* keeps all alive, whatever happens to the list */
@@ -2336,6 +3010,7 @@ static PyObject *member_write_all(PyObject *self, PyObject *const *args, Py_ssiz
     else {
         for (; parsed < n; parsed++)
             if (outgoing_from(m, out, parsed, PyTuple_GetItem(entries, parsed))) break;
+            else out[parsed].stashes |= (bool)stashes;
         if (parsed == n) failed = n ? send_frames(m, out, n, deadline) : 0;
         for (Py_ssize_t i = 0; i < parsed; i++) outgoing_clear(&out[i]);
         PyMem_Free(out);
@@ -2527,12 +3202,45 @@ static PyObject *member_forget(PyObject *self, PyObject *args) {
     Arena *a = m->arenas[m->index];
     uint64_t mask = claim_mask(a, dead), cleared = 0;
     for (uint32_t id = 0; id < a->nblocks; id++) {
-        uint64_t before = atomic_fetch_and(&a->header->block[id].claims, ~mask);
+        Block *b = &a->header->block[id];
+        uint64_t bytes = block_committed(b), execution = atomic_load_explicit(&b->execution, memory_order_relaxed);
+        uint64_t before = atomic_fetch_and(&b->claims, ~mask);
         if (!(before & mask)) continue;
         cleared++;
-        if (!(before & ~mask)) atomic_fetch_add(&a->header->frees, 1);
+        if (before & ~mask) continue;
+        ledger_freed(m->ledger->ledger, bytes, execution);
+        atomic_fetch_add(&a->header->frees, 1);
     }
     return PyLong_FromUnsignedLongLong(cleared);
+}
+
+/* survey(seen, complete, submitted) -> (claimed, peak, live, most): the bytes that are claimed now; at its peak, of the
+ * executions from `seen` that are complete, the one that needed most; of those under way, what they all have now and
+ * what one of them had at its peak so far. As far as the ledger goes back. */
+static PyObject *member_survey(PyObject *self, PyObject *args) {
+    Member *m = (Member *)self;
+    unsigned long long seen, complete, submitted;
+    if (!PyArg_ParseTuple(args, "KKK", &seen, &complete, &submitted)) return NULL;
+    Ledger *l = m->ledger->ledger;
+    uint64_t peak = 0, live = 0, most = 0, back = submitted > ACCOUNTS ? submitted - ACCOUNTS : 0;
+    for (uint64_t i = seen > back ? seen : back; i < submitted; i++) {
+        const Account *c = account_of(l, i);
+        if (atomic_load_explicit(&c->execution, memory_order_relaxed) != i + 1) continue;
+        uint64_t now = atomic_load_explicit(&c->live_bytes, memory_order_relaxed);
+        uint64_t top = atomic_load_explicit(&c->peak_bytes, memory_order_relaxed);
+        if (i < complete) peak = top > peak ? top : peak;
+        else live += now, most = top > most ? top : most;
+    }
+    return Py_BuildValue("(KKKK)", (unsigned long long)atomic_load(&l->claimed_bytes), (unsigned long long)peak,
+                         (unsigned long long)live, (unsigned long long)most);
+}
+
+/* expect(bytes): what an execution needs at its peak, so that whoever reads leaves room for it */
+static PyObject *member_expect(PyObject *self, PyObject *arg) {
+    uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
+    if (bytes == UINT64_MAX && PyErr_Occurred()) return NULL;
+    atomic_store_explicit(&((Member *)self)->ledger->ledger->need_bytes, bytes, memory_order_relaxed);
+    Py_RETURN_NONE;
 }
 
 static PyObject *member_statistics(PyObject *self, PyObject *unused) {
@@ -2543,14 +3251,16 @@ static PyObject *member_statistics(PyObject *self, PyObject *unused) {
     if (n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA)) n = 0;
     uint64_t held = 0;
     for (uint32_t id = 0; id < n; id++)
-        if (!block_is_free(a, id)) busy++, held += a->header->block[id].capacity;
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsIsI}", "used_bytes",
+        if (!block_is_free(a, id)) busy++, held += block_committed(&a->header->block[id]);
+    const Ledger *l = m->ledger->ledger;
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsIsIsKsK}", "used_bytes",
                          (unsigned long long)atomic_load(&m->board->used_bytes), "cap_bytes",
-                         (unsigned long long)m->board->cap_bytes, "committed_bytes", (unsigned long long)a->committed,
+                         (unsigned long long)m->board->cap_bytes, "committed_bytes", (unsigned long long)atomic_load(a->committed),
                          "claimed_bytes", (unsigned long long)held, "copies", (unsigned long long)a->copies, "forwards",
                          (unsigned long long)a->forwards, "spins", (unsigned long long)atomic_load(&m->spins), "sleeps",
                          (unsigned long long)atomic_load(&m->sleeps), "wakes", (unsigned long long)atomic_load(&m->wakes), "blocks", n,
-                         "blocks_claimed", busy);
+                         "blocks_claimed", busy, "stashes", (unsigned long long)atomic_load(&l->stashes), "stashed_bytes",
+                         (unsigned long long)atomic_load(&l->stashed_bytes));
 }
 
 static PyMethodDef member_methods[] = {
@@ -2573,6 +3283,8 @@ static PyMethodDef member_methods[] = {
     {"span", member_span, METH_O, "span(name) -> the op of spans of this name."},
     {"spans", member_spans, METH_VARARGS, "spans(member) -> names of its spans."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
+    {"survey", member_survey, METH_VARARGS, "survey(seen, complete, submitted) -> (claimed, peak, live, most), in bytes."},
+    {"expect", member_expect, METH_O, "expect(bytes): what an execution needs at its peak."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
     {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
     {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},
@@ -2758,7 +3470,9 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
         return NULL;
     }
     Py_ssize_t nrings = PyList_Size(rings);
-    uint64_t recorders = bells_offset((uint64_t)nrings) + nmembers * sizeof(Bell);
+    uint64_t ledger = align_up(bells_offset((uint64_t)nrings) + nmembers * sizeof(Bell), LARGEST_PAGE);
+    uint64_t trays = align_up(ledger + sizeof(Ledger), LARGEST_PAGE); /* the ledger's pages are its own */
+    uint64_t recorders = trays + nmembers * sizeof(Tray);
     uint64_t stride = sizeof(Recorder) + (uint64_t)nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName);
     uint64_t tapes = 0, size = 0;
     BoardHeader *board = NULL;
@@ -2823,6 +3537,8 @@ static PyObject *format_board(PyObject *module, PyObject *args) {
         board->recorder_stride = stride;
         board->nevents = nevents;
         board->tape_offset = tapes;
+        board->ledger_offset = ledger;
+        board->tray_offset = trays;
         board->cap_bytes = cap;
         board->claim_bits = claim_bits_for(nmembers);
         atomic_store(&board->culprit, NO_MEMBER);

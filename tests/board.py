@@ -54,7 +54,7 @@ _PR_SET_PDEATHSIG = 1  # a second process never outlives the test
 # What `_native.c` draws at its top.
 _HEADER = 192
 _LINE = 64
-_FRAME = struct.Struct("<IIQQQIIQQ8x")
+_FRAME = struct.Struct("<IIQQQIIQQQ")
 _DESC = struct.Struct("<IIIIQQ")
 _KEYS = (
     0x9E3779B97F4A7C15,
@@ -95,6 +95,7 @@ class Frame(NamedTuple):
     body_block: int
     payload_bytes: int
     check: int
+    body_stash: int
 
 
 class Desc(NamedTuple):
@@ -154,8 +155,10 @@ def _fold(a: int, b: int) -> int:
 
 def sum_of(header: bytes, table: bytes) -> int:
     """Return the sum that a frame carries of its header and its table of descriptors."""
-    words, keys = struct.unpack_from("<6Q", header), _KEYS
+    *words, _, stash = struct.unpack_from("<8Q", header)
+    keys = _KEYS
     pairs = [words[i] ^ keys[i] for i in range(6)]
+    pairs[5] ^= (stash << 32 | stash >> 32) % 2**64
     total = _fold(*pairs[:2]) ^ _fold(*pairs[2:4]) ^ _fold(*pairs[4:])
     for first, second, offset, size in struct.iter_unpack("<4Q", table):
         total = _fold(total ^ first, second ^ keys[6])

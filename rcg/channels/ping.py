@@ -73,7 +73,10 @@ def main() -> int:
 def _ends(segments: Segments, plan: Plan, process: str, reads: str, writes: str) -> Any:
     layout = segments.layout
     member = _native.Member(
-        segments.board, segments.arenas_for(plan, process), layout.members[process]
+        segments.board,
+        segments.arenas,
+        layout.members[process],
+        reach=layout.reach(plan, process),
     )
     reader = member.reader(layout.rings[reads], 0, _buffers, _buffers)
     return reader, member.writer(layout.rings[writes], 0)

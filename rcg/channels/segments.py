@@ -9,6 +9,7 @@ descriptors to the members; see ``_native.c`` for what is in them.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,10 @@ EVENTS_PER_MEMBER: Final = 4096
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
 MOST_IN_FLIGHT: Final = 4096
-ADDRESSES_PER_BYTE: Final = 32
+# Blocks of all sizes share an arena's addresses, and neighbours that are free become one, so that
+# little more than the cap is needed: twice that, for what lies scattered.
+ADDRESSES_PER_BYTE: Final = 2
+LEAST_ADDRESSES: Final = 16 << 20
 _PAGE: Final = 4096
 
 
@@ -51,6 +55,11 @@ class Layout:
             {channel.id: i for i, channel in enumerate(plan.channels)},
         )
 
+    def reach(self, plan: Plan, process: str) -> int:
+        """Return whose blocks may arrive at a process: bit i for member i."""
+        names = dict(plan.reach).get(process, ())
+        return sum(1 << self.members[name] for name in {process, *names})
+
     def process(self, member: int) -> str:
         """Return the process with this number."""
         return next(name for name, number in self.members.items() if number == member)
@@ -69,9 +78,13 @@ def default_memory_cap() -> int:
     """Return how many bytes of shared memory a graph may use: half of what is to be had.
 
     To be had is the least of the space in /dev/shm (unless it is so small that memfd is used), the
-    memory that the control group still allows, and the memory that is free on the machine.
+    memory that the control group still allows, the memory that is free on the machine, and a
+    quarter of the addresses that RLIMIT_AS still allows this process.
     """
     limits = [_available_memory()]
+    allowed = _allowed_addresses()
+    if allowed is not None:
+        limits.append(allowed // 4)
     if not _prefers_memfd():
         limits.append(_free_bytes(SHM))
     limits.extend(_cgroup_room())
@@ -118,22 +131,35 @@ def _cgroup_room() -> list[int]:
     return []
 
 
-def _addresses_for(cap_bytes: int, members: int) -> int:
-    """Return how much address space to reserve for each arena.
+def _allowed_addresses() -> int | None:
+    """Return how much address space RLIMIT_AS leaves this process; None where it sets no limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return max(0, limit - pages * resource.getpagesize())
 
-    Blocks keep their addresses when their memory is given back, so an arena whose sizes keep
-    changing uses many times what it may commit: the sizes of all classes up to the cap add up to
-    5.5 times the cap with one block of each. A process maps each arena twice, and addresses are
-    47 bits wide or, on some kernels, 39. A graph keeps its own while it lives, and while a value of
-    it is held. So each graph takes at most a twelfth of what this process has left, and a quarter
-    of all is for others: for everything else, and for other drivers' graphs over the same actors.
+
+def _addresses_for(cap_bytes: int, members: int) -> int:
+    """Return how much address space to reserve for each arena, in whole pages.
+
+    A process maps an arena when it first needs it, in the common case once: its own to write, one
+    whose blocks arrive to read. Addresses are 47 bits wide or, on some kernels, 39, and a process
+    may be allowed fewer. A graph keeps its own while it lives, and while a value of it is held. So
+    each graph takes at most a twelfth of what this process has left, and a quarter of all is for
+    others: for everything else, and for other drivers' graphs over the same actors. What finds no
+    addresses goes through the stash.
     """
     mappings = Path("/proc/self/maps").read_text().splitlines()
     stack = next(line for line in mappings if line.endswith("[stack]"))
     width = int(stack.split("-")[0], 16).bit_length()
     taken = sum(int(end, 16) - int(start, 16) for start, end in map(_ends_of, mappings))
     most = max(0, 3 * (1 << width) // 4 - taken) // 12 // (2 * members)
-    return max(1 << 30, min(ADDRESSES_PER_BYTE * cap_bytes, most)) // _PAGE * _PAGE
+    allowed = _allowed_addresses()
+    if allowed is not None:
+        most = min(most, allowed // 2 // members)
+    wanted = ADDRESSES_PER_BYTE * cap_bytes + LEAST_ADDRESSES
+    return max(LEAST_ADDRESSES, min(wanted, most)) // _PAGE * _PAGE
 
 
 def _ends_of(mapping: str) -> list[str]:
@@ -196,13 +222,6 @@ class Segments:
             rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
         return rings
 
-    def arenas_for(self, plan: Plan, process: str) -> list[int]:
-        """Return one descriptor per member, -1 where that member's blocks never arrive here."""
-        reach = dict(plan.reach).get(process, ())
-        return [
-            fd if name == process or name in reach else -1
-            for (name, _), fd in zip(self.layout.members.items(), self.arenas, strict=True)
-        ]
 
     def seal(self) -> None:
         """Close the arenas' descriptors, once every member has them; what is mapped stays."""

@@ -301,6 +301,7 @@ def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) ->
         program=program,
         member=session.layout.members[actor],
         rings=session.layout.rings,
+        reach=session.layout.reach(session.plan, actor),
         address=session.control.address,
         secret=session.control.secret,
         constants={name: bindings.constants[name] for name in named},

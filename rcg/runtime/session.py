@@ -85,11 +85,12 @@ class Session:
         try:
             self.member = _native.Member(
                 segments.board,
-                segments.arenas_for(plan, DRIVER),
+                segments.arenas,
                 0,
                 options.wait,
                 options.record,
                 False,
+                self.layout.reach(plan, DRIVER),
             )
         except OSError as error:
             raise OutOfSharedMemory(
@@ -106,7 +107,7 @@ class Session:
         )
 
     def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
-        return self._segments.board, self._segments.arenas_for(self.plan, process)
+        return self._segments.board, self._segments.arenas
 
     def seal(self) -> None:
         """Close the descriptors once every member has them, but for what a profile needs."""

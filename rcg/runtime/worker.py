@@ -67,6 +67,7 @@ class Start:
         program: What to run.
         member: This process's number in shared memory.
         rings: Number of each channel's ring.
+        reach: Whose blocks may arrive here: bit i for member i.
         address: The driver's control socket.
         secret: Proves that the driver sent us.
         constants: The constants and templates that the program names.
@@ -80,6 +81,7 @@ class Start:
     program: Program
     member: int
     rings: Mapping[str, int]
+    reach: int
     address: str
     secret: str
     constants: Mapping[str, Any]
@@ -142,6 +144,7 @@ def start(instance: Any, spec: Start) -> None:
             spec.options.wait,
             spec.options.record,
             True,
+            spec.reach,
         )
         control.close_descriptors()
         loop = _Loop(instance, spec, member, control)

@@ -83,7 +83,9 @@ def open_members(
     )
     segments = Segments(plan, cap_bytes=cap_bytes)
     members = [
-        _native.Member(segments.board, segments.arenas_for(plan, process), number)
+        _native.Member(
+            segments.board, segments.arenas, number, reach=segments.layout.reach(plan, process)
+        )
         for process, number in segments.layout.members.items()
     ]
     return segments, members

@@ -86,7 +86,13 @@ ARENA = {
     "nblocks": (64, 4),
     "frees": (128, 8),
 }
-BLOCKS = {"claims": (0, 8), "offset": (8, 8), "capacity": (16, 8)}
+BLOCKS = {
+    "claims": (0, 8),
+    "offset": (8, 8),
+    "capacity": (16, 4),
+    "committed": (20, 4),
+    "execution": (24, 8),
+}
 HEADER_BYTES, DESC_BYTES, LINE, NO_BLOCK = 64, 32, 64, 2**32 - 1
 ARENA_BLOCKS, ARENA_DATA = 192, 33 * 65_536
 

@@ -17,7 +17,7 @@ from rcg.channels import segments as rooms
 from rcg.channels.segments import Layout, Segments, default_memory_cap, slots_for
 from rcg.errors import OutOfSharedMemory
 from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
-from tests.board import BYTES, PICKLE, Board, Ring, claimed, reader
+from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (
     ChannelSpec("c0", DRIVER, ("a0",), "ring", 0, 10),
@@ -49,19 +49,25 @@ def test_numbers_of_processes_and_channels() -> None:
     assert [layout.process(i) for i in range(4)] == [DRIVER, "a0", "a1", "a2"]
 
 
-def test_a_process_gets_the_arenas_whose_blocks_may_reach_it() -> None:
+def test_a_process_takes_blocks_only_from_those_that_may_reach_it() -> None:
     plan = plan_of(*LINE)
     segments = Segments(plan, cap_bytes=1 << 20)
-    driver, a0, a1, a2 = segments.arenas
-    assert segments.arenas_for(plan, DRIVER) == [driver, -1, -1, -1]
-    assert segments.arenas_for(plan, "a0") == [driver, a0, -1, -1]
-    assert segments.arenas_for(plan, "a1") == [driver, a0, a1, -1]
-    assert segments.arenas_for(plan, "a2") == [driver, a0, -1, a2]
-    writer = _native.Member(segments.board, segments.arenas_for(plan, "a0"), 1).writer(1, 0)
-    writer.write(BYTES, b"x")
-    for number in (2, 3):
-        arenas = segments.arenas_for(plan, f"a{number - 1}")
-        assert reader(_native.Member(segments.board, arenas, number), 1).read(0) == b"x"
+    names = (DRIVER, "a0", "a1", "a2")
+    reach = {process: segments.layout.reach(plan, process) for process in names}
+    assert reach == {DRIVER: 0b0001, "a0": 0b0011, "a1": 0b0111, "a2": 0b1011}
+    members = {
+        process: _native.Member(segments.board, segments.arenas, number, reach=reach[process])
+        for number, process in enumerate(names)
+    }
+    members["a0"].writer(1, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    for process in ("a1", "a2"):
+        (held,) = reader(members[process], 1).read(0)
+        assert bytes(held) == pattern(BLOCK)
+    closed = _native.Member(segments.board, segments.arenas, 2, reach=0b0101)
+    members["a0"].writer(1, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    with pytest.raises(_native.Corrupt, match="a block that is not there"):
+        reader(closed, 1).read(0)
+    del held
     segments.close()
 
 
@@ -69,7 +75,7 @@ def test_closing_twice_leaves_nothing_and_what_is_mapped_stays() -> None:
     before = open_files()
     plan = plan_of(*LINE)
     segments = Segments(plan, cap_bytes=1 << 20)
-    member = _native.Member(segments.board, segments.arenas_for(plan, DRIVER), 0)
+    member = _native.Member(segments.board, segments.arenas, 0)
     segments.close()
     segments.close()
     member.writer(0, 0).write(BYTES, b"still there")

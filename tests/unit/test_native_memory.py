@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory under a cap: what is free is reclaimed from everyone, what does not fit is passed on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rcg import _native
+from tests.board import (
+    BYTES,
+    CLOSED,
+    FAILURE,
+    PICKLE,
+    Board,
+    Failed,
+    Ring,
+    claimed,
+    finish,
+    pattern,
+    reader,
+    until,
+)
+
+pytestmark = pytest.mark.unit
+
+MB = 1 << 20
+CHAIN = (Ring(0, (1,)), Ring(1, (2,)), Ring(2, (0,)))
+
+
+def used(member: _native.Member) -> int:
+    return int(member.statistics()["used_bytes"])
+
+
+def stashed(member: _native.Member) -> int:
+    return int(member.statistics()["stashed_bytes"])
+
+
+# --- reclaiming
+
+
+def test_what_one_member_keeps_warm_another_gets_while_the_owner_does_nothing() -> None:
+    board = Board(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
+    first, second = board.member(0), board.member(1)
+    there, here = reader(second), reader(first, 1)
+    first.writer(0, 0).write(PICKLE, b"", [bytes(6 * MB)])
+    there.read(0)
+    assert used(first) == 6 * MB  # warm, and nobody has it
+    second.writer(1, 0).write(PICKLE, b"", [pattern(5 * MB)])
+    (held,) = here.read(0)
+    assert bytes(held) == pattern(5 * MB)
+    assert used(first) == 5 * MB
+    assert first.statistics()["committed_bytes"] == 0
+    board.close()
+
+
+def test_a_block_that_was_reclaimed_is_taken_again() -> None:
+    board = Board(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
+    first, second = board.member(0), board.member(1)
+    there, here = reader(second), reader(first, 1)
+    writers = first.writer(0, 0), second.writer(1, 0)
+    for i in range(6):
+        writers[i % 2].write(PICKLE, b"", [pattern(5 * MB, i)])
+        (held,) = (there, here)[i % 2].read(0)
+        assert bytes(held) == pattern(5 * MB, i)
+        del held
+    assert used(first) == 5 * MB
+    assert first.statistics()["blocks"] == second.statistics()["blocks"] == 1
+    board.close()
+
+
+def test_what_is_claimed_is_never_reclaimed() -> None:
+    board = Board(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
+    first, second = board.member(0), board.member(1)
+    there = reader(second)
+    first.writer(0, 0).write(PICKLE, b"", [pattern(3 * MB, 1)])
+    (held,) = there.read(0)
+    first.writer(0, 0).write(PICKLE, b"", [pattern(2 * MB, 2)])  # on its way
+    with pytest.raises(_native.NoMemory):
+        second.writer(1, 0).write(PICKLE, b"", [bytes(4 * MB)])
+    assert bytes(held) == pattern(3 * MB, 1)
+    (arrived,) = there.read(0)
+    assert bytes(arrived) == pattern(2 * MB, 2)
+    board.close()
+
+
+@pytest.mark.parametrize("size", [MB, MB + 1, 5 * MB + 4096, 9 * MB - 4096, 9 * MB])
+def test_large_blocks_take_no_more_than_their_pages(size: int) -> None:
+    board = Board(2, cap_bytes=9 * MB)
+    sender = board.member(0)
+    sender.writer(0, 0).write(PICKLE, b"", [pattern(size)])
+    assert claimed(sender) == used(sender) == -(-size // 4096) * 4096
+    assert bytes(reader(board.member(1)).read(0)[0]) == pattern(size)
+    board.close()
+
+
+def test_a_block_that_is_used_again_grows_and_when_memory_is_short_shrinks() -> None:
+    board = Board(2, cap_bytes=16 * MB)
+    sender, end = board.member(0), reader(board.member(1))
+    writer = sender.writer(0, 0)
+    for size, most in ((6 * MB, 6), (7 * MB, 7), (9 * MB, 9), (9 * MB - 8 * 4096, 9)):
+        writer.write(PICKLE, b"", [pattern(size)])
+        assert bytes(end.read(0)[0]) == pattern(size)
+        assert used(sender) <= most * MB
+    writer.write(PICKLE, b"", [pattern(15 * MB)])
+    assert bytes(end.read(0)[0]) == pattern(15 * MB)
+    board.close()
+
+
+def test_neighbours_become_one_when_addresses_run_out() -> None:
+    """Small blocks, then large ones, then small ones, in addresses for one size only."""
+    board = Board(2, (Ring(slots=64),), cap_bytes=8 * MB, reserve_bytes=8 * MB)
+    sender, end = board.member(0), reader(board.member(1))
+    writer = sender.writer(0, 0)
+    for size in (128 * 1024, 3 * MB, 64 * 1024, 7 * MB, 1 * MB, 16 * 1024, 5 * MB):
+        held = []
+        for i in range(min(32, 8 * MB // size)):
+            writer.write(PICKLE, b"", [pattern(size, i)])
+            held.append(end.read(0)[0])
+        for i, buffer in enumerate(held):
+            assert bytes(buffer) == pattern(size, i)
+        del held, buffer
+    assert claimed(sender) == 0
+    board.close()
+
+
+def test_what_lies_between_held_blocks_is_not_merged_with_them() -> None:
+    board = Board(2, (Ring(slots=64),), cap_bytes=8 * MB, reserve_bytes=8 * MB)
+    sender, end = board.member(0), reader(board.member(1))
+    writer = sender.writer(0, 0)
+    held = {}
+    for i in range(8):
+        writer.write(PICKLE, b"", [pattern(MB - 4096 * 32, i)])
+        held[i] = end.read(0)[0]
+    for i in (1, 2, 4, 5, 6):
+        del held[i]
+    writer.write(PICKLE, b"", [pattern(2 * MB + 4096, 100)])  # three neighbours
+    held[100] = end.read(0)[0]
+    writer.write(PICKLE, b"", [pattern(MB + 4096, 101)])  # two
+    held[101] = end.read(0)[0]
+    with pytest.raises(_native.NoMemory):
+        writer.write(PICKLE, b"", [bytes(2 * MB)])
+    sizes = {100: 2 * MB + 4096, 101: MB + 4096}
+    for i, buffer in held.items():
+        assert bytes(buffer) == pattern(sizes.get(i, MB - 4096 * 32), i)
+    board.close()
+
+
+# --- the stash
+
+
+def loop(board: Board, number: int = 0) -> _native.Member:
+    return board.member(number, looping=True)
+
+
+@pytest.mark.parametrize("writable", [0, 1])
+@pytest.mark.parametrize("size", [5000, 65_536, 200_001, 3 * MB])
+def test_what_there_is_no_memory_for_arrives_from_the_stash(size: int, writable: int) -> None:
+    board = Board(2, (Ring(slots=4),), cap_bytes=4 * MB)
+    sender, receiver = loop(board), board.member(1)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    writer.write(PICKLE, b"", [bytes(4 * MB)])  # takes all there is
+    writer.write(PICKLE, b"", [pattern(size)], writable)
+    assert stashed(sender) == size
+    assert used(sender) == 4 * MB
+    end.read(0)
+    (found,) = end.read(10**9)
+    assert bytes(found) == pattern(size)
+    assert memoryview(found).readonly is (not writable)
+    until(lambda: stashed(sender) == 0)  # the copy goes
+    assert used(sender) <= 4 * MB
+    board.close()
+
+
+@pytest.mark.parametrize("kind", [PICKLE, BYTES, FAILURE])
+def test_a_long_message_arrives_from_the_stash(kind: int) -> None:
+    board = Board(2, (Ring(slots=4),), cap_bytes=4 * MB)
+    sender = loop(board)
+    writer = sender.writer(0, 0)
+    end = board.member(1).reader(0, 0, lambda data, buffers=(): (bytes(data), buffers), Failed)
+    writer.write(PICKLE, b"", [bytes(4 * MB)])
+    writer.write(kind, pattern(300_000), [pattern(100, 7), pattern(9000, 8)])
+    end.read(0)
+    found = end.read(10**9)
+    match kind:
+        case _native.KIND_PICKLE:
+            data, buffers = found
+            assert [bytes(b) for b in buffers] == [pattern(100, 7), pattern(9000, 8)]
+        case _native.KIND_FAILURE:
+            data = found.data
+        case _:
+            data = found
+    assert data == pattern(300_000)
+    board.close()
+
+
+def test_every_reader_pulls_at_its_own_pace() -> None:
+    board = Board(4, (Ring(0, (1, 2, 3)),), cap_bytes=4 * MB)
+    sender = loop(board)
+    writer = sender.writer(0, 0)
+    ends = [reader(board.member(number)) for number in (1, 2, 3)]
+    writer.write(PICKLE, b"", [bytes(4 * MB)])
+    writer.write(PICKLE, b"", [pattern(2 * MB)])
+    for end in ends:
+        end.read(0)
+    found: dict[int, bytes] = {}
+
+    def pull(i: int) -> None:
+        found[i] = bytes(ends[i].read(10**10)[0])
+
+    threads = [threading.Thread(target=pull, args=(i,)) for i in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stashed(sender) == 2 * MB  # for the third
+    pull(2)
+    assert all(found[i] == pattern(2 * MB) for i in range(3))
+    until(lambda: stashed(sender) == 0)
+    board.close()
+
+
+def test_a_stash_is_read_while_its_owner_holds_pythons_lock() -> None:
+    """The owner is in a call that never lets go of the GIL, as users' native code may be."""
+    board = Board(2, cap_bytes=4 * MB)
+    receiver = board.member(1)
+    end = reader(receiver)
+    owner = board.start(
+        """
+        member = board.member(0, looping=True)
+        writer = member.writer(0, 0)
+        writer.write(PICKLE, b"", [bytes(4 << 20)])
+        writer.write(PICKLE, b"", [pattern(3 << 20)])
+        print("written", flush=True)
+        ctypes.PyDLL(None).getchar()  # reads stdin, with the GIL
+        """
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "written\n"
+    end.read(10**9)
+    assert bytes(end.read(10**10)[0]) == pattern(3 * MB)
+    finish(owner, "\n")
+    board.close()
+
+
+def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
+    board = Board(2, (Ring(),), cap_bytes=4 * MB)
+    sender = loop(board)
+    writer = sender.writer(0, 0)
+    writer.write(PICKLE, b"", [bytes(4 * MB)])
+    with pytest.raises(BufferError):
+        writer.write(PICKLE, b"", [bytes(MB), memoryview(bytes(100_000))[::2]])
+    with pytest.raises(_native.NoMemory) as caught:
+        writer.write(PICKLE, b"", [bytes(MB), bytes(3 * MB + 1)])  # more than the cap in all
+    assert caught.value.args[0] == 4 * MB + 1
+    assert stashed(sender) == 0
+    assert writer.seq == 1
+    board.close()
+
+
+def test_a_member_that_may_wait_is_told_instead() -> None:
+    """The driver holds executions back before anything of theirs is in memory."""
+    board = Board(2, cap_bytes=4 * MB)
+    sender, end = board.member(0), reader(board.member(1))
+    writer = sender.writer(0, 0)
+    writer.write(PICKLE, b"", [bytes(4 * MB)])
+    with pytest.raises(_native.NoMemory):
+        writer.write(PICKLE, b"", [pattern(MB)])
+    sender.write_all([(writer, PICKLE, b"", [pattern(MB)])], 0, True)  # unless it says so
+    end.read(0)
+    assert bytes(end.read(10**9)[0]) == pattern(MB)
+    board.close()
+
+
+def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
+    board = Board(2, cap_bytes=4 * MB)
+    owner = board.start(
+        """
+        member = board.member(0, looping=True)
+        writer = member.writer(0, 0)
+        writer.write(PICKLE, b"", [bytes(4 << 20)])
+        writer.write(PICKLE, b"", [pattern(3 << 20)])
+        print("written", flush=True)
+        sys.stdin.readline()
+        """
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "written\n"
+    end = reader(board.member(1))
+    end.read(10**9)
+    owner.send_signal(signal.SIGSTOP)
+    with pytest.raises(_native.TimedOut):
+        end.read(50_000_000)
+    frames: dict[int, _native.Frame] = {}
+    end.collect_pending(frames)  # does not wait for long
+    assert frames == {}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            end.read()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        timer.join()
+    owner.send_signal(signal.SIGCONT)
+    assert bytes(end.read(10**10)[0]) == pattern(3 * MB)
+    finish(owner, "\n")
+    board.close()
+
+
+def test_poison_ends_a_pull_from_who_is_gone() -> None:
+    board = Board(2, cap_bytes=4 * MB)
+    observer = board.member(1)
+    end = reader(observer)
+    board.run(
+        """
+        member = board.member(0, looping=True)
+        writer = member.writer(0, 0)
+        writer.write(PICKLE, b"", [bytes(4 << 20)])
+        writer.write(PICKLE, b"", [pattern(3 << 20)])
+        """
+    )
+    end.read(10**9)
+    threading.Timer(0.2, observer.poison, (CLOSED,)).start()
+    with pytest.raises(_native.Poisoned):
+        end.read()
+    board.close()
+
+
+def test_a_member_that_goes_takes_its_thread_along() -> None:
+    board = Board(2, cap_bytes=4 * MB)
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(5):
+        sender = loop(board)
+        writer = sender.writer(0, 0)
+        end = reader(board.member(1))
+        writer.write(PICKLE, b"", [bytes(4 * MB)])
+        writer.write(PICKLE, b"", [pattern(MB)])
+        assert len(os.listdir("/proc/self/task")) == before + 1
+        end.read(0)
+        end.read(10**9)
+        del sender, writer, end
+        assert len(os.listdir("/proc/self/task")) == before
+    board.close()
+
+
+# --- the ledger
+
+
+def test_the_ledger_says_what_executions_need_at_their_peak() -> None:
+    """0 -> 1 -> 2 -> 0: at most two of the three values are there at a time."""
+    board = Board(3, CHAIN, cap_bytes=64 * MB)
+    driver, first, second = (board.member(i, looping=i > 0) for i in range(3))
+    into, middle, out = driver.writer(0, 0), first.writer(1, 0), second.writer(2, 0)
+    ends = reader(first, 0), reader(second, 1), reader(driver, 2)
+    for _ in range(3):
+        into.write(PICKLE, b"", [bytes(2 * MB)])
+        held = ends[0].read(0)
+        middle.write(PICKLE, b"", [bytes(3 * MB)])
+        held = ends[1].read(0)
+        out.write(PICKLE, b"", [bytes(MB)])
+        held = ends[2].read(0)
+    assert driver.survey(0, 3, 3) == (MB, 5 * MB, 0, 0)
+    into.write(PICKLE, b"", [bytes(2 * MB)])
+    assert driver.survey(3, 3, 4) == (3 * MB, 0, 2 * MB, 2 * MB)
+    del held
+    assert driver.survey(3, 3, 4) == (2 * MB, 0, 2 * MB, 2 * MB)
+    ends[0].read(0)
+    assert driver.survey(3, 3, 4) == (0, 0, 0, 2 * MB)
+    board.close()
+
+
+def test_readers_leave_room_for_what_is_expected() -> None:
+    board = Board(2, cap_bytes=16 * MB)
+    sender, receiver = board.member(0), board.member(1)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    sender.expect(14 * MB)
+    writer.write(PICKLE, b"", [pattern(MB)])
+    first = end.read(0)
+    assert claimed(sender) == MB  # held
+    writer.write(PICKLE, b"", [pattern(2 * MB)])
+    second = end.read(0)
+    assert claimed(sender) == MB  # copied: with it 14 MB would not fit any more
+    assert [bytes(first[0]), bytes(second[0])] == [pattern(MB), pattern(2 * MB)]
+    board.close()
+
+
+# --- anything at all
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([5_000, 20_000, 70_000, 300_000, MB, 1_500_000, 3 * MB, 4 * MB]),
+            st.integers(0, 3),  # how many later ones it is held for
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(1, 3),
+)
+def test_whatever_is_sent_and_held_arrives_and_the_cap_is_kept(
+    values: list[tuple[int, int, bool]], under_way: int
+) -> None:
+    """A loop under a cap of the largest value: never refused, never overwritten."""
+    board = Board(2, (Ring(slots=4),), cap_bytes=4 * MB, reserve_bytes=8 * MB)
+    sender, receiver = loop(board), board.member(1)
+    writer, end = sender.writer(0, 0), reader(receiver)
+    held: list[tuple[int, Any, bytes]] = []
+
+    def take(i: int) -> None:
+        size, keep, _ = values[i]
+        (found,) = end.read(10**10)
+        expected = random.Random(i).randbytes(64)
+        held.append((i + keep, found, expected))
+        for until_then, buffer, start in list(held):
+            assert bytes(memoryview(buffer)[:64]) == start
+            assert bytes(memoryview(buffer)[-64:]) == start[::-1]
+            if until_then <= i:
+                held.remove((until_then, buffer, start))
+
+    for i, (size, _, writes) in enumerate(values):
+        start = random.Random(i).randbytes(64)
+        writer.write(PICKLE, b"", [start + bytes(size - 128) + start[::-1]], int(writes))
+        assert used(sender) <= 4 * MB
+        if i + 1 >= under_way:
+            take(i + 1 - under_way)
+    for i in range(max(0, len(values) + 1 - under_way), len(values)):
+        take(i)
+    held.clear()
+    assert claimed(sender) == 0
+    board.close()
