@@ -222,7 +222,6 @@ class Segments:
             rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
         return rings
 
-
     def seal(self) -> None:
         """Close the arenas' descriptors, once every member has them; what is mapped stays."""
         fds, self.arenas = self.arenas, []

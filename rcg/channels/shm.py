@@ -109,6 +109,8 @@ def write_all(
     writers: Sequence[Writer],
     encoded: Sequence[Encoded],
     timeout_s: float | None = None,
+    *,
+    stash: bool = False,
 ) -> None:
     """Publish one value on each of several channels, in order, or none of them.
 
@@ -120,6 +122,7 @@ def write_all(
         writers: Of as many channels.
         encoded: A value for each, encoded before.
         timeout_s: How long to wait for room.
+        stash: Whether what there is no shared memory for is kept on the heap until it is read.
 
     Raises:
         _native.NoMemory: Shared memory is used up; nothing was written.
@@ -127,7 +130,7 @@ def write_all(
         _native.Poisoned: The graph ended; nothing was written.
     """
     frames = [(writer.end, *value) for writer, value in zip(writers, encoded, strict=True)]
-    member.write_all(frames, timeout_ns(timeout_s))
+    member.write_all(frames, timeout_ns(timeout_s), stash)
 
 
 class Reader:
@@ -163,6 +166,15 @@ def translate(error: BaseException, *, channel: str | None = None) -> RcgError:
             return ChannelTimeout("the time was up", channel=channel)
         case _native.NoMemory():
             wanted, used, cap, number = error.args
+            if number == errno.EFBIG:
+                return OutOfSharedMemory(
+                    f"a value of {wanted:,} bytes does not fit into the graph's shared memory of "
+                    f"{cap:,} bytes, whatever else is under way: raise `memory_cap_bytes` to "
+                    f"{wanted:,} or more, or pass the value in parts",
+                    size_bytes=wanted,
+                    cap_bytes=cap,
+                    channel=channel,
+                )
             return OutOfSharedMemory(
                 f"{wanted:,} bytes of shared memory were wanted, {used:,} of {cap:,} are taken "
                 "by the graph: drop results that are still held, let fewer executions be in "

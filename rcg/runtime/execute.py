@@ -31,7 +31,7 @@ from rcg.runtime.awaiting import Awaiter
 from rcg.runtime.callers import Callers
 from rcg.runtime.failure import describe
 from rcg.runtime.handle import handle_of
-from rcg.runtime.inlet import AGAIN_S, UNTIL_IDLE_S, Inlet, Inputs, NoRoom
+from rcg.runtime.inlet import Inlet, Inputs, NoRoom
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.report import LONGEST_QUESTION_S, Report, Reports
 from rcg.runtime.results import CompiledDAGRef, refs_of, timed_out
@@ -199,23 +199,21 @@ class CompiledDAG(Displayed):
     async def _submit_async(self, inputs: Inputs) -> Any:
         """Submit as soon as there is room, and memory."""
         inlet = self._inlet
-        idle: Deadline | None = None
+        is_alone = False
         while True:
             complete = inlet.complete()
             try:
-                refs = inlet.try_submit(inputs, self._refs)
+                refs = inlet.try_submit(inputs, self._refs, stash=is_alone)
             except _native.NoMemory as error:
-                idle = idle or Deadline(UNTIL_IDLE_S)
-                if complete >= inlet.window.submitted and idle.expired:
+                if is_alone:
                     raise self.session.translate(error) from None
+                is_alone = complete >= inlet.window.submitted
             else:
                 if refs is not None:
                     return refs
-                complete = inlet.window.submitted - inlet.window.limit
+                complete = inlet.window.submitted - inlet.window.admitted
             if complete < inlet.window.submitted:
                 await self._completion_of(complete)
-            else:
-                await asyncio.sleep(AGAIN_S)
 
     async def _completion_of(self, execution: int) -> None:
         for outlet in self.outlets:

@@ -9,11 +9,10 @@ one step of the native core, or none.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from rcg import _native
 from rcg.channels.segments import MOST_IN_FLIGHT
@@ -21,6 +20,7 @@ from rcg.channels.shm import NATIVE_ERRORS, Writer, write_all
 from rcg.errors import GraphError, MessageTooLarge
 from rcg.options import Deadline
 from rcg.plan import Plan
+from rcg.runtime.admission import Admission
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.results import confirm
 from rcg.runtime.session import Session
@@ -28,10 +28,7 @@ from rcg.runtime.window import Window
 from rcg.trace.clocks import now_ns
 from rcg.values import Codec, Encoded, size_of
 
-__all__ = ["AGAIN_S", "UNTIL_IDLE_S", "Inlet", "Inputs", "Key", "NoRoom", "arguments_by_key"]
-
-UNTIL_IDLE_S: Final = 3.0  # longer than a loop waits before it gives its free memory back
-AGAIN_S: Final = 0.01  # after which memory is asked for once more
+__all__ = ["Inlet", "Inputs", "Key", "NoRoom", "arguments_by_key"]
 
 Key = int | str | None
 # Makes the refs of an execution, before it is written.
@@ -118,6 +115,7 @@ class Inlet:
         self._lock = threading.Lock()
         self._cap_bytes: int = session.member.statistics()["cap_bytes"]
         self.is_whole = self.keys == [None]
+        self._admission = Admission(session.member, self._cap_bytes)
         self.window = Window(
             limit=min(options.max_inflight_executions, MOST_IN_FLIGHT),
             capacity=options.max_inflight_executions,
@@ -198,26 +196,23 @@ class Inlet:
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
         deadline = Deadline(self._session.options.submit_timeout_s)
-        idle: Deadline | None = None
+        is_alone = False
         while True:
             complete = self.complete()
             try:
-                refs = self.try_submit(inputs, begin)
+                refs = self.try_submit(inputs, begin, stash=is_alone)
             except _native.NoMemory as error:
-                # What the actors only keep warm they give up when idle, which takes a moment.
-                idle = idle or Deadline(UNTIL_IDLE_S)
-                if complete >= self.window.submitted and (idle.expired or deadline.expired):
+                if is_alone:
                     raise self._session.translate(error) from None
+                is_alone = complete >= self.window.submitted
             else:
                 if refs is not None:
                     return refs
-                complete = self.window.submitted - self.window.limit
+                complete = self.window.submitted - self.window.admitted
             if complete < self.window.submitted:
                 self._advance(complete + 1, deadline)
-            else:
-                time.sleep(AGAIN_S)
 
-    def try_submit(self, inputs: Inputs, begin: Begin) -> Any:
+    def try_submit(self, inputs: Inputs, begin: Begin, *, stash: bool = False) -> Any:
         """Submit one execution without waiting; returns its refs, or None if there is no room.
 
         Raises:
@@ -232,7 +227,7 @@ class Inlet:
             refs = None
             try:
                 refs = begin(window.submitted)
-                write_all(self._session.member, self._writers, inputs.values)
+                write_all(self._session.member, self._writers, inputs.values, stash=stash)
                 confirm(refs)
                 self._record(window.submit(), inputs)
                 return refs
@@ -276,8 +271,9 @@ class Inlet:
             raise self._session.end_error()
         self._mend()
         self._count()
-        self.window.look()
-        return not self.window.is_full
+        window = self.window
+        window.look(self._admission.room(window.submitted, window.complete))
+        return not window.is_full
 
     def _count(self) -> None:
         while self._finished:

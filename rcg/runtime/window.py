@@ -34,6 +34,7 @@ class Window:
         "_is_strict",
         "_left",
         "_outputs",
+        "admitted",
         "complete",
         "free_until",
         "limit",
@@ -49,7 +50,7 @@ class Window:
         is_strict: bool = False,
         capacity: int | None = None,
     ) -> None:
-        self.limit = limit
+        self.limit = self.admitted = limit
         self._capacity = limit if capacity is None else capacity
         self._buffered_limit = buffered_limit
         self._outputs = (1 << outputs) - 1  # a bit for each
@@ -72,13 +73,16 @@ class Window:
     @property
     def is_full(self) -> bool:
         """Whether the next execution has to wait for one to complete."""
-        return self.submitted - self.complete >= self.limit
+        return self.submitted - self.complete >= self.admitted
 
-    def look(self) -> None:
+    def look(self, room: int) -> None:
         """Work out how many more may be submitted before the next look.
 
         ``execute`` compares one number; what completed or was released since is counted only when
         that number is reached.
+
+        Args:
+            room: How many executions may be in flight as far as memory goes.
 
         Raises:
             CapacityExceededError: Waiting would not help: the user has to fetch or drop a ref
@@ -101,7 +105,8 @@ class Window:
                 limit=self._buffered_limit,
             )
         most = self._capacity if self._is_strict else self.limit + self._buffered_limit
-        self.free_until = min(self.complete + self.limit, self.released + most)
+        self.admitted = min(self.limit, room)
+        self.free_until = min(self.complete + self.admitted, self.released + most)
 
     def submit(self) -> int:
         """Count a new execution and return its index."""
