@@ -356,6 +356,7 @@ class CompiledDAG(Displayed):
             limit=window.limit,
             used_bytes=found.used_bytes,
             cap_bytes=found.cap_bytes,
+            stashes=self.session.member.statistics()["stashes"],
             processes=tuple(map(ProcessStatistics.of, found.processes)),
         )
 

@@ -60,6 +60,7 @@ class Statistics:
         limit: Executions that may be in flight at once.
         used_bytes: Shared memory that the graph's values take, warm free blocks included.
         cap_bytes: Shared memory that they may take.
+        stashes: Values that passed through a process's heap, because there was no shared memory.
         processes: Each process of the graph, the driver first.
     """
 
@@ -71,6 +72,7 @@ class Statistics:
     limit: int
     used_bytes: int
     cap_bytes: int
+    stashes: int
     processes: tuple[ProcessStatistics, ...]
 
     def __str__(self) -> str:
@@ -78,7 +80,8 @@ class Statistics:
         lines = [
             f"{self.executions} execution{plural}, {self.completed} completed, {self.in_flight} of "
             f"{self.limit} in flight, {self.buffered} buffered; {bytes_text(self.used_bytes)} of "
-            f"{bytes_text(self.cap_bytes)} shared memory",
+            f"{bytes_text(self.cap_bytes)} shared memory"
+            + (f", {self.stashes} values passed on without any" if self.stashes else ""),
             *table(
                 ("process", "pid", "execution", "waits", "waited", "memory"),
                 [
