@@ -272,6 +272,9 @@ _Static_assert(sizeof(ArenaHeader) == 3 * LINE, "ArenaHeader");
 
 enum { NOW_IDLE = 0, NOW_RUNNING = 1, NOW_WAITING = 2 };
 
+/* The `state` of a ref before its execution was submitted and from then on; what comes after is Python's. */
+enum { REF_NEW = -1, REF_PENDING = 0 };
+
 typedef struct {
     _Alignas(LINE) atomic_u64 head; /* events written so far */
     uint32_t pid;
@@ -367,7 +370,7 @@ static void after_fork_in_child(void) { atomic_fetch_add(&fork_generation, 1); }
 typedef struct {
     PyTypeObject *arena_type, *member_type, *reader_type, *writer_type, *lease_type, *frame_type, *tape_type;
     PyObject *poisoned, *timed_out, *no_memory, *corrupt;
-    PyObject *buffers_name; /* "buffers" */
+    PyObject *buffers_name, *execution_name, *state_name; /* "buffers", "execution", "state" */
 } State;
 
 static void *allocate_object(PyTypeObject *type) {
@@ -1742,36 +1745,57 @@ static PyObject *end_get_seq(PyObject *self, void *closure) {
     return PyLong_FromUnsignedLongLong(((End *)self)->seq);
 }
 
+/* In Python 3.11 any container that is made may start a collection of garbage, and so any __del__. Where one must not
+ * run, because it may come back to what is half done, this goes around the making; with the lock of Python held. */
+#define WITHOUT_COLLECTING(statement)                                                                                  \
+    do {                                                                                                               \
+        int collects_ = PyGC_Disable();                                                                                \
+        statement;                                                                                                     \
+        if (collects_) PyGC_Enable();                                                                                  \
+    } while (0)
+
 static PyObject *raise_corrupt(const End *e, const char *what) {
-    return PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->index,
-                        (unsigned long long)e->seq, what);
+    WITHOUT_COLLECTING(PyErr_Format(e->member->state->corrupt, "ring %u, frame %llu: %s", e->index,
+                                    (unsigned long long)e->seq, what));
+    return NULL;
 }
 
 /* ---- writing */
 
-/* Waits until every reader left the slot that frame `seq` will use. */
+/* Whether every reader left the slot that frame `seq` will use: 1, or 0 and which reader is how far; -1 with an
+ * exception. */
+static int has_room(End *e, uint32_t *late, uint64_t *at) {
+    if (e->seq < e->room_until) return 1;
+    uint64_t behind = 0; /* how far the slowest reader is */
+    for (uint32_t i = 0; i < e->nreaders; i++) {
+        uint64_t seen = atomic_load_explicit(&e->ring->reader[i].seq, memory_order_acquire);
+        if (e->seq - seen > e->nslots) {
+            raise_corrupt(e, "a reader's counter is damaged");
+            return -1;
+        }
+        if (e->seq - seen == e->nslots) {
+            *late = i;
+            *at = seen;
+            return 0;
+        }
+        if (e->seq - seen > behind) behind = e->seq - seen;
+    }
+    e->room_until = e->seq - behind + e->nslots;
+    return 1;
+}
+
 static int wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32_t *peer) {
     Ring *r = e->ring;
-    if (e->seq < e->room_until) return 0;
-    uint64_t behind = 0; /* how far the slowest reader is */
-    for (uint32_t i = 0; i < e->nreaders; i++)
-        for (;;) {
-            uint64_t seen = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire);
-            if (e->seq - seen > e->nslots) {
-                raise_corrupt(e, "a reader's counter is damaged");
-                return -1;
-            }
-            if (e->seq - seen < e->nslots) {
-                if (e->seq - seen > behind) behind = e->seq - seen;
-                break;
-            }
-            Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
-            if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, e->index, memory_order_relaxed);
-            *peer = e->readers[i];
-            if (wait_for(e->member, &w, 1, &e->learned, deadline, 0, waited)) return -1;
-        }
-    e->room_until = e->seq - behind + e->nslots;
-    return 0;
+    uint32_t late;
+    uint64_t seen;
+    int room;
+    while (!(room = has_room(e, &late, &seen))) {
+        Watch w = {&r->reader[late].seq, seen, &r->room_wanted, NULL};
+        if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, e->index, memory_order_relaxed);
+        *peer = e->readers[late];
+        if (wait_for(e->member, &w, 1, &e->learned, deadline, 0, waited)) return -1;
+    }
+    return room < 0 ? -1 : 0;
 }
 
 typedef struct {
@@ -1814,7 +1838,7 @@ static bool is_writable(const Writable *w, uint32_t i) {
     return w->each ? i < w->count && w->each[i] : i < 64 && (w->bits >> i) & 1;
 }
 
-/* A frame on its way out: what it shall contain, and once its slot is filled, which claims it took. */
+/* A frame on its way out: what it shall contain, and once it is prepared, where that lies and which claims it took. */
 typedef struct {
     End *end;
     uint32_t kind, ntaken;
@@ -1823,19 +1847,17 @@ typedef struct {
     PyObject *buffers; /* list or NULL */
     Writable writable;
     Py_buffer view; /* of data that is not bytes */
+    Py_buffer *views; /* of the buffers */
+    uint32_t nviews, body_block;
+    Desc *table;
     Taken *taken;
-    uint64_t payload;
-    bool stashes; /* what there is no memory for goes to the stash */
-    Record record;
+    uint64_t body_bytes, payload;
+    uint64_t ended_ns; /* when it was prepared, for the recorder */
+    bool stashes;      /* what there is no memory for goes to the stash */
 } Outgoing;
 
 static void outgoing_begin(Outgoing *o, End *end) {
-    o->end = end;
-    o->ntaken = 0;
-    o->taken = NULL;
-    o->view.obj = NULL;
-    o->writable = (Writable){0};
-    o->stashes = end->member->looping;
+    *o = (Outgoing){.end = end, .body_block = NO_BLOCK, .stashes = end->member->looping};
 }
 
 /* From (kind, data, buffers=None, writable=0). What it refers to must live as long as it does. */
@@ -1865,15 +1887,21 @@ static int outgoing_parse(Outgoing *o, PyObject *const *args, Py_ssize_t nargs) 
     return 0;
 }
 
+/* May run users' code, as getting and releasing buffers does. */
 static void outgoing_clear(Outgoing *o) {
     if (o->view.obj) PyBuffer_Release(&o->view);
-    if (o->taken) PyMem_Free(o->taken);
+    for (uint32_t i = 0; i < o->nviews; i++) PyBuffer_Release(&o->views[i]);
+    PyMem_Free(o->views);
+    PyMem_Free(o->table);
+    PyMem_Free(o->taken);
 }
 
 /* Takes back the claims of a frame that will not be published after all. */
 static void outgoing_undo(Outgoing *o) {
+    bool is_ours = o->end->member->generation == atomic_load(&fork_generation);
     for (; o->ntaken; o->ntaken--) {
         const Taken *t = &o->taken[o->ntaken - 1];
+        if (!is_ours) continue;
         if (t->kept) stash_drop(o->end->member, t->kept);
         else arena_unclaim(t->arena, t->block, o->end->claims);
     }
@@ -1908,7 +1936,6 @@ static uint8_t *outgoing_take(Outgoing *o, uint64_t bytes) {
 static void outgoing_assign(const Outgoing *o) {
     End *e = o->end;
     Member *m = e->member;
-    if (!m->looping) ledger_begin(m->ledger->ledger, e->seq);
     for (uint32_t i = 0; i < o->ntaken; i++) {
         const Taken *t = &o->taken[i];
         if (t->kept) stash_publish(m, t->kept, e->ring, e->nreaders, e->seq);
@@ -1916,8 +1943,10 @@ static void outgoing_assign(const Outgoing *o) {
     }
 }
 
-/* Puts a frame into the next slot of its ring: 0, or -1 with an exception and nothing left behind. */
-static int fill_slot(Outgoing *o) {
+/* The first half of writing a frame: everything but its slot. Gets the buffers, which may run users' code, takes blocks
+ * and copies into them what does not travel in the slot, which lets other threads run. The ring is not touched, so any
+ * number of threads may prepare frames for it at once. 0, or -1 with an exception and nothing left behind. */
+static int prepare(Outgoing *o) {
     End *e = o->end;
     Member *m = e->member;
     PyObject *buffers = o->buffers;
@@ -1925,62 +1954,54 @@ static int fill_slot(Outgoing *o) {
     Arena *mine = m->arenas[m->index];
     uint32_t n = buffers ? (uint32_t)PyList_Size(buffers) : 0;
     int result = -1;
-    Py_buffer *views = NULL;
-    uint32_t nviews = 0;
     uint64_t body = n * sizeof(Desc) + data_bytes, total = data_bytes;
     if (n) {
-        views = PyMem_Calloc(n, sizeof *views);
-        if (!views) {
+        o->views = PyMem_Calloc(n, sizeof *o->views);
+        o->table = PyMem_Calloc(n, sizeof *o->table);
+        if (!o->views || !o->table) {
             PyErr_NoMemory();
             goto done;
         }
-        for (; nviews < n; nviews++) {
-            PyObject *item = PyList_GetItem(buffers, nviews);
+        for (; o->nviews < n; o->nviews++) {
+            PyObject *item = PyList_GetItem(buffers, o->nviews);
             if (!item) goto done;
             Py_INCREF(item); /* getting its buffer may run code that changes the list */
-            int refused = PyObject_GetBuffer(item, &views[nviews], PyBUF_ANY_CONTIGUOUS);
+            int refused = PyObject_GetBuffer(item, &o->views[o->nviews], PyBUF_ANY_CONTIGUOUS);
             Py_DECREF(item);
             if (refused) goto done;
-            uint64_t bytes = (uint64_t)views[nviews].len;
+            uint64_t bytes = (uint64_t)o->views[o->nviews].len;
             total += bytes;
             if (bytes <= INLINE_BUFFER) body += bytes;
         }
     }
     bool spills = sizeof(Frame) + body > e->slot_bytes;
-    if (total > m->board->cap_bytes) { /* a cap is kept, and no order of executions would make this fit */
+    uint64_t outside = total - (body - n * sizeof(Desc)); /* of the slot: the large buffers */
+    if (spills) outside += body;
+    if (outside > m->board->cap_bytes) { /* no order of executions would make this fit */
         errno = EFBIG;
-        raise_no_memory(m, total);
+        raise_no_memory(m, outside);
         goto done;
     }
     if (n + spills && !(o->taken = PyMem_Calloc(n + spills, sizeof *o->taken))) {
         PyErr_NoMemory();
         goto done;
     }
-    Frame *f = (Frame *)slot_of(e);
-    uint8_t *at = (uint8_t *)(f + 1);
-    uint32_t body_block = NO_BLOCK;
-    uint64_t body_stash = 0;
+    uint8_t *at = NULL; /* of the body, if it lies outside the slot */
     if (spills) {
         if (!(at = outgoing_take(o, body))) goto done;
-        body_block = o->taken[0].block;
-        if (o->taken[0].kept) body_stash = o->taken[0].kept->id;
+        o->body_block = o->taken[0].block;
     }
-    Frame head = {FRAME_MAGIC, o->kind, e->seq, body, data_bytes, n, body_block, total, 0, 0};
-    if (body_block == STASHED) head.body_stash = sign_stashed(head, body_stash);
-    uint64_t sum = check_header(&head);
-    Desc *desc = (Desc *)at;
     uint64_t offset = n * sizeof(Desc) + data_bytes;
     for (uint32_t i = 0; i < n; i++) {
-        const Py_buffer *v = &views[i];
+        const Py_buffer *v = &o->views[i];
         uint64_t bytes = (uint64_t)v->len;
         bool writes = is_writable(&o->writable, i);
         Desc d = {m->index, NO_BLOCK, writes ? DESC_WRITABLE : 0, 0, 0, bytes};
         if (bytes <= INLINE_BUFFER) {
             d.offset = offset;
-            memcpy(at + offset, v->buf, bytes);
+            if (spills) memcpy(at + offset, v->buf, bytes);
             offset += bytes;
-            desc[i] = d;
-            sum = check_desc(sum, &d);
+            o->table[i] = d;
             continue;
         }
         int64_t id = -1;
@@ -2007,20 +2028,37 @@ static int fill_slot(Outgoing *o) {
             copy(to, v->buf, bytes);
             mine->copies++;
         }
-        desc[i] = d;
-        sum = check_desc(sum, &d);
+        o->table[i] = d;
     }
-    copy(at + n * sizeof(Desc), o->data, data_bytes);
-    head.check = sum;
-    *f = head;
+    if (spills) {
+        if (n) memcpy(at, o->table, n * sizeof(Desc));
+        copy(at + n * sizeof(Desc), o->data, data_bytes);
+    }
+    o->body_bytes = body;
     o->payload = total;
-    outgoing_assign(o);
-    result = 0;
+    result = check_usable(m); /* users' code may have forked, and this be the child */
 done:
     if (result) outgoing_undo(o);
-    for (uint32_t i = 0; i < nviews; i++) PyBuffer_Release(&views[i]);
-    if (views) PyMem_Free(views);
     return result;
+}
+
+/* The second half: puts a prepared frame into the next slot of its ring. Nothing else runs meanwhile. */
+static void place(const Outgoing *o) {
+    End *e = o->end;
+    uint32_t n = o->nviews;
+    Frame *f = (Frame *)slot_of(e);
+    if (o->body_block == NO_BLOCK) {
+        uint8_t *at = (uint8_t *)(f + 1);
+        if (n) memcpy(at, o->table, n * sizeof(Desc));
+        memcpy(at + n * sizeof(Desc), o->data, o->data_bytes);
+        for (uint32_t i = 0; i < n; i++)
+            if (o->table[i].block == NO_BLOCK) memcpy(at + o->table[i].offset, o->views[i].buf, o->table[i].bytes);
+    }
+    Frame head = {FRAME_MAGIC, o->kind, e->seq, o->body_bytes, o->data_bytes, n, o->body_block, o->payload, 0, 0};
+    if (o->body_block == STASHED) head.body_stash = sign_stashed(head, o->taken[0].kept->id);
+    head.check = check_header(&head);
+    for (uint32_t i = 0; i < n; i++) head.check = check_desc(head.check, &o->table[i]);
+    *f = head;
 }
 
 static void publish(End *e) {
@@ -2050,67 +2088,50 @@ static PyObject *writer_shut(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* Writes all frames, each on a ring of its own, or none. Room is waited for first, while nothing is held; then every
- * slot is filled, which may still fail; then all are published, between which nothing else runs: no Python code, no
- * signal handler, no other thread of Python. */
-static int send_frames(Member *m, Outgoing *out, Py_ssize_t n, uint64_t deadline) {
-    Py_ssize_t entered = 0, filled = 0;
-    uint64_t waited = 0, coded = 0, t = 0, opened = out->end->opened_ns;
+/* Writes one frame, waiting for room first, while nothing is held: 0, or -1 with an exception and nothing written. */
+static int send_frame(Outgoing *o, uint64_t deadline) {
+    End *e = o->end;
+    Member *m = e->member;
+    uint64_t waited = 0, coded = 0, opened = e->opened_ns;
     uint32_t peer = NO_MEMBER;
     int failed = -1;
-    for (; entered < n; entered++)
-        if (end_enter(out[entered].end)) goto done;
+    if (end_enter(e)) return -1;
     if (m->looping) {
-        mark(m, out->end->op, out->end->seq);
+        mark(m, e->op, e->seq);
         if (poisoned(m)) {
             raise_poison(m);
             goto done;
         }
     }
     if (m->recording && (opened || !m->looping)) {
-        t = stamp(&m->clock);
+        uint64_t t = stamp(&m->clock);
         if (opened) coded = t - opened;
         else opened = t;
     }
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (wait_for_room(out[i].end, deadline, &waited, &peer)) goto done;
-    for (; filled < n; filled++) {
-        Outgoing *o = &out[filled];
-        if (m->looping && filled) mark(m, o->end->op, o->end->seq);
-        if (fill_slot(o)) goto done;
-        /* all encoding and waiting is the first frame's */
-        if (m->looping) {
-            m->open.waited_ns += waited;
-            m->open.coded_ns += coded;
-            m->open.bytes += o->payload;
-            m->open.peer = peer;
-        } else if (m->recording) {
-            uint64_t end = filled + 1 < n ? stamp(&m->clock) : 0; /* the last one's is that of publishing */
-            o->record = (Record){opened, end, waited, coded, o->end->seq, o->payload, o->end->op, peer};
-            opened = end;
-        }
-        waited = coded = 0;
-        peer = NO_MEMBER;
+    if (wait_for_room(e, deadline, &waited, &peer) || prepare(o)) goto done;
+    place(o);
+    if (m->looping) {
+        m->open.waited_ns += waited;
+        m->open.coded_ns += coded;
+        m->open.bytes += o->payload;
+        m->open.peer = peer;
     }
     /* A loop's write ends here: whoever is woken up by publishing may take the processor. It is written down after
      * that, because what waits for the frame would wait for that, too. */
     uint64_t ended = m->recording && m->looping ? stamp(&m->clock) : 0;
-    for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
+    if (!m->looping) ledger_begin(m->ledger->ledger, e->seq);
+    outgoing_assign(o);
+    publish(e);
     if (ended) close_open(m, ended);
+    else if (m->recording) {
+        ended = stamp(&m->clock);
+        write_event(m, &(Record){opened, ended, waited, coded, e->seq - 1, o->payload, e->op, peer});
+        now_doing(m, e->op, e->seq - 1, ended, NOW_IDLE);
+    }
     failed = 0;
-    if (m->recording && !m->looping) {
-        t = out[n - 1].record.end_ns = stamp(&m->clock);
-        for (Py_ssize_t i = 0; i < n; i++) write_event(m, &out[i].record);
-        now_doing(m, out[n - 1].end->op, out[n - 1].end->seq - 1, t, NOW_IDLE);
-    }
 done:
-    if (failed)
-        while (filled) outgoing_undo(&out[--filled]);
-    while (entered) {
-        End *e = out[--entered].end;
-        e->opened_ns = 0;
-        e->busy = false;
-    }
+    e->opened_ns = 0;
+    e->busy = false;
     return failed;
 }
 
@@ -2125,7 +2146,7 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
     outgoing_begin(&o, e);
     uint64_t deadline = UINT64_MAX;
     int failed = (nargs > 4 && deadline_from(args[4], &deadline)) || outgoing_parse(&o, args, nargs) ||
-                 send_frames(e->member, &o, 1, deadline);
+                 send_frame(&o, deadline);
     outgoing_clear(&o);
     if (failed) return NULL;
     Py_RETURN_NONE;
@@ -2303,7 +2324,8 @@ static int parse_body(End *e, const Frame *f, const Desc *table, const uint8_t *
         raise_corrupt(e, "its header is damaged");
         return -1;
     }
-    if (f->nbuffers && !(msg->buffers = PyList_New(f->nbuffers))) return -1;
+    if (f->nbuffers) WITHOUT_COLLECTING(msg->buffers = PyList_New(f->nbuffers));
+    if (f->nbuffers && !msg->buffers) return -1;
     for (uint32_t i = 0; i < f->nbuffers; i++) {
         PyObject *o = take_buffer(e, &table[i], body, f->body_bytes, claims);
         if (!o || PyList_SetItem(msg->buffers, i, o)) return -1;
@@ -2332,8 +2354,8 @@ static int parse_slot(End *e, Message *msg, Claims *claims) {
         return -1;
     }
     if (f.execution != e->seq) {
-        PyErr_Format(e->member->state->corrupt, "ring %u: expected execution %llu and found %llu", e->index,
-                     (unsigned long long)e->seq, (unsigned long long)f.execution);
+        WITHOUT_COLLECTING(PyErr_Format(e->member->state->corrupt, "ring %u: expected execution %llu and found %llu",
+                                        e->index, (unsigned long long)e->seq, (unsigned long long)f.execution));
         return -1;
     }
     PyObject *pulled = NULL;
@@ -2480,9 +2502,11 @@ typedef struct {
     PyObject *value; /* once decoded */
     Member *member;  /* who records the decoding, or NULL */
     uint64_t execution;
-    uint32_t op;
-    bool is_decoding;
+    uint32_t op, depth;    /* how often the thread `decoder` is decoding it now */
+    unsigned long decoder;
 } FrameObject;
+
+#define DEEPEST_DECODING 16 /* a signal handler, or what decoding itself drops, may ask for what is being decoded */
 
 static FrameObject *frame_new(End *e) {
     FrameObject *f = allocate_object(e->member->state->frame_type);
@@ -2511,32 +2535,48 @@ static void frame_dealloc(PyObject *self) {
     free_object(self);
 }
 
-/* decode() -> the value, the same each time; the frame itself while another thread decodes it. What decoding raises
- * leaves the frame as it was, so an interrupted attempt can be repeated. */
-static PyObject *frame_decode(PyObject *self, PyObject *unused) {
-    (void)unused;
+/* decode(at_once=False) -> the value, the same each time; the frame itself while another thread decodes it, unless it is
+ * wanted at once. Decoding may run any code, which may need that other thread to go on, or be what interrupted it: so
+ * several may decode, and all get what the first one made. What decoding raises leaves the frame as it was, so an
+ * interrupted attempt can be repeated. */
+static PyObject *frame_decode(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     FrameObject *f = (FrameObject *)self;
-    if (!f->value && f->is_decoding) {
-        Py_INCREF(self);
-        return self;
-    }
     if (!f->value) {
+        unsigned long thread = PyThread_get_thread_ident();
+        bool is_second = f->depth && f->decoder != thread;
+        if (is_second && !(nargs && args[0] == Py_True)) {
+            Py_INCREF(self);
+            return self;
+        }
+        if (!is_second && f->depth >= DEEPEST_DECODING) {
+            PyErr_SetString(PyExc_RuntimeError, "unpickling this result asks for the result itself");
+            return NULL;
+        }
         Message msg = f->msg; /* a copy with references of its own: decoding may run any code */
         Py_XINCREF(msg.data);
         Py_XINCREF(msg.buffers);
         bool is_timed = f->member && msg.kind == KIND_PICKLE;
         uint64_t start = is_timed ? stamp(&f->member->clock) : 0;
-        f->is_decoding = true;
-        f->value = decode(&msg, f->decode, f->failure, f->state);
-        f->is_decoding = false;
-        if (!f->value) return NULL;
+        if (!is_second && !f->depth++) f->decoder = thread;
+        PyObject *value = decode(&msg, f->decode, f->failure, f->state);
+        if (!is_second) f->depth--;
+        if (!value) return NULL;
+        if (f->value) {
+            Py_DECREF(value); /* another one was quicker */
+            Py_INCREF(f->value);
+            return f->value;
+        }
+        f->value = value;
+        Py_INCREF(value); /* letting go of the rest may run any code, too */
+        Member *m = f->member;
+        f->member = NULL;
+        if (is_timed && m->generation == atomic_load(&fork_generation)) { /* a forked child records nothing */
+            uint64_t end = stamp(&m->clock);
+            write_event(m, &(Record){start, end, 0, end - start, f->execution, 0, f->op, NO_MEMBER});
+        }
         message_clear(&f->msg);
-        if (is_timed && !check_usable(f->member)) {
-            uint64_t end = stamp(&f->member->clock);
-            write_event(f->member, &(Record){start, end, 0, end - start, f->execution, 0, f->op, NO_MEMBER});
-        } else
-            PyErr_Clear(); /* a forked child records nothing */
-        Py_CLEAR(f->member);
+        Py_XDECREF((PyObject *)m);
+        return value;
     }
     Py_INCREF(f->value);
     return f->value;
@@ -2548,7 +2588,9 @@ static PyObject *frame_get_is_failure(PyObject *self, void *closure) {
 }
 
 static PyMethodDef frame_methods[] = {
-    {"decode", frame_decode, METH_NOARGS, "The value; the frame itself while another thread decodes it."}, {NULL, NULL, 0, NULL}};
+    {"decode", (PyCFunction)(void (*)(void))frame_decode, METH_FASTCALL,
+     "decode(at_once=False): the value; the frame itself while another thread decodes it."},
+    {NULL, NULL, 0, NULL}};
 static PyGetSetDef frame_getset[] = {
     {"is_failure", frame_get_is_failure, NULL, "Whether it stands for a value that is not there.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
@@ -2969,13 +3011,13 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
 }
 
-/* One entry of write_all: (writer, kind, data, buffers, writable), the last two optional. */
+/* One entry of submit: (writer, kind, data, buffers, writable), the last two optional. */
 static int outgoing_from(Member *m, Outgoing *out, Py_ssize_t i, PyObject *entry) {
     PyObject *args[4];
     Py_ssize_t n = PyTuple_Check(entry) ? PyTuple_Size(entry) - 1 : 0;
     PyObject *writer = n >= 2 && n <= 4 ? PyTuple_GetItem(entry, 0) : NULL;
     if (!writer || !PyObject_TypeCheck(writer, m->state->writer_type) || ((End *)writer)->member != m) {
-        PyErr_SetString(PyExc_TypeError, "write_all takes (writer of this member, kind, data, buffers, writable)");
+        PyErr_SetString(PyExc_TypeError, "submit takes frames of (writer of this member, kind, data, buffers, writable)");
         return -1;
     }
     outgoing_begin(&out[i], (End *)writer);
@@ -2988,36 +3030,125 @@ static int outgoing_from(Member *m, Outgoing *out, Py_ssize_t i, PyObject *entry
     return outgoing_parse(&out[i], args, n);
 }
 
-/* write_all(frames, timeout_ns=-1, stash=False): publish one frame on each of several rings, or none; with `stash`
- * what there is no memory for goes to the stash */
-static PyObject *member_write_all(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    Member *m = (Member *)self;
-    if (nargs < 1 || nargs > 3) {
-        PyErr_SetString(PyExc_TypeError,
-                        "write_all([(writer, kind, data, buffers, writable), ...], timeout_ns=-1, stash=False)");
+/* Gives an attribute of a ref, or of each in a list, this value: as many as it could. */
+static Py_ssize_t set_each(PyObject *refs, PyObject *name, PyObject *value, Py_ssize_t count) {
+    Py_ssize_t i = 0;
+    if (!PyList_Check(refs)) return count && !PyObject_SetAttr(refs, name, value);
+    while (i < count && !PyObject_SetAttr(PyList_GetItem(refs, i), name, value)) i++;
+    return i;
+}
+
+/* Enters an execution into the books: `left` remembers which of its outputs are wanted, and the refs become its own.
+ * 0, or -1 with an exception and all as it was. */
+static int enter_execution(State *state, PyObject *key, PyObject *left, PyObject *wanted, PyObject *refs) {
+    Py_ssize_t count = PyList_Check(refs) ? PyList_Size(refs) : 1, done;
+    PyObject *pending = PyLong_FromLong(REF_PENDING), *unborn = PyLong_FromLong(REF_NEW);
+    int failed = -1;
+    if (pending && unborn && set_each(refs, state->execution_name, key, count) == count &&
+        !PyDict_SetItem(left, key, wanted)) {
+        if ((done = set_each(refs, state->state_name, pending, count)) == count) failed = 0;
+        else {
+            PyObject *type, *error, *traceback;
+            PyErr_Fetch(&type, &error, &traceback);
+            set_each(refs, state->state_name, unborn, done);
+            PyDict_DelItem(left, key);
+            PyErr_Restore(type, error, traceback);
+        }
+    }
+    Py_XDECREF(pending);
+    Py_XDECREF(unborn);
+    return failed;
+}
+
+/* The last step of submit: numbers an execution, enters it into the books and publishes its frames, or does nothing.
+ * The index, None where the limit is reached, or NULL with an exception. */
+static PyObject *publish_all(Member *m, Outgoing *out, Py_ssize_t n, uint64_t limit, PyObject *left, PyObject *wanted,
+                             PyObject *refs) {
+    uint64_t execution = out->end->seq, seen;
+    uint32_t late;
+    if (execution >= limit) Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        End *e = out[i].end;
+        if (e->busy || e->seq != execution) {
+            PyErr_Format(PyExc_RuntimeError,
+                         e->busy ? "this end of the ring is in use by another thread"
+                                 : "ring %u is not at the execution of the others", e->index);
+            return NULL;
+        }
+        int room = has_room(e, &late, &seen);
+        if (!room) PyErr_SetNone(m->state->timed_out);
+        if (room <= 0) return NULL;
+    }
+    PyObject *key = PyLong_FromUnsignedLongLong(execution);
+    if (!key) return NULL;
+    for (Py_ssize_t i = 0; i < n; i++) place(&out[i]);
+    if (enter_execution(m->state, key, left, wanted, refs)) {
+        Py_DECREF(key);
         return NULL;
     }
-    int stashes = nargs > 2 ? PyObject_IsTrue(args[2]) : 0;
-    if (stashes < 0) return NULL;
-    uint64_t deadline = UINT64_MAX;
-    if ((nargs > 1 && deadline_from(args[1], &deadline)) || check_usable(m)) return NULL;
-    PyObject *entries = PySequence_Tuple(args[0]); /* keeps all alive, whatever happens to the list */
-    if (!entries) return NULL;
-    Py_ssize_t n = PyTuple_Size(entries), parsed = 0;
-    Outgoing *out = PyMem_Calloc((size_t)n + 1, sizeof *out);
-    int failed = -1;
-    if (!out) PyErr_NoMemory();
-    else {
-        for (; parsed < n; parsed++)
-            if (outgoing_from(m, out, parsed, PyTuple_GetItem(entries, parsed))) break;
-            else out[parsed].stashes |= (bool)stashes;
-        if (parsed == n) failed = n ? send_frames(m, out, n, deadline) : 0;
-        for (Py_ssize_t i = 0; i < parsed; i++) outgoing_clear(&out[i]);
-        PyMem_Free(out);
+    ledger_begin(m->ledger->ledger, execution);
+    for (Py_ssize_t i = 0; i < n; i++) outgoing_assign(&out[i]);
+    for (Py_ssize_t i = 0; i < n; i++) publish(out[i].end);
+    return key;
+}
+
+/* submit(frames, limit, left, wanted, refs, started_ns=0, stash=False) -> index of the execution, or None
+ *
+ * Publishes the inputs of one execution, each on a ring of its own, or none of them; None where the rings are at `limit`
+ * already. With `stash`, what there is no memory for goes to the stash. In two steps. First all frames are prepared: users' code may run, other threads too, and nothing is held. Then
+ * the execution gets its number, `left[number] = wanted`, its refs get their `execution` and `state`, and the frames are
+ * published. Between these nothing else runs: the lock of Python is held, no signal handler is asked for, garbage is not
+ * collected (Python 3.11 does that, and so runs any __del__, wherever a container is made), and nothing waits. So
+ * whatever runs between two instructions of Python's, or in another thread, finds an execution that does not exist or
+ * one that is whole, and no lock is needed against it. */
+static PyObject *member_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    Member *m = (Member *)self;
+    if (nargs < 5 || nargs > 7 || !PyTuple_Check(args[0]) || !PyTuple_Size(args[0]) || !PyDict_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "submit(((writer, kind, data, buffers, writable), ...), limit, left, wanted, refs, started_ns=0, "
+                        "stash=False)");
+        return NULL;
     }
-    Py_DECREF(entries);
-    if (failed) return NULL;
-    Py_RETURN_NONE;
+    uint64_t limit = PyLong_AsUnsignedLongLong(args[1]);
+    int stashes = nargs > 6 ? PyObject_IsTrue(args[6]) : 0;
+    uint64_t started = nargs > 5 && !PyErr_Occurred() ? PyLong_AsUnsignedLongLong(args[5]) : 0;
+    if (PyErr_Occurred() || check_usable(m)) return NULL;
+    uint64_t opened = m->recording ? stamp(&m->clock) : 0, coded = 0;
+    if (opened && started && started < opened) { /* encoding, which ended now, is part of the first frame's */
+        coded = opened - started;
+        opened = started;
+    }
+    Py_ssize_t n = PyTuple_Size(args[0]), parsed = 0, prepared = 0;
+    Outgoing few[2], *out = n > 2 ? PyMem_Calloc((size_t)n, sizeof *out) : few;
+    if (!out) return PyErr_NoMemory();
+    PyObject *execution = NULL;
+    for (; parsed < n; parsed++)
+        if (outgoing_from(m, out, parsed, PyTuple_GetItem(args[0], parsed))) break;
+        else out[parsed].stashes |= stashes > 0;
+    if (parsed == n && out->end->seq >= limit) execution = Py_NewRef(Py_None); /* nothing is copied in vain */
+    else if (parsed == n) {
+        for (; prepared < n && !prepare(&out[prepared]); prepared++)
+            if (opened && prepared + 1 < n) out[prepared].ended_ns = stamp(&m->clock);
+        if (prepared == n) {
+            WITHOUT_COLLECTING(execution = publish_all(m, out, n, limit, args[2], args[3], args[4]));
+        }
+        bool is_published = execution && execution != Py_None;
+        while (prepared && !is_published) outgoing_undo(&out[--prepared]);
+        if (is_published && opened) {
+            uint64_t number = out->end->seq - 1;
+            out[n - 1].ended_ns = stamp(&m->clock); /* the last frame's end is that of publishing */
+            for (Py_ssize_t i = 0; i < n; i++) {
+                Outgoing *o = &out[i];
+                write_event(m, &(Record){opened, o->ended_ns, 0, coded, number, o->payload, o->end->op, NO_MEMBER});
+                opened = o->ended_ns;
+                coded = 0;
+            }
+            now_doing(m, out[n - 1].end->op, number, opened, NOW_IDLE);
+        }
+    }
+    for (Py_ssize_t i = 0; i < parsed; i++) outgoing_clear(&out[i]);
+    if (out != few) PyMem_Free(out);
+    return execution;
 }
 
 /* interrupt(): end this process's own wait_any calls that listen; any thread */
@@ -3268,8 +3399,8 @@ static PyMethodDef member_methods[] = {
     {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
     {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
      "mark(op, execution): one timestamp closes the open op and opens this one."},
-    {"write_all", (PyCFunction)(void (*)(void))member_write_all, METH_FASTCALL,
-     "write_all([(writer, kind, data, buffers, writable), ...], timeout_ns=-1): publish all frames or none."},
+    {"submit", (PyCFunction)(void (*)(void))member_submit, METH_FASTCALL,
+     "submit(frames, limit, left, wanted, refs, started_ns=0): publish the inputs of an execution, or none."},
     {"wait_any", member_wait_any, METH_VARARGS, "wait_any(readers, timeout_ns=-1): wait until one has a frame."},
     {"interrupt", member_interrupt, METH_NOARGS, "End this process's own waits that listen for it."},
     {"poison", member_poison, METH_VARARGS, "poison(code, culprit=-1): wake every waiter; True if first."},
@@ -3630,7 +3761,39 @@ static PyObject *native_ping_pong(PyObject *module, PyObject *args) {
     return times;
 }
 
+/* release(left, execution, output): note that an output of an execution was fetched or its ref dropped; once is as good
+ * as twice. `left` maps an execution to the bits of its outputs that are still wanted. One step, in which nothing else
+ * runs, because refs go away anywhere. */
+static PyObject *native_release(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 3 || !PyDict_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "release(left, execution, output)");
+        return NULL;
+    }
+    PyObject *left = args[0], *execution = args[1], *wanted = PyDict_GetItemWithError(left, execution);
+    if (!wanted) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
+    Py_INCREF(wanted);
+    PyObject *one = PyLong_FromLong(1);
+    PyObject *bit = one ? PyNumber_Lshift(one, args[2]) : NULL;
+    PyObject *others = bit ? PyNumber_Invert(bit) : NULL;
+    PyObject *rest = others ? PyNumber_And(wanted, others) : NULL;
+    int any = rest ? PyObject_IsTrue(rest) : -1;
+    int failed = any < 0 || (any ? PyDict_SetItem(left, execution, rest) : PyDict_DelItem(left, execution));
+    Py_XDECREF(rest);
+    Py_XDECREF(others);
+    Py_XDECREF(bit);
+    Py_XDECREF(one);
+    Py_DECREF(wanted);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef module_methods[] = {
+    {"release", (PyCFunction)(void (*)(void))native_release, METH_FASTCALL,
+     "release(left, execution, output): an output was fetched or dropped; once is as good as twice."},
     {"format_board", format_board, METH_VARARGS, "format_board(fd, members, rings, events, cap_bytes) -> size"},
     {"format_arena", format_arena, METH_VARARGS, "format_arena(fd, owner, members, reserve_bytes)"},
     {"memcpy", native_memcpy, METH_VARARGS, "memcpy(destination, source) -> bytes copied"},
@@ -3659,7 +3822,10 @@ static int module_exec(PyObject *module) {
         }
         watching_forks = true;
     }
-    if (!(s->buffers_name = PyUnicode_InternFromString("buffers"))) return -1;
+    if (!(s->buffers_name = PyUnicode_InternFromString("buffers")) ||
+        !(s->execution_name = PyUnicode_InternFromString("execution")) ||
+        !(s->state_name = PyUnicode_InternFromString("state")))
+        return -1;
     if (add_type(module, &arena_spec, &s->arena_type) || add_type(module, &lease_spec, &s->lease_type) ||
         add_type(module, &frame_spec, &s->frame_type) || add_type(module, &reader_spec, &s->reader_type) ||
         add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type) ||
@@ -3678,7 +3844,8 @@ static int module_exec(PyObject *module) {
                      {"POISON_BROKEN", POISON_BROKEN}, {"MAX_MEMBERS", MAX_MEMBERS},     {"INLINE_BUFFER", INLINE_BUFFER},
                      {"MAX_SPANS", MAX_SPANS},         {"TAPE_EVENTS", TAPE_EVENTS},       {"SPAN_BASE", SPAN_BASE},
                      {"FRAME_BYTES", sizeof(Frame)},   {"NOW_IDLE", NOW_IDLE},           {"NOW_RUNNING", NOW_RUNNING},
-                     {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK}};
+                     {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK},         {"REF_NEW", REF_NEW},
+                     {"REF_PENDING", REF_PENDING}};
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value)) return -1;
     return 0;
@@ -3699,6 +3866,8 @@ static void module_free(void *module) {
     Py_CLEAR(s->no_memory);
     Py_CLEAR(s->corrupt);
     Py_CLEAR(s->buffers_name);
+    Py_CLEAR(s->execution_name);
+    Py_CLEAR(s->state_name);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

@@ -20,6 +20,8 @@ NOW_RUNNING: Final[int]
 NOW_WAITING: Final[int]
 POISON_BROKEN: Final[int]
 POISON_CLOSED: Final[int]
+REF_NEW: Final[int]
+REF_PENDING: Final[int]
 SPAN_BASE: Final[int]
 TAPE_EVENTS: Final[int]
 
@@ -39,7 +41,7 @@ class Lease:
 class Frame:
     @property
     def is_failure(self) -> bool: ...
-    def decode(self) -> Any: ...
+    def decode(self, at_once: bool = False, /) -> Any: ...
 
 @final
 class Reader:
@@ -88,17 +90,22 @@ class Member:
     ) -> Reader: ...
     def writer(self, ring: int, op: int, /) -> Writer: ...
     def mark(self, op: int, execution: int, /) -> None: ...
-    def write_all(
+    def submit(
         self,
-        frames: Sequence[
+        frames: tuple[
             tuple[Writer, int, Buffer]
             | tuple[Writer, int, Buffer, list[Any] | None]
-            | tuple[Writer, int, Buffer, list[Any] | None, int | bytes]
+            | tuple[Writer, int, Buffer, list[Any] | None, int | bytes],
+            ...,
         ],
-        timeout_ns: int | None = -1,
+        limit: int,
+        left: dict[int, int],
+        wanted: int,
+        refs: Any,
+        started_ns: int = 0,
         stash: bool = False,
         /,
-    ) -> None: ...
+    ) -> int | None: ...
     def wait_any(
         self,
         readers: list[Reader] | list[tuple[Reader, int]],
@@ -119,9 +126,7 @@ class Member:
     def span(self, name: str, /) -> int: ...
     def spans(self, member: int, /) -> list[str]: ...
     def ring(self, index: int, /) -> tuple[int, list[int]]: ...
-    def survey(
-        self, seen: int, complete: int, submitted: int, /
-    ) -> tuple[int, int, int, int]: ...
+    def survey(self, seen: int, complete: int, submitted: int, /) -> tuple[int, int, int, int]: ...
     def expect(self, need_bytes: int, /) -> None: ...
     def trim(self, keep_bytes: int = 0, /) -> int: ...
     def forget(self, member: int, /) -> int: ...
@@ -144,6 +149,7 @@ def format_board(
     cap_bytes: int,
     /,
 ) -> int: ...
+def release(left: dict[int, int], execution: int, output: int, /) -> None: ...
 def format_arena(fd: int, owner: int, members: int, reserve_bytes: int, /) -> None: ...
 def memcpy(
     destination: Any, source: Any, /

@@ -8,6 +8,7 @@ descriptors to the members; see ``_native.c`` for what is in them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Sequence
@@ -191,12 +192,12 @@ class Segments:
     def __init__(self, plan: Plan, *, cap_bytes: int) -> None:
         self.layout = Layout.of(plan)
         self.cap_bytes = cap_bytes
-        self.board = -1
+        self._boards: list[int] = []
         self.arenas: list[int] = []
         count = len(self.layout.members)
         reserve = _addresses_for(cap_bytes, count)
         try:
-            self.board = _open_unnamed()
+            self._boards.append(_open_unnamed())
             self.size_bytes: int = _native.format_board(
                 self.board, count, self._rings(plan.channels), EVENTS_PER_MEMBER, cap_bytes
             )
@@ -222,15 +223,23 @@ class Segments:
             rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
         return rings
 
+    @property
+    def board(self) -> int:
+        """The board's descriptor; -1 once it is closed."""
+        return next(iter(self._boards), -1)
+
     def seal(self) -> None:
         """Close the arenas' descriptors, once every member has them; what is mapped stays."""
-        fds, self.arenas = self.arenas, []
-        for fd in fds:
-            os.close(fd)
+        _close_each(self.arenas)
 
     def close(self) -> None:
-        """Close the descriptors; what is mapped stays. Idempotent."""
-        fds, self.board, self.arenas = [self.board, *self.arenas], -1, []
-        for fd in fds:
-            if fd >= 0:
-                os.close(fd)
+        """Close the descriptors; what is mapped stays. Idempotent, also from several threads."""
+        _close_each(self._boards)
+        _close_each(self.arenas)
+
+
+def _close_each(fds: list[int]) -> None:
+    """Close what is in there, each once: a number that is closed twice may be another file's."""
+    while fds:
+        with contextlib.suppress(IndexError):
+            os.close(fds.pop())

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from typing import Any, Final
 
 from rcg import _native
@@ -23,9 +22,9 @@ from rcg.errors import (
     OutOfSharedMemory,
     RcgError,
 )
-from rcg.values import Codec, Encoded, loads
+from rcg.values import Codec, loads
 
-__all__ = ["NATIVE_ERRORS", "Failure", "Reader", "Writer", "timeout_ns", "translate", "write_all"]
+__all__ = ["NATIVE_ERRORS", "Failure", "Reader", "Writer", "timeout_ns", "translate"]
 
 NATIVE_ERRORS: Final = (
     _native.Poisoned,
@@ -102,35 +101,6 @@ class Writer:
     def seq(self) -> int:
         """How many frames were published: the execution that the next one carries."""
         return self.end.seq
-
-
-def write_all(
-    member: _native.Member,
-    writers: Sequence[Writer],
-    encoded: Sequence[Encoded],
-    timeout_s: float | None = None,
-    *,
-    stash: bool = False,
-) -> None:
-    """Publish one value on each of several channels, in order, or none of them.
-
-    Blocks while a reader is a whole ring behind, but not for memory. Ctrl-C comes before everything
-    or after everything.
-
-    Args:
-        member: This process in the graph.
-        writers: Of as many channels.
-        encoded: A value for each, encoded before.
-        timeout_s: How long to wait for room.
-        stash: Whether what there is no shared memory for is kept on the heap until it is read.
-
-    Raises:
-        _native.NoMemory: Shared memory is used up; nothing was written.
-        _native.TimedOut: The time was up; nothing was written.
-        _native.Poisoned: The graph ended; nothing was written.
-    """
-    frames = [(writer.end, *value) for writer, value in zip(writers, encoded, strict=True)]
-    member.write_all(frames, timeout_ns(timeout_s), stash)
 
 
 class Reader:

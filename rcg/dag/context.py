@@ -7,7 +7,6 @@ arguments. A context holds only what was set on it, so a variable that changes l
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -61,9 +60,8 @@ class DAGContext:
     max_buffered_results: int
     overlap_gpu_communication: bool
 
-    # One for the process, as users expect of `get_current`.
-    _current: ClassVar[DAGContext | None] = None
-    _current_lock: ClassVar[threading.Lock] = threading.Lock()
+    # One for the process, as users expect of `get_current`; made below.
+    _current: ClassVar[DAGContext]
     _changes: dict[str, Any]
 
     def __init__(self, **fields: Any) -> None:
@@ -74,10 +72,7 @@ class DAGContext:
     @classmethod
     def get_current(cls) -> DAGContext:
         """Return the context of this process. Any thread may call."""
-        with cls._current_lock:
-            if cls._current is None:
-                cls._current = cls()
-            return cls._current
+        return cls._current
 
     def options(self) -> Options:
         """Return the environment's options with what was set here on top."""
@@ -103,6 +98,9 @@ class DAGContext:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*_FIELDS, _POLL_FIELD))
         return f"DAGContext({shown})"
+
+
+DAGContext._current = DAGContext()
 
 
 def _no_field(name: str) -> str:

@@ -9,29 +9,31 @@ output, so a caller with one thread cannot block himself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib
 import logging
 import threading
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from os import PathLike
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rcg import _native, cluster
+from rcg._native import release
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
 from rcg.display import Displayed
 from rcg.errors import ChannelTimeout
-from rcg.options import Deadline, timeout_from_user
+from rcg.options import timeout_from_user
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.runtime import followers
 from rcg.runtime.awaiting import Awaiter
 from rcg.runtime.callers import Callers
 from rcg.runtime.failure import describe
 from rcg.runtime.handle import handle_of
-from rcg.runtime.inlet import Inlet, Inputs, NoRoom
+from rcg.runtime.inlet import AGAIN_S, Inlet, Inputs, NoRoom
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.report import LONGEST_QUESTION_S, Report, Reports
 from rcg.runtime.results import CompiledDAGRef, refs_of, timed_out
@@ -75,14 +77,11 @@ class CompiledDAG(Displayed):
         options = session.options
         self.get_timeout_s = options.get_timeout_s
         self.codec = make_codec()
-        # Outputs that were fetched or dropped, for the inlet's window to count. A deque, because
-        # refs die anywhere, also inside our own locks: appending needs none.
-        self.finished: deque[int] = deque()
         self.awaiter = Awaiter(session)
         self.outlets, writers, self._outputs = self._open_channels()
         self._outlet = None if self._plan.is_multi else self._outputs[0]
-        self.num_outlets = len(self.outlets)
-        self._inlet = Inlet(session, writers, self.codec, self.outlets, self.finished)
+        self._inlet = Inlet(session, writers, self.codec, self.outlets)
+        self.left = self._inlet.window.left
         session.on_caller = Callers(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
         CompiledDAG._live[session.graph_id] = self
@@ -146,8 +145,8 @@ class CompiledDAG(Displayed):
         try:
             inlet = self._inlet
             if inlet.is_whole and len(args) == 1:
-                return inlet.submit_value(args[0], self._refs)
-            return inlet.submit(inlet.encode(args, kwargs), self._refs)
+                return inlet.submit_value(args[0], self._refs())
+            return inlet.submit(inlet.encode(args, kwargs), self._refs())
         except NoRoom:
             raise self._no_room() from None
 
@@ -156,21 +155,18 @@ class CompiledDAG(Displayed):
         if self.session.is_over:
             raise self.session.end_error()
         self._inlet.check_size(sum(map(size_of, encoded)))
-
-        def begin(execution: int) -> list[CompiledDAGRef]:
-            return [CompiledDAGRef(self, outlet, execution, None) for outlet in self.outlets]
-
+        refs = [CompiledDAGRef(self, outlet) for outlet in self.outlets]
         try:
-            refs: list[CompiledDAGRef] = self._inlet.submit(Inputs(encoded), begin)
-            return refs
+            self._inlet.submit(Inputs(encoded), refs)
         except NoRoom:
             raise self._no_room() from None
+        return refs
 
-    def _refs(self, execution: int) -> Any:
-        """Return the ref of an execution, or the list of them."""
+    def _refs(self) -> Any:
+        """Return the ref for an execution that is to be submitted, or the list of them."""
         if self._outlet is not None:
-            return CompiledDAGRef(self, self._outlet, execution, None)
-        return refs_of(self, self._outputs, execution)
+            return CompiledDAGRef(self, self._outlet)
+        return refs_of(self, self._outputs)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """Start one execution without blocking the event loop; returns refs to be awaited.
@@ -183,36 +179,36 @@ class CompiledDAG(Displayed):
                 await self.awaiter.wait_for_end(self.outlets[0])
             raise self.session.end_error()
         inputs = self._inlet.encode(args, kwargs)
+        refs = self._refs()
         if not self.awaiter.has_queue():
-            try:
-                refs = self._inlet.try_submit(inputs, self._refs)
-            except _native.NoMemory:
-                refs = None
-            if refs is not None:
-                return refs
+            with contextlib.suppress(_native.NoMemory, _native.TimedOut):
+                if self._inlet.try_submit(inputs, refs):
+                    return refs
         try:
             async with asyncio.timeout(self.session.options.submit_timeout_s), self.awaiter.queue():
-                return await self._submit_async(inputs)
+                await self._submit_async(inputs, refs)
         except TimeoutError:
             raise self._no_room() from None
+        return refs
 
-    async def _submit_async(self, inputs: Inputs) -> Any:
+    async def _submit_async(self, inputs: Inputs, refs: Any) -> None:
         """Submit as soon as there is room, and memory."""
         inlet = self._inlet
         is_alone = False
         while True:
             complete = inlet.complete()
             try:
-                refs = inlet.try_submit(inputs, self._refs, stash=is_alone)
+                if inlet.try_submit(inputs, refs, stash=is_alone):
+                    return
+                complete = inlet.submitted - inlet.window.admitted
+            except _native.TimedOut:
+                await asyncio.sleep(AGAIN_S)  # a reader is about to take a frame
             except _native.NoMemory as error:
+                # Alone, what finds no memory passes through the stash.
                 if is_alone:
                     raise self.session.translate(error) from None
-                is_alone = complete >= inlet.window.submitted
-            else:
-                if refs is not None:
-                    return refs
-                complete = inlet.window.submitted - inlet.window.admitted
-            if complete < inlet.window.submitted:
+                is_alone = complete >= inlet.submitted
+            if complete < inlet.submitted:
                 await self._completion_of(complete)
 
     async def _completion_of(self, execution: int) -> None:
@@ -238,7 +234,7 @@ class CompiledDAG(Displayed):
         except NATIVE_ERRORS as error:
             raise session.translate(error) from None
         if is_first:
-            self.finished.append(ref.execution * self.num_outlets + outlet.number)
+            release(self.left, ref.execution, outlet.number)
         return True
 
     def _no_room(self) -> ChannelTimeout:
@@ -318,12 +314,12 @@ class CompiledDAG(Displayed):
 
     def _report(self, patience_s: float) -> Report:
         found = self.session.report(patience_s)
-        window, completed = self._inlet.window, self._completed()
-        in_flight = window.submitted - completed  # in this order: others submit meanwhile
+        completed = self._completed()
+        in_flight = self._inlet.submitted - completed  # in this order: others submit meanwhile
         return dataclasses.replace(
             found,
             in_flight=in_flight,
-            limit=window.limit,
+            limit=self._inlet.window.limit,
             failures_dropped=self._failures_dropped(),
             last_dropped=self._last_dropped(),
         )
@@ -343,10 +339,10 @@ class CompiledDAG(Displayed):
 
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and what it holds now; prints as text."""
-        self._inlet.look()
+        self._inlet.discard_dropped()
         window, found = self._inlet.window, self.session.report(0)
         completed = self._completed()
-        executions = window.submitted
+        executions = self._inlet.submitted
         return Statistics(
             executions=executions,
             completed=completed,
@@ -468,7 +464,7 @@ class CompiledDAG(Displayed):
         elif timeout is not None:
             timeout = timeout_from_user(timeout, "timeout")
         late, interrupted = _run_uninterrupted(
-            lambda: self.session.close(timeout_s=timeout, kill_actors=kill_actors)
+            lambda warn: self.session.close(timeout_s=timeout, kill_actors=kill_actors, warn=warn)
         )
         if not late:
             self._finalizer.detach()
@@ -497,19 +493,33 @@ class CompiledDAG(Displayed):
             _log.warning("rcg: %s", error)  # what happened in the block matters more
 
 
-def _run_uninterrupted(call: Callable[[], list[str]]) -> tuple[list[str], bool]:
-    """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed."""
+def _run_uninterrupted(
+    call: Callable[[Callable[[str], object]], list[str]],
+) -> tuple[list[str], bool]:
+    """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed.
+
+    What it warns of goes to the log on the calling thread: if that is in a log handler, no other
+    thread gets in.
+    """
     if threading.current_thread() is not threading.main_thread():
-        return call(), False
+        return call(_log.warning), False
     interrupted = False
     results: list[list[str]] = []
+
+    def run(said: SimpleQueue[str | None]) -> None:
+        try:
+            results.append(call(said.put))
+        finally:
+            said.put(None)
+
     while True:
         try:
             # Ctrl-C may come before, in or after the start, so the next turn calls once more.
-            thread = threading.Thread(
-                target=lambda: results.append(call()), name="rcg-teardown", daemon=True
-            )
+            said: SimpleQueue[str | None] = SimpleQueue()
+            thread = threading.Thread(target=run, args=(said,), name="rcg-teardown", daemon=True)
             thread.start()
+            while (text := said.get()) is not None:
+                _log.warning(text)
             thread.join()
             return (results[-1] if results else []), interrupted
         except KeyboardInterrupt:

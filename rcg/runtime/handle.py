@@ -12,7 +12,6 @@ import _thread
 import asyncio
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -82,9 +81,8 @@ class CompiledDAGHandle:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self.get_timeout_s = facts.get_timeout_s
-        self.num_outlets = len(facts.outlets)
-        # What refs append to when they go away; here it is the outputs that count.
-        self.finished: deque[int] = deque(maxlen=0)
+        # Refs note here when they go away; at a handle it is the outputs that count.
+        self.left: dict[int, int] = {}
         self._codec = make_codec()
         self._link: Link | None = None
         self._let_go: weakref.finalize[..., Any] | None = None

@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way into a graph: checking arguments, making room, writing the inputs of an execution.
+"""The way into a graph: checking arguments, making room, submitting the inputs of an execution.
 
-Any thread may submit. The lock is held while inputs are written and never while anything is waited
-for, so an event loop can submit beside threads that wait. All inputs of an execution are written in
-one step of the native core, or none.
+Any thread may submit, also from code that runs in the middle of another submission: pickling,
+``__del__``, a signal handler. There is no lock. Arguments are encoded first, which runs users'
+code, and refs are made, which do not stand for anything yet. Then one step of the native core does
+the rest or nothing: it compares the limit, gives the execution its number, enters it into the
+window, makes the refs its own and publishes all inputs.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rcg import _native
 from rcg.channels.segments import MOST_IN_FLIGHT
-from rcg.channels.shm import NATIVE_ERRORS, Writer, write_all
+from rcg.channels.shm import NATIVE_ERRORS, Writer
 from rcg.errors import GraphError, MessageTooLarge
 from rcg.options import Deadline
 from rcg.plan import Plan
 from rcg.runtime.admission import Admission
 from rcg.runtime.outlet import Outlet
-from rcg.runtime.results import confirm
 from rcg.runtime.session import Session
 from rcg.runtime.window import Window
 from rcg.trace.clocks import now_ns
 from rcg.values import Codec, Encoded, size_of
 
-__all__ = ["Inlet", "Inputs", "Key", "NoRoom", "arguments_by_key"]
+__all__ = ["AGAIN_S", "Inlet", "Inputs", "Key", "NoRoom", "arguments_by_key"]
+
+AGAIN_S: Final = 0.01  # after which a ring is looked at once more
 
 Key = int | str | None
-# Makes the refs of an execution, before it is written.
-Begin = Callable[[int], Any]
 
 
 def arguments_by_key(
@@ -91,8 +91,6 @@ class Inlet:
         session: The graph.
         writers: The channel of each input key; None is the whole input.
         outlets: Where results arrive; emptied while room is waited for.
-        finished: Outputs that were fetched or dropped, for the window to count, as one number
-            each: ``execution * len(outlets) + outlet.number``.
     """
 
     def __init__(
@@ -101,18 +99,17 @@ class Inlet:
         writers: Sequence[tuple[Key, Writer]],
         codec: Codec,
         outlets: Sequence[Outlet],
-        finished: deque[int],
     ) -> None:
         options = session.options
         self._session = session
         self._plan: Plan = session.plan
         self.keys = [key for key, _ in writers]
-        self._writers = [writer for _, writer in writers]
-        self._write_one = self._writers[0].write
+        self._op = writers[0][1].op
+        self._ends = [writer.end for _, writer in writers]
+        self._first = self._ends[0]
+        self._submit = session.member.submit
         self._codec = codec
         self._outlets = outlets
-        self._finished = finished
-        self._lock = threading.Lock()
         self._cap_bytes: int = session.member.statistics()["cap_bytes"]
         self.is_whole = self.keys == [None]
         self._admission = Admission(session.member, self._cap_bytes)
@@ -123,6 +120,11 @@ class Inlet:
             outputs=len(outlets),
             is_strict=options.is_inflight_limit_set_by_user,
         )
+
+    @property
+    def submitted(self) -> int:
+        """How many executions were submitted."""
+        return self._first.seq
 
     # --- arguments
 
@@ -159,36 +161,37 @@ class Inlet:
 
     # --- submitting
 
-    def submit_value(self, value: Any, begin: Begin) -> Any:
+    def submit_value(self, value: Any, refs: Any) -> Any:
         """Submit one execution whose only input is this value: the commonest shape, spelt out."""
         window = self.window
-        with self._lock:
-            if window.submitted < window.free_until:
-                refs = None
-                try:
-                    # The refs come first: whatever happens from here on, one that goes away lets
-                    # go of what was written.
-                    refs = begin(window.submitted)
-                    self._write_one(value)
-                    confirm(refs)
-                    window.submit()
-                    return refs
-                except _native.NoMemory:
-                    window.free_until = 0
-                except NATIVE_ERRORS as error:
-                    window.free_until = 0
-                    raise self._session.translate(error) from None
-                except BaseException:
-                    window.free_until = 0  # maybe Ctrl-C in between: see _mend
-                    raise
-        return self.submit(self.encode((value,), {}), begin)
+        started_ns = 0
+        if type(value) is bytes:
+            encoded: Encoded = _native.KIND_BYTES, value, None, 0
+        else:
+            started_ns = now_ns()
+            encoded = self._codec.encode(value)
+        frames = ((self._first, *encoded),)
+        try:
+            if (
+                self._submit(
+                    frames, window.free_until, window.left, window.wanted, refs, started_ns
+                )
+                is not None
+            ):
+                return refs
+        except (_native.NoMemory, _native.TimedOut):
+            pass
+        except NATIVE_ERRORS as error:
+            raise self._session.translate(error) from None
+        self.check_size(size_of(encoded))
+        return self.submit(Inputs([encoded], started_ns, now_ns()), refs)
 
-    def submit(self, inputs: Inputs, begin: Begin) -> Any:
+    def submit(self, inputs: Inputs, refs: Any) -> Any:
         """Submit one execution, waiting for room and for memory; returns its refs.
 
         Args:
             inputs: What ``encode`` made.
-            begin: Makes the refs of the execution.
+            refs: The ref or the list of refs that shall stand for its results.
 
         Raises:
             NoRoom: There was none within the submit timeout; nothing was submitted.
@@ -200,101 +203,82 @@ class Inlet:
         while True:
             complete = self.complete()
             try:
-                refs = self.try_submit(inputs, begin, stash=is_alone)
+                if self.try_submit(inputs, refs, stash=is_alone):
+                    return refs
+                complete = self.submitted - self.window.admitted
+            except _native.TimedOut:
+                time.sleep(AGAIN_S)  # a reader is about to take a frame
             except _native.NoMemory as error:
+                # Alone, what finds no memory passes through the stash.
                 if is_alone:
                     raise self._session.translate(error) from None
-                is_alone = complete >= self.window.submitted
-            else:
-                if refs is not None:
-                    return refs
-                complete = self.window.submitted - self.window.admitted
-            if complete < self.window.submitted:
+                is_alone = complete >= self.submitted
+            if complete < self.submitted:
                 self._advance(complete + 1, deadline)
 
-    def try_submit(self, inputs: Inputs, begin: Begin, *, stash: bool = False) -> Any:
-        """Submit one execution without waiting; returns its refs, or None if there is no room.
+    def try_submit(self, inputs: Inputs, refs: Any, *, stash: bool = False) -> bool:
+        """Submit one execution without waiting; returns whether there was room in the window.
+
+        Args:
+            inputs: What ``encode`` made.
+            refs: The ref or the list of refs that shall stand for its results.
+            stash: Whether what there is no shared memory for is kept on the heap until it is read.
 
         Raises:
             _native.NoMemory: There is no shared memory for it now; nothing was written.
+            _native.TimedOut: A reader is a whole ring behind; nothing was written.
             CapacityExceededError: Waiting would not help.
             RcgError: The graph has ended.
         """
         window = self.window
-        with self._lock:
-            if window.submitted >= window.free_until and not self._look():
-                return None
-            refs = None
-            try:
-                refs = begin(window.submitted)
-                write_all(self._session.member, self._writers, inputs.values, stash=stash)
-                confirm(refs)
-                self._record(window.submit(), inputs)
-                return refs
-            except _native.NoMemory:
-                raise
-            except NATIVE_ERRORS as error:
-                raise self._session.translate(error) from None
-            except BaseException:
-                window.free_until = 0
-                raise
+        if self.submitted >= window.free_until and not self._look():
+            return False
+        frames = tuple((end, *value) for end, value in zip(self._ends, inputs.values, strict=True))
+        try:
+            execution = self._submit(
+                frames, window.free_until, window.left, window.wanted, refs, 0, stash
+            )
+        except (_native.NoMemory, _native.TimedOut):
+            raise
+        except NATIVE_ERRORS as error:
+            raise self._session.translate(error) from None
+        if execution is None:
+            return False  # another thread was quicker
+        self._record(execution, inputs)
+        return True
 
     def _record(self, execution: int, inputs: Inputs) -> None:
         """Tell the flight recorder how long encoding took, which only now belongs to something."""
         start_ns, end_ns = inputs.started_ns, inputs.ended_ns
         is_coded = any(value[0] != _native.KIND_BYTES for value in inputs.values)
         if start_ns and is_coded and self._session.options.record:
-            self._session.member.record(
-                self._writers[0].op, execution, start_ns, end_ns, end_ns - start_ns
-            )
+            self._session.member.record(self._op, execution, start_ns, end_ns, end_ns - start_ns)
 
     def complete(self) -> int:
-        """Count what has arrived; returns how many executions are complete."""
+        """Return how many executions are complete."""
         outlets = self._outlets
         complete = outlets[0].arrived
         for outlet in outlets:
             arrived = outlet.arrived
             if arrived < complete:
                 complete = arrived
-        self.window.arrive(complete)
         return complete
 
-    def look(self) -> None:
-        """Have the window count what was fetched, dropped and completed since; any thread."""
-        with self._lock:
-            self._mend()
-            self._count()
+    def discard_dropped(self) -> None:
+        """Let go of results whose refs are gone; any thread."""
+        for outlet in self._outlets:
+            if outlet.dropped:
+                outlet.discard_dropped()
 
     def _look(self) -> bool:
         """Let the window look at what happened since; returns whether there is room."""
         if self._session.is_over:
             raise self._session.end_error()
-        self._mend()
-        self._count()
-        window = self.window
-        window.look(self._admission.room(window.submitted, window.complete))
-        return not window.is_full
-
-    def _count(self) -> None:
-        while self._finished:
-            # Released first, which may be repeated: Ctrl-C in between loses nothing.
-            self.window.release(*divmod(self._finished[0], len(self._outlets)))
-            self._finished.popleft()
-        for outlet in self._outlets:
-            if outlet.dropped:
-                outlet.discard_dropped()
-        self.complete()
-
-    def _mend(self) -> None:
-        """Count an execution that was written by an ``execute`` that Ctrl-C interrupted.
-
-        Nobody has a ref of it: its results are dropped.
-        """
-        while self.window.submitted < self._writers[0].seq:
-            execution = self.window.submit()
-            for outlet in self._outlets:
-                outlet.dropped.append(execution)
-                self._finished.append(execution * len(self._outlets) + outlet.number)
+        self.discard_dropped()
+        submitted = self.submitted
+        complete = self.complete()
+        self.window.look(submitted, complete, self._admission.room(submitted, complete))
+        return submitted - complete < self.window.admitted
 
     def _advance(self, complete: int, deadline: Deadline) -> None:
         """Wait until so many executions are complete, taking results off every output."""

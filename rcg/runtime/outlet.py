@@ -10,6 +10,7 @@ Ctrl-C between any two lines loses nothing.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,15 +20,18 @@ from rcg import _native
 from rcg.channels.shm import Failure, Reader, timeout_ns
 from rcg.options import Deadline
 
-__all__ = ["FAILED", "PENDING", "READY", "Outlet", "Result"]
+__all__ = ["FAILED", "NEW", "PENDING", "READY", "Outlet", "Result"]
 
-PENDING: Final = 0
+NEW: Final = _native.REF_NEW  # not submitted yet: one that goes away leaves nothing behind
+PENDING: Final = _native.REF_PENDING
 READY: Final = 1
 FAILED: Final = 2
 
 # Two threads that get the same ref at the same moment: the second looks this often whether the
-# first has decoded it.
+# first has decoded it, and so often at most. Then it decodes, too: the first may be in code that
+# waits for the second.
 _MOMENT_S: Final = 0.0001
+_MOST_LOOKS: Final = 5000
 
 
 class Result(Protocol):
@@ -108,17 +112,18 @@ class Outlet:
         self._collect(frames, execution, -1 if timeout_s is None else timeout_ns(timeout_s))
         if self.dropped or self.awaited:
             self._tell()
-        while True:
+        for look in itertools.count():
             frame = frames.get(execution)
             if frame is None:
                 if result.state != PENDING:
                     return False
             else:
                 try:
-                    value = frame.decode()
+                    value = frame.decode(look >= _MOST_LOOKS)
                 except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
                     value = None
-                    result.value, result.state = error, FAILED
+                    if result.state == PENDING:
+                        result.value, result.state = error, FAILED
                     break
                 if value is not frame:
                     break

@@ -24,7 +24,7 @@ from rcg.errors import OutOfSharedMemory, TraceError
 from rcg.options import Deadline
 from rcg.plan import DRIVER, Write
 from rcg.profiles import Profile
-from rcg.runtime.followers import follow, unfollow
+from rcg.runtime.followers import follow
 from rcg.runtime.session import Session
 from rcg.trace.clocks import now_ns
 from rcg.trace.recorder import Recorder, events_from
@@ -51,7 +51,8 @@ class Profiler:
 
     ``with`` starts it, gives the ``Profile``, and stops it at the end of the block: from then on
     the profile is complete. ``start()`` and ``stop()`` do the same by hand, as often as one likes,
-    for another profile each time. From any thread.
+    for another profile each time. From any thread, and without a lock: what ``stop()`` does may be
+    done twice.
 
     Args:
         sessions: Returns the graphs, when it starts. They are not kept alive.
@@ -75,19 +76,23 @@ class Profiler:
         self._sessions = sessions
         self._is_following = is_following
         self._max_events = max_events
-        self._lock = threading.Lock()
-        self._recordings: list[_Recording] = []
-        self._profile: Profile | None = None
-        self._began = 0, 0.0
-        self._ended = 0
+        self._run = _Run()
+        self._run.is_over = True
+
+    def _latest(self) -> _Run:
+        """Return the run that was begun last."""
+        run = self._run
+        while run.next:
+            run = run.next[0]
+        self._run = run
+        return run
 
     def graph_started(self, session: Session) -> None:
         """Record a new graph, if it follows what is compiled."""
-        with self._lock:
-            if self._profile is None:
-                return
+        run = self._latest()
+        if not run.is_over:
             try:
-                self._record(session)
+                self._record(run, session)
             except OutOfSharedMemory as error:
                 warn_user(f"the profile that runs leaves out this graph: {error}", RuntimeWarning)
 
@@ -99,27 +104,26 @@ class Profiler:
             OutOfSharedMemory: There is no room to record in.
             ChannelClosed, ActorDiedError: A graph has ended.
         """
-        with self._lock:
-            if self._profile is not None:
+        run, last = _Run(), self._latest()
+        try:
+            if not last.is_over or last.next.setdefault(0, run) is not run:
                 raise TraceError("this profile is being recorded already: stop() it first")
-            self._began = now_ns(), time.time()
-            try:
-                for session in self._sessions():
-                    if not self._is_following:
-                        session.check_running()
-                    if not session.is_over:
-                        self._record(session)
-            except BaseException:
-                self._recordings = []
-                raise
-            self._profile = Profile()
-            if self._is_following:
+            if self._is_following:  # for good: one that does not record takes no note
                 follow(self)
-            return self._profile
+            for session in self._sessions():
+                if not self._is_following:
+                    session.check_running()
+                if not session.is_over:
+                    self._record(run, session)
+            return run.profile
+        except BaseException:
+            run.is_over = True
+            raise
 
-    def _record(self, session: Session) -> None:
+    def _record(self, run: _Run, session: Session) -> None:
         if session.options.record:
-            self._recordings.append(_Recording(session, self._max_events))
+            if session.graph_id not in run.recordings:
+                run.recordings.setdefault(session.graph_id, _Recording(session, self._max_events))
             return
         text = (
             f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
@@ -136,34 +140,30 @@ class Profiler:
         Raises:
             TraceError: It is not recording.
         """
-        profile = self._profile
-        if profile is None:
+        run = self._latest()
+        if run.is_over:
             raise TraceError("this profile is not being recorded: start() it first")
-        is_interrupted = False
-        while self._profile is profile:
+        is_interrupted = is_stopped = False
+        while not is_stopped:
             try:
-                self._stop(profile)
+                self._stop(run)
+                is_stopped = True
             except KeyboardInterrupt:
                 is_interrupted = True
         if is_interrupted:
             raise KeyboardInterrupt
-        return profile
+        return run.profile
 
-    def _stop(self, profile: Profile) -> None:
+    def _stop(self, run: _Run) -> None:
         """Complete a profile: steps that can be repeated, and the last says that all are done."""
-        with self._lock:
-            if self._profile is not profile:
-                return  # another thread has stopped it
-            unfollow(self)
-            start_ns, began = self._began
-            end_ns = self._ended = self._ended or now_ns()
-            for recording in self._recordings:
-                recording.end()
-            if not profile.is_complete:
-                graphs = tuple(recording.graph(end_ns) for recording in self._recordings)
-                profile.complete(Trace(graphs, start_ns, end_ns, _info(began)))
-            self._recordings, self._ended = [], 0
-            self._profile = None
+        end_ns = run.end()
+        recordings = list(run.recordings.values())
+        for recording in recordings:
+            recording.end()
+        if not run.profile.is_complete:
+            graphs = tuple(recording.graph(end_ns) for recording in recordings)
+            run.complete(Trace(graphs, run.start_ns, end_ns, _info(run.began)))
+        run.is_over = True
 
     __enter__ = start
 
@@ -185,6 +185,34 @@ def profiler_of(
     """Return what records these graphs; see ``Profiler``."""
     most = MOST_EVENTS if max_events is None else max_events
     return Profiler(sessions, is_following=is_following, max_events=most)
+
+
+class _Run:
+    """One recording of all graphs, from ``start`` to ``stop``; what is set is set once.
+
+    Attributes:
+        profile: What it is for.
+        recordings: One for each graph, by its id.
+        is_over: Whether its last step is done.
+        next: The run that was begun after it, under 0: the first that put itself there.
+    """
+
+    def __init__(self) -> None:
+        self.start_ns, self.began = now_ns(), time.time()
+        self.profile = Profile()
+        self.recordings: dict[str, _Recording] = {}
+        self.is_over = False
+        self.next: dict[int, _Run] = {}
+        self._end: dict[int, int] = {}
+        self._trace: dict[int, Trace] = {}
+
+    def end(self) -> int:
+        """Return when it ended: now, or what this said before."""
+        return self._end.setdefault(0, now_ns())
+
+    def complete(self, trace: Trace) -> None:
+        """Complete the profile, if no other thread has."""
+        self.profile.complete(self._trace.setdefault(0, trace))
 
 
 class _Recording:
@@ -213,7 +241,8 @@ class _Recording:
         if self._opened is None:
             _settle(self._session)
             # First: what ends from now on is no longer open.
-            self._opened = _open_ops(self._session)
+            opened = _open_ops(self._session)
+            self._opened = opened if self._opened is None else self._opened
         self._tape.stop()
 
     def graph(self, end_ns: int) -> GraphTrace:

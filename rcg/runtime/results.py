@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+from rcg._native import release
 from rcg.channels.shm import Failure
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.failure import to_exception
-from rcg.runtime.outlet import FAILED, PENDING, READY
+from rcg.runtime.outlet import FAILED, NEW, PENDING, READY
 from rcg.runtime.report import LONGEST_QUESTION_S
 
 __all__ = [
@@ -29,9 +30,6 @@ __all__ = [
     "timed_out",
     "wait_refs",
 ]
-
-# Made, and not yet written: a ref that goes away in this state leaves nothing behind.
-_NEW: Final = -1
 
 # A get of several refs waits this long for one before it looks whether another has failed.
 # First this long, then longer and longer.
@@ -65,13 +63,11 @@ class ResultSource(Protocol):
 
     Attributes:
         get_timeout_s: How long ``get`` waits if its caller does not say.
-        num_outlets: How many different outputs there are.
-        finished: Outputs that were fetched or dropped: execution * num_outlets + outlet.number.
+        left: The outputs that are still wanted, a bit for each, by execution.
     """
 
     get_timeout_s: float | None
-    num_outlets: int
-    finished: deque[int]
+    left: dict[int, int]
 
     def get_id(self) -> str:
         """Return the id of the graph."""
@@ -97,18 +93,25 @@ class CompiledDAGRef:
 
     It can be got any number of times (the same object each time), in any order, from any thread of
     the process that executed, and awaited. Dropping it unread lets go of the result.
+
+    It is made before its execution is submitted. That gives it its number and its state in the step
+    that publishes the inputs, so a ref that goes away stands for nothing or for all of a result.
     """
 
     __slots__ = ("__weakref__", "_dag", "channel_index", "execution", "outlet", "state", "value")
 
     def __init__(
-        self, dag: ResultSource, outlet: Arrivals, execution: int, channel_index: int | None
+        self,
+        dag: ResultSource,
+        outlet: Arrivals,
+        execution: int = NEW,
+        channel_index: int | None = None,
     ) -> None:
         self._dag = dag
         self.outlet = outlet
         self.execution = execution
         self.channel_index = channel_index
-        self.state = _NEW
+        self.state = NEW
         self.value: Any = None
 
     @property
@@ -171,10 +174,10 @@ class CompiledDAGRef:
     def __del__(self) -> None:
         # Nothing here may take a lock: this runs wherever the last reference happens to go.
         try:
-            if self.state == _NEW:
+            if self.state == NEW:
                 return
-            dag, outlet, execution = self._dag, self.outlet, self.execution
-            dag.finished.append(execution * dag.num_outlets + outlet.number)
+            outlet, execution = self.outlet, self.execution
+            release(self._dag.left, execution, outlet.number)
             if self.state == PENDING or execution in outlet.frames:
                 outlet.dropped.append(execution)
         except AttributeError:
@@ -221,7 +224,9 @@ class TwinRef(CompiledDAGRef):
         pass
 
 
-def refs_of(dag: ResultSource, outputs: Sequence[Arrivals], execution: int) -> list[CompiledDAGRef]:
+def refs_of(
+    dag: ResultSource, outputs: Sequence[Arrivals], execution: int = NEW
+) -> list[CompiledDAGRef]:
     """Return the refs of an execution, one for each output that the user listed."""
     refs: list[CompiledDAGRef] = []
     first: dict[str, CompiledDAGRef] = {}
@@ -236,7 +241,7 @@ def refs_of(dag: ResultSource, outputs: Sequence[Arrivals], execution: int) -> l
 
 
 def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
-    """Note that the execution of these refs is written: from now on they stand for results."""
+    """Note that another process has submitted the execution of these refs."""
     if type(refs) is CompiledDAGRef:
         refs.state = PENDING
     else:

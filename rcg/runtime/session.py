@@ -3,7 +3,8 @@
 
 A session is *running*, then *broken* (a member died) or *closed* (torn down), and a broken one can
 still be closed. It never calls Ray but to ask for the cause of a death and to kill on request, so
-that ending one is safe anywhere: in ``__del__``, at interpreter exit, without a cluster.
+that ending one is safe anywhere: in ``__del__``, in a signal handler, at interpreter exit, without
+a cluster. There is no lock: each step of its end may be repeated, by any thread at any moment.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import os
 import select
 import socket
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -71,13 +72,12 @@ class Session:
         self.layout: Layout = segments.layout
         self._segments = segments
         self.pid = os.getpid()
-        self._lock = threading.Lock()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
         self._gone: tuple[str, str] | None = None
         self._cause: RcgError | None = None
-        self._on_end: list[Callable[[], None]] = []
-        self._on_close: list[Callable[[], None]] = []
+        self._on_end: deque[Callable[[], None]] = deque()
+        self._on_close: deque[Callable[[], None]] = deque()
         # Who serves those that use the graph from outside; set once there is a graph to use.
         self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
             connection.close()
@@ -140,39 +140,32 @@ class Session:
 
     def on_end(self, call: Callable[[], None]) -> None:
         """Have ``call`` called once when the session breaks or closes; it must not block."""
-        with self._lock:
-            if not self._is_closed and self._gone is None:
-                self._on_end.append(call)
-                return
-        call()
+        self._on_end.append(call)
+        if self.is_over:
+            _call_each(self._on_end)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Have ``call`` called once when the graph is torn down; it must not block."""
-        with self._lock:
-            if not self._is_closed:
-                self._on_close.append(call)
-                return
-        call()
+        self._on_close.append(call)
+        if self._is_closed:
+            _call_each(self._on_close)
 
     def forget_close(self, call: Callable[[], None]) -> None:
         """Undo ``on_close``."""
-        with self._lock, contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):
             self._on_close.remove(call)
 
     def _member_gone(self, process: str, how: str) -> None:
-        calls: list[Callable[[], None]] = []
-        with self._lock:
-            if self._is_closed:
-                return
-            if self._gone is None:
-                self._gone = process, how
-                self.is_over = True
-                calls, self._on_end = self._on_end, []
+        """Note that a member is gone; on the control thread only."""
+        if self._is_closed:
+            return
+        if self._gone is None:
+            self._gone = process, how
+        self.is_over = True
         number = self.layout.members[process]
         self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
         self.member.forget(number)
-        for call in calls:
-            call()
+        _call_each(self._on_end)
 
     # --- errors
 
@@ -192,12 +185,9 @@ class Session:
             return ChannelClosed("Channel closed. The compiled graph was torn down.")
         if self._gone is None:
             return ChannelBroken("a process of the graph is gone")
-        with self._lock:
-            known = self._cause
+        known = self._cause
         if known is None:
-            known = self._find_cause(*self._gone)
-            with self._lock:
-                self._cause = known
+            known = self._cause = self._find_cause(*self._gone)
         # A new one each time: what is raised keeps the frames of whoever got it.
         return type(known)(known.message, **known.facts)
 
@@ -265,11 +255,22 @@ class Session:
 
     # --- the end
 
-    def close(self, *, timeout_s: float | None, kill_actors: bool = False) -> list[str]:
+    def close(
+        self,
+        *,
+        timeout_s: float | None,
+        kill_actors: bool = False,
+        warn: Callable[[str], object] = _log.warning,
+    ) -> list[str]:
         """Stop every loop and let go of shared memory. Idempotent, any thread.
 
         Blocks until the loops have ended, or ``timeout_s``; a loop that is still in a user's method
         ends when the method returns. It may be called again to go on waiting.
+
+        Args:
+            timeout_s: How long to wait.
+            kill_actors: Kill the actors as well.
+            warn: Told whom it has been waiting for too long.
 
         Returns:
             The processes whose loops have not ended.
@@ -280,7 +281,8 @@ class Session:
         patience = Deadline(_PATIENCE_S if timeout_s is None else min(_PATIENCE_S, timeout_s))
         late = self.control.wait_stopped(patience)
         if late and (kill_actors or not deadline.expired):
-            self._say_late(late, kill_actors)
+            for process in late:
+                warn(self._lateness(process, kill_actors))
         if kill_actors:
             self._kill(list(self.handles))
             late = []
@@ -300,32 +302,22 @@ class Session:
         self._segments.close()
 
     def _begin_close(self) -> bool:
-        """Mark as closed and wake everybody, once; False in a forked child, which has no graph."""
+        """Mark as closed and wake everybody; False in a forked child, which has no graph."""
+        self._is_closed = self.is_over = True
         if os.getpid() != self.pid:
-            self._is_closed = self.is_over = True
             return False
-        with self._lock:
-            if self._is_closed:
-                return True
-            self._is_closed = self.is_over = True
-            calls = self._on_end + self._on_close
-            self._on_end, self._on_close = [], []
         self.member.poison(_native.POISON_CLOSED)
         self.control.stop()
-        for call in calls:
-            call()
+        _call_each(self._on_end)
+        _call_each(self._on_close)
         return True
 
-    def _say_late(self, late: list[str], kill_actors: bool) -> None:
-        for process in late:
-            _log.warning(
-                "rcg: %s is still running %s after teardown(); waiting for it.%s",
-                self.plan.label(process),
-                self.last_words(process),
-                ""
-                if kill_actors
-                else " Call teardown(kill_actors=True) to kill the actors instead.",
-            )
+    def _lateness(self, process: str, kill_actors: bool) -> str:
+        advice = " Call teardown(kill_actors=True) to kill the actors instead."
+        return (
+            f"rcg: {self.plan.label(process)} is still running {self.last_words(process)} after "
+            f"teardown(); waiting for it.{'' if kill_actors else advice}"
+        )
 
     def _kill(self, processes: list[str]) -> None:
         if not cluster.is_connected():
@@ -337,10 +329,20 @@ class Session:
         for process in processes:
             try:
                 cluster.kill(self.handles[process])
-            except Exception as error:  # noqa: BLE001 - dead already, or no cluster any more
-                _log.debug("rcg: killing %s: %s", process, error)
+            except Exception:  # noqa: BLE001 - dead already, or no cluster any more
+                continue
         # Ray only asks for the kill; who asked us wants them dead when we return.
         deadline = Deadline(_KILL_PATIENCE_S)
         for pidfd in filter(lambda fd: fd >= 0, pidfds):
             select.select([pidfd], [], [], deadline.remaining_s())
             os.close(pidfd)
+
+
+def _call_each(calls: deque[Callable[[], None]]) -> None:
+    """Call what is in there, each once, whichever threads are at it."""
+    while True:
+        try:
+            call = calls.popleft()
+        except IndexError:
+            return
+        call()

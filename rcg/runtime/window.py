@@ -8,6 +8,10 @@ Executions complete in order and are released in any.
 By default an execution stops being in flight when it is complete: a full window means waiting, and
 only the buffer of unfetched results has a hard limit. A user who set the limit himself is told at
 once instead, and then unfetched executions count as in flight, as in Ray.
+
+There is no lock, because users' code runs anywhere and may execute again. What is counted here only
+grows, so what was worked out from older numbers allows too little and never too much: it leads to
+one more look. The native core compares the limit with the real number when it submits.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ __all__ = ["Window"]
 
 
 class Window:
-    """Counts executions. Not thread-safe: the caller holds its lock.
+    """Counts executions. Any thread may use it, also in the middle of another's use.
 
     Args:
         limit: Executions that may be in flight.
@@ -26,19 +30,23 @@ class Window:
         outputs: Outputs per execution that are fetched or dropped one by one.
         is_strict: Whether unfetched executions count as in flight.
         capacity: The limit that the user set, if the channels hold fewer than that.
+
+    Attributes:
+        wanted: A bit for each output.
+        left: Those that were neither fetched nor dropped, by execution. The native core enters
+            executions (``submit``) and takes outputs out (``release``), each in one step.
+        free_until: So many may be submitted before anybody has to look again; see ``look``.
     """
 
     __slots__ = (
         "_buffered_limit",
         "_capacity",
         "_is_strict",
-        "_left",
-        "_outputs",
         "admitted",
-        "complete",
         "free_until",
+        "left",
         "limit",
-        "submitted",
+        "wanted",
     )
 
     def __init__(
@@ -53,42 +61,31 @@ class Window:
         self.limit = self.admitted = limit
         self._capacity = limit if capacity is None else capacity
         self._buffered_limit = buffered_limit
-        self._outputs = (1 << outputs) - 1  # a bit for each
         self._is_strict = is_strict
-        self._left: dict[int, int] = {}
-        self.submitted = 0
-        self.complete = 0
-        # So many may be submitted before anybody has to look again; see `look`.
+        self.wanted = (1 << outputs) - 1
+        self.left: dict[int, int] = {}
         self.free_until = 0
-
-    @property
-    def released(self) -> int:
-        """Executions whose every output was fetched or dropped."""
-        return self.submitted - len(self._left)
 
     def buffered(self, complete: int) -> int:
         """Return how many of the first ``complete`` executions were not released."""
-        return sum(1 for execution in list(self._left) if execution < complete)
+        return sum(1 for execution in list(self.left) if execution < complete)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next execution has to wait for one to complete."""
-        return self.submitted - self.complete >= self.admitted
-
-    def look(self, room: int) -> None:
+    def look(self, submitted: int, complete: int, room: int | None = None) -> None:
         """Work out how many more may be submitted before the next look.
 
         ``execute`` compares one number; what completed or was released since is counted only when
         that number is reached.
 
         Args:
-            room: How many executions may be in flight as far as memory goes.
+            submitted: How many executions were submitted, or had been a moment ago.
+            complete: How many of them are complete, asked after that.
+            room: How many may be in flight as far as memory goes; None where it sets no limit.
 
         Raises:
             CapacityExceededError: Waiting would not help: the user has to fetch or drop a ref
                 first. Nothing was changed.
         """
-        unfetched = self.submitted - self.released
+        unfetched = len(self.left)  # at this moment, so what is refused here is refused rightly
         if self._is_strict and unfetched >= self._capacity:
             raise CapacityExceededError(
                 f"The compiled graph can't have more than {self._capacity} in-flight executions, "
@@ -105,28 +102,5 @@ class Window:
                 limit=self._buffered_limit,
             )
         most = self._capacity if self._is_strict else self.limit + self._buffered_limit
-        self.admitted = min(self.limit, room)
-        self.free_until = min(self.complete + self.admitted, self.released + most)
-
-    def submit(self) -> int:
-        """Count a new execution and return its index."""
-        index = self.submitted
-        self._left[index] = self._outputs
-        self.submitted = index + 1
-        return index
-
-    def arrive(self, complete: int) -> None:
-        """Note that the first ``complete`` executions are complete."""
-        if complete > self.complete:
-            self.complete = complete
-
-    def release(self, execution: int, output: int = 0) -> None:
-        """Note that an output of an execution was fetched or dropped; once is as good as twice."""
-        left = self._left.get(execution)
-        if left is None:
-            return
-        left &= ~(1 << output)
-        if left:
-            self._left[execution] = left
-        else:
-            del self._left[execution]
+        self.admitted = self.limit if room is None else min(self.limit, room)
+        self.free_until = min(complete + self.admitted, submitted - unfetched + most)

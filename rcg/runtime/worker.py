@@ -49,7 +49,8 @@ __all__ = ["Start", "describe", "make_codec", "start"]
 _log = logging.getLogger("rcg")
 
 # Methods of different graphs on an actor never overlap: held for one Call, never while waiting.
-# One actor lives in a process, so the lock is the process's.
+# One actor lives in a process, so the lock is the process's. The only lock of ours under which
+# users' code runs, because that is what it is for; nothing but another graph's Call waits for it.
 _CALL_LOCK: Final = threading.Lock()
 
 # A loop that found nothing to read for this long gives its free memory back, once.

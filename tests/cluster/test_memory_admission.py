@@ -46,7 +46,7 @@ def makers(ray_session):
 
 
 def pipeline(makers, sizes):
-    """A chain of new arrays; ``sizes`` holds those of each stage for one execution after another."""
+    """A chain of new arrays; ``sizes`` has those of each stage, one execution after another."""
     with InputNode() as inp:
         value = inp
         for index in range(len(sizes[0])):
@@ -55,7 +55,7 @@ def pipeline(makers, sizes):
 
 
 def diamond(makers, sizes):
-    """a -> b, a -> c, b + c -> d."""
+    """A -> b, a -> c, b + c -> d."""
     a, b, c, d = makers
     with InputNode() as inp:
         first = a.make.bind(inp, sizes, 0)

@@ -24,7 +24,6 @@ from rcg.channels.shm import (
     Writer,
     timeout_ns,
     translate,
-    write_all,
 )
 from rcg.errors import (
     ChannelBroken,
@@ -483,25 +482,3 @@ def test_every_native_error_has_a_name_of_ours() -> None:
         assert type(found) is wanted
         assert "c7" in str(getattr(found, "channel", "c7"))
     assert {type(error) for error, _ in cases} >= set(NATIVE_ERRORS)
-
-
-# --- several channels ---------------------------------------------------------------------------
-
-
-def test_values_go_out_on_several_channels_or_on_none() -> None:
-    specs = [ChannelSpec(f"c{i}", DRIVER, (f"a{i}",), "ring", 0, 4) for i in range(2)]
-    segments, members = open_members(specs, 1 << 22)
-    codec = Codec(cluster.by_value_pickler(), cluster.opaque_types())
-    writers = [Writer(members[0], i, i, codec) for i in range(2)]
-    readers = [Reader(members[i + 1], i, 0) for i in range(2)]
-    values = [as_array(100_000), as_both(50_000)]
-    write_all(members[0], writers, [codec.encode(value) for value in values])
-    for reader, value in zip(readers, values, strict=True):
-        assert_same(reader.read(0), value)
-    with pytest.raises(_native.NoMemory):
-        write_all(members[0], writers, [codec.encode(v) for v in (values[0], bytes(1 << 23))])
-    with pytest.raises(ValueError, match="shorter"):
-        write_all(members[0], writers, [codec.encode(values[0])])
-    assert [reader.pending() for reader in readers] == [0, 0]
-    assert members[0].statistics()["claimed_bytes"] == 0
-    segments.close()

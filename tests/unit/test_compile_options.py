@@ -18,7 +18,7 @@ def fresh_context(monkeypatch):
     for name in os.environ:
         if name.startswith(("RCG_", "RAY_CGRAPH_")):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(DAGContext, "_current", None)
+    monkeypatch.setattr(DAGContext, "_current", DAGContext())
 
 
 def test_nothing_given():

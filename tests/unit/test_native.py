@@ -290,19 +290,66 @@ def test_a_frame_gives_the_same_value_each_time_and_lets_go_of_its_memory(boards
     assert claimed(sender) == 0
 
 
-def test_a_frame_that_is_being_decoded_says_so(boards: Any) -> None:
+def test_a_frame_that_another_thread_decodes_says_so_and_can_be_had_at_once(boards: Any) -> None:
+    """The other thread may wait for this one; both get what was decoded first."""
     board = boards()
-    found: list[object] = []
+    begun, go = threading.Event(), threading.Event()
+    made: list[list[int]] = []
+
+    def decode(data: bytes, buffers: Any = ()) -> list[int]:
+        mine = [len(made)]
+        made.append(mine)
+        if mine == [0]:
+            begun.set()
+            go.wait()
+        return mine
+
+    board.member(0).writer(0, 0).write(PICKLE, b"", [b"small"])
+    frame = reader(board.member(1), decode=decode).take(0)
+    first: list[object] = []
+    thread = threading.Thread(target=lambda: first.append(frame.decode()))
+    thread.start()
+    begun.wait()
+    assert frame.decode() is frame
+    assert frame.decode(False) is frame
+    at_once = frame.decode(True)
+    go.set()
+    thread.join()
+    assert at_once is made[1]
+    assert first[0] is at_once is frame.decode()
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+def test_decoding_may_ask_for_the_same_frame_again(boards: Any, depth: int) -> None:
+    """As a signal handler does that comes up meanwhile."""
+    board = boards()
+    frames: list[_native.Frame] = []
+    made: list[object] = []
+
+    def decode(data: bytes, buffers: Any = ()) -> object:
+        if len(made) < depth:
+            made.append(None)
+            made.append(frames[0].decode())
+        return object()
+
+    board.member(0).writer(0, 0).write(PICKLE, b"", [b"small"])
+    frames.append(reader(board.member(1), decode=decode).take(0))
+    value = frames[0].decode()
+    assert {found for found in made if found is not None} == {value}
+
+
+def test_decoding_that_only_ever_asks_for_itself_is_told(boards: Any) -> None:
+    board = boards()
     frames: list[_native.Frame] = []
 
-    def decode(data: bytes, buffers: Any = ()) -> bytes:
-        found.append(frames[0].decode())
-        return bytes(data)
+    def decode(data: bytes, buffers: Any = ()) -> object:
+        return frames[0].decode()
 
-    board.member(0).writer(0, 0).write(PICKLE, b"once", [b"small"])
+    board.member(0).writer(0, 0).write(PICKLE, b"", [b"small"])
     frames.append(reader(board.member(1), decode=decode).take(0))
-    assert frames[0].decode() == b"once"
-    assert found == [frames[0]]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="asks for the result itself"):
+            frames[0].decode()
 
 
 def test_threads_collect_beside_each_other(boards: Any) -> None:
@@ -1084,7 +1131,7 @@ def test_forked_children_come_and_go_while_the_parent_goes_on(boards: Any, leave
             use(lambda: end.collect(frames, 10**6))
             use(lambda: end.collect_pending(frames))
             use(lambda: writer.write(PICKLE, b"", [held[-1]]))
-            use(lambda: member.write_all([(writer, PICKLE, b"", [held[-1]])]))
+            use(lambda: member.submit(((writer, PICKLE, b"", [held[-1]]),), 1 << 40, {}, 1, None))
             array = held[-1]
             held.clear()
             gc.collect()

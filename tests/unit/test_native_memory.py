@@ -273,7 +273,8 @@ def test_a_member_that_may_wait_is_told_instead() -> None:
     writer.write(PICKLE, b"", [bytes(4 * MB)])
     with pytest.raises(_native.NoMemory):
         writer.write(PICKLE, b"", [pattern(MB)])
-    sender.write_all([(writer, PICKLE, b"", [pattern(MB)])], 0, True)  # unless it says so
+    frame = (writer, PICKLE, b"", [pattern(MB)])
+    assert sender.submit((frame,), 9, {}, 1, [], 0, True) == 1  # unless it says so
     end.read(0)
     assert bytes(end.read(10**9)[0]) == pattern(MB)
     board.close()
@@ -307,9 +308,9 @@ def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
 
     before = signal.signal(signal.SIGINT, interrupt)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             end.read()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -423,7 +424,7 @@ def test_whatever_is_sent_and_held_arrives_and_the_cap_is_kept(
     held: list[tuple[int, Any, bytes]] = []
 
     def take(i: int) -> None:
-        size, keep, _ = values[i]
+        _, keep, _ = values[i]
         (found,) = end.read(10**10)
         expected = random.Random(i).randbytes(64)
         held.append((i + keep, found, expected))

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from rcg._native import release
 from rcg.errors import CapacityExceededError
 from rcg.runtime.window import Window
 
@@ -53,26 +54,32 @@ class WindowMachine(RuleBasedStateMachine):
         if self.is_exceeded:
             before = self.window.free_until
             with pytest.raises(CapacityExceededError, match=str(self.unreleased)) as caught:
-                self.window.look()
+                self.window.look(len(self.wanted), self.complete)
             assert caught.value.limit == (self.limit if self.is_strict else self.buffered_limit)
             assert self.window.free_until == before
         else:
-            self.window.look()
+            self.window.look(len(self.wanted), self.complete)
             # Either there is room for one, or waiting for an execution to complete makes some.
             assert self.window.free_until > len(self.wanted) or self.running >= self.limit
+
+    @rule(data=st.data())
+    def look_with_old_numbers(self, data: st.DataObject) -> None:
+        """Others submit, and results arrive, between asking for the numbers and using them."""
+        submitted = data.draw(st.integers(0, len(self.wanted)))
+        complete = data.draw(st.integers(0, min(submitted, self.complete)))
+        if not self.is_exceeded:
+            self.window.look(submitted, complete)
 
     @precondition(lambda self: len(self.wanted) < self.window.free_until)
     @rule()
     def submit(self) -> None:
         assert not self.is_exceeded and self.running < self.limit
-        assert self.window.submit() == len(self.wanted)
+        self.window.left[len(self.wanted)] = self.window.wanted  # as the native core does
         self.wanted.append(set(range(self.outputs)))
 
     @rule(data=st.data())
     def arrive(self, data: st.DataObject) -> None:
-        complete = data.draw(st.integers(0, len(self.wanted)))  # may be old news
-        self.window.arrive(complete)
-        self.complete = max(self.complete, complete)
+        self.complete = data.draw(st.integers(self.complete, len(self.wanted)))
 
     @precondition(lambda self: self.unreleased)
     @rule(data=st.data())
@@ -82,19 +89,22 @@ class WindowMachine(RuleBasedStateMachine):
         execution = data.draw(st.sampled_from(left))
         output = data.draw(st.sampled_from(range(self.outputs)))  # perhaps once more
         self.wanted[execution].discard(output)
-        self.window.release(execution, output)
+        release(self.window.left, execution, output)
 
     @invariant()
     def counts_agree(self) -> None:
         window = self.window
-        assert window.submitted == len(self.wanted)
-        assert window.complete == self.complete
-        assert window.submitted - window.released == self.unreleased
-        assert window.is_full == (self.running >= self.limit)
+        assert len(window.left) == self.unreleased
+        assert window.buffered(self.complete) == sum(map(bool, self.wanted[: self.complete]))
 
     @invariant()
-    def nothing_is_remembered_of_what_was_released(self) -> None:
-        assert len(self.window._left) <= self.unreleased
+    def what_may_be_submitted_exceeds_no_limit(self) -> None:
+        """Also if it was worked out from old numbers: the limit of the next `submit` holds."""
+        most = self.limit if self.is_strict else self.limit + self.buffered_limit
+        submitted = len(self.wanted)
+        more = max(0, self.window.free_until - submitted)
+        assert self.running + more <= max(self.limit, self.running)
+        assert self.unreleased + more <= max(most, self.unreleased)
 
 
 TestWindow = WindowMachine.TestCase

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
 from collections import deque
 from math import isfinite
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import anywidget
@@ -89,7 +91,8 @@ class LiveMonitor(anywidget.AnyWidget):
         self._sampler = Sampler(source)
         self._rows: deque[tuple[float, ...]] = deque(maxlen=_MOST_SAMPLES)
         self._thread: threading.Thread | None = None
-        self._enough = threading.Event()
+        # What ends the thread. No Event: widgets close in ``__del__``, which may run inside one.
+        self._enough: SimpleQueue[None] = SimpleQueue()
         self._views: set[str] = set()
         self._unseen_since: float | None = None
         super().__init__(interval_s=interval_s, title=title)
@@ -171,7 +174,7 @@ class LiveMonitor(anywidget.AnyWidget):
     @traitlets.observe("running")
     def _follow(self, change: Any) -> None:
         if not change.new:
-            self._enough.set()
+            self._enough.put(None)
             _running.discard(self)
             if not self.ended:
                 self.status = "stopped"
@@ -184,7 +187,7 @@ class LiveMonitor(anywidget.AnyWidget):
                 if each._sampler.is_of(self._sampler):
                     each._stop(_REPLACED)
         _running.add(self)
-        self._enough = threading.Event()
+        self._enough = SimpleQueue()
         self.status = f"running, every {self.interval_s:g} s"
         self._thread = threading.Thread(
             target=_look_on,
@@ -204,10 +207,13 @@ def _hear(monitor: LiveMonitor, said: Any, _: Any) -> None:
         monitor._see(said["view"], bool(said.get("shown")))
 
 
-def _look_on(monitor: weakref.ref[LiveMonitor], enough: threading.Event) -> None:
+def _look_on(monitor: weakref.ref[LiveMonitor], enough: SimpleQueue[None]) -> None:
     """Look until it is enough, or until nobody holds the monitor."""
     wait_s = 0.0
-    while not enough.wait(wait_s):
+    while True:
+        with contextlib.suppress(Empty):
+            enough.get(timeout=wait_s)
+            return
         found = monitor()
         if found is None:
             return
