@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.channels.shm import Failure
+from rcg.error_text import describe_error
 from rcg.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -285,10 +286,10 @@ class Link:
                         error = _owner_gone(self.facts)
                     break
                 self._take(packet, body, fds)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except BaseException as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
             error = ChannelBroken(
                 f"the connection to the process {self.facts.owner_pid}, which compiled the graph, "
-                f"failed: {problem!r}",
+                f"failed: {describe_error(problem)}",
                 peer=str(self.facts.owner_pid),
             )
         if self._is_hung_up:

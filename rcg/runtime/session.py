@@ -9,7 +9,6 @@ that ending one is safe anywhere: in ``__del__``, at interpreter exit, without a
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import socket
@@ -20,6 +19,7 @@ from typing import Any, Final
 from rcg import _native, cluster
 from rcg.channels.segments import Layout, Segments
 from rcg.channels.shm import translate
+from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     ActorDiedError,
     ChannelBroken,
@@ -27,6 +27,7 @@ from rcg.errors import (
     OutOfSharedMemory,
     RcgError,
 )
+from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.plan import DRIVER, Plan
 from rcg.runtime import packets
@@ -35,7 +36,7 @@ from rcg.runtime.report import Report, activities, queues
 
 __all__ = ["Session"]
 
-_log = logging.getLogger("rcg")
+_log = Log()
 
 # How long to wait for Ray's own words about a death that the kernel has already confirmed.
 _CAUSE_PATIENCE_S: Final = 1.0
@@ -171,7 +172,8 @@ class Session:
         self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
         self.member.forget(number)
         for call in calls:
-            call()
+            with shielding():  # one that fails keeps no other from being called
+                call()
 
     # --- errors
 
@@ -213,7 +215,7 @@ class Session:
             except TimeoutError:
                 why = "Ray has not told the cause yet."
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
-                why = str(error).strip()
+                why = shielded(str, error, otherwise="").strip() or describe_error(error)
         return ActorDiedError(
             f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The other "
             f"actors are usable: tear this graph down and compile a new one.\n{why}",
@@ -309,10 +311,11 @@ class Session:
             self._is_closed = self.is_over = True
             calls = self._on_end + self._on_close
             self._on_end, self._on_close = [], []
+        self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
         self.member.poison(_native.POISON_CLOSED)
-        self.control.stop()
         for call in calls:
-            call()
+            with shielding():  # one that fails keeps no other from being called
+                call()
         return True
 
     def _say_late(self, late: list[str], kill_actors: bool) -> None:
