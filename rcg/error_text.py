@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 __all__ = [
     "describe_error",
     "format_error",
+    "is_ctrl_c_possible",
     "shielded",
     "shielding",
     "shortened",
@@ -45,12 +46,17 @@ _CAUSED: Final = (
 )
 
 
+def is_ctrl_c_possible() -> bool:
+    """Return whether a KeyboardInterrupt on this thread may be Ctrl-C: on the main thread alone."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def shielded(call: Callable[..., _T], *args: object, otherwise: _T) -> _T:
     """Return what ``call`` returns, or ``otherwise`` where users' code in it raises."""
     try:
         return call(*args)
     except KeyboardInterrupt:
-        if threading.current_thread() is threading.main_thread():
+        if is_ctrl_c_possible():
             raise
         return otherwise
     except BaseException:  # noqa: BLE001 - users' code raises anything
@@ -62,8 +68,9 @@ class shielding(contextlib.AbstractContextManager[None]):  # noqa: N801 - used a
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """Go on after the block, but for Ctrl-C."""
-        is_main = threading.current_thread() is threading.main_thread()
-        return kind is not None and not (is_main and issubclass(kind, KeyboardInterrupt))
+        if kind is None:
+            return False
+        return not (issubclass(kind, KeyboardInterrupt) and is_ctrl_c_possible())
 
 
 def type_name(kind: type) -> str:

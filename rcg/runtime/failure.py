@@ -17,7 +17,7 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -27,6 +27,7 @@ from rcg.channels.shm import Failure
 from rcg.error_text import (
     describe_error,
     format_error,
+    is_ctrl_c_possible,
     shielded,
     shielding,
     shortened,
@@ -40,6 +41,7 @@ __all__ = [
     "capture",
     "capture_own",
     "describe",
+    "error_of_unpickling",
     "smaller_failures",
     "to_exception",
 ]
@@ -203,6 +205,32 @@ def _as_rays(report: _Report, cause: BaseException) -> BaseException:
         actor_id=origin.actor_id,
     )
     return error
+
+
+def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> Exception:
+    """Return what stands for a result that cannot be unpickled here; called within ``except``.
+
+    Args:
+        error: What unpickling raised.
+        decode: Unpickles once more.
+
+    Raises:
+        BaseException: ``error`` itself if it is none of the result's doing: Ctrl-C, or a signal
+            came in between whose handler exits. Nothing has changed then.
+    """
+    if issubclass(type(error), Exception):
+        return error  # type: ignore[return-value]
+    if not issubclass(type(error), KeyboardInterrupt) or not is_ctrl_c_possible():
+        try:
+            decode()
+        except BaseException as again:
+            if issubclass(type(again), KeyboardInterrupt) and is_ctrl_c_possible():
+                raise
+            # In its own type it would end this program, or cancel a coroutine.
+            made = ExecutionError(f"its result cannot be unpickled: {describe_error(error)}")
+            made.__cause__ = error
+            return made
+    raise error
 
 
 def _rendered(method: str, execution: int, traceback_text: str) -> list[str]:
