@@ -32,7 +32,7 @@ from rcg.errors import (
 from rcg.options import Deadline
 from rcg.runtime import packets
 from rcg.runtime.awaiting import set_done
-from rcg.runtime.failure import to_exception
+from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.inlet import Key
 from rcg.runtime.outlet import FAILED, READY
 from rcg.runtime.packets import Packet
@@ -85,8 +85,8 @@ class _Arrived:
             return self._lost, FAILED
         try:
             value = self._parcel.decode()
-        except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
-            return error, FAILED
+        except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
+            return error_of_unpickling(error, self._parcel.decode), FAILED
         # A failure becomes an exception when it is raised: see Outlet.fetch.
         return value, FAILED if type(value) is Failure else READY
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from rcg import _native
 from rcg.channels.shm import Failure, Reader, timeout_ns
 from rcg.options import Deadline
+from rcg.runtime.failure import error_of_unpickling
 
 __all__ = ["FAILED", "PENDING", "READY", "Outlet", "Result"]
 
@@ -116,9 +117,10 @@ class Outlet:
             else:
                 try:
                     value = frame.decode()
-                except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
+                except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
                     value = None
-                    result.value, result.state = error, FAILED
+                    failed = error_of_unpickling(error, frame.decode)
+                    result.value, result.state = failed, FAILED
                     break
                 if value is not frame:
                     break

@@ -46,6 +46,7 @@ from rcg.runtime.failure import (
     capture_own,
     smaller_failures,
 )
+from rcg.runtime.turns import turns
 from rcg.trace import spans
 from rcg.trace.clocks import now_ns
 from rcg.values import Codec
@@ -54,10 +55,6 @@ from rcg.version import __version__
 __all__ = ["Start", "describe", "make_codec", "start"]
 
 _log = Log()
-
-# Methods of different graphs on an actor never overlap: held for one Call, never while waiting.
-# One actor lives in a process, so the lock is the process's.
-_CALL_LOCK: Final = threading.Lock()
 
 # A loop that found nothing to read for this long gives its free memory back, once.
 _IDLE_NS: Final = 2_000_000_000
@@ -219,7 +216,7 @@ class _Loop:
         """Take the lock that another graph's method holds on this actor, or did a moment ago."""
         self._is_kept_out = True
         start_ns = now_ns()
-        _CALL_LOCK.acquire()
+        turns.wait(self._spec.graph_id, self.origin.label)
         self._member.waited(now_ns() - start_ns)
         self._is_kept_out = False
 
@@ -411,7 +408,7 @@ class _Steps:
     def _call(self, index: int, op: Call) -> _Step:
         slots, mark, loop = self._slots, self._member.mark, self._loop
         method = self._method(op.method)
-        acquire, release = _CALL_LOCK.acquire, _CALL_LOCK.release
+        acquire, release = turns.lock.acquire, turns.lock.release
         if self._spec.options.concurrent:
             acquire, release = _always, _nothing  # type: ignore[assignment]
         name, outs = op.method, op.outs
