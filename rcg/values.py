@@ -524,7 +524,7 @@ class Codec:
     def _catch_up(self) -> None:
         """Follow what was imported or registered since the last value."""
         torch: Any = sys.modules.get("torch")
-        if not self._dtypes and hasattr(torch, "Tensor") and hasattr(torch, "storage"):
+        if torch is not None and not self._dtypes and hasattr(torch, "storage"):
             found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
             self._dtypes = {kind: str(kind).removeprefix("torch.") for kind in found}
             self._spare = []
