@@ -435,7 +435,7 @@ class _Checker:
             other = next(node for node in inputs if node.key is not None)
             self._fail(
                 "All tasks must either use InputNode() directly, or they must index to specific "
-                f"args or kwargs: the DAG does both, with {graph.describe(by_key[None].id)} and "
+                f"args or kwargs. The DAG does both, with {graph.describe(by_key[None].id)} and "
                 f"{graph.describe(other.id)}",
                 other.id,
             )

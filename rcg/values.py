@@ -12,6 +12,11 @@ holds only dtype and shape. NumPy arrays arrive read-only, of whatever size, so 
 memory; torch tensors arrive writable, because torch has no other kind, and the channel gives each
 reader its own memory for them.
 
+Of a tensor everything arrives that ``pickle`` keeps: strides, attributes, ``requires_grad``.
+Tensors of one value that lie in one storage arrive in one storage. Of a storage only the bytes go
+that its tensors in the value span, from the first element to the last, where ``pickle`` writes all
+of it: a row of a large batch travels alone, and ``storage_offset`` counts from where it begins.
+
 This room knows nothing of Ray, of channels or of graphs: the cluster's pickler and its opaque types
 are handed in.
 """
@@ -28,6 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from rcg import _native
+from rcg.error_text import describe_error, is_ctrl_c_possible, shielded, shortened, type_name
 from rcg.errors import UnpicklableError
 
 __all__ = ["Codec", "Encoded", "loads", "size_of"]
@@ -38,7 +44,14 @@ PROTOCOL: Final = 5
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
 _BY_NAME_ELSEWHERE: Final = b"__main__"
 _DEEPEST_SEARCH: Final = 20
+_LONGEST_KEY: Final = 80
 _NUMBERS: Final = frozenset("biufc")
+# Dtypes of torch's that NumPy has, too.
+_NUMPYS: Final = frozenset(
+    ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
+     "complex64", "complex128")
+)  # fmt: skip
+_ALIGNMENT: Final = 64  # of what is cut out of a storage, within it
 
 
 # A value ready for a channel: (kind, data, buffers, writable). A plain tuple, for speed.
@@ -105,26 +118,223 @@ def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], or
     return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order)
 
 
-def _reduce_tensor(tensor: Any) -> Any:
-    torch = sys.modules["torch"]
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
-        return tensor.__reduce_ex__(PROTOCOL)
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    raw = plain.reshape(-1).view(torch.uint8).numpy().view(_TensorBytes)
-    dtype = str(plain.dtype).removeprefix("torch.")
-    shape, wants_grad = tuple(plain.shape), tensor.requires_grad
-    return _rebuild_tensor, (pickle.PickleBuffer(raw), dtype, shape, wants_grad)
+def _reduce_buffer(buffer: Any) -> Any:
+    """As a ``pickle.PickleBuffer``, which is what somebody sent that arrived as this buffer."""
+    return _same, (pickle.PickleBuffer(buffer),)
+
+
+def _same(buffer: Any) -> Any:
+    return buffer
+
+
+class _Part:
+    """A storage of torch's that goes out of band: of it, what the tensors of one value span.
+
+    It is pickled in place of the storage. What they span is known after the last tensor, so its
+    buffer is cut then, and where that begins goes out of band as well.
+    """
+
+    __slots__ = ("_base", "_buffers", "_index", "_raw", "first", "last", "storage")
+
+    def __init__(self, storage: Any, buffers: list[pickle.PickleBuffer]) -> None:
+        torch = sys.modules["torch"]
+        self.storage = storage
+        self.first = self.last = 0  # in bytes
+        self._raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().view(_TensorBytes)
+        self._base = bytearray(8)
+        self._buffers = buffers
+        self._index = -1
+
+    def __reduce__(self) -> Any:
+        self._index = len(self._buffers)  # where the pickler is about to put it
+        return _rebuild_part, (pickle.PickleBuffer(self._raw), pickle.PickleBuffer(self._base))
+
+    def take(self, first: int, last: int) -> None:
+        """Take these bytes along, too."""
+        self.first = min(self.first, first) if self.last else first
+        self.last = max(self.last, last)
+
+    def take_all(self) -> None:
+        """Take the whole storage."""
+        self.first, self.last = 0, self._raw.size
+
+    def cut(self, buffers: list[pickle.PickleBuffer]) -> None:
+        """Put what is taken in the place of the whole storage."""
+        first = self.first // _ALIGNMENT * _ALIGNMENT
+        self._base[:] = first.to_bytes(8, "little")
+        buffers[self._index] = pickle.PickleBuffer(self._raw[first : self.last])
+
+
+class _Storages:
+    """How one pickler writes tensors: what ``pickle`` keeps, with the bytes out of band.
+
+    A storage goes once, however many tensors of a value lie in it. The first tensor stands for it
+    if it is all of it; else a ``_Part`` does.
+
+    Args:
+        buffers: Where the pickler puts them.
+    """
+
+    __slots__ = ("_buffers", "_dtypes", "_strided", "_uint8", "known")
+
+    def __init__(self, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]) -> None:
+        self._buffers = buffers
+        self._dtypes = dtypes
+        # What stands for each storage of the value at hand, by its address.
+        self.known: dict[int, Any] = {}
+
+    def reducers(self) -> dict[type, Callable[[Any], Any]]:
+        """Return what writes torch's types. Not kept here: a cycle would keep the buffers."""
+        if not self._dtypes:
+            return {}
+        torch = sys.modules["torch"]
+        self._strided, self._uint8 = torch.strided, torch.uint8
+        return {
+            torch.Tensor: self._reduce_tensor,
+            torch.UntypedStorage: self._reduce_storage,
+            torch.storage.TypedStorage: self._reduce_typed_storage,
+        }
+
+    def finish(self, buffers: list[pickle.PickleBuffer]) -> None:
+        """Cut the parts of the value that was pickled to what is needed, and forget it."""
+        for anchor in self.known.values():
+            if type(anchor) is _Part:
+                anchor.cut(buffers)
+        self.known.clear()
+
+    def _reduce_tensor(self, tensor: Any) -> Any:
+        needs_grad = tensor.requires_grad
+        if (
+            not tensor.is_cpu
+            or tensor.layout is not self._strided
+            or tensor.is_quantized
+            or tensor.is_nested
+            or tensor.is_conj()
+            or tensor.is_neg()
+            or (needs_grad and tensor._backward_hooks)
+        ):
+            return tensor.__reduce_ex__(PROTOCOL)
+        storage = tensor.untyped_storage()
+        address, shape, dtype = storage._cdata, tuple(tensor.shape), tensor.dtype
+        made: Any
+        if (
+            address not in self.known
+            and tensor.nbytes == storage.nbytes()
+            and tensor.is_contiguous()
+            and (not (1 in shape or 0 in shape) or tensor.stride() == _usual_stride(shape))
+        ):
+            self.known[address] = tensor
+            plain = tensor.detach() if needs_grad else tensor
+            name = self._dtypes[dtype]
+            if name not in _NUMPYS:
+                plain = plain.reshape(-1).view(self._uint8)
+            raw = pickle.PickleBuffer(plain.numpy().view(_TensorBytes))
+            made = _rebuild_tensor, (raw, name, shape, needs_grad)
+        else:
+            made = _rebuild_view, self._view_of(tensor, storage, address)
+        state = tensor.__dict__
+        return (*made, state, None, None, _set_attributes) if state else made
+
+    def _view_of(self, tensor: Any, storage: Any, address: int) -> tuple[Any, ...]:
+        """Return what ``_rebuild_view`` takes."""
+        anchor = self._anchor_of(storage, address)
+        itemsize, offset = tensor.dtype.itemsize, tensor.storage_offset()
+        shape, stride = tuple(tensor.shape), tensor.stride()
+        if type(anchor) is _Part and 0 not in shape:
+            last = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+            anchor.take(offset * itemsize, (last + 1) * itemsize)
+        return anchor, self._dtypes[tensor.dtype], offset, shape, stride, tensor.requires_grad
+
+    def _anchor_of(self, storage: Any, address: int) -> Any:
+        """Return what stands for a storage in this value: a tensor that is all of it, or a part."""
+        anchor = self.known.get(address)
+        if anchor is None:
+            anchor = self.known[address] = _Part(storage, self._buffers)
+        return anchor
+
+    def _reduce_storage(self, storage: Any) -> Any:
+        if storage.device.type != "cpu":
+            return storage.__reduce_ex__(PROTOCOL)
+        anchor = self._anchor_of(storage, storage._cdata)
+        if type(anchor) is _Part:
+            anchor.take_all()
+        return _storage_of, (anchor,)
+
+    def _reduce_typed_storage(self, storage: Any) -> Any:
+        return _typed_storage_of, (storage._untyped_storage, self._dtypes[storage.dtype])
+
+
+def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a tensor that nobody rearranged.
+
+    >>> _usual_stride((2, 1, 3))
+    (3, 3, 1)
+    """
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.append(strides[-1] * max(size, 1))
+    return tuple(reversed(strides)) if shape else ()
 
 
 def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
     import torch
 
+    kind = getattr(torch, dtype)
     if 0 in shape:
-        raw = torch.empty(0, dtype=torch.uint8)
+        tensor = _no_numbers(kind).view(shape)
     else:
-        raw = torch.frombuffer(buffer, dtype=torch.uint8)
-    tensor = raw.view(getattr(torch, dtype)).reshape(shape)
+        tensor = torch.frombuffer(buffer, dtype=kind)
+        if len(shape) != 1:
+            tensor = tensor.view(shape)
     return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _rebuild_part(buffer: Any, base: Any) -> tuple[Any, int]:
+    import torch
+
+    size = memoryview(buffer).nbytes
+    raw = torch.frombuffer(buffer, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    return raw.untyped_storage(), int.from_bytes(base, "little")
+
+
+def _rebuild_view(
+    anchor: Any,
+    dtype: str,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype)
+    storage, base = anchor if type(anchor) is tuple else (anchor.untyped_storage(), 0)
+    start = max(0, offset - base // kind.itemsize)  # one without elements may lie before it
+    tensor = _no_numbers(kind).set_(storage, start, shape, stride)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _no_numbers(kind: Any) -> Any:
+    """Return a tensor without elements, and without the warning that torch has for some dtypes."""
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8).view(kind)
+
+
+def _storage_of(anchor: Any) -> Any:
+    return anchor[0] if type(anchor) is tuple else anchor.untyped_storage()
+
+
+def _typed_storage_of(storage: Any, dtype: str) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(
+        wrap_storage=storage, dtype=getattr(torch, dtype), _internal=True
+    )
+
+
+def _set_attributes(tensor: Any, state: dict[str, Any]) -> None:
+    vars(tensor).update(state)
 
 
 class _Sink:
@@ -139,13 +349,15 @@ class _Sink:
 class _Fast:
     """A C pickler that is used again and again, which halves the cost of a small value."""
 
-    __slots__ = ("buffers", "clear", "dump", "pieces")
+    __slots__ = ("buffers", "clear", "dump", "pieces", "storages")
 
-    def __init__(self, kind: type[pickle.Pickler]) -> None:
+    def __init__(self, table: dict[type, Callable[[Any], Any]], dtypes: dict[Any, str]) -> None:
         self.pieces: list[bytes] = []
         self.buffers: list[pickle.PickleBuffer] = []
+        self.storages = _Storages(self.buffers, dtypes)
         sink: Any = _Sink(self.pieces.append)
-        pickler = kind(sink, PROTOCOL, buffer_callback=self.buffers.append)
+        pickler = pickle.Pickler(sink, PROTOCOL, buffer_callback=self.buffers.append)
+        pickler.dispatch_table = {**table, **self.storages.reducers()}
         self.dump = pickler.dump
         self.clear = pickler.clear_memo
 
@@ -169,27 +381,34 @@ class Codec:
         opaque_types: Iterable[type] = (),
         registered_by_value: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        reducers: dict[type, Callable[[Any], Any]] = {np.ndarray: _reduce_array}
+        reducers: dict[type, Callable[[Any], Any]] = {
+            np.ndarray: _reduce_array,
+            _native.Lease: _reduce_buffer,
+        }
         self._reducers = reducers
         self._registered_by_value = registered_by_value
         self._table = dict(copyreg.dispatch_table)
         self._table.update(reducers)
         self._table.update(dict.fromkeys(opaque_types, _refuse))
         self._copyreg_seen = len(copyreg.dispatch_table)
-        self._knows_torch = False
-
-        class FastPickler(pickle.Pickler):
-            dispatch_table = self._table
+        self._dtypes: dict[Any, str] = {}  # torch's, once it is imported
 
         class ByValuePickler(by_value_pickler):
+            def __init__(
+                self, file: Any, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]
+            ) -> None:
+                super().__init__(file, PROTOCOL, buffer_callback=buffers.append)
+                self.storages = _Storages(buffers, dtypes)
+                self.tensor_reducers = self.storages.reducers()
+
             def reducer_override(self, obj: Any) -> Any:
-                reduce = reducers.get(type(obj))
+                kind = type(obj)
+                reduce = self.tensor_reducers.get(kind) or reducers.get(kind)
                 return reduce(obj) if reduce is not None else super().reducer_override(obj)
 
-        self._fast = FastPickler
         self._by_value = ByValuePickler
         # Picklers at rest. Taken out while in use: other threads, and values whose own pickling
-        # encodes, find none and make another.
+        # encodes, find none and make another. A new list when their tables are no longer right.
         self._spare: list[_Fast] = []
 
     def encode(self, value: object) -> Encoded:
@@ -202,13 +421,14 @@ class Codec:
             return _native.KIND_BYTES, value, None, 0
         if type(value) in _ATOMS:
             return _native.KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
-        if not self._knows_torch or len(copyreg.dispatch_table) != self._copyreg_seen:
+        if not self._dtypes or len(copyreg.dispatch_table) != self._copyreg_seen:
             self._catch_up()
         buffers: list[pickle.PickleBuffer] = []
+        spare = self._spare
         try:
-            fast = self._spare.pop() if self._spare else _Fast(self._fast)
+            fast = spare.pop() if spare else _Fast(self._table, self._dtypes)
         except IndexError:  # another thread was quicker
-            fast = _Fast(self._fast)
+            fast = _Fast(self._table, self._dtypes)
         try:
             if self._registered_by_value():
                 raise _Opaque
@@ -220,10 +440,15 @@ class Codec:
             if fast.buffers:
                 buffers = fast.buffers.copy()
                 fast.buffers.clear()
-            self._spare.append(fast)
+                if fast.storages.known:
+                    fast.storages.finish(buffers)
+            spare.append(fast)
             if _BY_NAME_ELSEWHERE in data:
                 raise _Opaque
-        except Exception:  # noqa: BLE001 - whatever made C pickle refuse, the second pickler decides
+        except BaseException as error:
+            # Whatever made C pickle refuse, the second pickler decides.
+            if self._came_from_outside(error, value):
+                raise
             data = self._encode_by_value(value, buffers := [])
         if not buffers:
             return _native.KIND_PICKLE, data, None, 0
@@ -232,24 +457,48 @@ class Codec:
     def _encode_by_value(self, value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
         file = io.BytesIO()
         try:
-            self._by_value(file, PROTOCOL, buffer_callback=buffers.append).dump(value)
-        except Exception as error:
-            try:
-                where, part = self._find_unpicklable(value, "value")
-            except Exception:  # noqa: BLE001 - looking runs users' code, too
-                where, part = "value", value
-            kind = f"{type(part).__module__}.{type(part).__qualname__}"
+            pickler = self._by_value(file, buffers, self._dtypes)
+            pickler.dump(value)
+            pickler.storages.finish(buffers)
+        except BaseException as error:
+            if self._came_from_outside(error, value):
+                raise
+            where, part = shielded(
+                self._find_unpicklable, value, "value", otherwise=("value", value)
+            )
             raise UnpicklableError(
-                f"{where} cannot be sent to another process: {kind} does not pickle ({error})",
+                f"{where} cannot be sent to another process: {type_name(type(part))} does not "
+                f"pickle ({describe_error(error)})",
                 where=where,
             ) from error
         return file.getvalue()
+
+    def _came_from_outside(self, error: BaseException, value: object) -> bool:
+        """Return whether what was raised while a value was pickled is none of the value's doing.
+
+        Ctrl-C is, and what ends a program if the value does not raise it again: then a signal came
+        in between, whose handler exits.
+        """
+        if issubclass(type(error), Exception):
+            return False
+        if issubclass(type(error), KeyboardInterrupt) and is_ctrl_c_possible():
+            return True
+        return not self._raises(value)
+
+    def _raises(self, value: object) -> bool:
+        """Return whether pickling a value raises, with nothing but Ctrl-C let through."""
+
+        def pickle_it() -> bool:
+            self._by_value(io.BytesIO(), [], self._dtypes).dump(value)
+            return False
+
+        return shielded(pickle_it, otherwise=True)
 
     def _find_unpicklable(self, value: object, path: str, depth: int = 0) -> tuple[str, object]:
         """The innermost part that does not pickle on its own, and the way to it."""
         children: Iterable[tuple[str, object]]
         if isinstance(value, dict):
-            children = [(f"{path}[{key!r}]", child) for key, child in value.items()]
+            children = [(f"{path}[{_key_text(key)}]", child) for key, child in value.items()]
         elif isinstance(value, (list, tuple)):
             children = [(f"{path}[{i}]", child) for i, child in enumerate(value)]
         elif isinstance(value, (set, frozenset)):
@@ -260,15 +509,12 @@ class Codec:
             children = ()
         if depth < _DEEPEST_SEARCH:
             for where, child in children:
-                try:
-                    file = io.BytesIO()
-                    self._by_value(file, PROTOCOL, buffer_callback=lambda _: False).dump(child)
-                except Exception:  # noqa: BLE001 - looking for the part that raises
+                if self._raises(child):
                     return self._find_unpicklable(child, where, depth + 1)
         return path, value
 
     def _writable(self, buffers: list[pickle.PickleBuffer]) -> int | bytes:
-        if not self._knows_torch:
+        if not self._dtypes:
             return 0
         tensors = [isinstance(memoryview(buffer).obj, _TensorBytes) for buffer in buffers]
         if len(buffers) > 64:
@@ -277,12 +523,19 @@ class Codec:
 
     def _catch_up(self) -> None:
         """Follow what was imported or registered since the last value."""
-        if not self._knows_torch:
-            tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-            if tensor is not None:
-                self._knows_torch = True
-                self._reducers[tensor] = self._table[tensor] = _reduce_tensor
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and not self._dtypes and hasattr(torch, "storage"):
+            found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
+            self._dtypes = {kind: str(kind).removeprefix("torch.") for kind in found}
+            self._spare = []
         if len(copyreg.dispatch_table) != self._copyreg_seen:
             self._copyreg_seen = len(copyreg.dispatch_table)
             for kind, reduce in copyreg.dispatch_table.items():
                 self._table.setdefault(kind, reduce)
+            self._spare = []
+
+
+def _key_text(key: object) -> str:
+    """Return a key as it stands in the way to a part."""
+    text = shielded(repr, key, otherwise=None)
+    return "..." if text is None else shortened("".join((text,)), _LONGEST_KEY)

@@ -137,13 +137,15 @@ class Awaiter:
         finally:
             # The graph ended: whoever waits learns why from the result itself. Ray may have to be
             # asked for that, which is done here and not on an event loop.
-            if not self._session.has_cause:
-                self._session.end_error()
-            self._thread = None
-            while self._new:
-                waiters.append(self._new.popleft())
-            for _, _, loop, future in waiters:
-                set_done(loop, future)
+            try:
+                if not self._session.has_cause:
+                    self._session.end_error()
+            finally:
+                self._thread = None
+                while self._new:
+                    waiters.append(self._new.popleft())
+                for _, _, loop, future in waiters:
+                    set_done(loop, future)
 
     def _tell(self, waiters: list[_Waiter], outlets: list[Outlet]) -> list[_Waiter]:
         """Wake those whose result is there; returns the others."""

@@ -191,6 +191,6 @@ class _Caller:
             return self._encode(value)
         except RcgError as error:
             return encoded_failure(capture_own(error))
-        except Exception as error:  # noqa: BLE001 - unpickling runs users' code
+        except BaseException as error:  # noqa: BLE001 - pickling runs users' code
             here = Origin(f"process {os.getpid()}", "", "the graph's owner", os.getpid(), "")
             return encoded_failure(capture(error, here, "(passing its result on)", ref.execution))

@@ -24,7 +24,7 @@ who use the graph from outside connect here too and are handed on.
 from __future__ import annotations
 
 import contextlib
-import logging
+import json
 import os
 import secrets
 import select
@@ -35,7 +35,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from rcg.error_text import shielded, shielding, shortened
 from rcg.errors import PlacementError
+from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime import packets
 from rcg.runtime.packets import Packet
@@ -44,7 +46,7 @@ from rcg.trace.trace import Clock
 
 __all__ = ["ControlClient", "ControlServer", "Watched"]
 
-_log = logging.getLogger("rcg")
+_log = Log()
 
 _PATIENCE_S: Final = 30.0  # of a member that connected, for the answer
 _PAUSE_S: Final = 0.05
@@ -53,6 +55,9 @@ _EXCHANGES: Final = 8  # about a clock that is not ours
 _DEEPEST_STACK: Final = 40
 _LONGEST_LINE: Final = 400
 _LONGEST_TEXT: Final = 16_000
+_MOST_BYTES: Final = packets.MOST_BYTES * 3 // 4
+# What is said of a loop that ended as if it had been told to.
+_UNASKED: Final = "its loop failed: it ended, and nobody had told it to"
 
 
 @dataclass
@@ -202,10 +207,11 @@ class ControlServer:
     def _run(self) -> None:
         try:
             self._listen()
-        except Exception:  # noqa: BLE001 - nobody may wait for a death that goes unseen
-            _log.exception("rcg: the control thread of graph %s failed", self.graph_id)
+        except BaseException:  # noqa: BLE001 - nobody may wait for a death that goes unseen
             for member in list(self._connected.values()):
-                self._end(member, "its loop failed: the thread that watches it did")
+                with shielding():
+                    self._end(member, "its loop failed: the thread that watches it did")
+            _log.exception("rcg: the control thread of graph %s failed", self.graph_id)
         finally:
             for member in self._connected.values():
                 member.close()
@@ -308,6 +314,9 @@ class ControlServer:
             self._hear(member.process, message)
             return True
         if kind == "stopped":
+            # Unasked only the poison that follows the first failure may end a loop.
+            if not self._was_told() and not self.gone:
+                self._end(member, _UNASKED)
             member.state = "stopped"
             self._mark_over(member.process)
             return False
@@ -363,18 +372,31 @@ class ControlServer:
         if member.state != "member":
             return
         member.state = "gone"
+        try:
+            if not self._was_told():
+                self.gone_ns[member.process] = now_ns()
+                self.gone.add(member.process)
+                self.on_gone(member.process, how)
+        finally:
+            self._mark_over(member.process)
+
+    def _was_told(self) -> bool:
+        """Return whether members have been told to stop."""
         with self._changed:
-            was_told = self._is_stopping or self._is_closed
-        if not was_told:
-            self.gone_ns[member.process] = now_ns()
-            self.gone.add(member.process)
-            self.on_gone(member.process, how)
-        self._mark_over(member.process)
+            return self._is_stopping or self._is_closed
 
     def _mark_over(self, process: str) -> None:
         with self._changed:
             self._over.add(process)
             self._changed.notify_all()
+
+
+def _fitting(text: str) -> str:
+    """Return a text with its middle left out, if need be, so that a packet can hold it."""
+    longest = _LONGEST_TEXT
+    while len(json.dumps(found := shortened(text, longest))) > _MOST_BYTES:
+        longest //= 2
+    return found
 
 
 class Watched(Protocol):
@@ -468,7 +490,10 @@ class ControlClient:
             case "stop":
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
             case "where":
-                stack = [line[:_LONGEST_LINE] for line in loop.where()[-_DEEPEST_STACK:]]
+                found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
+                stack = [shortened(line, _LONGEST_LINE) for line in found[-_DEEPEST_STACK:]]
+                while len(json.dumps(stack)) > _MOST_BYTES:
+                    del stack[0]
                 answer = {
                     "type": "here",
                     "number": message["number"],
@@ -478,18 +503,23 @@ class ControlClient:
                 packets.send(self._socket, answer, may_wait=False)
 
     def finish(self, failure: str | None = None) -> None:
-        """Say that the loop has ended, and why if it was not told to. Ends the watching thread."""
+        """Say that the loop has ended, and why if it was not told to. Ends the watching thread.
+
+        Idempotent: what was said first stands.
+        """
         with self._lock:
-            self._is_over = True
-        message = (
-            {"type": "stopped"}
-            if failure is None
-            else {"type": "failed", "text": failure[-_LONGEST_TEXT:]}
-        )
-        with contextlib.suppress(OSError):
-            packets.send(self._socket, message)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            was_over, self._is_over = self._is_over, True
+        if was_over:
+            return
+        try:
+            message: Packet = {"type": "stopped"}
+            if failure is not None:
+                message = {"type": "failed", "text": _fitting(failure)}
+            with contextlib.suppress(OSError):
+                packets.send(self._socket, message)
+        finally:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of everything; what is mapped stays. For a member whose loop never ran."""

@@ -57,8 +57,12 @@ class Coroutines:
         self._thread = threading.get_ident()
         try:
             return await coroutine, None
-        except (SystemExit, KeyboardInterrupt) as error:
-            return None, error  # if a task raised them, they would end the actor's event loop
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - users' code raises anything
+            # As a value: futures ask an exception whether it is true, and one that ends programs
+            # would end the actor's event loop.
+            return None, error
 
     def cancel(self) -> None:
         """Cancel the coroutine that runs, and all to come: the graph ends. Any thread."""

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
-import logging
 import threading
 import types
 import weakref
@@ -26,6 +25,7 @@ from rcg._native import release
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
 from rcg.display import Displayed
 from rcg.errors import ChannelTimeout
+from rcg.log import Log
 from rcg.options import timeout_from_user
 from rcg.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.runtime import followers
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledDAG", "live_graphs", "profile_all", "report_all", "teardown_all"]
 
-_log = logging.getLogger("rcg")
+_log = Log()
 
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.

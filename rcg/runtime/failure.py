@@ -4,24 +4,47 @@
 Users' exceptions arrive as instances of their own class *and* of Ray's ``RayTaskError``, with the
 traceback of the actor. An exception that does not pickle still arrives, as its text. Errors of rcg
 itself (no shared memory, a value that does not pickle) arrive as what they are.
+
+An exception is a user's object, and any look at it may raise. Whatever it does, there is a failure
+with the best text that can be had, here and at the driver.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import os
 import pickle
 import sys
+import threading
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
 from rcg.channels.shm import Failure
-from rcg.errors import RcgError
+from rcg.error_text import (
+    describe_error,
+    format_error,
+    is_ctrl_c_possible,
+    shielded,
+    shielding,
+    shortened,
+    trace_of,
+)
+from rcg.errors import ExecutionError, RcgError
 
-__all__ = ["FRAMES_OF_OTHERS", "Origin", "capture", "capture_own", "describe", "to_exception"]
+__all__ = [
+    "FRAMES_OF_OTHERS",
+    "Origin",
+    "capture",
+    "capture_own",
+    "describe",
+    "error_of_unpickling",
+    "smaller_failures",
+    "to_exception",
+]
 
 # What stands between the loop and the user's method: nothing he wants to read about.
 FRAMES_OF_OTHERS: Final = (
@@ -30,6 +53,10 @@ FRAMES_OF_OTHERS: Final = (
     "concurrent/futures/_base.py",
     "ray/util/tracing/tracing_helper.py",
 )
+
+
+# To so many characters each text of a failure is cut down, one after the other, until it fits.
+_SHORTER: Final = (8_000, 1_000, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +82,59 @@ class _Report:
 
 def capture(error: BaseException, origin: Origin, method: str, execution: int) -> Failure:
     """Return a user's exception as a Failure; called in the actor, within ``except``."""
-    trace = error.__traceback__
+    trace = trace_of(error)
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith(FRAMES_OF_OTHERS):
         trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    cause: bytes | None
+
+    def look() -> None:
+        text, described = format_error(error, trace), describe_error(error)
+        cause = shielded(_pickled, error, otherwise=None)
+        reports.append(_Report(origin, method, execution, text, cause, described))
+
+    reports: list[_Report] = []
     try:
-        cause = cluster.dumps(error)
-        cluster.loads(cause)  # a constructor that needs arguments fails only here
-    except Exception:  # noqa: BLE001 - users' exceptions run users' code
-        cause = None
-    described = "".join(traceback.format_exception_only(error)).strip()
-    report = _Report(origin, method, execution, text, cause, described)
-    return Failure(pickle.dumps(report, 5))
+        look()
+    except KeyboardInterrupt:
+        # A loop has its actor's main thread, and the exception raises what there passes for Ctrl-C.
+        thread = threading.Thread(target=look, name="rcg-failure")
+        thread.start()
+        thread.join()
+    return Failure(pickle.dumps(reports[0], 5))
+
+
+def _pickled(error: BaseException) -> bytes:
+    data = cluster.dumps(error)
+    cluster.loads(data)  # a constructor that needs arguments fails only here
+    return data
 
 
 def capture_own(error: RcgError) -> Failure:
     """Return an error of rcg as a Failure."""
     return Failure(pickle.dumps(error, 5))
+
+
+def smaller_failures(failure: Failure) -> Iterator[Failure]:
+    """Yield a failure with less and less text, for one that found no memory.
+
+    The last one fits into the smallest slot of a ring, and so needs no memory.
+    """
+    report: Any = pickle.loads(failure.data)
+    for most in _SHORTER:
+        if isinstance(report, RcgError):
+            facts = {
+                name: shortened(fact, most) if isinstance(fact, str) else fact
+                for name, fact in report.facts.items()
+            }
+            yield capture_own(type(report)(shortened(report.message, most), **facts))
+        else:
+            shorter = dataclasses.replace(
+                report,
+                traceback_text=shortened(report.traceback_text, most),
+                cause=None,
+                cause_text=shortened(report.cause_text, most),
+            )
+            yield Failure(pickle.dumps(shorter, 5))
+    yield capture_own(ExecutionError("it failed, and there is no shared memory left to say how"))
 
 
 def describe(failure: Failure) -> str:
@@ -94,15 +156,46 @@ def to_exception(failure: Failure) -> BaseException:
     report: Any = pickle.loads(failure.data)
     if isinstance(report, RcgError):
         return report
-    cause: BaseException
-    try:
-        cause = (
-            _Unpicklable(report.cause_text) if report.cause is None else cluster.loads(report.cause)
+    raised: Any = shielded(_as_users, report, otherwise=None)
+    if raised is None:
+        raised = _as_rays(report, _Unpicklable(report.cause_text))
+    # Each by itself: a class of the user's may forbid any of them.
+    with shielding():
+        # IPython asks for this. It shows what happened in the actor; how rcg passed it on is
+        # nothing that anybody wants to read.
+        raised._render_traceback_ = partial(
+            _rendered,
+            f"{report.origin.label}.{report.method}",
+            report.execution,
+            report.traceback_text,
         )
-    except Exception:  # noqa: BLE001 - the class may not be importable here
-        cause = _Unpicklable(report.cause_text)
+    with shielding():
+        BaseException.add_note(raised, f"(execution {report.execution} of a compiled graph)")
+    with shielding():
+        if not hasattr(raised, "execution"):
+            raised.execution = report.execution
+    return raised  # type: ignore[no-any-return]
+
+
+def _as_users(report: _Report) -> BaseException | None:
+    """Return the exception in the user's own type; None if it did not pickle.
+
+    Raises:
+        BaseException: Whatever its class does, which may not be importable here.
+    """
+    if report.cause is None:
+        return None
+    cause = cluster.loads(report.cause)
+    error = _as_rays(report, cause)
+    # What is no Exception (SystemExit, KeyboardInterrupt, CancelledError) happened to the actor:
+    # raised here in its own type it would end this program, or cancel a coroutine.
+    return cluster.as_user_error(error) if issubclass(type(cause), Exception) else error
+
+
+def _as_rays(report: _Report, cause: BaseException) -> BaseException:
+    """Return the exception as Ray's ``RayTaskError`` alone."""
     origin = report.origin
-    error = cluster.task_error(
+    error: BaseException = cluster.task_error(
         f"{origin.label}.{report.method}",
         report.traceback_text,
         cause,
@@ -111,26 +204,41 @@ def to_exception(failure: Failure) -> BaseException:
         actor_repr=origin.actor_repr,
         actor_id=origin.actor_id,
     )
-    # What is no Exception (SystemExit, KeyboardInterrupt, CancelledError) happened to the actor:
-    # raised here in its own type it would end this program, or cancel a coroutine.
-    raised: Any = cluster.as_user_error(error) if isinstance(cause, Exception) else error
-    with contextlib.suppress(Exception):  # a class of the user's may forbid it
-        # IPython asks for this. It shows what happened in the actor; how rcg passed it on is
-        # nothing that anybody wants to read.
-        raised._render_traceback_ = partial(
-            _rendered, f"{origin.label}.{report.method}", report.execution, report.traceback_text
-        )
-        raised.add_note(f"(execution {report.execution} of a compiled graph)")
-        if not hasattr(raised, "execution"):
-            raised.execution = report.execution
-    return raised  # type: ignore[no-any-return]
+    return error
+
+
+def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> Exception:
+    """Return what stands for a result that cannot be unpickled here; called within ``except``.
+
+    Args:
+        error: What unpickling raised.
+        decode: Unpickles once more.
+
+    Raises:
+        BaseException: ``error`` itself if it is none of the result's doing: Ctrl-C, or a signal
+            came in between whose handler exits. Nothing has changed then.
+    """
+    if issubclass(type(error), Exception):
+        return error  # type: ignore[return-value]
+    if not issubclass(type(error), KeyboardInterrupt) or not is_ctrl_c_possible():
+        try:
+            decode()
+        except BaseException as again:
+            if issubclass(type(again), KeyboardInterrupt) and is_ctrl_c_possible():
+                raise
+            # In its own type it would end this program, or cancel a coroutine.
+            made = ExecutionError(f"its result cannot be unpickled: {describe_error(error)}")
+            made.__cause__ = error
+            return made
+    raise error
 
 
 def _rendered(method: str, execution: int, traceback_text: str) -> list[str]:
     """Return the lines that IPython shows in place of the local traceback."""
     lines = [f"in the actor's method {method}, execution {execution}:", traceback_text.rstrip()]
     trace = sys.last_traceback if hasattr(sys, "last_traceback") else None
-    own = [f for f in traceback.extract_tb(trace) if f"{os.sep}rcg{os.sep}" not in f.filename]
+    frames = shielded(traceback.extract_tb, trace, otherwise=traceback.StackSummary())
+    own = [frame for frame in frames if f"{os.sep}rcg{os.sep}" not in frame.filename]
     if own and own[-1].line:
         lines += ["", f"got at line {own[-1].lineno}:  {own[-1].line}"]
     return lines

@@ -7,7 +7,6 @@ some seconds a log line says whom we wait for, and at the deadline an error name
 
 from __future__ import annotations
 
-import logging
 import platform
 import uuid
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from rcg.errors import (
     UnsupportedNodeError,
 )
 from rcg.graph import Site
+from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.plan import Bindings, Build, Call, Const, Plan, Program
 from rcg.runtime.execute import CompiledDAG
@@ -34,7 +34,7 @@ from rcg.version import __version__
 
 __all__ = ["Located", "launch", "locate"]
 
-_log = logging.getLogger("rcg")
+_log = Log()
 
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.2

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.channels.shm import Failure
+from rcg.error_text import describe_error
 from rcg.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -31,7 +32,7 @@ from rcg.errors import (
 from rcg.options import Deadline
 from rcg.runtime import packets
 from rcg.runtime.awaiting import set_done
-from rcg.runtime.failure import to_exception
+from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.inlet import Key
 from rcg.runtime.outlet import FAILED, READY
 from rcg.runtime.packets import Packet
@@ -84,8 +85,8 @@ class _Arrived:
             return self._lost, FAILED
         try:
             value = self._parcel.decode()
-        except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
-            return error, FAILED
+        except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
+            return error_of_unpickling(error, self._parcel.decode), FAILED
         # A failure becomes an exception when it is raised: see Outlet.fetch.
         return value, FAILED if type(value) is Failure else READY
 
@@ -285,10 +286,10 @@ class Link:
                         error = _owner_gone(self.facts)
                     break
                 self._take(packet, body, fds)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except BaseException as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
             error = ChannelBroken(
                 f"the connection to the process {self.facts.owner_pid}, which compiled the graph, "
-                f"failed: {problem!r}",
+                f"failed: {describe_error(problem)}",
                 peer=str(self.facts.owner_pid),
             )
         if self._is_hung_up:

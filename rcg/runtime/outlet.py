@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from rcg import _native
 from rcg.channels.shm import Failure, Reader, timeout_ns
 from rcg.options import Deadline
+from rcg.runtime.failure import error_of_unpickling
 
 __all__ = ["FAILED", "NEW", "PENDING", "READY", "Outlet", "Result"]
 
@@ -120,10 +121,11 @@ class Outlet:
             else:
                 try:
                     value = frame.decode(look >= _MOST_LOOKS)
-                except Exception as error:  # noqa: BLE001 - what unpickling raised is the result
+                except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
                     value = None
+                    failed = error_of_unpickling(error, frame.decode)
                     if result.state == PENDING:
-                        result.value, result.state = error, FAILED
+                        result.value, result.state = failed, FAILED
                     break
                 if value is not frame:
                     break

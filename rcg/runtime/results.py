@@ -17,6 +17,7 @@ from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.failure import to_exception
 from rcg.runtime.outlet import FAILED, NEW, PENDING, READY
 from rcg.runtime.report import LONGEST_QUESTION_S
+from rcg.runtime.turns import turns
 
 __all__ = [
     "Arrivals",
@@ -253,7 +254,8 @@ def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelT
     """Return the error that says what has not happened in time, with a report of the graph."""
     timeout_s = timeout_s or 0.0
     return ChannelTimeout(
-        f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting.",
+        f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting."
+        f"{turns.why_waiting(dag.get_id())}",
         timeout_s=timeout_s,
         report=dag.report_within(min(timeout_s, LONGEST_QUESTION_S)),
     )
@@ -275,7 +277,7 @@ def _fetch(ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None =
 def _error_of(value: Any) -> BaseException:
     """Return what to raise for the value of a failed ref."""
     error: BaseException = to_exception(value) if type(value) is Failure else value
-    return error.with_traceback(None)
+    return BaseException.with_traceback(error, None)  # a class of the user's may have its own
 
 
 def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:

@@ -10,7 +10,6 @@ a cluster. There is no lock: each step of its end may be repeated, by any thread
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import socket
@@ -21,6 +20,7 @@ from typing import Any, Final
 from rcg import _native, cluster
 from rcg.channels.segments import Layout, Segments
 from rcg.channels.shm import translate
+from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     ActorDiedError,
     ChannelBroken,
@@ -28,6 +28,7 @@ from rcg.errors import (
     OutOfSharedMemory,
     RcgError,
 )
+from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.plan import DRIVER, Plan
 from rcg.runtime import packets
@@ -36,7 +37,7 @@ from rcg.runtime.report import Report, activities, queues
 
 __all__ = ["Session"]
 
-_log = logging.getLogger("rcg")
+_log = Log()
 
 # How long to wait for Ray's own words about a death that the kernel has already confirmed.
 _CAUSE_PATIENCE_S: Final = 1.0
@@ -204,7 +205,7 @@ class Session:
             except TimeoutError:
                 why = "Ray has not told the cause yet."
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
-                why = str(error).strip()
+                why = shielded(str, error, otherwise="").strip() or describe_error(error)
         return ActorDiedError(
             f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The other "
             f"actors are usable: tear this graph down and compile a new one.\n{why}",
@@ -306,8 +307,8 @@ class Session:
         self._is_closed = self.is_over = True
         if os.getpid() != self.pid:
             return False
+        self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
         self.member.poison(_native.POISON_CLOSED)
-        self.control.stop()
         _call_each(self._on_end)
         _call_each(self._on_close)
         return True
@@ -345,4 +346,5 @@ def _call_each(calls: deque[Callable[[], None]]) -> None:
             call = calls.popleft()
         except IndexError:
             return
-        call()
+        with shielding():  # one that fails keeps no other from being called
+            call()

@@ -91,7 +91,8 @@ class Window:
                 f"The compiled graph can't have more than {self._capacity} in-flight executions, "
                 f"and you currently have {unfetched} in-flight executions. Retrieve an output "
                 "using rcg.get before submitting more requests or increase "
-                "`_max_inflight_executions`.",
+                "`_max_inflight_executions`. "
+                "`dag.experimental_compile(_max_inflight_executions=...)`",
                 limit=self._capacity,
             )
         if not self._is_strict and unfetched >= self.limit + self._buffered_limit:

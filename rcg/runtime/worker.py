@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import os
 import platform
 import sys
@@ -26,6 +25,7 @@ from typing import Any, Final
 
 from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
+from rcg.error_text import describe_error, format_error, trace_of, type_name
 from rcg.errors import (
     CompileError,
     ExecutionError,
@@ -33,12 +33,20 @@ from rcg.errors import (
     PlacementError,
     UnpicklableError,
 )
+from rcg.log import Log
 from rcg.options import Options
 from rcg.plan import Build, Call, Const, Free, Op, Program, Read, Slot, Write
 from rcg.runtime import moments
 from rcg.runtime.control import ControlClient
 from rcg.runtime.coroutines import Coroutines
-from rcg.runtime.failure import FRAMES_OF_OTHERS, Origin, capture, capture_own
+from rcg.runtime.failure import (
+    FRAMES_OF_OTHERS,
+    Origin,
+    capture,
+    capture_own,
+    smaller_failures,
+)
+from rcg.runtime.turns import turns
 from rcg.trace import spans
 from rcg.trace.clocks import now_ns
 from rcg.values import Codec
@@ -46,12 +54,7 @@ from rcg.version import __version__
 
 __all__ = ["Start", "describe", "make_codec", "start"]
 
-_log = logging.getLogger("rcg")
-
-# Methods of different graphs on an actor never overlap: held for one Call, never while waiting.
-# One actor lives in a process, so the lock is the process's. The only lock of ours under which
-# users' code runs, because that is what it is for; nothing but another graph's Call waits for it.
-_CALL_LOCK: Final = threading.Lock()
+_log = Log()
 
 # A loop that found nothing to read for this long gives its free memory back, once.
 _IDLE_NS: Final = 2_000_000_000
@@ -150,7 +153,7 @@ def start(instance: Any, spec: Start) -> None:
         control.close_descriptors()
         loop = _Loop(instance, spec, member, control)
     except BaseException as error:
-        control.finish(f"its loop failed: it could not start: {error}")
+        control.finish(f"its loop failed: it could not start: {describe_error(error)}")
         control.close()
         raise
     name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
@@ -181,32 +184,42 @@ class _Loop:
 
     def run(self) -> None:
         """Run executions until the graph is closed or breaks; reports any other end."""
+        failure: str | None = "its loop failed: it ended without a reason"
+        try:
+            try:
+                self._run_steps()
+            except _native.Poisoned:
+                failure = None
+            except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
+                failure = f"its loop failed: {type_name(type(error))}"
+                text = format_error(error, trace_of(error))
+                failure = f"its loop failed: {_translated(error)}\n{text}"
+                self._control.finish(failure)  # before users' log handlers run
+                _log.exception("the loop of %s ended", self._spec.program.process)
+            self._steps = []  # releases what the slots hold
+            moments.reach(moments.Moment("stop", self._spec.program.process, self.execution))
+        finally:
+            self._control.finish(failure)
+
+    def _run_steps(self) -> None:
+        """Run executions until something is raised."""
         steps = self._steps
         self._thread = threading.get_ident()
         writer = spans.SpanWriter(self._member, lambda: self.execution)
         outside = spans.here.set(writer if self._spec.options.record else None)
-        failure: str | None = None
         try:
             while True:
                 for step in steps:
                     step()
                 self.execution += 1
-        except _native.Poisoned:
-            pass
-        except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
-            _log.exception("the loop of %s ended", self._spec.program.process)
-            failure = f"its loop failed: {translate(error)}\n{traceback.format_exc()}"
         finally:
-            self._steps = []  # releases what the slots hold
             spans.here.reset(outside)  # of an actor's main thread, which goes on
-            moments.reach(moments.Moment("stop", self._spec.program.process, self.execution))
-            self._control.finish(failure)
 
     def wait_for_turn(self) -> None:
         """Take the lock that another graph's method holds on this actor, or did a moment ago."""
         self._is_kept_out = True
         start_ns = now_ns()
-        _CALL_LOCK.acquire()
+        turns.wait(self._spec.graph_id, self.origin.label)
         self._member.waited(now_ns() - start_ns)
         self._is_kept_out = False
 
@@ -302,29 +315,29 @@ class _Steps:
         slots, out, read, trim = self._slots, op.out, reader.read, self._member.trim
         loop = self._loop
 
+        def fail(error: BaseException) -> None:
+            if reader.seq <= loop.execution:
+                raise error  # the frame is still there: this is not about the value
+            # The frame is taken: this execution fails, the graph goes on.
+            slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
+
         def step() -> None:
             try:
                 slots[out] = read()
-            except NATIVE_ERRORS:
-                raise
-            except Exception as error:
-                if reader.seq <= loop.execution:
-                    raise  # the frame is still there: this is about memory, not about the value
-                # The frame is taken: this execution fails, the graph goes on.
-                slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
+            except BaseException as error:  # noqa: BLE001 - unpickling runs any code
+                fail(error)
 
         def first_step() -> None:
             try:
                 slots[out] = read(_IDLE_NS)
-            except _native.TimedOut:
-                trim()
-                step()
-            except NATIVE_ERRORS:
-                raise
-            except Exception as error:
-                if reader.seq <= loop.execution:
-                    raise
-                slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
+            except BaseException as error:  # noqa: BLE001 - unpickling runs any code
+                if type(error) is not _native.TimedOut or reader.seq > loop.execution:
+                    fail(error)
+                    return
+            else:
+                return
+            trim()
+            step()
 
         is_first, self._has_read = not self._has_read, True
         return first_step if is_first else step
@@ -334,29 +347,48 @@ class _Steps:
         slots, source, write, channel = self._slots, op.slot, writer.write, op.channel
         loop = self._loop
 
+        def fail(error: BaseException) -> None:
+            """Write that the value could not be written. Nothing was: the graph goes on."""
+            if type(error) is UnpicklableError:
+                failure = capture_own(loop.blame(error))
+            elif type(error) is not _native.NoMemory:
+                failure = capture(error, loop.origin, "(sending its result)", loop.execution)
+            elif type(slots[source]) is Failure:
+                failure = slots[source]
+            else:
+                failure = capture_own(translate(error, channel=channel))
+            try:
+                write(failure)
+            except _native.NoMemory:
+                write_shortened(failure)
+
+        def write_shortened(failure: Failure) -> None:
+            for shorter in smaller_failures(failure):
+                with contextlib.suppress(_native.NoMemory):
+                    write(shorter)
+                    return
+
         def step() -> None:
             try:
                 write(slots[source])
-            except (_native.NoMemory, UnpicklableError) as error:
-                # Nothing was written: this execution fails, the graph goes on.
-                if isinstance(error, UnpicklableError):
-                    write(capture_own(loop.blame(error)))
-                else:
-                    write(capture_own(translate(error, channel=channel)))
-            except NATIVE_ERRORS:
+            except (_native.Poisoned, _native.TimedOut, _native.Corrupt):
                 raise
-            except Exception as error:  # noqa: BLE001 - pickling runs any code
-                write(capture(error, loop.origin, "(sending its result)", loop.execution))
+            except BaseException as error:  # noqa: BLE001 - pickling runs any code
+                fail(error)
 
         return step
 
     def _build(self, op: Build) -> _Step:
-        slots, out, sources = self._slots, op.out, op.slots
+        slots, out, sources, loop = self._slots, op.out, op.slots, self._loop
         fill = self._spec.constants[op.template].fill
 
         def step() -> None:
             values = [slots[source] for source in sources]
-            slots[out] = _first_failure(values) or fill(values)
+            failure = _first_failure(values)
+            try:
+                slots[out] = failure or fill(values)
+            except BaseException as error:  # noqa: BLE001 - keys and named tuples are the user's
+                slots[out] = capture(error, loop.origin, "(making an argument)", loop.execution)
 
         return step
 
@@ -379,7 +411,7 @@ class _Steps:
     def _call(self, index: int, op: Call) -> _Step:
         slots, mark, loop = self._slots, self._member.mark, self._loop
         method = self._method(op.method)
-        acquire, release = _CALL_LOCK.acquire, _CALL_LOCK.release
+        acquire, release = turns.lock.acquire, turns.lock.release
         if self._spec.options.concurrent:
             acquire, release = _always, _nothing  # type: ignore[assignment]
         name, outs = op.method, op.outs
@@ -425,15 +457,14 @@ class _Steps:
                 loop.wait_for_turn()
             try:
                 result = method(*values, **named)
+                if len(outs) == 1:
+                    slots[outs[0]] = result
+                else:
+                    self._take_apart(result, outs, fail, name, execution)
             except BaseException as error:  # noqa: BLE001 - users' code raises anything
                 fail(capture(error, loop.origin, name, execution))
-                return
             finally:
                 release()
-            if len(outs) == 1:
-                slots[outs[0]] = result
-            else:
-                self._take_apart(result, outs, fail, name, execution)
 
         return step
 
@@ -464,11 +495,11 @@ class _Steps:
         """Spread the values of a method with several outputs over their slots."""
         label = f"{self._loop.origin.label}.{name}"
         if not isinstance(result, (tuple, list)):
-            text = f"Expected a tuple of {len(outs)} outputs, but got {type(result).__name__}"
-        elif len(result) != len(outs):
-            text = f"Expected {len(outs)} outputs, but got {len(result)} outputs"
+            text = f"Expected a tuple of {len(outs)} outputs, but got {type_name(type(result))}"
+        elif len(values := list(result)) != len(outs):
+            text = f"Expected {len(outs)} outputs, but got {len(values)} outputs"
         else:
-            for out, value in zip(outs, result, strict=True):
+            for out, value in zip(outs, values, strict=True):
                 self._slots[out] = value
             return
         fail(
@@ -485,6 +516,13 @@ class _Steps:
         if isinstance(argument, Slot):
             return True, argument.index
         return False, self._spec.constants[argument.id]
+
+
+def _translated(error: BaseException) -> str:
+    """Return what ended a loop: an error of the native core, or none that should get here."""
+    if type(error) in NATIVE_ERRORS:
+        return str(translate(error))
+    return str(InternalError(f"unexpected: {describe_error(error)}"))
 
 
 def _always(_: bool) -> bool:

@@ -137,7 +137,7 @@ def test_graphs_travel():
             ),
             [
                 "All tasks must either use InputNode() directly, or they must index to specific "
-                "args or kwargs",
+                "args or kwargs. ",
                 "InputNode['x'] (pipeline.py:1)",
             ],
         ),

@@ -12,9 +12,11 @@ import pickle
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hypothesis.extra.numpy as arrays_of
@@ -28,6 +30,7 @@ from rcg.channels.shm import Reader, Writer
 from rcg.errors import UnpicklableError
 from rcg.values import Codec, size_of
 from tests.board import ROOT, Board, Ring, claimed
+from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
 torch = pytest.importorskip("torch")
 
@@ -89,7 +92,10 @@ def same_array(found: Any, wanted: Any) -> bool:
 
 def same_tensor(found: Any, wanted: Any) -> bool:
     def raw(tensor: Any) -> bytes:
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        if not tensor.numel():
+            return b""
+        plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+        plain = plain.contiguous().as_strided((tensor.numel(),), (1,))
         return bytes(plain.view(torch.uint8).numpy())
 
     return (
@@ -452,7 +458,9 @@ def test_tensors_of_every_layout(view: str, size: int) -> None:
     tensor = VIEWS[view](torch.arange(size * size, dtype=torch.float32).reshape(size, size))
     found = through(tensor)
     assert same_tensor(found, tensor)
-    found.mul_(2)  # writable, whatever it was here
+    assert found.stride() == tensor.stride()
+    part = found[0] if view == "expanded" else found  # of which all rows are one
+    part.mul_(2)  # writable, whatever it was here
     assert not same_tensor(found, tensor) or not tensor.any()
 
 
@@ -540,7 +548,265 @@ def test_a_received_tensor_is_sent_on_as_a_copy() -> None:
     board.close()
 
 
+# What pickle keeps of tensors: compared with pickle itself.
+
+
+def place_of(tensor: Any) -> tuple[int, int]:
+    """The storage of a tensor, and where in it the tensor begins, in bytes."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset() * tensor.element_size()
+
+
+def sharing(tensors: list[Any]) -> list[list[int | None]]:
+    """For each pair how far they are apart in their storage; None if they have not one."""
+    places = [place_of(tensor) for tensor in tensors]
+    return [[b - d if a == c else None for c, d in places] for a, b in places]
+
+
+def as_pickle_has_it(found: Any, wanted: Any) -> bool:
+    """Whether one is what pickle made the other to be, but for where in its storage it lies."""
+    return (
+        same_tensor(found, wanted)
+        and found.stride() == wanted.stride()
+        and found.is_leaf == wanted.is_leaf
+        and (found.is_conj(), found.is_neg()) == (wanted.is_conj(), wanted.is_neg())
+        and sorted(vars(found)) == sorted(vars(wanted))
+        and all(repr(vars(found)[name]) == repr(value) for name, value in vars(wanted).items())
+    )
+
+
+# Torch pickles tensors of these dtypes and does not load them again.
+NOT_LOADED = torch.storage._new_dtypes()
+
+
+class Tagged(torch.Tensor):  # type: ignore[misc]
+    """A subclass that keeps attributes."""
+
+
+@st.composite
+def views_of(draw: st.DrawFn, base: Any) -> Any:
+    """A tensor in the storage of another one."""
+    tensor = base.detach()
+    for _ in range(draw(st.integers(0, 3))):
+        match draw(
+            st.sampled_from(["slice", "turn", "expand", "strides", "bytes", "axis", "flat"])
+        ):
+            case "slice" if tensor.ndim:
+                axis = draw(st.integers(0, tensor.ndim - 1))
+                start = draw(st.integers(0, tensor.shape[axis]))
+                stop = draw(st.integers(start, tensor.shape[axis]))
+                step = draw(st.integers(1, 3))
+                tensor = tensor[(*[slice(None)] * axis, slice(start, stop, step))]
+            case "turn" if tensor.ndim:
+                tensor = tensor.permute(draw(st.permutations(range(tensor.ndim))))
+            case "expand":
+                tensor = tensor.expand(draw(st.integers(1, 3)), *tensor.shape)
+            case "strides":
+                room = tensor.untyped_storage().nbytes() // tensor.element_size()
+                start, size, step = (draw(st.integers(0, 4)) for _ in range(3))
+                if start + max(size - 1, 0) * step < room:
+                    tensor = tensor.as_strided((size, 1), (step, 7), start)
+            case "bytes" if tensor.ndim and tensor.stride(-1) == 1 and tensor.is_contiguous():
+                tensor = tensor.view(torch.uint8)
+            case "axis":
+                tensor = tensor.unsqueeze(draw(st.integers(0, tensor.ndim)))
+            case "flat" if tensor.is_contiguous():
+                tensor = tensor.reshape(-1)
+    return tensor
+
+
+@st.composite
+def values_with_tensors(draw: st.DrawFn) -> tuple[Any, list[Any]]:
+    """A container, and the tensors in it: some in one storage."""
+    tensors = []
+    sizes = st.sampled_from([0, 1, 2, 5, 12, 60, 3000])
+    for _ in range(draw(st.integers(1, 3))):
+        dtype = draw(st.sampled_from(TENSOR_DTYPES))
+        base = tensor_of(dtype, (draw(sizes),))
+        for _ in range(draw(st.integers(1, 3))):
+            tensor = draw(views_of(base))
+            can_need_grad = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+            needs_grad = can_need_grad and draw(st.booleans())
+            if tensor.dtype is torch.complex64 and draw(st.booleans()):
+                tensor = tensor.conj() if draw(st.booleans()) else tensor.conj().imag
+            match draw(st.sampled_from(["plain", "plain", "parameter", "subclass", "buffer"])):
+                case "parameter" if can_need_grad:
+                    tensor = torch.nn.Parameter(tensor, requires_grad=needs_grad)
+                case "subclass" if tensor.dtype not in NOT_LOADED:
+                    tensor = tensor.as_subclass(Tagged)
+                case "buffer":
+                    tensor = torch.nn.Buffer(tensor)
+            if needs_grad and tensor.is_leaf:
+                tensor.requires_grad_()
+            if draw(st.booleans()):
+                tensor.tag = draw(plain_values)
+            tensors.append(tensor)
+    places = [draw(st.sampled_from(["list", "dict", "tuple"])) for _ in tensors]
+    value: list[Any] = []
+    for tensor, place in zip(tensors, places, strict=True):
+        value.append({"list": [tensor], "dict": {"key": tensor}, "tuple": (1, tensor)}[place])
+    return value, tensors
+
+
+def as_pickled(tensor: Any) -> Any:
+    """What pickle makes of it; the tensor itself if torch cannot load what it pickles of it."""
+    return tensor if tensor.dtype in NOT_LOADED else pickle.loads(pickle.dumps(tensor, 5))
+
+
+def inner(value: Any) -> list[Any]:
+    """The tensors in what ``values_with_tensors`` made."""
+    return [part["key"] if isinstance(part, dict) else part[-1] for part in value]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")  # comparing tensors of this dtype warns
+@given(values_with_tensors())
+def test_of_tensors_everything_arrives_that_pickle_keeps(made: tuple[Any, list[Any]]) -> None:
+    value, tensors = made
+    pickled = pickle.dumps(value, 5)
+    found, wanted = inner(through(value)), map(as_pickled, tensors)
+    for tensor, other in zip(found, wanted, strict=True):
+        assert as_pickle_has_it(tensor, other)
+    assert sharing(found) == sharing(tensors)  # which pickle alone does not keep
+    encoded = SHARED.codec.encode(value)
+    assert size_of(encoded) <= len(pickled) + 100 * len(tensors)
+
+
+def test_tensors_of_one_storage_are_written_to_together(link: Link) -> None:
+    base = torch.arange(LARGE, dtype=torch.float32)
+    value = {"all": base, "some": base[10:20], "turned": base.view(200, -1).T, "bytes": None}
+    value["bytes"] = base.view(torch.int32)[15:]
+    found = link.through(value)
+    assert len(link.codec.encode(value)[2] or ()) == 1
+    found["some"][5] = 1.0
+    assert found["all"][15] == 1.0
+    assert found["bytes"][0] == 0x3F800000
+    assert found["turned"][15, 0] == 1.0
+    assert base[15] == 15.0
+    del found
+    assert claimed(link.sender) == 0
+
+
+def test_what_a_module_shares_it_shares_when_it_arrives(link: Link) -> None:
+    module = torch.nn.ModuleDict({"a": torch.nn.Linear(50, 50), "b": torch.nn.Linear(50, 50)})
+    module["b"].weight = torch.nn.Parameter(module["a"].weight.data)  # two parameters, one storage
+    found = link.through(module)
+    with torch.no_grad():
+        found["a"].weight.zero_()
+    assert not found["b"].weight.any()
+    assert module["a"].weight.all()
+
+
+def test_a_small_part_of_a_large_storage_travels_alone(link: Link) -> None:
+    large = torch.zeros(1_000_000, 8)
+    size = size_of(link.codec.encode(large[77]))
+    assert size < 1000
+    rows = [large[77], large[80]]
+    assert size_of(link.codec.encode(rows)) < 1000
+    assert link.through(rows)[1].stride() == (1,)
+    expanded = torch.ones(1).expand(50_000_000)
+    assert size_of(link.codec.encode(expanded)) < 1000
+    found = link.through([expanded])[0]
+    assert found.shape == (50_000_000,) and found.stride() == (0,)
+
+
+def test_a_received_part_is_all_there_is_of_its_storage(link: Link) -> None:
+    found = link.through(torch.arange(100_000)[50_000:50_010])
+    assert found.tolist() == list(range(50_000, 50_010))
+    assert found.untyped_storage().nbytes() < 200
+
+
+def test_an_attribute_may_be_anything_even_the_tensor(link: Link) -> None:
+    tensor = torch.arange(10)
+    tensor.tag = {"part": tensor[2:4], "self": tensor}
+    found = link.through(tensor)
+    assert found.tag["self"] is found
+    found[2] = 77
+    assert found.tag["part"].tolist() == [77, 3]
+
+
+def test_a_backward_hook_stays_here_with_a_warning_as_with_pickle(link: Link) -> None:
+    tensor = torch.ones(3, requires_grad=True)
+    tensor.register_hook(lambda grad: grad)
+    with pytest.warns(UserWarning, match="hook"):
+        found = link.through(tensor)
+    assert found.requires_grad and found.tolist() == [1.0] * 3
+
+
+def strange_tensors() -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about what is experimental in torch
+        rows = [torch.arange(float(n)) for n in (3, 5, 1000)]
+        dense = torch.eye(50)
+        return {
+            "nested": torch.nested.nested_tensor(rows),
+            "nested jagged": torch.nested.nested_tensor(rows, layout=torch.jagged),
+            "sparse": dense.to_sparse(),
+            "compressed rows": dense.to_sparse_csr(),
+            "compressed columns": dense.to_sparse_csc(),
+            "quantized": torch.quantize_per_tensor(dense, 0.1, 3, torch.quint8),
+            "quantized by channel": torch.quantize_per_channel(
+                dense, torch.rand(50) + 1, torch.zeros(50, dtype=torch.int64), 0, torch.qint8
+            ),
+            "meta": torch.empty(3, 4, device="meta"),
+        }
+
+
+def dense_of(tensor: Any) -> Any:
+    if tensor.is_meta:
+        return (tensor.shape, tensor.dtype)
+    if tensor.is_nested:
+        return [row.tolist() for row in tensor.unbind()]
+    if tensor.is_quantized:
+        return tensor.int_repr().tolist(), tensor.qscheme(), tensor.dequantize().tolist()
+    return tensor.to_dense().tolist()
+
+
+@pytest.mark.parametrize("name", strange_tensors())
+def test_tensors_of_every_kind_arrive_as_pickle_has_them(link: Link, name: str) -> None:
+    tensor = strange_tensors()[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = pickle.loads(pickle.dumps(tensor))
+        found, again = link.through([tensor, tensor])
+        assert found is again
+        assert type(found) is type(wanted) and found.layout == wanted.layout
+        assert found.dtype == wanted.dtype
+        assert dense_of(found) == dense_of(wanted)
+
+
+def test_storages_are_values_too(link: Link) -> None:
+    tensor = torch.arange(1000)
+    storage, typed, found = link.through([tensor.untyped_storage(), tensor.storage(), tensor])
+    assert bytes(storage) == bytes(tensor.untyped_storage())
+    assert typed.dtype == torch.int64 and typed.tolist() == tensor.tolist()
+    found[0] = 7
+    assert storage[0] == 7 and typed[0] == 7
+
+
 # --- buffers of others --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 10, 5000, 1_000_000])
+@pytest.mark.parametrize("kind", [bytes, bytearray, np.array])
+@pytest.mark.parametrize("is_by_value", [False, True])
+def test_a_buffer_that_was_received_can_be_sent_on(kind: Any, size: int, is_by_value: bool) -> None:
+    """And it goes on by reference, like an array."""
+    board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
+    here, there, codec = board.member(0), board.member(1), make_codec()
+    raw = bytes(i % 251 for i in range(size))
+    buffer = pickle.PickleBuffer(np.frombuffer(raw, np.uint8) if kind is np.array else kind(raw))
+    extra = (lambda: 1) if is_by_value else 1
+    Writer(here, 0, 0, codec).write([buffer, extra])
+    found, _ = Reader(there, 0, 0).read(0)
+    assert bytes(found) == raw
+    writer, reader = Writer(there, 1, 0, codec), Reader(here, 1, 0)
+    writer.write([found, extra])
+    writer.write({"a": pickle.PickleBuffer(found)})
+    assert bytes(reader.read(0)[0]) == raw
+    assert bytes(reader.read(0)["a"]) == raw
+    assert there.statistics()["forwards"] == (2 if size > 4096 else 0)
+    del found, buffer
+    assert claimed(here) == claimed(there) == 0
+    board.close()
 
 
 class Holder:
@@ -716,6 +982,92 @@ def test_what_does_not_pickle_is_named(link: Link, value: Any, where: str, what:
     assert caught.value.__cause__ is not None
     assert link.through("the channel works") == "the channel works"
     assert claimed(link.sender) == 0
+
+
+def in_thread(call: Any) -> Any:
+    """What ``call`` returns or raises on a thread that nobody presses Ctrl-C on."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_ends_programs_is_why_a_value_does_not_pickle(kind: str, way: str) -> None:
+    value = {"a": [1, RaisesWhenDumped(kind, way)]}
+    with pytest.raises(UnpicklableError, match=f"{kind}") as caught:
+        in_thread(lambda: make_codec().encode(value))
+    assert caught.value.where == "value['a'][1]"
+
+
+def test_ctrl_c_while_a_value_is_pickled_is_ctrl_c() -> None:
+    raising = RaisesWhenDumped("KeyboardInterrupt", "__reduce__")
+    for value in (raising, [lambda: 1, InterruptsOnce()]):
+        with pytest.raises(KeyboardInterrupt):
+            make_codec().encode(value)
+
+
+class InterruptsOnce:
+    """Stands for a signal that comes while it is pickled, and whose handler raises."""
+
+    def __init__(self, kind: type[BaseException] = KeyboardInterrupt, at: int = 1) -> None:
+        self.kind, self.at, self.times = kind, at, 0
+
+    def __reduce__(self) -> Any:
+        self.times += 1
+        if self.times == self.at:
+            raise self.kind("a signal")
+        return str, ("through",)
+
+
+@pytest.mark.parametrize("at", [1, 2])  # by the first pickler, and by the second
+def test_a_signal_whose_handler_exits_is_no_property_of_the_value(at: int) -> None:
+    codec = make_codec()
+    value = [InterruptsOnce(SystemExit, at), lambda: 1]
+    with pytest.raises(SystemExit, match="a signal"):
+        codec.encode(value)
+    assert pickle.loads(codec.encode(value)[1])[0] == "through"
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_whatever_pickling_raises_is_told(name: str) -> None:
+    class Raises:
+        def __reduce__(self) -> Any:
+            raise make_error(name)
+
+    value = {1: Raises()}
+    with pytest.raises(UnpicklableError) as caught:
+        in_thread(lambda: make_codec().encode(value))
+    assert caught.value.where == "value[1]"
+    assert MARK in str(caught.value) or name in SILENT
+
+
+class StrangeKey:
+    def __repr__(self) -> str:
+        raise SystemExit("hostile")
+
+
+def test_the_way_to_a_part_is_short_and_known_whatever_its_keys() -> None:
+    with pytest.raises(UnpicklableError) as caught:
+        through({"k" * 1_000_000: {StrangeKey(): threading.Lock()}})
+    assert caught.value.where and len(caught.value.where) < 200
+    assert caught.value.where.endswith("[...]")
+
+
+def test_what_was_pickled_in_vain_is_let_go_of_at_once() -> None:
+    """Without the garbage collector: it may be large."""
+    codec = make_codec()
+    array, tensor = np.arange(LARGE), torch.arange(LARGE)
+    seen = weakref.ref(array), weakref.ref(tensor)
+    gc.disable()
+    try:
+        for value in ([array, tensor, tensor[3:]], [array, tensor[1:], lambda: 1]):
+            codec.encode(value)
+        with pytest.raises(UnpicklableError):
+            codec.encode([array, tensor[2:], tensor, threading.Lock()])
+        del array, tensor, value
+        assert [reference() for reference in seen] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_value_that_contains_itself_and_does_not_pickle() -> None:

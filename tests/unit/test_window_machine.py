@@ -108,3 +108,18 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindow = WindowMachine.TestCase
+
+
+def test_a_full_window_says_it_in_rays_words() -> None:
+    """Programs match them."""
+    window = Window(limit=2, buffered_limit=10, outputs=1, is_strict=True)
+    window.submit()
+    window.submit()
+    with pytest.raises(CapacityExceededError) as raised:
+        window.look()
+    assert str(raised.value) == (
+        "The compiled graph can't have more than 2 in-flight executions, and you currently have 2 "
+        "in-flight executions. Retrieve an output using rcg.get before submitting more requests or "
+        "increase `_max_inflight_executions`. "
+        "`dag.experimental_compile(_max_inflight_executions=...)`"
+    )
