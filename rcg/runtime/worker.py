@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
+from rcg.descriptors import telling_exhaustion
 from rcg.errors import (
     CompileError,
     ExecutionError,
@@ -126,6 +127,7 @@ def start(instance: Any, spec: Start) -> None:
 
     Raises:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
+        OutOfDescriptors: This process, or the driver's, has none left.
     """
     if (spec.version, spec.abi) != (__version__, _native.ABI_VERSION):
         raise PlacementError(
@@ -133,6 +135,17 @@ def start(instance: Any, spec: Start) -> None:
             f"driver has {spec.version} ({spec.abi}): install the same version on every node"
         )
     moments.reach(moments.Moment("start", spec.program.process))
+    with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
+        loop = _joined(instance, spec)
+    if spec.options.thread == "main":
+        loop.run()
+    else:
+        name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
+        threading.Thread(target=loop.run, name=name, daemon=True).start()
+
+
+def _joined(instance: Any, spec: Start) -> _Loop:
+    """Return the loop, ready to run; the control socket's thread listens."""
     control = ControlClient(spec.address, spec.secret, spec.program.process)
     try:
         member = _native.Member(
@@ -149,12 +162,8 @@ def start(instance: Any, spec: Start) -> None:
         control.finish(f"its loop failed: it could not start: {error}")
         control.close()
         raise
-    name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
     control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
-    if spec.options.thread == "main":
-        loop.run()
-    else:
-        threading.Thread(target=loop.run, name=name, daemon=True).start()
+    return loop
 
 
 class _Loop:
