@@ -62,7 +62,8 @@ class Descriptor:
         close_all(self._fds)
 
     def __del__(self) -> None:
-        close_all(self._fds)
+        with contextlib.suppress(AttributeError):  # never completely made
+            close_all(self._fds)
 
 
 def exhaustion_in(error: BaseException | None) -> OSError | None:
@@ -87,6 +88,8 @@ def out_of_descriptors(
         actor: Whose process this is, if it is an actor's.
     """
     if isinstance(error, OutOfDescriptors):
+        if type(error) is not OutOfDescriptors:  # Ray's class around it, whose text is a traceback
+            return OutOfDescriptors(error.message, **error.facts)
         if actor is None or error.actor is not None or error.pid != os.getpid():
             return error
         return OutOfDescriptors(error.message, **{**error.facts, "actor": actor})

@@ -114,7 +114,7 @@ def none_left(spare: int = 0) -> Iterator[None]:
     """This process can open ``spare`` descriptors and no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd"))) + 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8 + spare, hard))
     taken: list[int] = []
     try:
         with contextlib.suppress(OSError):

@@ -125,7 +125,11 @@ class ControlServer:
                 os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
             )
             self._poller.register(self._bell.fd, select.POLLIN)
-            self._reception = Reception(self.address, self._poller)
+            try:
+                self._reception = Reception(self.address, self._poller)
+            except BaseException:
+                self._bell.close()
+                raise
         self._thread = threading.Thread(
             target=self._run, name=f"rcg-control-{self.graph_id[:6]}", daemon=True
         )
@@ -133,6 +137,7 @@ class ControlServer:
             self._thread.start()
         except BaseException:
             self._reception.close()
+            self._bell.close()
             raise
 
     # --- any thread
