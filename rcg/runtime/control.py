@@ -451,7 +451,8 @@ class ControlClient:
         self._is_over = False
         try:
             self.board, self.arenas = _handed_over(joined.answer)
-        except BaseException:
+        except BaseException as error:
+            self.finish(f"its loop failed: it could not start: {error}")  # it counts us already
             joined.close()
             raise
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
-from rcg.descriptors import telling_exhaustion
+from rcg.descriptors import out_of_descriptors, telling_exhaustion
 from rcg.errors import (
     CompileError,
     ExecutionError,
@@ -159,7 +159,8 @@ def _joined(instance: Any, spec: Start) -> _Loop:
         control.close_descriptors()
         loop = _Loop(instance, spec, member, control)
     except BaseException as error:
-        control.finish(f"its loop failed: it could not start: {error}")
+        why = out_of_descriptors(error, "to take part in a compiled graph") or error
+        control.finish(f"its loop failed: it could not start: {why}")
         control.close()
         raise
     control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
