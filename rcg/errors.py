@@ -21,6 +21,7 @@ fields::
     |   |-- ChannelTimeout                    (RayChannelTimeoutError, TimeoutError)
     |   |-- MessageTooLarge                   the value is larger than its channel can ever hold
     |   `-- OutOfSharedMemory                 no room now, within the cap
+    |-- OutOfDescriptors                      a process has no file descriptor left: .limit
     |-- TransportError
     |   |-- Unavailable                       this transport does not work between these processes
     |   |-- TensorMismatch                    shape, dtype or device differ from what was promised
@@ -58,6 +59,7 @@ __all__ = [
     "GroupAborted",
     "InternalError",
     "MessageTooLarge",
+    "OutOfDescriptors",
     "OutOfSharedMemory",
     "PlacementError",
     "RcgError",
@@ -295,6 +297,14 @@ class OutOfSharedMemory(ChannelError):
 
     size_bytes: int | None
     cap_bytes: int | None
+
+
+class OutOfDescriptors(RcgError):
+    """A process, or the machine, has no file descriptor left; says whose limit it is."""
+
+    pid: int | None
+    limit: int | None
+    actor: str | None
 
 
 class TransportError(RcgError):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rcg import _native
+from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
 from rcg.plan import DRIVER, ChannelSpec, Plan
 
@@ -187,6 +188,7 @@ class Segments:
 
     Raises:
         OutOfSharedMemory: There is no room for the rings themselves.
+        OutOfDescriptors: There is no descriptor left for them.
     """
 
     def __init__(self, plan: Plan, *, cap_bytes: int) -> None:
@@ -206,7 +208,8 @@ class Segments:
                 _native.format_arena(self.arenas[-1], member, count, reserve)
         except OSError as error:
             self.close()
-            raise OutOfSharedMemory(
+            told = out_of_descriptors(error, "for the shared memory of a compiled graph")
+            raise told or OutOfSharedMemory(
                 f"there is no room in shared memory for the channels of this graph "
                 f"({error.strerror}): free some, or use fewer or smaller channels",
                 cap_bytes=cap_bytes,

@@ -15,6 +15,7 @@ from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
+from rcg.descriptors import telling_exhaustion
 from rcg.errors import CompileError
 from rcg.graph import Graph, MethodCall, Site
 from rcg.options import Deadline, Options, timeout_from_user
@@ -117,6 +118,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
         CompileError: It is right but cannot be compiled for these actors.
         ActorDiedError: An actor is dead.
         ChannelTimeout: An actor did not answer in time.
+        OutOfDescriptors: This process, or an actor's, has none left.
     """
     options = options_from_user(keywords)
     deadline = Deadline(options.compile_timeout_s)
@@ -129,14 +131,15 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             "MultiOutputNode if they should.",
             UserWarning,
         )
-    located = locate(bindings, deadline, _methods_by_actor(graph))
-    compiled = compile_graph(
-        graph,
-        located.actors,
-        located.driver,
-        channel_slots=min(options.max_inflight_executions, MOST_IN_FLIGHT),
-    )
-    return launch(compiled.plan, bindings, options, deadline)
+    with telling_exhaustion("to compile a graph"):
+        located = locate(bindings, deadline, _methods_by_actor(graph))
+        compiled = compile_graph(
+            graph,
+            located.actors,
+            located.driver,
+            channel_slots=min(options.max_inflight_executions, MOST_IN_FLIGHT),
+        )
+        return launch(compiled.plan, bindings, options, deadline)
 
 
 def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:

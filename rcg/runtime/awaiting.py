@@ -18,6 +18,7 @@ from typing import Final
 from rcg import _native
 from rcg.runtime.outlet import Outlet
 from rcg.runtime.session import Session
+from rcg.runtime.sleepers import emptied
 
 __all__ = ["Awaiter", "Queue", "set_done"]
 
@@ -70,8 +71,9 @@ class Awaiter:
         self._session = session
         self._member = session.member
         self._new: deque[_Waiter] = deque()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        # Who serves, put there by the thread itself. Without a lock: a thread that finds another
+        # ends at once, so it does no harm to start one too many.
+        self._serving: dict[int, object] = {}
         self._queues: dict[asyncio.AbstractEventLoop, Queue] = {}
         self._graph_id = session.graph_id
         session.on_end(self.wake)
@@ -82,13 +84,10 @@ class Awaiter:
         self._member.interrupt()  # raises in a forked child, where no thread of ours would answer
         future: asyncio.Future[None] = loop.create_future()
         self._new.append((outlet, execution, loop, future))
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._run, name=f"rcg-await-{self._graph_id[:6]}", daemon=True
-                    )
-                    self._thread.start()
+        if not self._serving:
+            threading.Thread(
+                target=self._run, name=f"rcg-await-{self._graph_id[:6]}", daemon=True
+            ).start()
         self.wake()
         return future
 
@@ -114,12 +113,16 @@ class Awaiter:
             self._member.interrupt()
 
     def _run(self) -> None:
+        thread = threading.current_thread()
+        if self._serving.setdefault(0, thread) is thread:
+            self._serve()
+
+    def _serve(self) -> None:
         waiters: list[_Waiter] = []
         seen = 0
         try:
             while True:
-                while self._new:
-                    waiter = self._new.popleft()
+                for waiter in emptied(self._new):
                     waiter[0].awaited.add(waiter[1])
                     waiters.append(waiter)
                 outlets = list({waiter[0].channel: waiter[0] for waiter in waiters}.values())
@@ -141,9 +144,9 @@ class Awaiter:
                 if not self._session.has_cause:
                     self._session.end_error()
             finally:
-                self._thread = None
-                while self._new:
-                    waiters.append(self._new.popleft())
+                # Who comes from now on starts another, which ends in the same way.
+                self._serving.clear()
+                waiters.extend(emptied(self._new))
                 for _, _, loop, future in waiters:
                     set_done(loop, future)
 

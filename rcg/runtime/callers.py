@@ -3,7 +3,7 @@
 
 Each connection has two threads: one submits what the caller asks for, in order and with the
 graph's own backpressure; the other sends results as they come. A caller that goes away just drops
-its refs.
+its refs. Neither thread holds a lock: what they share is a queue, and who waits looks again.
 """
 
 from __future__ import annotations
@@ -14,22 +14,34 @@ import socket
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rcg import _native
 from rcg.channels.shm import Failure
-from rcg.errors import ChannelClosed, ExecutionError, InternalError, RcgError
+from rcg.descriptors import out_of_descriptors
+from rcg.errors import (
+    ChannelClosed,
+    ExecutionError,
+    InternalError,
+    OutOfDescriptors,
+    RcgError,
+)
 from rcg.runtime import packets
 from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.outlet import FAILED
+from rcg.runtime.packets import Received, natural_of
 from rcg.runtime.parcels import Prepared, encoded_failure, open_parcel, send_parcel
+from rcg.runtime.reception import refusal_of
 from rcg.runtime.results import CompiledDAGRef
+from rcg.runtime.sleepers import Sleepers
 from rcg.values import Encoded
 
 if TYPE_CHECKING:
     from rcg.runtime.execute import CompiledDAG
 
 __all__ = ["Callers"]
+
+_MOST_NUMBER: Final = (1 << 63) - 1
 
 
 class Callers:
@@ -46,8 +58,12 @@ class Callers:
         """Serve one connection on threads of its own; returns at once.
 
         Args:
-            connection: To the caller; owned from here on.
+            connection: To the caller; owned from here on, unless it raises.
             wants: "use" or "report".
+
+        Raises:
+            OSError: There is no descriptor left.
+            RuntimeError: There is no thread left.
         """
         dag = self._dag()
         if dag is None:
@@ -55,16 +71,24 @@ class Callers:
             return
         if wants == "report":
             target, args = _send_report, (connection, dag)
-        else:
+        elif wants == "use":
             target, args = _Caller(connection, dag).run, ()  # type: ignore[assignment]
+        else:
+            connection.close()
+            return
         name = f"rcg-caller-{dag.get_id()[:6]}"
         threading.Thread(target=target, args=args, name=name, daemon=True).start()
 
 
 def _send_report(connection: socket.socket, dag: CompiledDAG) -> None:
     with connection, contextlib.suppress(OSError):
-        text = str(dag.report()).encode()
-        send_parcel(connection, {"type": "report"}, [(_native.KIND_BYTES, text, None, 0)])
+        text = str(dag.report()).encode("utf-8", "replace")
+        try:
+            send_parcel(connection, {"type": "report"}, [(_native.KIND_BYTES, text, None, 0)])
+        except OSError as error:
+            told = out_of_descriptors(error, "to pass a report on")
+            if told is not None:
+                packets.send(connection, refusal_of(told))
 
 
 class _Caller:
@@ -79,57 +103,71 @@ class _Caller:
         self._name = f"rcg-results-{dag.get_id()[:6]}"
         # Refs whose results the caller has not been sent yet.
         self._pending: deque[CompiledDAGRef] = deque()
-        self._changed = threading.Condition()
+        self._news = Sleepers()
         self._is_over = False
         self._seen = 0
-        self._pidfd = packets.open_pidfd(packets.peer_of(connection)[0])
-        dag.session.on_close(self._hang_up)
+        self._num_inputs = len(dag.input_keys)
+        self._pidfd = packets.pidfd_of(packets.peer_of(connection)[0])
 
     def run(self) -> None:
         """Submit what the caller asks for, until it hangs up or the graph is closed."""
-        threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
+        self._session.on_close(self._hang_up)
         try:
+            threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
             packets.send(self._connection, {"type": "ready"})
-            while packets.wait_for_packet(self._connection, self._pidfd):
-                packet, body, fds = packets.receive(self._connection)
-                if packet is None:
-                    return
-                self._submit(packet["number"], packet, body, fds)
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            pass  # it hung up, or is none of ours
+            while packets.wait_for_packet(self._connection, self._pidfd.fd):
+                with packets.receive(self._connection, 1) as received:
+                    if received.packet is None:
+                        return
+                    self._submit(natural_of(received.packet, "number", _MOST_NUMBER), received)
+        except (OSError, ValueError, RuntimeError):
+            pass  # it hung up, or is none of ours, or there is no thread left
         finally:
             self._hang_up()
             self._session.forget_close(self._hang_up)
             self._connection.close()
-            packets.close_pidfd(self._pidfd)
+            self._pidfd.close()
 
-    def _submit(self, number: int, packet: packets.Packet, body: bytes, fds: list[int]) -> None:
+    def _submit(self, number: int, received: Received) -> None:
+        """Execute what a packet asks for, and answer.
+
+        Raises:
+            OSError: The caller hung up.
+            ValueError: It is no packet of ours.
+        """
+        if (received.packet or {}).get("type") != "execute":
+            raise ValueError("a caller only executes")
         dag = self._dag()
         try:
-            try:
-                inputs = [parcel.encoded for parcel in open_parcel(packet, body, fds)]
-            except OSError as error:
-                raise ExecutionError(f"at the process that compiled the graph, {error}") from None
+            inputs = [parcel.encoded for parcel in open_parcel(received)]
+        except (OSError, MemoryError) as error:
+            self._refuse(number, _not_passed(error, "an input"))
+            return
+        if len(inputs) != self._num_inputs:
+            raise ValueError("these are not the inputs of the graph")
+        try:
             if dag is None:
                 raise ChannelClosed("Channel closed. Its owner let go of the compiled graph.")
             refs = dag.execute_encoded(inputs)
         except Exception as error:  # noqa: BLE001 - the caller is to know it
-            if not isinstance(error, RcgError):
-                error = InternalError(f"unexpected: {error!r}")
-            refusal = encoded_failure(capture_own(error))
-            send_parcel(self._connection, {"type": "refused", "number": number}, [refusal])
+            own = error if isinstance(error, RcgError) else None
+            self._refuse(number, own or InternalError(f"unexpected: {error!r}"))
             return
-        with self._changed:
-            self._pending.extend(refs)
-            self._changed.notify_all()
-        accepted = {"type": "submitted", "number": number, "execution": refs[0].execution}
+        execution = refs[0].execution
+        self._pending.extend(refs)
+        del refs
+        self._news.wake()
+        accepted = {"type": "submitted", "number": number, "execution": execution}
         packets.send(self._connection, accepted)
+
+    def _refuse(self, number: int, error: RcgError) -> None:
+        refusal = encoded_failure(capture_own(error))
+        send_parcel(self._connection, {"type": "refused", "number": number}, [refusal])
 
     def _hang_up(self) -> None:
         """End both threads. Any thread, also one that must not block."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        self._is_over = True
+        self._news.wake()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):
@@ -145,25 +183,28 @@ class _Caller:
             pass  # the caller hung up, or is about to be told that the graph is closed
         finally:
             self._hang_up()
-            with self._changed:
-                self._pending.clear()
+            self._pending.clear()
 
     def _wait_for_pending(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._pending or self._is_over)
-            return not self._is_over
+        self._news.wait(lambda: self._pending or self._is_over, None)
+        return not self._is_over
 
     def _send_ready(self) -> None:
         """Send what is ready, or wait until something may be. Keeps no ref, nor so the graph."""
         # Where each ring stands before we look: what comes from then on ends the wait.
         seqs = [(outlet.end, outlet.arrived) for outlet in self._outlets]
-        with self._changed:
-            ready = [ref for ref in self._pending if ref.done()]
-        for ref in ready:
-            self._send_result(ref)
-            with self._changed:
-                self._pending.remove(ref)
-        if not ready:
+        pending = self._pending
+        has_sent = False
+        # Only this thread takes out of the queue, and others append: so numbers stay.
+        at = 0
+        while at < len(pending):
+            if pending[at].done():
+                self._send_result(pending[at])
+                del pending[at]
+                has_sent = True
+            else:
+                at += 1
+        if not has_sent:
             with contextlib.suppress(_native.Poisoned):
                 self._seen = self._session.member.wait_any(seqs, -1, self._seen)
             for outlet in self._outlets:
@@ -174,8 +215,7 @@ class _Caller:
         try:
             prepared = Prepared(packet, [self._encoded(ref)])
         except OSError as error:  # no memory or no descriptor for it: this one result is lost
-            text = f"the result could not be passed on: {error}"
-            failure = capture_own(ExecutionError(text, execution=ref.execution))
+            failure = capture_own(_not_passed(error, "a result", ref.execution))
             prepared = Prepared(packet, [encoded_failure(failure)])
         with prepared:
             prepared.send(self._connection)
@@ -194,3 +234,15 @@ class _Caller:
         except BaseException as error:  # noqa: BLE001 - pickling runs users' code
             here = Origin(f"process {os.getpid()}", "", "the graph's owner", os.getpid(), "")
             return encoded_failure(capture(error, here, "(passing its result on)", ref.execution))
+
+
+def _not_passed(error: OSError | MemoryError, what: str, execution: int | None = None) -> RcgError:
+    """Return the error that says why a value could not be passed on between processes."""
+    told = out_of_descriptors(error, f"to pass {what} on")
+    if told is not None:
+        return OutOfDescriptors(told.message, **told.facts, execution=execution)
+    text = str(error) or "there is no memory for it"
+    return ExecutionError(
+        f"the process that compiled the graph could not pass {what} on: {text}",
+        execution=execution,
+    )

@@ -4,13 +4,18 @@
 The driver listens on an abstract AF_UNIX address (no file, gone with the process); each member
 connects once. Nothing is unpickled here. Each side also holds the other's pidfd: a dead process is
 noticed by the kernel's word, not by a clock, even when a forked child keeps the socket open. Others
-who use the graph from outside connect here too and are handed on.
+who use the graph from outside connect here too and are handed on. What anybody sends is checked
+before it is used: it ends his own connection if it is wrong, and nothing else.
+
+There is no lock: state changes in single steps, and who waits looks again (``sleepers``). So a
+signal handler or ``__del__`` may come anywhere and use the graph.
 
 ::
 
     member                          driver
       hello {process, secret, clock}  -->
-                               <--  welcome + descriptors of the board and the arenas
+                               <--  welcome + descriptors of the board and the arenas,
+                                    or: again {} (too many strangers), refused {text, pid, limit}
       ...                           ...
                                <--  where {number}
       here {number, stack, clock_ns}  -->
@@ -24,23 +29,29 @@ who use the graph from outside connect here too and are handed on.
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import secrets
 import select
 import socket
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from rcg.error_text import shielded, shielding, shortened
+from rcg.descriptors import Descriptor, out_of_descriptors, telling_exhaustion
+from rcg.error_text import describe_error, shielded, shielding, shortened
 from rcg.errors import PlacementError
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime import packets
-from rcg.runtime.packets import Packet
+from rcg.runtime.joining import join
+from rcg.runtime.packets import Packet, Received, natural_of, printable, text_of
+from rcg.runtime.reception import Reception, refusal_of
+from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.clocks import Exchange, clock_identity, clock_of, now_ns
 from rcg.trace.trace import Clock
 
@@ -49,7 +60,6 @@ __all__ = ["ControlClient", "ControlServer", "Watched"]
 _log = Log()
 
 _PATIENCE_S: Final = 30.0  # of a member that connected, for the answer
-_PAUSE_S: Final = 0.05
 _EXCHANGES: Final = 8  # about a clock that is not ours
 # What keeps a packet within its size.
 _DEEPEST_STACK: Final = 40
@@ -58,6 +68,8 @@ _LONGEST_TEXT: Final = 16_000
 _MOST_BYTES: Final = packets.MOST_BYTES * 3 // 4
 # What is said of a loop that ended as if it had been told to.
 _UNASKED: Final = "its loop failed: it ended, and nobody had told it to"
+_LAST_NS: Final = (1 << 63) - 1  # of any clock
+_MOST_ARENAS: Final = 128
 
 
 @dataclass
@@ -65,13 +77,12 @@ class _Connected:
     connection: socket.socket
     process: str = ""
     pid: int = -1
-    pidfd: int = -1
-    state: str = "new"  # new, member, stopped, gone
+    pidfd: Descriptor = field(default_factory=Descriptor)
+    state: str = "new"  # new, member, stopped, gone, caller
 
     def close(self) -> None:
         self.connection.close()
-        pidfd, self.pidfd = self.pidfd, -1
-        packets.close_pidfd(pidfd)
+        self.pidfd.close()
 
 
 @dataclass
@@ -100,45 +111,59 @@ class ControlServer:
 
     def __post_init__(self) -> None:
         self.address = f"\0rcg-{self.graph_id[:12]}-{secrets.token_hex(6)}"
-        self._listener = packets.listen(self.address)
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._changed = threading.Condition()
+        self._sleepers = Sleepers()
         self._connected: dict[int, _Connected] = {}
         self._over: set[str] = set()
-        self._question = 0  # number of the last "where"
+        self._numbers = itertools.count(1)
+        self._asked: deque[int] = deque()  # numbers of questions to come
+        self._question = 0  # number of the last "where"; of the thread, like what follows
         self._asked_ns = 0
         self._answers: dict[str, tuple[int, list[str]]] = {}
-        self._exchanges: dict[str, list[Exchange]] = {}
+        self._exchanges: dict[str, tuple[Exchange, ...]] = {}
         self._clocks: dict[str, str] = {}
         self._is_stopping = False
         self._is_closed = False
+        with telling_exhaustion("for the control socket of a compiled graph"):
+            self._poller = select.poll()
+            # Closed with the last reference: whoever rings it holds one meanwhile.
+            self._bell: Descriptor | None = Descriptor(
+                os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
+            )
+            self._poller.register(self._bell.fd, select.POLLIN)
+            try:
+                self._reception = Reception(self.address, self._poller)
+            except BaseException:
+                self._bell.close()
+                raise
         self._thread = threading.Thread(
             target=self._run, name=f"rcg-control-{self.graph_id[:6]}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._reception.close()
+            self._bell.close()
+            raise
 
     # --- any thread
 
     def stop(self) -> None:
         """Tell every member to stop; returns at once."""
-        with self._changed:
-            self._is_stopping = True
+        self._is_stopping = True
         self._notify()
 
     @property
     def over(self) -> frozenset[str]:
         """The members whose loops have ended, however."""
-        with self._changed:
-            return frozenset(self._over)
+        return frozenset(self._over)
 
     def wait_stopped(self, deadline: Deadline) -> list[str]:
         """Wait until every member's loop has ended; returns those that have not by then."""
         expected = set(self.processes)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
-            )
-            return sorted(expected - self._over)
+        self._sleepers.wait(
+            lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
+        )
+        return sorted(expected - self._over)
 
     def ask_where(self, patience_s: float) -> dict[str, list[str]]:
         """Return the stack of the user's method that each live member is in, [] for none.
@@ -146,20 +171,20 @@ class ControlServer:
         Those that do not answer within ``patience_s`` are missing: they are stopped, or code that
         they run does not let Python go on.
         """
-        with self._changed:
-            if self._is_closed or not patience_s:
-                return {}
-            self._question += 1
-            number = self._question
-            self._notify()
+        if self._is_closed or not patience_s:
+            return {}
+        number = next(self._numbers)
+        self._asked.append(number)
+        self._notify()
 
-            def is_answered() -> bool:
-                asked = set(self.pids) - self._over
-                answered = {p for p, (answer, _) in self._answers.items() if answer >= number}
-                return asked <= answered or self._is_closed
+        def answers() -> dict[str, list[str]]:
+            known = self._answers.copy()
+            return {p: list(stack) for p, (answer, stack) in known.items() if answer >= number}
 
-            self._changed.wait_for(is_answered, patience_s)
-            return {p: list(stack) for p, (a, stack) in self._answers.items() if a >= number}
+        self._sleepers.wait(
+            lambda: set(self.pids) - self._over <= answers().keys() or self._is_closed, patience_s
+        )
+        return answers()
 
     def clocks(self, patience_s: float) -> dict[str, Clock]:
         """Return how each member's clock relates to ours; those that do not tell are missing.
@@ -170,122 +195,119 @@ class ControlServer:
             patience_s: How long the others may take to answer.
         """
         identity = clock_identity()
-        is_same = {p: bool(clock) and clock == identity for p, clock in self._clocks.items()}
+        known = self._clocks.copy()
+        is_same = {p: bool(clock) and clock == identity for p, clock in known.items()}
         if not all(is_same.values()):
             for _ in range(_EXCHANGES):
                 self.ask_where(patience_s / _EXCHANGES)
-        with self._changed:
-            exchanges = {process: list(found) for process, found in self._exchanges.items()}
         clocks = {
-            process: clock_of(exchanges.get(process, ()), is_same=same)
+            process: clock_of(self._exchanges.get(process, ()), is_same=same)
             for process, same in is_same.items()
         }
         return {process: clock for process, clock in clocks.items() if clock is not None}
 
     def forget(self, processes: Sequence[str]) -> None:
         """Do not wait for these: they never connected, or were killed."""
-        with self._changed:
-            self._over.update(processes)
-            self._changed.notify_all()
+        self._over.update(processes)
+        self._sleepers.wake()
 
     def close(self) -> None:
         """Close the address and all connections. Idempotent; returns when the thread has ended."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self._is_closed = True
+        self._sleepers.wake()
         self._notify()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
 
     def _notify(self) -> None:
-        with self._changed:
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
+        bell = self._bell
+        if bell is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(bell.fd, 1)
 
     # --- the server's own thread
 
     def _run(self) -> None:
         try:
             self._listen()
-        except BaseException:  # noqa: BLE001 - nobody may wait for a death that goes unseen
+        except BaseException as problem:  # noqa: BLE001 - nobody may wait for a death unseen
+            why = f"its loop failed: the thread that watches it did: {describe_error(problem)}"
             for member in list(self._connected.values()):
                 with shielding():
-                    self._end(member, "its loop failed: the thread that watches it did")
+                    self._end(member, why)
             _log.exception("rcg: the control thread of graph %s failed", self.graph_id)
         finally:
+            self._is_closed = True
             for member in self._connected.values():
                 member.close()
-            self._listener.close()
-            with self._changed:
-                wake, self._wake = self._wake, -1
-                os.close(wake)
-                self._is_closed = True
-                self._changed.notify_all()
+            self._reception.close()
+            self._bell = None
+            self._sleepers.wake()
 
     def _listen(self) -> None:
-        poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
+        poller, reception = self._poller, self._reception
+        wake = -1 if self._bell is None else self._bell.fd
         by_pidfd: dict[int, _Connected] = {}
         has_told_stop = False
-        asked = 0
-        while True:
-            with self._changed:
-                if self._is_closed:
-                    return
-                is_stopping, question = self._is_stopping, self._question
-                if is_stopping and self._over >= set(self.processes):
-                    return
-            if question > asked:
-                asked = question
-                self._asked_ns = now_ns()
-                self._tell_members({"type": "where", "number": question})
+        while not self._is_closed:
+            is_stopping = self._is_stopping
+            if is_stopping and self._over >= set(self.processes):
+                return
+            asked = max(emptied(self._asked), default=0)
+            if asked > self._question:
+                self._question, self._asked_ns = asked, now_ns()
+                self._tell_members({"type": "where", "number": asked})
             if is_stopping and not has_told_stop:
                 has_told_stop = True
                 self._tell_members({"type": "stop"})
-            for fd, _ in poller.poll():
-                if fd == self._wake:
+            has_visitor = False
+            # Closed after the round: else a new descriptor could get the number of one of which
+            # there is still news to come in this round.
+            finished: list[_Connected] = []
+            for fd, _ in poller.poll(reception.timeout_ms()):
+                if fd == wake:
                     with contextlib.suppress(BlockingIOError):
-                        os.eventfd_read(self._wake)
-                elif fd == self._listener.fileno():
-                    try:
-                        connection, _ = self._listener.accept()
-                    except OSError:
-                        # It went away again, or there is no descriptor left for it, and then
-                        # trying without a pause would keep a processor busy.
-                        time.sleep(_PAUSE_S)
-                        continue
-                    if packets.peer_of(connection)[1] != os.getuid():
-                        connection.close()
-                        continue
-                    self._connected[connection.fileno()] = _Connected(connection)
-                    poller.register(connection, select.POLLIN)
+                        os.eventfd_read(wake)
+                elif reception.is_listener(fd):
+                    has_visitor = True
                 elif fd in by_pidfd:
                     member = by_pidfd.pop(fd)
                     poller.unregister(fd)
                     self._end(member, "its process ended")
-                elif fd in self._connected:
-                    member = self._connected[fd]
+                elif fd in reception or fd in self._connected:
+                    member = self._connected.get(fd) or _Connected(reception.take(fd))
+                    self._connected[fd] = member
                     if not self._serve(member, has_told_stop):
                         poller.unregister(fd)
                         del self._connected[fd]
-                        if member.pidfd in by_pidfd:
-                            poller.unregister(member.pidfd)
-                            del by_pidfd[member.pidfd]
-                        if member.state == "caller":
-                            self._hand_on(member)
-                        else:
-                            member.close()
-                    elif member.pidfd >= 0 and member.pidfd not in by_pidfd:
-                        by_pidfd[member.pidfd] = member
-                        poller.register(member.pidfd, select.POLLIN)
+                        if by_pidfd.pop(member.pidfd.fd, None):
+                            poller.unregister(member.pidfd.fd)
+                        finished.append(member)
+                    elif member.pidfd.fd >= 0 and member.pidfd.fd not in by_pidfd:
+                        by_pidfd[member.pidfd.fd] = member
+                        poller.register(member.pidfd.fd, select.POLLIN)
+            for member in finished:
+                if member.state == "caller":
+                    self._hand_on(member)
+                else:
+                    member.close()
+            reception.look()
+            # After everybody who has spoken was served: room is made by ending who is silent.
+            if has_visitor:
+                reception.accept()
 
     def _hand_on(self, member: _Connected) -> None:
         try:
             self.on_caller(member.connection, member.process)
-        except Exception:  # noqa: BLE001 - one caller's trouble is no other's
-            _log.exception("rcg: a caller of graph %s could not be served", self.graph_id)
+        except Exception as problem:  # noqa: BLE001 - one caller's trouble is no other's
+            told = out_of_descriptors(problem, "to serve another user of its graph")
+            if told is not None:
+                with contextlib.suppress(OSError):
+                    packets.send(member.connection, refusal_of(told), may_wait=False)
             member.close()
+            _log.warning(
+                "rcg: a caller of graph %s could not be served: %r", self.graph_id, problem
+            )
 
     def _tell_members(self, packet: Packet) -> None:
         for member in self._connected.values():
@@ -296,18 +318,27 @@ class ControlServer:
     def _serve(self, member: _Connected, is_stopping: bool) -> bool:
         """Handle one message; False when the connection is over, or no more of this server's."""
         try:
-            message, _, fds = packets.receive(member.connection)
-        except (OSError, ValueError):
-            message, fds = None, []
-        for fd in fds:
-            os.close(fd)
-        if message is None:
-            self._end(member, packets.how_it_ended(member.pidfd))
-            return False
+            with packets.receive(member.connection) as received:
+                if received.packet is None:
+                    self._end(member, packets.how_it_ended(member.pidfd.fd))
+                    return False
+                return self._take(member, received.packet, is_stopping)
+        except OSError:
+            self._end(member, packets.how_it_ended(member.pidfd.fd))
+        except ValueError as problem:
+            self._end(member, f"its loop failed: it sent a wrong packet: {problem}")
+        return False
+
+    def _take(self, member: _Connected, message: Packet, is_stopping: bool) -> bool:
+        """Handle a message; False as in ``_serve``.
+
+        Raises:
+            ValueError: It is none.
+        """
         kind = message.get("type")
         if member.state == "new":
             if kind == "call" and self._is_secret(message) and not is_stopping:
-                member.state, member.process = "caller", str(message.get("wants"))
+                member.state, member.process = "caller", text_of(message, "wants")
                 return False
             return kind == "hello" and self._welcome(member, message, is_stopping)
         if kind == "here":
@@ -321,51 +352,50 @@ class ControlServer:
             self._mark_over(member.process)
             return False
         if kind == "failed":
-            self._end(member, str(message.get("text")))
+            self._end(member, text_of(message, "text"))
             return False
-        return True
+        raise ValueError("its type is unknown")
 
     def _hear(self, process: str, message: Packet) -> None:
         heard_ns = now_ns()
-        match message:
-            case {"stack": list(stack), "number": int(number), "clock_ns": int(at)}:
-                with self._changed:
-                    self._answers[process] = number, list(map(str, stack))
-                    if number == self._question:  # else it was asked earlier than `_asked_ns`
-                        exchanges = self._exchanges.setdefault(process, [])
-                        exchanges.append(Exchange(self._asked_ns, at, heard_ns))
-                        del exchanges[:-_EXCHANGES]
-                    self._changed.notify_all()
+        number = natural_of(message, "number", self._question)
+        at = natural_of(message, "clock_ns", _LAST_NS)
+        stack = message.get("stack")
+        if not isinstance(stack, list):
+            raise ValueError("it has no stack")
+        self._answers[process] = number, list(map(printable, stack))
+        if number == self._question:  # else it was asked earlier than `_asked_ns`
+            exchange = Exchange(self._asked_ns, at, heard_ns)
+            known = self._exchanges.get(process, ())
+            self._exchanges[process] = (*known, exchange)[-_EXCHANGES:]
+        self._sleepers.wake()
 
     def _is_secret(self, message: Packet) -> bool:
-        given = str(message.get("secret")).encode("utf-8", "surrogatepass")
-        return secrets.compare_digest(given, self.secret.encode())
+        return secrets.compare_digest(text_of(message, "secret").encode(), self.secret.encode())
 
     def _welcome(self, member: _Connected, message: Packet, is_stopping: bool) -> bool:
-        pid, uid = packets.peer_of(member.connection)
-        process = message.get("process")
-        if (
-            uid != os.getuid()
-            or not self._is_secret(message)
-            or process not in self.processes
-            or process in self.pids
-        ):
+        process, clock = text_of(message, "process"), text_of(message, "clock")
+        if not self._is_secret(message) or process not in self.processes or process in self.pids:
             return False
-        board, arenas = self.descriptors_for(str(process))
+        pid, _ = packets.peer_of(member.connection)
+        board, arenas = self.descriptors_for(process)
         present = [fd for fd in arenas if fd >= 0]
         reply = {"type": "welcome", "arenas": [fd >= 0 for fd in arenas]}
         try:
-            packets.send(member.connection, reply, [board, *present])
+            member.pidfd = packets.pidfd_of(pid)
+            packets.send(member.connection, reply, [board, *present], may_wait=False)
             if is_stopping:
-                packets.send(member.connection, {"type": "stop"})
-        except OSError:
+                packets.send(member.connection, {"type": "stop"}, may_wait=False)
+        except OSError as error:
+            told = out_of_descriptors(error, "to take in a process of its graph")
+            if told is not None:
+                with contextlib.suppress(OSError):
+                    packets.send(member.connection, refusal_of(told), may_wait=False)
             return False
-        member.process, member.pid = str(process), pid
-        # A member in this very process needs no watching, and its end is our own.
-        member.pidfd = -1 if pid == os.getpid() else packets.open_pidfd(pid)
+        member.process, member.pid = process, pid
         member.state = "member"
-        self._clocks[member.process] = str(message.get("clock"))
-        self.pids[member.process] = pid
+        self._clocks[process] = clock
+        self.pids[process] = pid
         return True
 
     def _end(self, member: _Connected, how: str) -> None:
@@ -382,13 +412,11 @@ class ControlServer:
 
     def _was_told(self) -> bool:
         """Return whether members have been told to stop."""
-        with self._changed:
-            return self._is_stopping or self._is_closed
+        return self._is_stopping or self._is_closed
 
     def _mark_over(self, process: str) -> None:
-        with self._changed:
-            self._over.add(process)
-            self._changed.notify_all()
+        self._over.add(process)
+        self._sleepers.wake()
 
 
 def _fitting(text: str) -> str:
@@ -425,45 +453,37 @@ class ControlClient:
     """
 
     def __init__(self, address: str, secret: str, process: str) -> None:
+        hello = {
+            "type": "hello",
+            "process": process,
+            "secret": secret,
+            "clock": clock_identity(),
+        }
         try:
-            self._socket = packets.connect(address, _PATIENCE_S)
-            pid, uid = packets.peer_of(self._socket)
-            if uid != os.getuid():
-                self._socket.close()
-                raise PlacementError(
-                    f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared "
-                    "memory is only shared within one user"
-                )
-            hello = {
-                "type": "hello",
-                "process": process,
-                "secret": secret,
-                "clock": clock_identity(),
-            }
-            packets.send(self._socket, hello)
-            message, _, fds = packets.receive(self._socket)
-        except OSError as error:
+            joined = join(address, hello, _PATIENCE_S, _check_user, descriptors=_MOST_ARENAS)
+        except ConnectionAbortedError as error:
+            raise PlacementError(
+                "the driver refused the connection: its graph has ended"
+            ) from error
+        except (OSError, ValueError) as error:
             raise PlacementError(
                 f"this process cannot reach the driver's control socket ({error}): driver and "
                 "actors on a node must share a network namespace (one container, or host network)"
             ) from error
-        if message is None:
-            self._socket.close()
-            raise PlacementError("the driver refused the connection: its graph has ended")
-        self._socket.settimeout(None)
-        self.board, *present = fds
-        arenas = iter(present)
-        self.arenas = [next(arenas) if is_present else -1 for is_present in message["arenas"]]
-        self._pidfd = -1 if pid == os.getpid() else packets.open_pidfd(pid)
-        self._lock = threading.Lock()
+        self._joined = joined
+        self._socket = joined.connection
         self._is_over = False
+        try:
+            self.board, self.arenas = _handed_over(joined.answer)
+        except BaseException as error:
+            self.finish(f"its loop failed: it could not start: {error}")  # it counts us already
+            joined.close()
+            raise
 
     def close_descriptors(self) -> None:
         """Close what was handed over; what is mapped stays."""
-        for fd in (self.board, *self.arenas):
-            if fd >= 0:
-                os.close(fd)
         self.board, self.arenas = -1, []
+        self._joined.answer.close()
 
     def watch(self, loop: Watched, name: str) -> None:
         """Listen for the driver on a thread of this name, until ``finish`` or the driver's end."""
@@ -471,32 +491,31 @@ class ControlClient:
 
     def _watch(self, loop: Watched) -> None:
         try:
-            while packets.wait_for_packet(self._socket, self._pidfd):
-                message, _, _ = packets.receive(self._socket)
-                if message is None:
-                    return
-                self._answer(message, loop)
+            while packets.wait_for_packet(self._socket, self._joined.pidfd.fd):
+                with packets.receive(self._socket) as received:
+                    if received.packet is None:
+                        return
+                    self._answer(received.packet, loop)
         except (OSError, ValueError):
             return  # closed by `finish`, or broken: the same to us
         finally:
-            with self._lock:
-                was_over = self._is_over
-            if not was_over:
+            if not self._is_over:
                 loop.on_owner_gone()
-            self._close()
+            self._joined.close()
 
     def _answer(self, message: Packet, loop: Watched) -> None:
         match message.get("type"):
             case "stop":
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
             case "where":
+                number = natural_of(message, "number", _LAST_NS)
                 found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
                 stack = [shortened(line, _LONGEST_LINE) for line in found[-_DEEPEST_STACK:]]
                 while len(json.dumps(stack)) > _MOST_BYTES:
                     del stack[0]
                 answer = {
                     "type": "here",
-                    "number": message["number"],
+                    "number": number,
                     "stack": stack,
                     "clock_ns": now_ns(),
                 }
@@ -507,10 +526,9 @@ class ControlClient:
 
         Idempotent: what was said first stands.
         """
-        with self._lock:
-            was_over, self._is_over = self._is_over, True
-        if was_over:
+        if self._is_over:
             return
+        self._is_over = True
         try:
             message: Packet = {"type": "stopped"}
             if failure is not None:
@@ -524,9 +542,30 @@ class ControlClient:
     def close(self) -> None:
         """Let go of everything; what is mapped stays. For a member whose loop never ran."""
         self.close_descriptors()
-        self._close()
+        self._joined.close()
 
-    def _close(self) -> None:
-        self._socket.close()
-        pidfd, self._pidfd = self._pidfd, -1
-        packets.close_pidfd(pidfd)
+
+def _check_user(_: int, uid: int) -> None:
+    if uid != os.getuid():
+        raise PlacementError(
+            f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared memory is "
+            "only shared within one user"
+        )
+
+
+def _handed_over(answer: Received) -> tuple[int, list[int]]:
+    """Return the descriptors of the board and of each arena, -1 for those that are not for us.
+
+    Raises:
+        OutOfDescriptors: They did not arrive, because there was none left for them.
+        PlacementError: It is no welcome.
+    """
+    if answer.is_short:
+        missing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise out_of_descriptors(missing, "for the shared memory of a compiled graph") or missing
+    present = (answer.packet or {}).get("arenas")
+    if not isinstance(present, list) or 1 + sum(map(bool, present)) != len(answer.fds):
+        raise PlacementError("what answered on the driver's control socket is not rcg's driver")
+    board, *rest = answer.fds
+    arenas = iter(rest)
+    return board, [next(arenas) if is_present else -1 for is_present in present]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Final, Protocol
 
@@ -19,25 +18,25 @@ class Follower(Protocol):
         """Take note of a new graph."""
 
 
-_following: Final[weakref.WeakSet[Follower]] = weakref.WeakSet()
-_lock: Final = threading.Lock()
+# By the address of each, which is another's only after it is gone. Without a lock: a new graph may
+# come from a signal handler or ``__del__`` in the middle of what is here.
+_following: Final[dict[int, weakref.ref[Follower]]] = {}
 
 
 def follow(follower: Follower) -> None:
     """Have a follower told of new graphs; it is not kept alive."""
-    with _lock:
-        _following.add(follower)
+    key = id(follower)
+    _following[key] = weakref.ref(follower, lambda _: _following.pop(key, None))
 
 
 def unfollow(follower: Follower) -> None:
     """Undo ``follow``; also if it was not called."""
-    with _lock:
-        _following.discard(follower)
+    _following.pop(id(follower), None)
 
 
 def graph_started(session: Session) -> None:
     """Tell all followers of a new graph."""
-    with _lock:
-        followers = list(_following)
-    for follower in followers:
-        follower.graph_started(session)
+    for reference in _following.copy().values():
+        follower = reference()
+        if follower is not None:
+            follower.graph_started(session)

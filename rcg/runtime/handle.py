@@ -8,7 +8,6 @@ got.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import os
 import weakref
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from rcg import cluster
+from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.inlet import arguments_by_key
 from rcg.runtime.link import Facts, Link, Output, Reply, ask_report, no_answer
@@ -32,10 +32,10 @@ __all__ = ["CompiledDAGHandle", "handle_of"]
 _AGAIN_S: Final = 0.001
 _GRACE_S: Final = 5.0
 
-# Graphs of this process that were pickled, and connections to others', by graph.
+# Graphs of this process that were pickled, and connections to others', by graph. Without a lock:
+# two threads that connect at the same moment have a connection each.
 _owned: weakref.WeakValueDictionary[str, CompiledDAG] = weakref.WeakValueDictionary()
 _links: weakref.WeakValueDictionary[str, Link] = weakref.WeakValueDictionary()
-_lock: Final = _thread.allocate_lock()
 
 
 def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[Facts]]:
@@ -85,7 +85,9 @@ class CompiledDAGHandle:
         self.left: dict[int, int] = {}
         self._codec = make_codec()
         self._link: Link | None = None
-        self._let_go: weakref.finalize[..., Any] | None = None
+        # The link of each process that this handle was used in (it may have forked), and how to
+        # leave it: what is there first stays, so that all threads have one.
+        self._used: dict[int, tuple[Link, weakref.finalize[..., Any]]] = {}
         self._is_closed = False
 
     # --- running
@@ -96,6 +98,7 @@ class CompiledDAGHandle:
         Raises:
             Exception: As there.
             ChannelBroken: The process that compiled the graph is gone.
+            OutOfDescriptors: There is none left, in this process or in that one.
         """
         link = self._linked()
         with self._prepared(args, kwargs) as prepared:
@@ -146,7 +149,8 @@ class CompiledDAGHandle:
             args, kwargs, facts.keys, num_positional=facts.num_positional, keywords=facts.keywords
         )
         encoded = [self._codec.encode(values[key]) for key in facts.keys]
-        return Prepared({"type": "execute"}, encoded)
+        with telling_exhaustion("to send an input to the process that compiled the graph"):
+            return Prepared({"type": "execute"}, encoded)
 
     def _linked(self) -> Link:
         link = self._link
@@ -154,21 +158,24 @@ class CompiledDAGHandle:
             raise ChannelClosed("Channel closed. The handle was closed.")
         if link is not None and link.pid == os.getpid():
             return link
-        with _lock:
-            link = _links.get(self._facts.graph_id)
-            user = object()
-            if link is None or link.pid != os.getpid() or not link.join(user):
-                link = Link(self._facts)
-                link.join(user)
-                _links[self._facts.graph_id] = link
-            self._let_go = weakref.finalize(self, link.leave, user)
-            self._let_go.atexit = False
-            self._link = link
-            return link
+        shared = _links.get(self._facts.graph_id)
+        user = object()
+        if shared is None or shared.pid != os.getpid() or not shared.join(user):
+            shared = Link(self._facts)
+            shared.join(user)
+            _links[self._facts.graph_id] = shared
+        let_go = weakref.finalize(self, shared.leave, user)
+        let_go.atexit = False
+        first, _ = self._used.setdefault(os.getpid(), (shared, let_go))
+        if first is not shared:
+            let_go()  # another thread, or a signal handler, was faster
+        self._link = first
+        return first
 
     def _refs(self, link: Link, reply: Reply) -> Any:
-        if reply.error is not None:
-            raise reply.error
+        error = reply.error
+        if error is not None:
+            raise error
         if not reply.is_done:
             raise link.raised()
         listed = [link.outputs[number] for number in self._facts.outputs]
@@ -258,8 +265,9 @@ class CompiledDAGHandle:
     def close(self) -> None:
         """Hang up: it cannot be used any more. The graph, and other handles on it, go on."""
         self._is_closed = True
-        if self._let_go is not None:
-            self._let_go()
+        used = self._used.get(os.getpid())
+        if used is not None:
+            used[1]()
 
     def teardown(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: only the process that compiled a graph can tear it down.

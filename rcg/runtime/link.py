@@ -6,7 +6,6 @@ It knows packets and parcels, and what came and was not got yet; nothing of argu
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import itertools
@@ -14,12 +13,13 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import cluster
+from rcg import _native, cluster
 from rcg.channels.shm import Failure
+from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error
 from rcg.errors import (
     ChannelBroken,
@@ -29,18 +29,20 @@ from rcg.errors import (
     PlacementError,
     RcgError,
 )
-from rcg.options import Deadline
 from rcg.runtime import packets
 from rcg.runtime.awaiting import set_done
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.inlet import Key
+from rcg.runtime.joining import Joined, join
 from rcg.runtime.outlet import FAILED, READY
-from rcg.runtime.packets import Packet
+from rcg.runtime.packets import Received, natural_of
 from rcg.runtime.parcels import Parcel, Prepared, open_parcel
+from rcg.runtime.sleepers import Sleepers, emptied
 
 __all__ = ["Facts", "Link", "Output", "Reply", "ask_report", "no_answer"]
 
 _MOMENT_S: Final = 1.0
+_MOST_NUMBER: Final = (1 << 63) - 1
 _PATIENCE_S: Final = 30.0  # until the owner says that it serves us
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
@@ -125,13 +127,27 @@ class Output:
 class Reply:
     """What the owner says to one ``execute``: ``is_done`` last."""
 
-    __slots__ = ("error", "execution", "is_abandoned", "is_done")
+    __slots__ = ("_refusal", "execution", "is_abandoned", "is_done")
 
     def __init__(self) -> None:
         self.execution = -1
-        self.error: BaseException | None = None
+        self._refusal: Parcel | RcgError | None = None
         self.is_abandoned = False
         self.is_done = False
+
+    def refuse(self, refusal: Parcel | RcgError) -> None:
+        """Note why there is no execution: the parcel that says it, or what happened to that."""
+        self._refusal = refusal
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why there is no execution. Unpickled by whoever asks, which runs any code."""
+        if not isinstance(self._refusal, Parcel):
+            return self._refusal
+        value = self._refusal.decode()
+        if type(value) is not Failure:
+            return ChannelBroken("the process that compiled the graph refused and did not say why")
+        return to_exception(value)
 
 
 class Link:
@@ -140,9 +156,11 @@ class Link:
     Shared by the handles of one graph in a process. It holds no handle, so that one which nobody
     uses is let go of.
 
-    There is no lock that a user's thread holds: Ctrl-C comes anywhere, also between taking a lock
-    and knowing that one has it. State changes in single steps, in an order that lets who waits look
-    again: a waiter leaves a lock of his own and looks, the thread stores and releases all of them.
+    There is no lock: Ctrl-C comes anywhere, also between taking a lock and knowing that one has it,
+    and signal handlers and ``__del__`` may execute in the middle of an execute. Packets are whole:
+    the kernel keeps those of several threads apart. State changes in single steps, in an order that
+    lets who waits look again: a waiter leaves a lock of his own and looks, the thread stores and
+    releases all of them.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -153,21 +171,19 @@ class Link:
         self.error: RcgError | None = None
         self._replies: dict[int, Reply] = {}
         self._numbers = itertools.count()
-        self._sleepers: deque[Any] = deque()
+        self._sleepers = Sleepers()
         self._awaiting: dict[Any, deque[_Waiter]] = {}
-        self._sending = _thread.allocate_lock()
         self._is_hung_up = False
-        self._socket, self._pidfd = _connect(facts, "use")
+        self._joined = _join(facts, "use", _PATIENCE_S)
+        self._socket = self._joined.connection
         try:
-            packet, _, _ = _answer(self._socket, self._pidfd, facts, _PATIENCE_S)
-            if packet is None:
-                raise _torn_down(facts)
-            self._socket.settimeout(None)
+            if (self._joined.answer.packet or {}).get("type") != "ready":
+                raise _not_understood(facts)
             threading.Thread(
                 target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
             ).start()
         except BaseException:
-            self._close()
+            self._joined.close()
             raise
 
     # --- any thread
@@ -181,50 +197,25 @@ class Link:
         """
         if self.error is not None:
             raise self.raised()
-        try:
-            if may_wait:
-                with self._sending:
-                    return self._send(prepared, may_wait)
-            if not self._sending.acquire(blocking=False):
-                raise BlockingIOError
-            try:
-                return self._send(prepared, may_wait)
-            finally:
-                self._sending.release()
-        except BlockingIOError:
-            raise
-        except OSError:
-            self.wait(lambda: self.error is not None, _MOMENT_S)
-            raise self.raised() from None
-
-    def _send(self, prepared: Prepared, may_wait: bool) -> Reply:
         reply, number = Reply(), next(self._numbers)
         self._replies[number] = reply
         try:
             prepared.send(self._socket, may_wait=may_wait, number=number)
-        except OSError:
+        except BlockingIOError:
             del self._replies[number]
             raise
+        except OSError as error:
+            self._replies.pop(number, None)
+            told = out_of_descriptors(error, "to send an input to the process that compiled it")
+            if told is not None:
+                raise told from error
+            self.wait(lambda: self.error is not None, _MOMENT_S)
+            raise self.raised() from None
         return reply
 
-    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait(self, condition: Callable[[], object], timeout_s: float | None) -> bool:
         """Wait until ``condition`` holds; returns whether it does."""
-        deadline = Deadline(timeout_s)
-        while not condition():
-            left = deadline.remaining_s()
-            if left == 0:
-                return False
-            bell = _thread.allocate_lock()
-            bell.acquire()
-            self._sleepers.append(bell)
-            try:
-                if condition():
-                    return True
-                bell.acquire(True, -1 if left is None else min(left, threading.TIMEOUT_MAX))
-            finally:
-                with contextlib.suppress(ValueError):
-                    self._sleepers.remove(bell)
-        return True
+        return self._sleepers.wait(condition, timeout_s)
 
     async def wait_async(self, condition: Callable[[], bool], key: object) -> None:
         """Wait until ``condition`` holds, which happens when something came under ``key``."""
@@ -275,17 +266,18 @@ class Link:
 
     def _listen(self) -> None:
         error: RcgError = _torn_down(self.facts)
+        pidfd = self._joined.pidfd.fd
         try:
             while True:
-                if not packets.wait_for_packet(self._socket, self._pidfd):
+                if not packets.wait_for_packet(self._socket, pidfd):
                     error = _owner_gone(self.facts)
                     break
-                packet, body, fds = packets.receive(self._socket)
-                if packet is None:
-                    if packets.how_it_ended(self._pidfd) == "its process ended":
-                        error = _owner_gone(self.facts)
-                    break
-                self._take(packet, body, fds)
+                with packets.receive(self._socket, 1) as received:
+                    if received.packet is None:
+                        if packets.how_it_ended(pidfd) == "its process ended":
+                            error = _owner_gone(self.facts)
+                        break
+                    self._take(received)
         except BaseException as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
             error = ChannelBroken(
                 f"the connection to the process {self.facts.owner_pid}, which compiled the graph, "
@@ -298,28 +290,43 @@ class Link:
         for key in list(self._awaiting):
             self._wake(key)
         self._wake(None)
-        self._close()
+        self._joined.close()
 
-    def _take(self, packet: Packet, body: bytes, fds: list[int]) -> None:
-        kind = packet["type"]
+    def _take(self, received: Received) -> None:
+        """Take in a packet of the owner's.
+
+        Raises:
+            ValueError: It is none.
+        """
+        packet = received.packet or {}
+        kind = packet.get("type")
         parcel: Parcel | None = None
-        problem: Exception | None = None
-        if "bytes" in packet:
+        lost: RcgError | None = None
+        if kind in ("result", "refused"):
             try:
-                parcel = open_parcel(packet, body, fds)[0]
-            except OSError as error:  # this one value is lost, nothing else
-                problem = error
+                (parcel,) = open_parcel(received)
+            except (OSError, MemoryError) as problem:  # this one value is lost, nothing else
+                lost = _lost(problem)
+        elif kind != "submitted":
+            raise ValueError("the type of a packet is unknown")
         if kind == "result":
-            output, execution = self.outputs[packet["output"]], int(packet["execution"])
-            lost = problem and ExecutionError(str(problem), execution=execution)
+            output = self.outputs[natural_of(packet, "output", len(self.outputs) - 1)]
+            execution = natural_of(packet, "execution", _MOST_NUMBER)
+            if lost is not None:
+                lost = type(lost)(lost.message, **lost.facts, execution=execution)
             output.arrive(execution, _Arrived(parcel, lost))
             self._wake((output.number, execution))
             return
-        reply = self._replies.pop(int(packet["number"]))
+        number = natural_of(packet, "number", _MOST_NUMBER)
+        if number not in self._replies:
+            raise ValueError("nobody asked for that")
         if kind == "submitted":
-            reply.execution = int(packet["execution"])
+            execution = natural_of(packet, "execution", _MOST_NUMBER)
+            reply = self._replies.pop(number)
+            reply.execution = execution
         else:
-            reply.error = problem if parcel is None else to_exception(parcel.decode())
+            reply = self._replies.pop(number)
+            reply.refuse(parcel or lost or _torn_down(self.facts))
         reply.is_done = True
         if reply.is_abandoned:
             self.abandon(reply)
@@ -328,30 +335,37 @@ class Link:
     def _wake(self, key: object) -> None:
         """Have everybody look again that waits for this."""
         # Taken one by one: who waits may give up meanwhile, and take itself out.
-        for loop, future in _emptied(self._awaiting.pop(key, None)):
+        for loop, future in emptied(self._awaiting.pop(key, None)):
             set_done(loop, future)
-        for bell in _emptied(self._sleepers):
-            bell.release()
-
-    def _close(self) -> None:
-        self._socket.close()
-        pidfd, self._pidfd = self._pidfd, -1
-        packets.close_pidfd(pidfd)
+        self._sleepers.wake()
 
 
-def _emptied(queue: deque[Any] | None) -> Iterator[Any]:
-    """Yield what is in a queue at this moment, taking it out; others may do so at the same time."""
-    for _ in range(len(queue or ())):
-        try:
-            yield queue.popleft()  # type: ignore[union-attr]
-        except IndexError:
-            return
+def _lost(problem: OSError | MemoryError) -> RcgError:
+    """Return the error of a value that did not arrive in this process."""
+    told = out_of_descriptors(problem, "to receive a value of a compiled graph")
+    text = str(problem) or "there is no memory for it"
+    return told or ExecutionError(f"a value did not arrive: {text}")
 
 
-def _connect(facts: Facts, wants: str) -> tuple[socket.socket, int]:
-    """Return a connection to the owner, and a descriptor that tells of his end, or -1."""
+def _join(facts: Facts, wants: str, patience_s: float, *, descriptors: int = 0) -> Joined:
+    """Connect to the owner and return what he answers.
+
+    Raises:
+        ChannelClosed: The graph was torn down.
+        ChannelBroken: The owner is gone.
+        ChannelTimeout: He does not answer.
+        PlacementError: He is on another node.
+        OutOfDescriptors: Here, or there.
+    """
+
+    def check(pid: int, uid: int) -> None:
+        # Once the owner is gone, his address is free for anybody, or a child of his still has it.
+        if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
+            raise _owner_gone(facts)
+
+    hello = {"type": "call", "secret": facts.secret, "wants": wants}
     try:
-        connection = packets.connect(facts.address, _PATIENCE_S)
+        joined = join(facts.address, hello, patience_s, check, descriptors=descriptors)
     except ConnectionRefusedError:
         here = cluster.node_id() if cluster.is_connected() else None
         if facts.node is not None and here is not None and facts.node != here:
@@ -361,39 +375,17 @@ def _connect(facts: Facts, wants: str) -> tuple[socket.socket, int]:
                 location=here,
             ) from None
         raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
-    except OSError as error:
-        raise no_answer(facts, str(error), _PATIENCE_S) from error
-    pid, uid = packets.peer_of(connection)
-    if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
-        # Once the owner is gone, his address is free for anybody, or a child of his still has it.
-        connection.close()
-        raise _owner_gone(facts)
-    pidfd = packets.open_pidfd(pid)
-    try:
-        packets.send(connection, {"type": "call", "secret": facts.secret, "wants": wants})
-    except OSError as error:
-        connection.close()
-        packets.close_pidfd(pidfd)
-        raise no_answer(facts, str(error), _PATIENCE_S) from error
-    return connection, pidfd
-
-
-def _answer(
-    connection: socket.socket, pidfd: int, facts: Facts, patience_s: float
-) -> tuple[Packet | None, bytes, list[int]]:
-    """Wait for the owner's next packet.
-
-    Raises:
-        ChannelTimeout: It did not come in time.
-        ChannelBroken: The owner is gone.
-    """
-    try:
-        is_there = packets.wait_for_packet(connection, pidfd, patience_s)
+    except ProcessLookupError:
+        raise _owner_gone(facts) from None
+    except ConnectionAbortedError:
+        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
     except TimeoutError:
         raise no_answer(facts, "it may be stopped", patience_s) from None
-    if not is_there:
-        raise _owner_gone(facts)
-    return packets.receive(connection)
+    except (OSError, ValueError) as error:
+        if isinstance(error, RcgError):
+            raise
+        raise no_answer(facts, str(error), patience_s) from error
+    return joined
 
 
 def ask_report(facts: Facts, patience_s: float = _PATIENCE_S) -> str:
@@ -403,20 +395,19 @@ def ask_report(facts: Facts, patience_s: float = _PATIENCE_S) -> str:
         ChannelClosed: The graph was torn down.
         ChannelBroken: The owner is gone.
         ChannelTimeout: He does not answer.
+        OutOfDescriptors: Here, or there.
     """
-    connection, pidfd = _connect(facts, "report")
+    joined = _join(facts, "report", patience_s, descriptors=1)
     try:
-        packet, body, fds = _answer(connection, pidfd, facts, patience_s)
-        if packet is None:
-            raise _torn_down(facts)
-        return str(open_parcel(packet, body, fds)[0].decode(), "utf-8")
+        (parcel,) = open_parcel(joined.answer)
+        if parcel.encoded[0] != _native.KIND_BYTES:
+            raise ValueError("a report is text")
+        return str(parcel.decode(), "utf-8", "replace")
     except (OSError, ValueError) as error:
-        if isinstance(error, RcgError):
-            raise
-        raise no_answer(facts, str(error), patience_s) from error
+        told = out_of_descriptors(error, "to receive a report")
+        raise told or no_answer(facts, str(error), patience_s) from error
     finally:
-        connection.close()
-        packets.close_pidfd(pidfd)
+        joined.close()
 
 
 def no_answer(facts: Facts, why: str, timeout_s: float) -> ChannelTimeout:
@@ -424,6 +415,14 @@ def no_answer(facts: Facts, why: str, timeout_s: float) -> ChannelTimeout:
     return ChannelTimeout(
         f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
         timeout_s=timeout_s,
+    )
+
+
+def _not_understood(facts: Facts) -> ChannelBroken:
+    return ChannelBroken(
+        f"process {facts.owner_pid}, which compiled the graph, answers what this rcg does not "
+        "understand: use one version of rcg in all processes",
+        peer=str(facts.owner_pid),
     )
 
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets over a local socket: a small JSON object each, with descriptors or bytes beside it.
 
-Nothing here is unpickled, and the kernel says who the peer is.
+Nothing here is unpickled, and the kernel says who the peer is. A packet is not to be trusted: what
+came with it is owned before anything of it is read, and each field is checked when it is asked for.
 """
 
 from __future__ import annotations
 
+import array
+import contextlib
 import json
 import os
 import select
@@ -13,37 +16,52 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import Any, Final
 
+from rcg.descriptors import Descriptor, close_all, exhaustion_in
 from rcg.options import Deadline
 
 __all__ = [
     "Packet",
-    "close_pidfd",
+    "Received",
     "connect",
     "how_it_ended",
     "listen",
+    "natural_of",
     "open_pidfd",
     "peer_of",
+    "pidfd_of",
+    "printable",
     "receive",
     "send",
+    "text_of",
     "wait_for_packet",
 ]
 
 Packet = dict[str, Any]
 
 MOST_BYTES: Final = 64 * 1024
-_MOST_DESCRIPTORS: Final = 80
-_MOMENT_S: Final = 0.25
+_MOMENT_MS: Final = 250
 _AGAIN_S: Final = 0.01
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+_DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens on an abstract address."""
+    """Return a socket that listens on an abstract address; its ``accept`` does not wait.
+
+    Raises:
+        OSError: There is no descriptor left, or somebody else listens there.
+    """
     listener = socket.socket(socket.AF_UNIX, _KIND)
-    listener.bind(address)
-    listener.listen(128)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
@@ -87,16 +105,29 @@ def open_pidfd(pid: int) -> int:
         return -1  # an old kernel, or a pid of another namespace: the socket's end has to do
 
 
-def close_pidfd(pidfd: int) -> None:
-    """Close what ``open_pidfd`` returned."""
-    if pidfd >= 0:
-        os.close(pidfd)
+def pidfd_of(pid: int) -> Descriptor:
+    """Return ``open_pidfd`` with an owner. This very process needs no watching: it has none.
+
+    Raises:
+        OSError: This process has no descriptor left, so a death would go unseen.
+    """
+    if pid == os.getpid():
+        return Descriptor()
+    try:
+        return Descriptor(os.pidfd_open, pid)
+    except OSError as error:
+        if exhaustion_in(error):
+            raise
+        return Descriptor()
 
 
 def how_it_ended(pidfd: int) -> str:
     """Say whether a process whose connection ended has ended too; that may take a moment."""
-    if pidfd >= 0 and select.select([pidfd], [], [], _MOMENT_S)[0]:
-        return "its process ended"
+    if pidfd >= 0:
+        poller = select.poll()  # `select.select` takes no descriptor above 1023
+        poller.register(pidfd, select.POLLIN)
+        if poller.poll(_MOMENT_MS):
+            return "its process ended"
     return "it closed its connection"
 
 
@@ -149,32 +180,132 @@ def wait_for_packet(connection: socket.socket, pidfd: int, timeout_s: float | No
     return connection.fileno() in ready
 
 
-def receive(connection: socket.socket) -> tuple[Packet | None, bytes, list[int]]:
-    """Return the next packet, None at the end, and the bytes and descriptors that came with it.
+class Received:
+    """What came in one packet; it owns the descriptors, and closes them at the end of ``with``.
 
-    Descriptors are missing where this process had none left for them.
+    Attributes:
+        packet: The JSON object; None at the end of the connection.
+        body: The bytes that came with it.
+        is_short: Whether descriptors are missing, because this process had none left for them.
+        is_reset: Whether the peer ended the connection before it had read what we sent.
+    """
+
+    __slots__ = ("_fds", "_messages", "body", "is_reset", "is_short", "packet")
+
+    def __init__(self) -> None:
+        # As it came, and then its descriptors: one of the two owns them at any moment.
+        self._messages: list[Any] = []
+        self._fds: list[int] | None = None
+        self.packet: Packet | None = None
+        self.body = b""
+        self.is_short = False
+        self.is_reset = False
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """The descriptors that came with it, until it is closed."""
+        return tuple(self._owned())
+
+    def _take_from(self, connection: socket.socket, descriptors: int) -> None:
+        space = socket.CMSG_LEN(descriptors * _DESCRIPTOR_BYTES) if descriptors else 0
+        try:
+            # Received and stored within one call into C, where no signal handler of Python runs.
+            self._messages.extend(
+                starmap(connection.recvmsg, ((MOST_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
+            )
+        except ConnectionError:
+            self.is_reset = True
+            return
+        data, _, flags, _ = self._messages[0]
+        if not data and not self._owned():
+            return
+        if flags & socket.MSG_TRUNC:
+            raise ValueError(f"a packet has at most {MOST_BYTES} bytes")
+        if flags & socket.MSG_CTRUNC:
+            if len(self._owned()) >= descriptors:
+                raise ValueError("there are more descriptors with it than belong to any packet")
+            self.is_short = True
+        head, _, self.body = data.partition(b"\0")
+        try:
+            packet = json.loads(head)
+        except (ValueError, RecursionError):
+            packet = None
+        if not isinstance(packet, dict):
+            raise ValueError("this is no packet of rcg")
+        self.packet = packet
+
+    def _owned(self) -> list[int]:
+        if self._fds is None:
+            found = array.array("i")
+            for _, ancillary, _, _ in self._messages:
+                for level, kind, data in ancillary:
+                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                        found.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
+            self._fds = found.tolist()
+        return self._fds
+
+    def close(self) -> None:
+        """Close the descriptors that came with it; idempotent."""
+        close_all(self._owned())
+
+    def __enter__(self) -> Received:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # never completely made
+            self.close()
+
+
+def receive(connection: socket.socket, descriptors: int = 0) -> Received:
+    """Return the next packet, to be used in a ``with``.
+
+    Args:
+        connection: Where from.
+        descriptors: How many may come with it. The kernel closes others: they never get here.
 
     Raises:
-        OSError: The connection broke, or the time was up.
-        ValueError: It was no packet of ours.
+        OSError: The time was up, or the socket is closed here.
+        ValueError: It was no packet of ours, or had descriptors that do not belong to it.
     """
+    received = Received()
     try:
-        data, fds, flags, _ = socket.recv_fds(connection, MOST_BYTES, _MOST_DESCRIPTORS)
-    except ConnectionError:
-        return None, b"", []
-    if not data:
-        return None, b"", []
-    if flags & socket.MSG_CTRUNC:
-        for fd in fds:
-            os.close(fd)
-        fds = []
-    head, _, body = data.partition(b"\0")
-    try:
-        packet = json.loads(head)
-    except (ValueError, RecursionError):
-        packet = None
-    if not isinstance(packet, dict):
-        for fd in fds:
-            os.close(fd)
-        raise ValueError("this is no packet of rcg")
-    return packet, body, list(fds)
+        received._take_from(connection, descriptors)
+    except BaseException:
+        received.close()
+        raise
+    return received
+
+
+def natural_of(packet: Packet, name: str, most: int) -> int:
+    """Return a field that is a number from 0 to ``most``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = packet.get(name)
+    if type(found) is not int or not 0 <= found <= most:
+        raise ValueError(f"{name!r} of a packet must be a number from 0 to {most}")
+    return found
+
+
+def text_of(packet: Packet, name: str) -> str:
+    """Return a field that is a text; what cannot be printed or encoded is replaced.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return printable(packet.get(name))
+
+
+def printable(found: object) -> str:
+    """Return a text from a packet without what cannot be encoded.
+
+    Raises:
+        ValueError: It is no text.
+    """
+    if not isinstance(found, str):
+        raise ValueError("a text was expected in a packet")
+    return found.encode("utf-8", "replace").decode().replace("\0", "\\0")

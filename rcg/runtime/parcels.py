@@ -7,19 +7,22 @@ left while its values are held.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 import pickle
 import socket
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg import _native
 from rcg.channels.shm import Failure
+from rcg.descriptors import Descriptor
 from rcg.runtime import packets
-from rcg.runtime.packets import Packet
+from rcg.runtime.packets import Packet, Received, natural_of
 from rcg.values import Encoded, loads
 
 __all__ = ["Parcel", "Prepared", "encoded_failure", "open_parcel", "send_parcel"]
@@ -27,6 +30,9 @@ __all__ = ["Parcel", "Prepared", "encoded_failure", "open_parcel", "send_parcel"
 # With the packet's JSON this stays below the limit of a packet.
 _MOST_INSIDE: Final = 32 * 1024
 _ALIGNMENT: Final = 64
+_MOST_BYTES: Final = 1 << 47  # more than there are addresses
+_BLOCK_BYTES: Final = 512  # of what a file says that it takes
+_KINDS: Final = (_native.KIND_PICKLE, _native.KIND_FAILURE, _native.KIND_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Prepared:
         start = _aligned(len(head))
         size = start + end
         self._packet = {**packet, "table_bytes": len(head), "bytes": size}
-        self._fd = -1
+        self._memfd = Descriptor()
         self._body = b""
         parts = [(0, head), *((start + at, part) for at, part in parts)]
         if size <= _MOST_INSIDE:
@@ -97,10 +103,11 @@ class Prepared:
                 body[at : at + len(part)] = part
             self._body = bytes(body)
             return
-        self._fd = os.memfd_create("rcg-parcel", os.MFD_CLOEXEC)
+        self._memfd = Descriptor(os.memfd_create, "rcg-parcel", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(self._fd, 0, size)  # no room is an error here, not a SIGBUS later
-            with mmap.mmap(self._fd, size) as memory:
+            fd = self._memfd.fd
+            os.posix_fallocate(fd, 0, size)  # no room is an error here, not a SIGBUS later
+            with mmap.mmap(fd, size) as memory:
                 for at, part in parts:
                     memory[at : at + len(part)] = part
         except BaseException:
@@ -119,15 +126,13 @@ class Prepared:
             BlockingIOError: The peer does not read.
             OSError: The connection is over.
         """
-        fds = [self._fd] if self._fd >= 0 else []
+        fds = [self._memfd.fd] if self._memfd.fd >= 0 else []
         packet = {**self._packet, "number": number}
         packets.send(connection, packet, fds, body=self._body, may_wait=may_wait)
 
     def close(self) -> None:
         """Let go of it; idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._memfd.close()
 
     def __enter__(self) -> Prepared:
         return self
@@ -146,46 +151,94 @@ def send_parcel(connection: socket.socket, packet: Packet, values: Sequence[Enco
         prepared.send(connection, number=packet.get("number", 0))
 
 
-def open_parcel(packet: Packet, body: bytes, fds: Sequence[int]) -> list[Parcel]:
+def open_parcel(received: Received) -> list[Parcel]:
     """Return the values that came with a packet; closes the descriptors.
+
+    Everything is checked before memory is taken or a value is made: the packet may be anybody's.
 
     Raises:
         OSError: The memfd did not arrive, because this process has no descriptor left.
-        ValueError, KeyError, TypeError: It is no parcel.
+        ValueError: It is no parcel.
+        MemoryError: There is no memory for it.
     """
-    size = int(packet["bytes"])
-    memory = bytearray(body)
+    packet = received.packet or {}
+    size = natural_of(packet, "bytes", _MOST_BYTES)
+    table_bytes = natural_of(packet, "table_bytes", size)
+    if received.is_short:
+        raise OSError(errno.EMFILE, "a value did not arrive")
+    whole = memoryview(_contents(received, size))
+    received.close()
     try:
-        if fds:
-            memory = bytearray(size)
-            view = memoryview(memory)
-            at = 0
-            while at < size and (count := os.preadv(fds[0], [view[at:]], at)):
-                at += count
-            view.release()
-            if at < size:
-                raise ValueError("the parcel is shorter than it says")
-    finally:
-        for fd in fds:
-            os.close(fd)
-    if len(memory) != size:
-        raise OSError("a value did not arrive: this process has no file descriptor left for it")
-    whole = memoryview(memory)
-    table_bytes = int(packet["table_bytes"])
+        table = json.loads(bytes(whole[:table_bytes]))
+    except (ValueError, RecursionError):
+        table = None
+    if not isinstance(table, list):
+        raise ValueError("the parcel has no table")
     start = _aligned(table_bytes)
-    found = []
-    for kind, offset, length, spans, flags in json.loads(bytes(whole[:table_bytes])):
-        data: Any = whole[start + offset : start + offset + length].toreadonly()
-        buffers: Any = None
-        if spans is not None:
-            buffers = []
-            for i, (at, count) in enumerate(spans):
-                part = whole[start + at : start + at + count]
-                is_writable = flags[i] if isinstance(flags, list) else (flags >> i) & 1
-                buffers.append(part if is_writable else part.toreadonly())
-        writable = bytes(flags) if isinstance(flags, list) else flags
-        found.append(Parcel((kind, data, buffers, writable)))
-    return found
+    return [_parcel(whole[start:], row) for row in table]
+
+
+def _contents(received: Received, size: int) -> bytearray:
+    """Return what is in a parcel: of its packet's body, or of the file that came with it."""
+    if not received.fds:
+        if len(received.body) != size:
+            raise ValueError("the parcel has another size than it says")
+        return bytearray(received.body)
+    fd = received.fds[0]
+    found = os.fstat(fd)
+    # Whoever sends so much has taken memory for it, so a number alone has us take none.
+    if not stat.S_ISREG(found.st_mode) or min(found.st_size, found.st_blocks * _BLOCK_BYTES) < size:
+        raise ValueError("the parcel has another size than it says")
+    memory = bytearray(size)
+    with memoryview(memory) as view:
+        at = 0
+        while at < size:
+            count = os.preadv(fd, [view[at:]], at)
+            if not count:
+                raise ValueError("the parcel is shorter than it says")
+            at += count
+    return memory
+
+
+def _parcel(content: memoryview, row: Any) -> Parcel:
+    """Return what a row of the table describes."""
+    if not isinstance(row, list) or len(row) != 5:
+        raise ValueError("a row of the parcel's table is none")
+    kind, offset, length, spans, flags = row
+    if type(kind) is not int or kind not in _KINDS:
+        raise ValueError("a value of the parcel is of no known kind")
+    data: Any = _part(content, offset, length).toreadonly()
+    if spans is None:
+        if type(flags) is not int or flags:
+            raise ValueError("a value of the parcel has flags for no buffers")
+        return Parcel((kind, data, None, 0))
+    if not isinstance(spans, list):
+        raise ValueError("the buffers of the parcel are none")
+    writable = _flags(flags, len(spans))
+    buffers: Any = []
+    for span, is_writable in zip(spans, writable, strict=True):
+        if not isinstance(span, list) or len(span) != 2:
+            raise ValueError("a buffer of the parcel is none")
+        part = _part(content, *span)
+        buffers.append(part if is_writable else part.toreadonly())
+    return Parcel((kind, data, buffers, bytes(writable) if isinstance(flags, list) else flags))
+
+
+def _part(content: memoryview, offset: object, length: object) -> memoryview:
+    if type(offset) is not int or type(length) is not int:
+        raise ValueError("a part of the parcel is none")
+    if offset < 0 or length < 0 or offset + length > len(content):
+        raise ValueError("a part of the parcel lies outside of it")
+    return content[offset : offset + length]
+
+
+def _flags(flags: object, count: int) -> list[bool]:
+    """Return which buffers may be written to: as a list, or as the bits of a number."""
+    if isinstance(flags, list) and len(flags) == count and all(type(f) is bool for f in flags):
+        return flags
+    if type(flags) is int and 0 <= flags < 1 << min(count, 64):
+        return [bool(flags >> i & 1) for i in range(count)]
+    raise ValueError("the flags of the parcel's buffers are none")
 
 
 def _aligned(offset: int) -> int:

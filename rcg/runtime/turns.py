@@ -3,8 +3,8 @@
 
 One actor lives in a process, so the lock is the process's. It is held for one Call, never while
 something is waited for in shared memory. It is the only lock of ours under which users' code runs,
-because that is what it is for; nothing but another graph's Call waits for it. Who waits for a turn is
-known here, so that an error can say it.
+because that is what it is for; nothing but another graph's Call waits for it. Who waits for a turn
+is known here, so that an error can say it.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from rcg import _native, cluster
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
+from rcg.descriptors import out_of_descriptors, telling_exhaustion
 from rcg.error_text import describe_error, format_error, trace_of, type_name
 from rcg.errors import (
     CompileError,
@@ -132,6 +133,7 @@ def start(instance: Any, spec: Start) -> None:
 
     Raises:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
+        OutOfDescriptors: This process, or the driver's, has none left.
     """
     if (spec.version, spec.abi) != (__version__, _native.ABI_VERSION):
         raise PlacementError(
@@ -139,6 +141,17 @@ def start(instance: Any, spec: Start) -> None:
             f"driver has {spec.version} ({spec.abi}): install the same version on every node"
         )
     moments.reach(moments.Moment("start", spec.program.process))
+    with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
+        loop = _joined(instance, spec)
+    if spec.options.thread == "main":
+        loop.run()
+    else:
+        name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
+        threading.Thread(target=loop.run, name=name, daemon=True).start()
+
+
+def _joined(instance: Any, spec: Start) -> _Loop:
+    """Return the loop, ready to run; the control socket's thread listens."""
     control = ControlClient(spec.address, spec.secret, spec.program.process)
     try:
         member = _native.Member(
@@ -153,15 +166,12 @@ def start(instance: Any, spec: Start) -> None:
         control.close_descriptors()
         loop = _Loop(instance, spec, member, control)
     except BaseException as error:
-        control.finish(f"its loop failed: it could not start: {describe_error(error)}")
+        why = out_of_descriptors(error, "to take part in a compiled graph") or error
+        control.finish(f"its loop failed: it could not start: {describe_error(why)}")
         control.close()
         raise
-    name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
     control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
-    if spec.options.thread == "main":
-        loop.run()
-    else:
-        threading.Thread(target=loop.run, name=name, daemon=True).start()
+    return loop
 
 
 class _Loop:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that wait for another thread's news, without a lock that a user's thread holds.
+
+A condition variable is held while its waiters look, and whatever runs there (a signal handler,
+``__del__``) runs under it. Here each waiter sleeps on a lock of its own, which nobody else takes:
+news is stored in single steps, and then every waiter looks again.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rcg.options import Deadline
+
+__all__ = ["Sleepers", "emptied"]
+
+
+class Sleepers:
+    """The threads that wait for news of one kind."""
+
+    __slots__ = ("_bells",)
+
+    def __init__(self) -> None:
+        self._bells: deque[Any] = deque()
+
+    def wait(self, condition: Callable[[], object], timeout_s: float | None) -> bool:
+        """Wait until ``condition`` holds; returns whether it does. Any thread, Ctrl-C anywhere."""
+        deadline = Deadline(timeout_s)
+        while not condition():
+            left = deadline.remaining_s()
+            if left == 0:
+                return False
+            bell = _thread.allocate_lock()
+            bell.acquire()
+            self._bells.append(bell)
+            try:
+                if condition():
+                    return True
+                bell.acquire(True, -1 if left is None else min(left, threading.TIMEOUT_MAX))
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._bells.remove(bell)
+        return True
+
+    def wake(self) -> None:
+        """Have everybody look again. To be called after the news is stored; any thread."""
+        for bell in emptied(self._bells):
+            bell.release()
+
+
+def emptied(queue: deque[Any] | None) -> Iterator[Any]:
+    """Yield what is in a queue at this moment, taking it out; others may do so at the same time."""
+    for _ in range(len(queue or ())):
+        try:
+            yield queue.popleft()  # type: ignore[union-attr]
+        except IndexError:
+            return

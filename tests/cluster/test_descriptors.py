@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real graphs whose processes run out of file descriptors, or are sent some that nobody wants.
+
+How many descriptors are left is swept from none to enough, so that each one that is needed is the
+missing one once. Whatever happens is the graph, or the error that names the process and its limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import threading
+
+import pytest
+
+import rcg
+from rcg import _native
+from rcg.dag import InputNode
+from rcg.errors import ChannelBroken, OutOfDescriptors
+from rcg.runtime import packets
+from rcg.runtime.parcels import Prepared
+from tests.cluster.stage import Plain
+from tests.peers import descriptors, mutants, none_left, told, until, with_descriptors
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+# As many as a process takes for a graph of two actors, and one more.
+ENOUGH = 12
+
+
+@rcg.remote(num_cpus=0)
+class Poor(Plain):
+    """An actor that has few descriptors left when it is told to."""
+
+    def become_poor(self, spare):
+        """Keep so many; this returns before anything else needs one."""
+        self.poor = none_left(spare)
+        self.poor.__enter__()
+
+    def become_rich(self):
+        """Undo it."""
+        self.poor.__exit__(None, None, None)
+
+    def files(self):
+        return descriptors()
+
+    def use(self, graph):
+        self.graph = graph
+
+    def try_run(self, x):
+        """What became of an execution of another process's graph: its size, or the error."""
+        try:
+            return len(rcg.get(self.graph.execute(x)))
+        except OutOfDescriptors as error:
+            return told(error) and error
+
+
+def compile_chain(*actors, **options):
+    with InputNode() as inp:
+        value = inp
+        for actor in actors:
+            value = actor.echo.bind(value)
+    return value.experimental_compile(**options)
+
+
+def outcome_of(call):
+    """Return (what a call returned, the error about descriptors that it raised)."""
+    try:
+        return call(), None
+    except (OutOfDescriptors, ChannelBroken) as error:
+        return None, error
+
+
+DRIVER = """
+import gc, os
+from tests.cluster.stage import Stage
+from tests.peers import descriptors, none_left, told
+from rcg.errors import OutOfDescriptors
+
+a, b = Stage.remote("a"), Stage.remote("b")
+with InputNode() as inp:
+    dag = b.echo.bind(a.echo.bind(inp))
+dag.experimental_compile().teardown()
+outcomes = []
+for spare in range(int(sys.argv[1])):
+    gc.collect()
+    before = descriptors()
+    with none_left(spare):
+        try:
+            graph = dag.experimental_compile()
+        except OutOfDescriptors as error:
+            assert told(error) and error.pid == os.getpid(), (spare, str(error))
+            outcomes.append("told")
+        else:
+            assert ray.get(graph.execute(spare)) == spare
+            graph.teardown()
+            outcomes.append("ran")
+            graph = None
+    gc.collect()
+    assert descriptors() <= before, (spare, outcomes)
+say(*outcomes)
+with dag.experimental_compile() as graph:
+    assert ray.get(graph.execute(7)) == 7
+say("goes on")
+"""
+
+
+def test_a_driver_without_descriptors_is_told_so_and_goes_on(driver):
+    program = driver(DRIVER, 2 * ENOUGH)
+    outcomes = program.line().split()
+    # In between Ray, too, opens some and closes some.
+    assert outcomes[0] == "told" and outcomes[-1] == "ran"
+    assert outcomes.count("told") > 5
+    program.expect("goes on")
+    program.finish()
+
+
+@pytest.mark.parametrize("thread", ["own", "main"])
+def test_an_actor_without_descriptors_is_told_of(thread):
+    poor, other = Poor.remote(), Poor.remote()
+    compile_chain(other, poor).teardown()
+    outcomes = []
+    for spare in range(ENOUGH):
+        before = rcg.get(poor.files.remote())
+        rcg.get(poor.become_poor.remote(spare))
+        graph, error = outcome_of(lambda: compile_chain(other, poor, thread=thread))
+        if error is not None:
+            assert "no file descriptor left" in str(error) and "Poor" in str(error)
+            # The actor's main thread, which runs the loop, may be heard of as a loop that failed.
+            assert thread == "main" or (told(error) and error.pid != os.getpid())
+        else:
+            assert rcg.get(graph.execute(spare)) == spare
+            graph.teardown()
+        outcomes.append("told" if error else "ran")
+        rcg.get(poor.become_rich.remote())
+        until(lambda most=before: rcg.get(poor.files.remote()) <= most)
+    assert outcomes[0] == "told" and outcomes[-1] == "ran"
+    assert outcomes.count("told") > 2
+    with compile_chain(other, poor) as graph:
+        assert rcg.get(graph.execute(7)) == 7
+    rcg.kill(poor)
+    rcg.kill(other)
+
+
+def test_a_caller_without_descriptors_is_told_so_and_goes_on(stages):
+    caller = Poor.remote()
+    size = 200_000
+    with compile_chain(*stages(1)) as graph:
+        rcg.get(caller.use.remote(graph))
+        outcomes = []
+        for spare in range(4):  # the connection, its pidfd, the file of the input, of the result
+            rcg.get(caller.become_poor.remote(spare))
+            found = rcg.get(caller.try_run.remote(bytes(size)))
+            rcg.get(caller.become_rich.remote())
+            outcomes.append("ran" if found == size else "told" if found else "wrong")
+        assert "wrong" not in outcomes and outcomes[0] == "told"
+        assert rcg.get(caller.try_run.remote(bytes(size))) == size
+    rcg.kill(caller)
+
+
+def test_an_owner_without_descriptors_is_told_to_its_callers(stages):
+    """When one connects, when an input comes, and when a result is to go out."""
+    first, late = Poor.remote(), Poor.remote()
+    size = 200_000
+    with compile_chain(*stages(1)) as graph:
+        for caller in (first, late):
+            rcg.get(caller.use.remote(graph))
+        assert rcg.get(first.try_run.remote(bytes(size))) == size
+        asked = [first.pid.remote(), late.pid.remote()]  # so that Ray is connected to both
+        rcg.get(asked)
+        with none_left():
+            refs = [caller.try_run.remote(bytes(size)) for caller in (first, late)]
+            done, _ = rcg.wait(refs, num_returns=2)
+        assert len(done) == 2
+        for error in rcg.get(refs):
+            assert isinstance(error, OutOfDescriptors) and error.pid == os.getpid()
+        assert rcg.get(graph.execute(1)) == 1
+        for caller in (first, late):
+            assert rcg.get(caller.try_run.remote(bytes(size))) == size
+    rcg.kill(first)
+    rcg.kill(late)
+
+
+# --- what a caller sends
+
+SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
+LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 100])
+@pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
+def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, value, count):
+    with compile_chain(*stages(2)) as graph:
+        assert rcg.get(graph.execute(0)) == 0
+        control = graph.session.control
+        good, body, fd = as_sent({"type": "execute"}, value)
+        given = [os.dup(fd if fd >= 0 else 0) for _ in range(count)]
+        threads_before = caller_threads()
+        before = descriptors()
+        for data in mutants(good, seed=count, count=30):
+            connection = packets.connect(control.address, 60)
+            call = {"type": "call", "secret": control.secret, "wants": "use"}
+            packets.send(connection, call)
+            with packets.receive(connection) as ready:
+                assert ready.packet == {"type": "ready"}
+            with_descriptors(connection, data.partition(b"\0")[0] + b"\0" + body, given)
+            connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while connection.recv(1 << 16):
+                    pass
+            connection.close()
+        until(lambda: caller_threads() == threads_before and descriptors() <= before)
+        for each in given:
+            os.close(each)
+        if fd >= 0:
+            os.close(fd)
+        assert rcg.get(graph.execute(1)) == 1
+
+
+def as_sent(packet, value):
+    """A packet with a value as it goes over the wire: (packet, body, descriptor or -1)."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, Prepared(packet, [value]) as prepared:
+        prepared.send(ours, number=5)
+        with packets.receive(theirs, 1) as received:
+            fds = [os.dup(fd) for fd in received.fds]
+            return received.packet, received.body, fds[0] if fds else -1
+
+
+def caller_threads():
+    return sum(t.name.startswith(("rcg-caller", "rcg-results")) for t in threading.enumerate())

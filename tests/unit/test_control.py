@@ -1,0 +1,593 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket against peers of the same user: strangers, floods, packets that are none.
+
+Real sockets and real threads. A leak is a descriptor more in /proc/self/fd than before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rcg.descriptors import Descriptor
+from rcg.errors import OutOfDescriptors, PlacementError
+from rcg.options import Deadline
+from rcg.runtime import control, packets, reception
+from rcg.runtime.control import ControlClient, ControlServer
+from tests.peers import (
+    GUARD_S,
+    descriptors,
+    is_over,
+    mutants,
+    none_left,
+    told,
+    until,
+    with_descriptors,
+)
+
+PROCESSES = [*(f"a{i}" for i in range(100)), "first", "last"]
+ROOT = Path(__file__).parents[2]
+
+
+class Served:
+    """A control server of a graph with processes that are threads here, or sockets of a test."""
+
+    def __init__(self, *processes: str) -> None:
+        self.segments = [os.memfd_create(f"segment{i}") for i in range(3)]
+        self.gone: list[tuple[str, str]] = []
+        self.calls: list[str] = []
+        self.server = ControlServer(
+            "cafe" * 8,
+            processes or PROCESSES,
+            lambda _: (self.segments[0], [self.segments[1], -1, self.segments[2]]),
+            lambda process, how: self.gone.append((process, how)),
+            self.call,
+        )
+
+    def call(self, connection: socket.socket, wants: str) -> None:
+        connection.close()
+        self.calls.append(wants)
+
+    def hello(self, process: str = "a0", **changes: Any) -> dict[str, Any]:
+        return {
+            "type": "hello",
+            "process": process,
+            "secret": self.server.secret,
+            "clock": "",
+            **changes,
+        }
+
+    def stranger(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(GUARD_S)
+        deadline = Deadline(GUARD_S)
+        while True:
+            try:
+                connection.connect(self.server.address)
+                return connection
+            except BlockingIOError:
+                assert not deadline.expired
+                time.sleep(0.001)
+
+    def client(self, process: str = "a0") -> ControlClient:
+        return ControlClient(self.server.address, self.server.secret, process)
+
+    def close(self) -> None:
+        self.server.close()
+        for fd in self.segments:
+            os.close(fd)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.close()
+
+
+# --- packets that are none
+
+HELLO, CALL = "hello", "call"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 100])
+@pytest.mark.parametrize("kind", [HELLO, CALL])
+def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kind, count):
+    member = served.client("last")
+    before = descriptors()
+    good = (
+        served.hello("NAME")
+        if kind == HELLO
+        else {"type": "call", "secret": served.server.secret, "wants": "use"}
+    )
+    given = [os.dup(served.segments[0]) for _ in range(count)]
+    for name, data in zip(PROCESSES, mutants(good, seed=count, count=60), strict=False):
+        with served.stranger() as stranger:
+            with_descriptors(stranger, data.replace(b"NAME", name.encode()), given)
+            stranger.shutdown(socket.SHUT_WR)
+            assert is_over(stranger)
+    for fd in given:
+        os.close(fd)
+    until(lambda: descriptors() == before)
+    assert "last" not in served.server.over
+    assert served.server._thread.is_alive()
+    served.client("first").close()
+    member.finish()
+    until(lambda: "last" in served.server.over)
+    member.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 100])
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"type": "here", "number": 0, "stack": ["a.py:1 in f"], "clock_ns": 5},
+        {"type": "stopped"},
+        {"type": "failed", "text": "its loop failed"},
+    ],
+    ids=lambda good: good["type"],
+)
+def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good, count):
+    other = served.client("last")
+    before = descriptors()
+    given = [os.dup(served.segments[0]) for _ in range(count)]
+    for name, data in zip(PROCESSES, mutants(good, seed=count, count=40), strict=False):
+        with served.stranger() as member:
+            packets.send(member, served.hello(name))
+            with packets.receive(member, 8) as answer:
+                assert answer.packet is not None and answer.packet["type"] == "welcome"
+            with_descriptors(member, data, given)
+            member.shutdown(socket.SHUT_WR)
+            assert is_over(member)
+        # Whatever it was, nobody waits for that member any more.
+        until(lambda at=name: at in served.server.over)
+    for _, how in served.gone:
+        how.encode()
+    for fd in given:
+        os.close(fd)
+    until(lambda: descriptors() == before)
+    assert served.server._thread.is_alive() and "last" not in served.server.over
+    other.close()
+
+
+class Loop:
+    """A loop that a client watches for."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.stopped = threading.Event()
+
+    def on_stop(self) -> None:
+        self.stopped.set()
+
+    def on_owner_gone(self) -> None:
+        self.ended.set()
+
+    def where(self) -> list[str]:
+        return ["a.py:1 in f"]
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, socket.socket]]:
+    """What a test answers with in place of a driver: (address, socket)."""
+    address = f"\0rcg-test-{os.getpid()}-{time.monotonic_ns()}"
+    made = packets.listen(address)
+    made.setblocking(True)
+    yield address, made
+    made.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 140])
+def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
+    listener, count, monkeypatch
+):
+    monkeypatch.setattr(control, "_PATIENCE_S", 0.5)
+    address, server = listener
+    before = descriptors()
+    given = [os.memfd_create("x") for _ in range(count)]
+
+    def answer(data: bytes) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            with_descriptors(connection, data, given)
+
+    good = {"type": "welcome", "arenas": [True, False, True]}
+    for data in mutants(good, seed=count, count=60):
+        thread = threading.Thread(target=answer, args=(data,))
+        thread.start()
+        try:
+            client = ControlClient(address, "secret", "a0")
+        except (PlacementError, OutOfDescriptors):
+            pass
+        else:
+            assert client.board >= 0 and set(client.arenas) - {-1} <= set(range(1 << 20))
+            client.close()
+        thread.join()
+    for fd in given:
+        os.close(fd)
+    until(lambda: descriptors() == before)
+
+
+@pytest.mark.parametrize("count", [0, 1, 100])
+@pytest.mark.parametrize(
+    "good", [{"type": "where", "number": 1}, {"type": "stop"}], ids=lambda good: good["type"]
+)
+def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, good, count):
+    address, server = listener
+    before = descriptors()
+    given = [os.memfd_create("x") for _ in range(count)]
+    fds = [os.memfd_create("y") for _ in range(2)]
+    made: list[ControlClient] = []
+
+    def join() -> None:
+        made[:] = [ControlClient(address, "secret", "a0")]
+
+    for data in mutants(good, seed=count, count=40):
+        thread = threading.Thread(target=join)
+        thread.start()
+        connection, _ = server.accept()
+        connection.recv(1 << 16)
+        packets.send(connection, {"type": "welcome", "arenas": [True]}, fds)
+        thread.join()
+        loop = Loop()
+        made[0].close_descriptors()
+        made[0].watch(loop, "rcg-watch-test")
+        with_descriptors(connection, data, given)
+        connection.close()
+        # Whatever it was: a loop whose driver is gone hears of it.
+        assert loop.ended.wait(GUARD_S)
+    for fd in given + fds:
+        os.close(fd)
+    until(lambda: descriptors() == before)
+
+
+def test_descriptors_that_are_received_are_closed_on_exec(served):
+    client = served.client()
+    given = [client.board, *(fd for fd in client.arenas if fd >= 0)]
+    assert len(given) == 3
+    assert not any(map(os.get_inheritable, given))
+    client.close()
+
+
+def is_closing(frame: Any) -> bool:
+    """Whether this is part of closing, where Python itself lets nothing through."""
+    while frame is not None:
+        if frame.f_code.co_name in ("__del__", "close", "__exit__"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
+    """Each line and each instruction of ``receive`` is interrupted once."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    given = [os.memfd_create("x") for _ in range(3)]
+    before = descriptors()
+    step = 0
+    while True:
+        packets.send(theirs, {"type": "x"}, given)
+        count = 0
+
+        def interrupt(frame, event, _, at=step):
+            nonlocal count
+            if frame.f_code.co_filename.endswith(("packets.py", "descriptors.py")):
+                if is_closing(frame):
+                    return None
+                frame.f_trace_opcodes = True
+                count += event == "opcode"
+                if event == "opcode" and count == at:
+                    raise KeyboardInterrupt
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            with packets.receive(ours, 3) as received:
+                assert len(received.fds) == 3
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            packets.receive(ours, 3).close()  # it was not received yet
+        ours.setblocking(True)
+        assert descriptors() == before, step
+        if count < step:
+            break
+        step += 1
+    assert step > 100
+    for fd in given:
+        os.close(fd)
+    ours.close()
+    theirs.close()
+
+
+# --- strangers
+
+
+def test_strangers_are_limited_in_number_and_members_get_in(served):
+    before = descriptors()
+    strangers = [served.stranger() for _ in range(3 * reception.MOST_STRANGERS)]
+    until(lambda: is_ended_count(strangers) >= 2 * reception.MOST_STRANGERS)
+    # Our ends, and theirs of those that are kept.
+    assert descriptors() - before <= len(strangers) + reception.MOST_STRANGERS
+    first, second = served.client("a0"), served.client("a1")
+    until(lambda: set(served.server.pids) == {"a0", "a1"})
+    for connection in strangers:
+        connection.close()
+    first.close()
+    second.close()
+
+
+def is_ended_count(connections: list[socket.socket]) -> int:
+    """How many of these the peer has ended."""
+    poller = select.poll()
+    for each in connections:
+        poller.register(each, select.POLLIN)
+    return len(poller.poll(0))
+
+
+def test_the_oldest_silent_stranger_is_ended_first(served):
+    strangers = [served.stranger() for _ in range(reception.MOST_STRANGERS + 1)]
+    until(lambda: is_ended_count(strangers) == 1)
+    assert is_ended_count(strangers[:1]) == 1
+    for connection in strangers:
+        connection.close()
+
+
+def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
+    monkeypatch.setattr(
+        reception.Reception.__init__, "__kwdefaults__", {"most": 64, "patience_s": 0.05}
+    )
+    served = Served()
+    with served.stranger() as stranger:
+        assert is_over(stranger)
+    served.close()
+
+
+FLOOD = """
+import socket, sys
+address = "\\0" + sys.argv[1]
+print("going", flush=True)
+kept = []
+while True:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.setblocking(False)
+    try:
+        one.connect(address)
+    except BlockingIOError:
+        pass
+    except OSError:
+        break
+    kept.append(one)
+    if len(kept) > 500:
+        kept.pop(0).close()
+"""
+
+
+def test_a_member_gets_in_while_strangers_flood(served):
+    flood = subprocess.Popen(
+        [sys.executable, "-c", FLOOD, served.server.address[1:]], stdout=subprocess.PIPE
+    )
+    try:
+        assert flood.stdout is not None
+        flood.stdout.readline()
+        for process in ("a0", "a1"):
+            served.client(process).close()
+        until(lambda: set(served.server.pids) == {"a0", "a1"})
+    finally:
+        flood.kill()
+        flood.wait()
+        flood.stdout.close()
+
+
+# --- no descriptors left
+
+
+JOIN = """
+import os, sys
+sys.modules["ray"] = None  # which takes seconds to import, and is not needed here
+from rcg.errors import OutOfDescriptors
+from rcg.runtime.control import ControlClient
+try:
+    client = ControlClient("\\0" + sys.argv[1], sys.argv[2], "a0")
+    print("joined")
+except OutOfDescriptors as error:
+    print(error.pid, error)
+"""
+
+
+def join_from_elsewhere(served: Served) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", JOIN, served.server.address[1:], served.server.secret],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_driver_without_descriptors_tells_who_connects(served):
+    joiner = join_from_elsewhere(served)
+    with none_left():
+        output, _ = joiner.communicate(timeout=GUARD_S)
+    assert f"{os.getpid()} process {os.getpid()} has no file descriptor left" in output
+    assert "RLIMIT_NOFILE" in output and "ulimit -n" in output
+    # It goes on, and takes in whoever comes later.
+    joiner = join_from_elsewhere(served)
+    output, _ = joiner.communicate(timeout=GUARD_S)
+    assert output == "joined\n"
+
+
+def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
+    """One descriptor is enough to accept, and not to notice the member's death."""
+    joiner = join_from_elsewhere(served)
+    with none_left(spare=1):
+        output, _ = joiner.communicate(timeout=GUARD_S)
+    assert "has no file descriptor left" in output
+    assert not served.server.pids
+
+
+def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
+    held = [served.stranger() for _ in range(2)]
+    until(lambda: len(served.server._reception) == 2)
+    thread_cpu_s = time.clock_gettime(time.pthread_getcpuclockid(served.server._thread.ident))
+    waiting = []
+    for _ in range(20):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(GUARD_S)
+        waiting.append(connection)
+    with none_left():
+        # Strangers make room for those that come, and there is always an answer.
+        for connection in waiting:
+            connection.connect(served.server.address)
+        until(lambda: is_ended_count(waiting) >= len(waiting) - 2)
+        begun_s = time.monotonic()
+        while time.monotonic() - begun_s < 0.5:
+            time.sleep(0.05)
+        spent_s = (
+            time.clock_gettime(time.pthread_getcpuclockid(served.server._thread.ident))
+            - thread_cpu_s
+        )
+    assert spent_s < 0.25
+    for connection in held + waiting:
+        connection.close()
+    served.client("a0").close()
+
+
+@pytest.mark.parametrize("spare", range(6))
+def test_a_member_without_descriptors_says_so(served, spare):
+    """Whichever descriptor is the one that is missing: the socket, what arrives, the pidfd."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVE],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert server.stdout is not None and server.stdin is not None
+    address, secret = server.stdout.readline().split()
+    before = descriptors()
+    try:
+        with none_left(spare):
+            if spare < 5:
+                with pytest.raises(OutOfDescriptors) as caught:
+                    ControlClient("\0" + address, secret, "a0")
+                assert told(caught.value) and caught.value.pid == os.getpid()
+                del caught
+            else:
+                ControlClient("\0" + address, secret, "a0").close()
+        gc.collect()
+        assert descriptors() == before
+    finally:
+        server.stdin.close()
+        server.stdout.close()
+        server.wait()
+
+
+SERVE = """
+import os, sys
+sys.modules["ray"] = None
+from rcg.runtime.control import ControlServer
+fds = [os.memfd_create("x") for _ in range(3)]
+server = ControlServer(
+    "cafe" * 8, ["a0"], lambda _: (fds[0], fds[1:]), lambda *_: None, lambda *_: None
+)
+print(server.address[1:], server.secret, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("spare", range(4))
+def test_a_server_without_descriptors_is_not_made_and_leaves_none(spare):
+    before = descriptors()
+    with none_left(spare):
+        if spare < 3:
+            with pytest.raises(OutOfDescriptors) as caught:
+                ControlServer("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
+            assert told(caught.value)
+            del caught
+        else:
+            ControlServer("cafe" * 8, ["a0"], lambda _: (0, []), print, print).close()
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_a_peer_with_a_descriptor_above_1023_is_watched():
+    """``select.select`` takes none of these."""
+    held = [os.dup(0) for _ in range(1100)]
+    try:
+        with watched(os.getppid()) as pidfd:
+            assert pidfd.fd > 1023
+            assert packets.how_it_ended(pidfd.fd) == "it closed its connection"
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[Descriptor]:
+    found = packets.pidfd_of(pid)
+    yield found
+    found.close()
+
+
+# --- no lock
+
+
+def test_a_signal_handler_may_use_the_server_wherever_the_main_thread_is(served):
+    """Each line of what a driver calls is interrupted by a handler that calls the same."""
+    member = served.client("a0")
+    calls: list[Callable[[], object]] = [
+        lambda: served.server.ask_where(0.001),
+        lambda: served.server.over,
+        lambda: served.server.forget([]),
+        lambda: served.server.wait_stopped(Deadline(0.001)),
+        lambda: served.server.clocks(0.001),
+    ]
+    handled = 0
+
+    def handle(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        thread = threading.Thread(target=lambda: [call() for call in calls])
+        thread.start()
+        thread.join(GUARD_S)
+        assert not thread.is_alive(), "another thread waits for a lock that is held here"
+        for call in calls:
+            call()
+
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.endswith(("control.py", "sleepers.py")):
+            return None
+        if event == "line" and not busy:
+            busy.append(1)
+            sys.settrace(None)
+            handle()
+            sys.settrace(trace)
+            busy.clear()
+        return trace
+
+    busy: list[int] = []
+    sys.settrace(trace)
+    try:
+        for call in calls:
+            call()
+    finally:
+        sys.settrace(None)
+    assert handled > 20
+    member.close()
