@@ -49,10 +49,13 @@ class Poor(Plain):
     def use(self, graph):
         self.graph = graph
 
-    def try_run(self, x):
-        """What became of an execution of another process's graph: its size, or the error."""
+    def try_run(self, size):
+        """What became of so many bytes through another process's graph: their number, or the error.
+
+        They are made here: Ray would need descriptors to pass them.
+        """
         try:
-            return len(rcg.get(self.graph.execute(x)))
+            return len(rcg.get(self.graph.execute(bytes(size))))
         except OutOfDescriptors as error:
             return told(error) and error
 
@@ -152,11 +155,11 @@ def test_a_caller_without_descriptors_is_told_so_and_goes_on(stages):
         outcomes = []
         for spare in range(4):  # the connection, its pidfd, the file of the input, of the result
             rcg.get(caller.become_poor.remote(spare))
-            found = rcg.get(caller.try_run.remote(bytes(size)))
+            found = rcg.get(caller.try_run.remote(size))
             rcg.get(caller.become_rich.remote())
             outcomes.append("ran" if found == size else "told" if found else "wrong")
         assert "wrong" not in outcomes and outcomes[0] == "told"
-        assert rcg.get(caller.try_run.remote(bytes(size))) == size
+        assert rcg.get(caller.try_run.remote(size)) == size
     rcg.kill(caller)
 
 
@@ -167,18 +170,18 @@ def test_an_owner_without_descriptors_is_told_to_its_callers(stages):
     with compile_chain(*stages(1)) as graph:
         for caller in (first, late):
             rcg.get(caller.use.remote(graph))
-        assert rcg.get(first.try_run.remote(bytes(size))) == size
+        assert rcg.get(first.try_run.remote(size)) == size
         asked = [first.pid.remote(), late.pid.remote()]  # so that Ray is connected to both
         rcg.get(asked)
         with none_left():
-            refs = [caller.try_run.remote(bytes(size)) for caller in (first, late)]
+            refs = [caller.try_run.remote(size) for caller in (first, late)]
             done, _ = rcg.wait(refs, num_returns=2)
         assert len(done) == 2
         for error in rcg.get(refs):
             assert isinstance(error, OutOfDescriptors) and error.pid == os.getpid()
         assert rcg.get(graph.execute(1)) == 1
         for caller in (first, late):
-            assert rcg.get(caller.try_run.remote(bytes(size))) == size
+            assert rcg.get(caller.try_run.remote(size)) == size
     rcg.kill(first)
     rcg.kill(late)
 
