@@ -3,7 +3,7 @@
 
 Users' code runs in the middle of rcg's: values are pickled, the garbage collector runs ``__del__``
 wherever Python makes a container, a signal handler runs between any two instructions, a log handler
-where something is logged. Each may use the graph again, or hold what another thread needs that does.
+where something is logged. Each may use the graph again, or wait for another thread that does.
 
 Every situation is a program of its own, which ends with the stacks of all threads if it hangs.
 """
