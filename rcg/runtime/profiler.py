@@ -20,7 +20,7 @@ import numpy as np
 
 from rcg import _native
 from rcg.channels.segments import EVENTS_PER_MEMBER
-from rcg.errors import OutOfSharedMemory, TraceError
+from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.options import Deadline
 from rcg.plan import DRIVER, Write
 from rcg.profiles import Profile
@@ -122,8 +122,13 @@ class Profiler:
 
     def _record(self, run: _Run, session: Session) -> None:
         if session.options.record:
-            if session.graph_id not in run.recordings:
-                run.recordings.setdefault(session.graph_id, _Recording(session, self._max_events))
+            try:
+                if session.graph_id not in run.recordings:
+                    recording = _Recording(session, self._max_events)
+                    run.recordings.setdefault(session.graph_id, recording)
+            except (ChannelClosed, ActorDiedError):
+                if not self._is_following:
+                    raise
             return
         text = (
             f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
@@ -224,6 +229,7 @@ class _Recording:
         try:
             tape = self._tape = _native.Tape(session.member, session.board, most)
         except OSError as error:
+            session.check_running()  # it ended meanwhile, and its memory is gone
             raise OutOfSharedMemory(
                 f"there is no shared memory to record a profile in ({error.strerror}): it takes 4 "
                 "MiB for each process of the graph. Drop results that are still held, or make "

@@ -173,7 +173,16 @@ class CompiledDAGRef:
         )
 
     def __del__(self) -> None:
-        # Nothing here may take a lock: this runs wherever the last reference happens to go.
+        # Nothing here may take a lock: this runs wherever the last reference happens to go. Python
+        # swallows what is raised here, so Ctrl-C in the middle of it must not keep the result.
+        try:
+            self._let_go()
+        except KeyboardInterrupt:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Let go of the result; twice is as good as once."""
         try:
             if self.state == NEW:
                 return

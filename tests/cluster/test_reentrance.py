@@ -3,7 +3,7 @@
 
 Users' code runs in the middle of rcg's: values are pickled, the garbage collector runs ``__del__``
 wherever Python makes a container, a signal handler runs between any two instructions, a log handler
-where something is logged. Each may use the graph again, or hold what another thread needs for it.
+where something is logged. Each may use the graph again, or wait for another thread that does.
 
 Every situation is a program of its own, which ends with the stacks of all threads if it hangs.
 """
@@ -277,7 +277,7 @@ class Handler(logging.Handler):
     def emit(self, record):
         if "still running" in record.getMessage():
             said.append(record)
-            for use in ("report", "statistics", "compile"):
+            for use in ("report", "statistics"):
                 assert USES[use](graph)
             gate.open()
         elif "teardown" in record.getMessage():
@@ -311,6 +311,8 @@ import signal, time
 with InputNode() as inp:
     graph = stage.note.bind(inp).compile()
 seen, over, count = {}, [], 5
+swallowed = []  # Ctrl-C in __del__, which Python does not pass on
+sys.unraisablehook = lambda found: swallowed.append(repr(found.exc_value))
 
 def work(name):
     for number in itertools.count():
@@ -361,8 +363,9 @@ assert all(str(noted[execution][0]).startswith("main") for execution in missing)
 assert pressed > 50, pressed
 del last
 gc.collect()
-assert not graph.left and graph.statistics().buffered == 0
-assert not any(outlet.frames for outlet in graph.outlets)
+graph.statistics()  # lets go of what was dropped
+assert len(graph.left) <= len(swallowed), (graph.left, swallowed)
+assert sum(len(outlet.frames) for outlet in graph.outlets) <= len(swallowed)
 graph.teardown()
 say("done", len(noted), pressed, len(missing))
 """

@@ -25,7 +25,7 @@ def opened(boards: Any, decode: Any) -> tuple[Outlet, list[SimpleNamespace]]:
 
 
 def test_who_holds_what_unpickling_waits_for_gets_the_result(boards: Any) -> None:
-    """One thread unpickles and needs a lock of the user's; another gets the ref, holding it."""
+    """One thread unpickles and needs a lock of the user's; the one that holds it gets that ref."""
     lock, begun = threading.Lock(), threading.Event()
     guard_s = 60.0
 
