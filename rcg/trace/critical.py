@@ -258,9 +258,13 @@ class Paths:
         op = np.minimum(links.op[walk.event], places - 3)
         op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
         code = (links.lane[walk.event] * places + op) * len(Kind) + walk.kind
-        sums = np.bincount(code, weights=length).astype(np.int64)
+        # Of what occurs only: all that could be is lanes times ops.
+        codes, which = np.unique(code, return_inverse=True)
+        totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
         shares = []
-        for each in np.flatnonzero(sums).tolist():
+        for each, total in zip(codes.tolist(), totals, strict=True):
+            if not total:
+                continue
             place, kind = divmod(each, len(Kind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
@@ -269,8 +273,8 @@ class Paths:
                     process=lane.process,
                     op=None if is_between else at,
                     kind=Kind(kind),
-                    total_ns=int(sums[each]),
-                    share=int(sums[each]) / (last - first),
+                    total_ns=total,
+                    share=total / (last - first),
                     text=self._text(lane, at, is_between, at == places - 1),
                 )
             )

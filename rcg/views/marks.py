@@ -24,7 +24,7 @@ from rcg.plan import DRIVER, Call, Op, Read, Write
 from rcg.trace.names import kind_of, name_of
 from rcg.trace.parts import READ, WRITE, Kind, Parts, events_of, parts_of
 from rcg.trace.passage import movers
-from rcg.trace.simulated import from_simulation
+from rcg.trace.simulated import LATEST_NS, from_simulation
 from rcg.trace.trace import SPAN_BASE, Events, GraphTrace, Lane
 from rcg.views.text import visible
 
@@ -64,7 +64,7 @@ COLUMNS: Final = (
     ("kind", "u1"),
     ("name", "<u2"),
     ("peer", "<u2"),
-    ("execution", "<i4"),
+    ("execution", "<f8"),
     ("bytes", "<f8"),
     ("links", "<i4"),
 )
@@ -139,7 +139,7 @@ class Marks:
     peer: npt.NDArray[np.uint16]
     start: Ints
     duration: Ints
-    execution: npt.NDArray[np.int32]
+    execution: Ints
     bytes: Ints
     written: dict[str, Ints]
     taken: dict[str, list[Ints]]
@@ -240,7 +240,7 @@ def marks_of_simulation(simulation: Simulation, unit_ns: float) -> Marks:
             for span in simulation.timeline
         ),
     )
-    return marks_of(from_simulation(scaled), 0, round(scaled.duration))
+    return marks_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
 
 
 def repeats_of(marks: Marks) -> int:
@@ -392,7 +392,7 @@ class _Collector:
             column("peer", "<u2"),
             start - self._start_ns,
             end - start,
-            column("execution", "<i4"),
+            column("execution", "<i8"),
             column("bytes", "<i8"),
             {channel: rows for channel, (rows, _) in self._written.items()},
             {channel: [rows for rows, _ in each] for channel, each in self._taken.items()},

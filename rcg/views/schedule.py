@@ -150,7 +150,7 @@ class _Schedule:
             if misfit < float("inf"):
                 self._note += f", calls begin {time_text(misfit)} off"
             return []
-        made = replace(made, execution=(made.execution + offset).astype(np.int32))
+        made = replace(made, execution=made.execution + offset)
         return [_Layer(made, shift, is_outlined=True)]
 
     def text(self, title: str, about: str) -> str:

@@ -28,7 +28,7 @@ _UNIT_NS: Final = 1e6  # what a call counts for where nothing was measured
 _COLUMNS: Final = (
     ("start", "<f8"),
     ("duration", "<f4"),
-    ("execution", "<i4"),
+    ("execution", "<f8"),  # more than 31 bits in two days
     ("lane", "<u2"),
     ("op", "<u2"),
 )
@@ -126,10 +126,12 @@ def _predicted(
     count: int,
 ) -> Columns:
     """Bars of as many executions, in the state that the pipeline was in: full, or just started."""
-    window = record.limit if record is not None else 10
+    # No more were under way than there were.
+    window = min(record.limit, max(count, 1)) if record is not None else 10
     before = min(first, window) if record is not None else 0
     after = window if record is not None else 0
-    simulation = _simulated(plan, record, op_cost, before + count + after) if count else None
+    total = before + count + after
+    simulation = _simulated(plan, record, op_cost, total, window) if count else None
     if simulation is None:
         return _nothing()
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
@@ -160,12 +162,13 @@ def _simulated(
     record: GraphTrace | None,
     op_cost: Callable[[Op], float] | None,
     executions: int,
+    window: int,
 ) -> Simulation | None:
     if record is None:
         cost = op_cost or (lambda op: default_op_cost(op) * _UNIT_NS)
         return simulate(plan, cost, executions)
     if op_cost is not None:
-        return simulate(plan, op_cost, executions, window=record.limit)
+        return simulate(plan, op_cost, executions, window=window)
     try:
         return predict(record, executions=executions).simulation
     except TraceError:  # nothing was recorded
