@@ -23,7 +23,7 @@ from rcg.compiler.simulate import Simulation
 from rcg.plan import DRIVER, Call, Op, Read, Write
 from rcg.trace.names import kind_of, name_of
 from rcg.trace.parts import READ, WRITE, Kind, Parts, events_of, parts_of
-from rcg.trace.passage import movers
+from rcg.trace.passage import movers, taken_ns
 from rcg.trace.simulated import LATEST_NS, from_simulation
 from rcg.trace.trace import SPAN_BASE, Events, GraphTrace, Lane
 from rcg.views.text import visible
@@ -34,6 +34,7 @@ __all__ = [
     "OPS",
     "SPAN",
     "SPANS",
+    "Ends",
     "Head",
     "Marks",
     "Name",
@@ -67,9 +68,11 @@ COLUMNS: Final = (
     ("execution", "<f8"),
     ("bytes", "<f8"),
     ("links", "<i4"),
+    ("moments", "<f8"),
 )
-"""The buffers of a payload, in their order. ``start`` and ``duration`` are microseconds; ``links``
-is pairs of rows, one after the other; each of the others has one number per bar."""
+"""The buffers of a payload, in their order. ``start``, ``duration`` and ``moments`` are
+microseconds; ``links`` is pairs of rows, one after the other, and ``moments`` when a frame left
+the first and arrived in the second; each of the others has one number per bar."""
 
 Ints = npt.NDArray[np.int64]
 Buffers = list[bytes]
@@ -101,6 +104,21 @@ class Name:
 
 
 @dataclass(frozen=True, eq=False)
+class Ends:
+    """Ends of the ways of frames through one channel, of one process.
+
+    Attributes:
+        row: The bar of each.
+        at: When each was, in nanoseconds from the start of the marks, and no later than their end.
+        execution: The execution of each.
+    """
+
+    row: Ints
+    at: Ints
+    execution: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Marks:
     """The bars of one graph, by lane and in a lane by start; spans after the ops.
 
@@ -119,10 +137,11 @@ class Marks:
         duration: How long it took, in nanoseconds.
         execution: Which execution it belongs to.
         bytes: How many bytes the whole event moved.
-        written: By channel, the rows where its writes end.
-        taken: By channel, for each of its readers, the rows where that begins to move a frame.
-        links: Pairs of rows [number of links, 2]: where a write ends, and where a read of the same
-            frame begins to move it.
+        written: By channel, where its writes ended.
+        taken: By channel and index of a lane that reads it, where that had each frame.
+        links: Pairs of rows [number of links, 2]: of a write, and of a read of the same frame.
+        moments: When each of these frames left and when it arrived [number of links, 2], in
+            nanoseconds from ``start_ns``; it never arrives before it left.
         reads: For each channel, the lanes that read it.
         slots: For each channel, how many frames it holds.
     """
@@ -141,9 +160,10 @@ class Marks:
     duration: Ints
     execution: Ints
     bytes: Ints
-    written: dict[str, Ints]
-    taken: dict[str, list[Ints]]
+    written: dict[str, Ends]
+    taken: dict[tuple[str, int], Ends]
     links: npt.NDArray[np.int32]
+    moments: Ints
     reads: dict[str, tuple[int, ...]]
     slots: dict[str, int]
 
@@ -180,6 +200,7 @@ class Marks:
             "execution": self.execution,
             "bytes": self.bytes,
             "links": self.links,
+            "moments": self.moments / 1e3,
         }
         head = {
             "version": 1,
@@ -261,9 +282,11 @@ class _Collector:
         self._numbers: dict[Name, int] = {}
         self._columns: list[dict[str, npt.NDArray[Any]]] = []
         self._count = 0
-        # By channel: rows and executions of the ends of writes, and of each reader's takings.
-        self._written: dict[str, tuple[Ints, Ints]] = {}
-        self._taken: dict[str, list[tuple[Ints, Ints]]] = {}
+        self._written: dict[str, Ends] = {}
+        self._taken: dict[tuple[str, int], Ends] = {}
+        # By channel, when its writes began: a frame that was had before that was had by a clock
+        # that is off.
+        self._begun: dict[str, Ints] = {}
 
     def add_ops(self, number: int, lane: Lane) -> None:
         ops = self._graph.program(lane).ops
@@ -277,10 +300,10 @@ class _Collector:
         if (op == len(ops)).any():
             names.append(self._number(Name("unknown op", "unknown")))
         is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
-        moves = np.ones(len(rows), bool)
+        moves = np.arange(len(rows)) < len(lane.events)  # what is open has moved nothing yet
         if lane.process == DRIVER:
-            self._leave_out(ops, rows, moves)
-        self._find_ends(ops, op, events["execution"].astype(np.int64), parts, moves)
+            self._leave_out(ops, lane.events, moves)
+        self._find_ends(number, ops, op, rows, parts, moves)
         self._add(
             number,
             OPS,
@@ -303,9 +326,10 @@ class _Collector:
 
     def _find_ends(
         self,
+        number: int,
         ops: tuple[Op, ...],
         op: Ints,
-        execution: Ints,
+        rows: Events,
         parts: Parts,
         moves: npt.NDArray[np.bool_],
     ) -> None:
@@ -317,14 +341,28 @@ class _Collector:
         is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
         takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
         is_last &= moves[row]
+        ended, taken = rows["end_ns"], taken_ns(rows)
         for position, each in enumerate(ops):
             if isinstance(each, Write):
                 at = order[(op[order] == position) & is_last]
-                self._written[each.channel] = (at + self._count, execution[at])
+                found, kept = self._ends(at, parts, ended, rows)
+                self._written[each.channel] = found
+                self._begun[each.channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
             elif isinstance(each, Read):
                 at = order[(op[order] == position) & takes]
-                ends = (at + self._count, execution[at])
-                self._taken.setdefault(each.channel, []).append(ends)
+                self._taken[each.channel, number], _ = self._ends(at, parts, taken, rows)
+
+    def _ends(self, at: Ints, parts: Parts, moments: Ints, rows: Events) -> tuple[Ends, Ints]:
+        """Return the ends at these parts whose moments the window holds, and which these are."""
+        row = parts.row[at]
+        kept = (moments[row] >= self._start_ns) & (moments[row] <= self._end_ns)
+        at, row = at[kept], row[kept]
+        found = Ends(
+            at + self._count,
+            (moments[row] - self._start_ns).astype(np.int64),
+            rows["execution"][row].astype(np.int64),
+        )
+        return found, at
 
     def add_spans(self, number: int, lane: Lane) -> None:
         events = lane.events
@@ -363,13 +401,21 @@ class _Collector:
             name = Name("...", name.role)
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _links(self) -> npt.NDArray[np.int32]:
-        pairs = [np.empty((0, 2), np.int32)]
-        for channel, (rows, executions) in self._written.items():
-            for taken, executions_taken in self._taken.get(channel, []):
-                _, at, at_taken = np.intersect1d(executions, executions_taken, return_indices=True)
-                pairs.append(np.column_stack([rows[at], taken[at_taken]]).astype(np.int32))
-        return np.concatenate(pairs)
+    def _links(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Return which bars a frame went from and to, and when it left and arrived."""
+        pairs, moments = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
+        for (channel, _), taken in self._taken.items():
+            written = self._written.get(channel)
+            if written is None:
+                continue
+            _, at, to = np.intersect1d(written.execution, taken.execution, return_indices=True)
+            fits = self._begun[channel][at] <= taken.at[to]
+            at, to = at[fits], to[fits]
+            # The writer notes the end of its Write after the frame can be read.
+            left = np.minimum(written.at[at], taken.at[to])
+            pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
+            moments.append(np.column_stack([left, taken.at[to]]))
+        return np.concatenate(pairs), np.concatenate(moments)
 
     def marks(self) -> Marks:
         def column(name: str, dtype: str) -> npt.NDArray[Any]:
@@ -394,9 +440,9 @@ class _Collector:
             end - start,
             column("execution", "<i8"),
             column("bytes", "<i8"),
-            {channel: rows for channel, (rows, _) in self._written.items()},
-            {channel: [rows for rows, _ in each] for channel, each in self._taken.items()},
-            self._links(),
+            self._written,
+            self._taken,
+            *self._links(),
             {
                 channel.id: tuple(numbers[reader] for reader in channel.readers)
                 for channel in graph.plan.channels

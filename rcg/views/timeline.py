@@ -205,9 +205,8 @@ class _Timeline:
             return [], [f"{_plural(count, 'transfer')} not drawn"]
         self._canvas.define("link", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
-        for write, read in marks.links.tolist():
-            x = float(marks.start[write] + marks.duration[write]) * self._scale
-            to_x = float(marks.start[read]) * self._scale
+        for (write, read), moments in zip(marks.links.tolist(), marks.moments, strict=True):
+            x, to_x = (float(moment) * self._scale for moment in moments)
             here, there = self._strip(write), self._strip(read)
             is_down = there.y > here.y
             y = here.y + here.height if is_down else here.y
