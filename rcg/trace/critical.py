@@ -23,7 +23,7 @@ This room must know neither shares nor how paths are shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -69,6 +69,10 @@ class Step:
         """How long it lasted."""
         return self.end_ns - self.start_ns
 
+    def since(self, origin_ns: int) -> Step:
+        """Return the same with moments from an origin on."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class PathShare:
@@ -111,6 +115,10 @@ class SteadyPath:
     bottleneck: PathShare | None
     bottleneck_share: float
     is_whole: bool
+
+    def since(self, origin_ns: int) -> SteadyPath:
+        """Return the same with moments from an origin on."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
 def critical_path(graph: GraphTrace, execution: int) -> tuple[Step, ...]:
@@ -222,6 +230,20 @@ class Paths:
             return None
         walk = self._links.walk(event, last, first)
         return self._steady(walk, first, last)
+
+    def until(self, process: str, end_ns: int) -> SteadyPath | None:
+        """Return the path that led to what a process was last in, which ended at ``end_ns``.
+
+        Args:
+            process: Name of the process; its last event is the one.
+            end_ns: When that ended, or was cut off.
+        """
+        first = self.executions.first_submission_ns
+        number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
+        events = np.flatnonzero(self._links.lane == number)
+        if first is None or end_ns <= first or not len(events):
+            return None
+        return self._steady(self._links.walk(int(events[-1]), end_ns, first), first, end_ns)
 
     def _walk_of(self, execution: int) -> Walk | None:
         begun, written, over = self._times(execution)

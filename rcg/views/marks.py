@@ -126,6 +126,7 @@ class Marks:
         graph_id: Hex id of the graph.
         start_ns: When the window began, on the driver's monotonic clock.
         end_ns: When it ended.
+        origin_ns: When the trace began that it is of: what is shown counts from there.
         heads: One per lane.
         names: What ``name`` counts in.
         lane: Index of the lane.
@@ -149,6 +150,7 @@ class Marks:
     graph_id: str
     start_ns: int
     end_ns: int
+    origin_ns: int
     heads: tuple[Head, ...]
     names: tuple[Name, ...]
     lane: npt.NDArray[np.uint16]
@@ -227,20 +229,21 @@ class Marks:
         return head, [np.asarray(values[name]).astype(dtype).tobytes() for name, dtype in COLUMNS]
 
 
-def marks_of(graph: GraphTrace, start_ns: int, end_ns: int) -> Marks:
+def marks_of(graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None) -> Marks:
     """Return the bars of what a graph's processes did between two moments.
 
     Args:
         graph: The record of the graph.
         start_ns: The window's start, on the driver's monotonic clock.
         end_ns: Its end.
+        origin_ns: When the trace began, from where moments are counted; None is ``start_ns``.
 
     Raises:
         ValueError: The window ends before it starts.
     """
     if end_ns < start_ns:
         raise ValueError(f"the window ends {start_ns - end_ns} ns before it starts")
-    found = _Collector(graph, start_ns, end_ns)
+    found = _Collector(graph, start_ns, end_ns, start_ns if origin_ns is None else origin_ns)
     for number, lane in enumerate(graph.lanes):
         found.add_ops(number, lane)
         found.add_spans(number, lane)
@@ -276,9 +279,9 @@ def repeats_of(marks: Marks) -> int:
 class _Collector:
     """Columns, lane by lane, and where in them the ends of each frame's way are."""
 
-    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int) -> None:
+    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
         self._graph = graph
-        self._start_ns, self._end_ns = start_ns, end_ns
+        self._start_ns, self._end_ns, self._origin_ns = start_ns, end_ns, origin_ns
         self._numbers: dict[Name, int] = {}
         self._columns: list[dict[str, npt.NDArray[Any]]] = []
         self._count = 0
@@ -429,6 +432,7 @@ class _Collector:
             graph.graph_id,
             self._start_ns,
             self._end_ns,
+            self._origin_ns,
             tuple(map(_head_of, graph.lanes)),
             tuple(self._numbers),
             column("lane", "<u2"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from rcg.plan import Call, Write
 from rcg.trace.ops import OpTimes
 from rcg.trace.parts import Kind
+from rcg.trace.report import stalled
 from rcg.trace.shares import LaneShares
 from rcg.trace.summary import GraphSummary
 from rcg.trace.trace import GraphTrace
@@ -28,6 +29,7 @@ def figures_of(graph: GraphSummary) -> Figures:
     return Figures(
         about=f" {DOT} ".join(
             [
+                *([stalled(graph)] if graph.stall is not None else []),
                 f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
                 *(
                     [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
@@ -44,7 +46,13 @@ def figures_of(graph: GraphSummary) -> Figures:
 
 
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
-    keys = [("throughput", _rate(graph.throughput))]
+    keys = []
+    if graph.stall is not None:
+        keys.append(
+            ("not ended", f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}")
+        )
+        keys.append(("waiting for it", _plural(len(graph.stall.waiting), "process")))
+    keys.append(("throughput", _rate(graph.throughput)))
     if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
         keys.append(("p50 / p99 latency", latency))
@@ -91,7 +99,14 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
                 values[channel] = each.bytes / each.count
             case _:
                 pass
-    return Measured(calls, values, "median time of a call, mean size of a value")
+    open_ns: dict[int, float] = {}
+    if summary.stall is not None:
+        match graph.plan.program(summary.stall.process).ops[summary.stall.op]:
+            case Call(node=node):
+                open_ns[numbers[node]] = summary.stall.lasted_ns
+            case _:
+                pass
+    return Measured(calls, values, "median time of a call, mean size of a value", open_ns)
 
 
 def ops_table(summary: GraphSummary) -> str:
@@ -129,4 +144,5 @@ def _rate(per_s: float | None) -> str:
 
 
 def _plural(count: int, word: str) -> str:
-    return f"{count_text(count)} {word}{'' if count == 1 else 's'}"
+    ending = "" if count == 1 else "es" if word.endswith("s") else "s"
+    return f"{count_text(count)} {word}{ending}"

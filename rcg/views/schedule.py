@@ -353,7 +353,8 @@ class _Schedule:
         most = max(2, int(plot_width // 95))
         scale = plot_width / max(duration, 1)
         if not self._is_in_calls:
-            return [(at * scale, label) for at, label in ticks_of(duration, most)]
+            first = self._marks.start_ns - self._marks.origin_ns
+            return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
         # A unit is a call: whole ones only.
         ticks = ticks_of(duration / _CALL * 1e9, most)
         return [

@@ -67,12 +67,16 @@ export function fillSchedule(card, { head, columns }) {
     has: (mark) => bars.lane[mark] === number,
     barHeight: hasMeasured ? ROW - STRIP - 2 : ROW,
   }));
-  let length = 0;
-  for (let at = 0; at < bars.start.length; at += 1) length = Math.max(length, bars.start[at] + bars.duration[at]);
+  let begun = bars.start.length ? Infinity : 0;
+  let length = 0; // up to the end of the last
+  for (let at = 0; at < bars.start.length; at += 1) {
+    begun = Math.min(begun, bars.start[at]);
+    length = Math.max(length, bars.start[at] + bars.duration[at]);
+  }
 
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
-    range: [0, Math.max(length * 1.005, 1)],
+    range: [begun, Math.max(length + (length - begun) * 0.005, begun + 1)],
     colours: head.colours,
     look: {
       bucket: (mark) => bars.execution[mark] % head.colours.length,

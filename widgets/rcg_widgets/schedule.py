@@ -72,7 +72,9 @@ class ScheduleWidget(View):
             raise ValueError(f"`executions` must be a positive integer, found {executions}")
         subject = subject_of(what, graph)
         record, plan = subject.record, subject.plan
-        measured = _measured(record, executions or 200) if record is not None else _nothing()
+        measured = _nothing()
+        if record is not None:
+            measured = _measured(record, executions or 200, subject.start_ns)
         shown = np.unique(measured["execution"])
         count = executions or 8 if record is None else len(shown)
         first = int(shown[0]) if len(shown) else 0
@@ -98,8 +100,8 @@ class ScheduleWidget(View):
         )
 
 
-def _measured(record: GraphTrace, most: int) -> Columns:
-    """What each op did when it did not wait, in the last executions; from the first of these."""
+def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
+    """What each op did when it did not wait, in the last executions; times from an origin on."""
     starts, ends, executions, lanes, ops = [], [], [], [], []
     for number, lane in enumerate(record.lanes):
         events = lane.events[lane.events["op"] < SPAN_BASE]
@@ -115,7 +117,7 @@ def _measured(record: GraphTrace, most: int) -> Columns:
         return _nothing()
     is_late = found[2] > found[2].max() - most
     start, end, execution, lane_of, op = (each[is_late] for each in found)
-    return _columns(start - start.min(), np.maximum(end - start, 0), execution, lane_of, op)
+    return _columns(start - origin_ns, np.maximum(end - start, 0), execution, lane_of, op)
 
 
 def _predicted(
