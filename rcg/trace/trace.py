@@ -8,8 +8,13 @@ Trace ── GraphTrace ── Lane, one per process of the plan ── events, 
 
 An event's own time is made of three parts that add up to it: what it waited for its peer
 (``waited_ns``), what it encoded or decoded (``coded_ns``), and the rest: the method itself for a
-Call, moving bytes for a Read or Write. In an actor one event ends where the next begins. All times
-are nanoseconds of the driver's monotonic clock; a lane says how well its own clock was aligned.
+Call, moving bytes for a Read or Write. In an actor one event ends where the next begins.
+
+There is one zero: the beginning of the trace. The record keeps its moments as they were taken, in
+nanoseconds of the driver's monotonic clock (a lane says how well its own clock was aligned), and so
+do ``events``, ``start_ns`` and ``end_ns`` here. Whatever shows a moment or gives it away counts it
+from ``Trace.start_ns``: pictures, pages and widgets, ``to_chrome``, ``to_pandas``, and of a profile
+``executions()``, ``critical_path()`` and ``summary``.
 
 This room must know neither Ray nor how graphs run; a trace can be made by hand, and tests do.
 """

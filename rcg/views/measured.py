@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rcg.plan import Call, Write
 from rcg.trace.ops import OpTimes
 from rcg.trace.parts import Kind
@@ -29,8 +31,9 @@ def figures_of(graph: GraphSummary) -> Figures:
     return Figures(
         about=f" {DOT} ".join(
             [
-                *([stalled(graph)] if graph.stall is not None else []),
-                f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
+                # It is long, and the figures beside it say how many executions there are.
+                stalled(graph)
+                or f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
                 *(
                     [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
                     if graph.clock_error_ns
@@ -99,14 +102,24 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
                 values[channel] = each.bytes / each.count
             case _:
                 pass
-    open_ns: dict[int, float] = {}
-    if summary.stall is not None:
-        match graph.plan.program(summary.stall.process).ops[summary.stall.op]:
-            case Call(node=node):
-                open_ns[numbers[node]] = summary.stall.lasted_ns
-            case _:
-                pass
+    open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
     return Measured(calls, values, "median time of a call, mean size of a value", open_ns)
+
+
+def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:
+    """Which calls ran on at the end of the trace of a graph that hangs, and for how long."""
+    stall = summary.stall
+    if stall is None:
+        return
+    hung = graph.lane(stall.process).open
+    end_ns = stall.lasted_ns + (0 if hung is None else hung.since_ns)
+    for lane in graph.lanes:
+        if lane.open is not None and not lane.open.waiting_since_ns:
+            match graph.op(lane, lane.open.op):
+                case Call(node=node):
+                    yield node, float(max(end_ns - lane.open.since_ns, 0))
+                case _:
+                    pass
 
 
 def ops_table(summary: GraphSummary) -> str:

@@ -120,7 +120,7 @@ class _Drawing:
         top = MARGIN + 46
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
         legend = self._legend_marks() if self._legend else ([], 0.0)
-        width = round(max(layout.width, min(heading, 600), legend[1]) + 2 * MARGIN)
+        width = round(max(layout.width, min(heading, 760), legend[1]) + 2 * MARGIN)
         height = round(top + layout.height + MARGIN + (_LEGEND_LINE if legend[0] else 0))
         body = [
             *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),

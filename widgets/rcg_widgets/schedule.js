@@ -2,7 +2,7 @@
 // The schedule: who works on which execution when; measured as bars, predicted as outlines.
 
 import { button, countText, element, renderer, timeText } from "./common.js";
-import { Lanes, rowOf, visibleIn } from "./lanes.js";
+import { Lanes, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
 const STRIP = 7; // of predictions, below what was measured
@@ -90,7 +90,7 @@ export function fillSchedule(card, { head, columns }) {
       height: (mark) => (isCall(mark) ? 1 : 0.5),
       text: (mark) => {
         if (!shows.measured && hasMeasured) return "";
-        return isCall(mark) ? `${head.ops[bars.lane[mark]][bars.op[mark]]} ${bars.execution[mark]}` : "";
+        return isCall(mark) ? [`${head.ops[bars.lane[mark]][bars.op[mark]]} ${bars.execution[mark]}`, `${bars.execution[mark]}`] : "";
       },
       tell: (mark) => {
         const lines = [
@@ -152,8 +152,9 @@ export function fillSchedule(card, { head, columns }) {
         context.strokeStyle = colour;
         context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
         count += 1;
-        const text = `${head.ops[row.lane][predicted.op[mark]]} ${predicted.execution[mark]}`;
-        if (isAlone && each.measure(text, each.font) + 8 < width) {
+        const turn = `${predicted.execution[mark]}`;
+        const text = labelOf([`${head.ops[row.lane][predicted.op[mark]]} ${turn}`, turn], width - 8, (label) => each.measure(label, each.font));
+        if (isAlone && text) {
           context.fillStyle = each.paints.text;
           context.fillText(text, x + width / 2, y + height / 2 + 0.5);
         }

@@ -114,7 +114,7 @@ export function fillTimeline(card, { head, columns }) {
     look: {
       bucket: (mark) => kind[mark],
       alpha: (mark) => (isLit(mark) ? 1 : 0.22),
-      text: (mark) => (lookUp(mark).role === "call" ? `${lookUp(mark).text} ${execution[mark]}` : lookUp(mark).text),
+      text: (mark) => (lookUp(mark).role === "call" ? [`${lookUp(mark).text} ${execution[mark]}`, `${execution[mark]}`] : lookUp(mark).text),
       tell: (mark) => tell(mark),
       isMarked: (mark) => chosen.has(mark),
     },
