@@ -9,9 +9,13 @@ before: the one place that looks upward.
 from __future__ import annotations
 
 import importlib
-from typing import Any, ClassVar
+import re
+from typing import Any, ClassVar, Final
 
-__all__ = ["Displayed", "shown_text", "visible"]
+__all__ = ["Displayed", "last_number", "shown_text", "visible", "whole_numbers"]
+
+# A number as it is shown: with thousands apart, or a point.
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def visible(text: str) -> str:
@@ -28,6 +32,36 @@ def visible(text: str) -> str:
         else character.encode("unicode_escape", "surrogatepass").decode("ascii")
         for character in text
     )
+
+
+def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
+    """Return where to cut a text so that no number is: a part of one is another number.
+
+    Args:
+        text: What is cut.
+        first: How many of its first characters are kept.
+        last: From which on they are kept as well.
+
+    >>> first, last = whole_numbers("execution 561", 3, 12)
+    >>> "execution 561"[:first], "execution 561"[last:]
+    ('exe', '')
+    """
+    for found in _NUMBER.finditer(text):
+        if found.start() < first < found.end():
+            first = found.start()
+        if found.start() < last < found.end():
+            last = found.end()
+    return first, max(first, last)
+
+
+def last_number(text: str) -> str:
+    """Return the number that a text ends with, or "".
+
+    >>> last_number("fwd 561"), last_number("1.94 ms")
+    ('561', '')
+    """
+    found = re.search(rf"(?:{_NUMBER.pattern})$", text)
+    return found[0] if found else ""
 
 
 def shown_text(text: str) -> str:

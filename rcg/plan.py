@@ -44,6 +44,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NoReturn, cast
 
+from rcg import checked
 from rcg.display import Displayed
 from rcg.errors import InternalError
 from rcg.graph import ActorSpec
@@ -410,14 +411,17 @@ class Plan(Displayed):
         """Read a plan from its JSON.
 
         Raises:
-            ValueError: It is not JSON, or not a plan of this version.
+            ValueError: It is not JSON, or not a plan of this version. Whether the plan makes sense
+                says ``check``.
         """
-        data = json.loads(text)
+        data = checked.parse(text)
         version = data.get("version") if isinstance(data, dict) else None
-        if version != _JSON_VERSION:
-            raise ValueError(f"not a plan of version {_JSON_VERSION}: found version {version!r}")
+        if version != _JSON_VERSION or isinstance(version, bool):
+            raise ValueError(
+                f"not a plan of version {_JSON_VERSION}: found version {checked.found(version)}"
+            )
         try:
-            return cls(
+            plan = cls(
                 programs=tuple(
                     Program(
                         program["process"], tuple(_op_from_data(item) for item in program["ops"])
@@ -436,6 +440,8 @@ class Plan(Displayed):
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a plan: {type(error).__name__}: {error}") from error
+        _check_types(plan)
+        return plan
 
 
 @dataclass(slots=True)
@@ -781,9 +787,9 @@ def _parse_call(line: _Line) -> Call:
 
 
 def _parse_argument(text: str) -> Slot | Const:
-    if re.fullmatch(r"s\d+", text, re.ASCII):
+    if re.fullmatch(r"s\d{1,16}", text, re.ASCII):
         return Slot(int(text[1:]))
-    if re.fullmatch(r"k\d+", text, re.ASCII):
+    if re.fullmatch(r"k\d{1,16}", text, re.ASCII):
         return Const(text)
     raise ValueError(f"{text!r} is neither a slot nor a constant")
 
@@ -926,4 +932,87 @@ def _op_from_data(data: Mapping[str, Any]) -> Op:
         case "Free":
             return Free(tuple(data["slots"]))
         case name:
-            raise ValueError(f"there is no op {name!r}")
+            raise ValueError(f"there is no op {checked.found(name)}")
+
+
+_IDS: Final[Mapping[str, re.Pattern[str]]] = {
+    "process": re.compile(r"driver|a\d{1,9}", re.ASCII),
+    "channel": re.compile(r"c\d{1,9}", re.ASCII),
+    "constant": re.compile(r"k\d{1,9}", re.ASCII),
+}
+_LARGEST: Final = 1 << 53
+_LONGEST: Final = 100_000
+
+
+def _check_types(plan: Plan) -> None:
+    """Check that all parts of a plan are of the types that they are declared to be.
+
+    Raises:
+        ValueError: One is not; the text says which.
+    """
+    for program in plan.programs:
+        _check_id("process", program.process)
+        for op in program.ops:
+            _check_op(op)
+    for channel in plan.channels:
+        _check_id("channel", channel.id)
+        for process in (channel.writer, *channel.readers):
+            _check_id("process", process)
+        _check_text("kind of a channel", channel.kind)
+        _check_number("node of a channel", channel.node)
+        _check_number("number of slots", channel.slots)
+    for actor in plan.actors:
+        _check_id("process", actor.id)
+        _check_text("label of an actor", actor.label)
+        _check_text("key of an actor", actor.key)
+    if not isinstance(plan.is_multi, bool):
+        _refuse("is_multi", plan.is_multi)
+    _check_number("number of positional arguments", plan.num_positional)
+    for keyword in plan.keywords:
+        _check_text("keyword", keyword)
+    for process, sources in plan.reach:
+        for each in (process, *sources):
+            _check_id("process", each)
+
+
+def _check_op(op: Op) -> None:
+    for slot in (*op.used(), *op.made()):
+        _check_number("slot", slot)
+    match op:
+        case Input(key=key):
+            if isinstance(key, str):
+                _check_text("key of an input", key)
+            elif key is not None:
+                _check_number("key of an input", key)
+        case Read(channel=channel) | Write(channel=channel):
+            _check_id("channel", channel)
+        case Build(template=template):
+            _check_id("constant", template)
+        case Call():
+            _check_id("process", op.actor)
+            _check_text("method", op.method)
+            for name, _ in op.kwargs:
+                _check_text("argument", name)
+            _check_number("node of a call", op.node)
+        case Output() | Free():
+            pass
+
+
+def _check_id(sort: str, value: object) -> None:
+    if not isinstance(value, str) or not _IDS[sort].fullmatch(value):
+        _refuse(f"id of a {sort}", value)
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        _refuse(what, value)
+
+
+def _check_number(what: str, value: object) -> None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or not -_LARGEST <= value <= _LARGEST:  # type: ignore[operator]
+        _refuse(what, value)
+
+
+def _refuse(what: str, value: object) -> NoReturn:
+    raise ValueError(f"not a plan: {checked.found(value)} is no {what}")

@@ -91,12 +91,20 @@ class Profile:
         raise TraceError(f"{wanted}; this profile has {ids}")
 
     def executions(self, graph: int | str | None = None) -> Executions:
-        """Return when each execution was submitted, completed and fetched. See ``graph``."""
-        return executions_of(self.graph(graph))
+        """Return when each execution was submitted, completed and fetched. See ``graph``.
+
+        Moments are nanoseconds from the beginning of the trace.
+        """
+        return executions_of(self.graph(graph)).since(self.trace.start_ns)
 
     def critical_path(self, execution: int, graph: int | str | None = None) -> tuple[Step, ...]:
-        """Return what an execution's latency was made of, step by step from submission on."""
-        return critical_path(self.graph(graph), execution)
+        """Return what an execution's latency was made of, step by step from submission on.
+
+        Moments are nanoseconds from the beginning of the trace.
+        """
+        origin_ns = self.trace.start_ns
+        steps = critical_path(self.graph(graph), execution)
+        return tuple(step.since(origin_ns) for step in steps)
 
     def compare(self, other: Profile) -> Comparison:
         """Compare this profile with a later one: per operation, shares, throughput, latency."""

@@ -342,6 +342,7 @@ def _graph_trace(
             events["end_ns"] += clock.offset_ns
             op = None if op is None else op.moved(clock.offset_ns)
         events = events[events["start_ns"] < end_ns]
+        op = None if op is None or op.since_ns >= end_ns else op
         died_ns = session.control.gone_ns.get(process)
         if op is not None and died_ns is not None:
             events, op = _with_last(events, op, died_ns), None

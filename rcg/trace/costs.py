@@ -184,10 +184,11 @@ def _window(graph: GraphTrace, executions: Executions) -> int:
     submitted = executions.submitted_ns != UNSEEN
     when = np.maximum.accumulate(executions.fetched_ns[fetched])
     index, at = executions.index[submitted], executions.submitted_ns[submitted]
+    most = max(1, min(graph.limit, len(executions)))
     if not len(index) or not len(when):
-        return graph.limit
+        return most
     number = np.searchsorted(when, at, side="right")
     last = executions.index[fetched][np.maximum(number - 1, 0)]
     # Of those before the first one in the trace, none is taken to be under way.
     under_way = np.where(number > 0, index - last, index - executions.index[0] + 1)
-    return int(np.clip(under_way.max(), 1, graph.limit))
+    return int(np.clip(under_way.max(), 1, most))

@@ -23,7 +23,7 @@ This room must know neither shares nor how paths are shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -69,6 +69,10 @@ class Step:
         """How long it lasted."""
         return self.end_ns - self.start_ns
 
+    def since(self, origin_ns: int) -> Step:
+        """Return the same with moments from an origin on."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class PathShare:
@@ -111,6 +115,10 @@ class SteadyPath:
     bottleneck: PathShare | None
     bottleneck_share: float
     is_whole: bool
+
+    def since(self, origin_ns: int) -> SteadyPath:
+        """Return the same with moments from an origin on."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
 def critical_path(graph: GraphTrace, execution: int) -> tuple[Step, ...]:
@@ -223,6 +231,20 @@ class Paths:
         walk = self._links.walk(event, last, first)
         return self._steady(walk, first, last)
 
+    def until(self, process: str, end_ns: int) -> SteadyPath | None:
+        """Return the path that led to what a process was last in, which ended at ``end_ns``.
+
+        Args:
+            process: Name of the process; its last event is the one.
+            end_ns: When that ended, or was cut off.
+        """
+        first = self.executions.first_submission_ns
+        number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
+        events = np.flatnonzero(self._links.lane == number)
+        if first is None or end_ns <= first or not len(events):
+            return None
+        return self._steady(self._links.walk(int(events[-1]), end_ns, first), first, end_ns)
+
     def _walk_of(self, execution: int) -> Walk | None:
         begun, written, over = self._times(execution)
         event = self._completion(execution)
@@ -258,9 +280,13 @@ class Paths:
         op = np.minimum(links.op[walk.event], places - 3)
         op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
         code = (links.lane[walk.event] * places + op) * len(Kind) + walk.kind
-        sums = np.bincount(code, weights=length).astype(np.int64)
+        # Of what occurs only: all that could be is lanes times ops.
+        codes, which = np.unique(code, return_inverse=True)
+        totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
         shares = []
-        for each in np.flatnonzero(sums).tolist():
+        for each, total in zip(codes.tolist(), totals, strict=True):
+            if not total:
+                continue
             place, kind = divmod(each, len(Kind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
@@ -269,8 +295,8 @@ class Paths:
                     process=lane.process,
                     op=None if is_between else at,
                     kind=Kind(kind),
-                    total_ns=int(sums[each]),
-                    share=int(sums[each]) / (last - first),
+                    total_ns=total,
+                    share=total / (last - first),
                     text=self._text(lane, at, is_between, at == places - 1),
                 )
             )

@@ -14,6 +14,9 @@ encoded them before there was room, an execution was submitted by so much before
 A trace may begin or end in the middle of executions, and events may be lost: what was not seen is
 ``UNSEEN`` and counts for nothing.
 
+Moments are those of the record, on the driver's clock; ``since`` counts them from the beginning of
+the trace, as everything does that is shown or given away.
+
 This room must know neither shares nor paths.
 """
 
@@ -98,6 +101,56 @@ class Executions:
         else:
             count, took = 1, int(self.latency_ns[0]) if len(self.latency_ns) else 0
         return count * 1e9 / took if took > 0 else None
+
+    def throughput_until(self, end_ns: int) -> float | None:
+        """Return executions per second of a graph that hangs: the time since counts as well.
+
+        That is how many completed after the first, by the time from the first to ``end_ns``; of
+        one, by the time since its submission. None if none completed.
+        """
+        seen = self.completed_ns != UNSEEN
+        index, completed = self.index[seen], self.completed_ns[seen]
+        if not len(index):
+            return None
+        count, begun = int(index[-1] - index[0]), int(completed.min())
+        if len(index) == 1:
+            count, begun = 1, begun - (int(self.latency_ns[0]) if len(self.latency_ns) else 0)
+        return count * 1e9 / (end_ns - begun) if end_ns > begun else None
+
+    def latencies_until(self, end_ns: int) -> Times:
+        """Return the latencies, and how long those have taken so far that were not completed."""
+        under_way = (self.submitted_ns != UNSEEN) & (self.completed_ns == UNSEEN)
+        so_far = np.maximum(end_ns - self.submitted_ns[under_way], 0)
+        return np.concatenate((self.latency_ns, so_far))
+
+    def busy_window(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return the time between two moments without what lies before and after all executions.
+
+        That is from the first submission until the driver had the last result. Where executions
+        were under way when the trace began it begins with the trace, and where some were when it
+        ended it ends with that.
+        """
+        submitted = self.submitted_ns != UNSEEN
+        over = np.maximum(self.completed_ns, self.fetched_ns)
+        ended = over != UNSEEN
+        if not submitted.any() or not ended.any():
+            begun = int(self.submitted_ns[submitted].min()) if submitted.any() else start_ns
+            return max(begun, start_ns), end_ns
+        first = int(np.argmax(submitted))
+        begun = int(self.submitted_ns[submitted].min()) if first == 0 else start_ns
+        last = len(ended) - 1 - int(np.argmax(ended[::-1]))
+        is_over = not bool(submitted[last + 1 :].any())
+        until = int(over.max()) if is_over else end_ns
+        begun = min(max(begun, start_ns), end_ns)
+        return begun, max(min(until, end_ns), begun)
+
+    def since(self, origin_ns: int) -> Executions:
+        """Return the same with moments from an origin on; what was not seen stays ``UNSEEN``."""
+        submitted, completed, fetched = (
+            each - np.where(each == UNSEEN, 0, origin_ns)
+            for each in (self.submitted_ns, self.completed_ns, self.fetched_ns)
+        )
+        return Executions(self.index, submitted, completed, fetched, self.encoded_ns)
 
     @cached_property
     def first_submission_ns(self) -> int | None:

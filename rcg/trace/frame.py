@@ -80,13 +80,12 @@ _Column = tuple[list[str], Any]
 def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
     ops = graph.program(lane).ops
     labels = actor_labels(graph.plan)
-    spans = [lane.span_name(SPAN_BASE + number) for number in range(_count_spans(lane))]
     numbers = lane.events["op"].astype(np.int64)
-    which = np.where(
-        numbers < SPAN_BASE,
-        np.minimum(numbers, len(ops)),
-        numbers - SPAN_BASE + len(ops) + 1,
-    )
+    is_span = numbers >= SPAN_BASE
+    used, which_span = np.unique(numbers[is_span], return_inverse=True)
+    spans = [lane.span_name(op) for op in used.tolist()]
+    which = np.minimum(numbers, len(ops))
+    which[is_span] = which_span + len(ops) + 1
     peers = lane.events["peer"].astype(np.int64)
     same = np.zeros(len(numbers), np.int64)
     return {
@@ -101,11 +100,6 @@ def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
             np.where(peers < len(graph.lanes), peers, -1),
         ),
     }
-
-
-def _count_spans(lane: Lane) -> int:
-    last = int(lane.events["op"].max(initial=0))
-    return max(len(lane.spans), last - SPAN_BASE + 1)
 
 
 def _category(pd: Any, columns: list[_Column]) -> Any:

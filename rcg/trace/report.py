@@ -15,7 +15,7 @@ from rcg.units import bytes_text
 if TYPE_CHECKING:
     from rcg.trace.summary import GraphSummary, SlowExecution, Summary
 
-__all__ = ["describe", "describe_graph"]
+__all__ = ["describe", "describe_graph", "stalled"]
 
 _MOST_GRAPHS = 6
 _MOST_OPS = 24
@@ -40,11 +40,12 @@ def describe(summary: Summary) -> str:
         f"Trace of {count} graph{'' if count == 1 else 's'} over {time_text(summary.duration_ns)}, "
         f"{summary.events:,} events"
     )
-    lines = [head]
+    stalls = [stalled(graph, of=count > 1) for graph in summary.graphs if graph.stall is not None]
+    lines = [*stalls[:_MOST_GRAPHS], *([""] if stalls else []), head]
     if not summary.graphs:
         lines += ["", "hint: no graph was there to record: compile one, then record"]
     for graph in summary.graphs[:_MOST_GRAPHS]:
-        lines += ["", *describe_graph(graph)]
+        lines += ["", *_graph(graph)]
     if count > _MOST_GRAPHS:
         more = count - _MOST_GRAPHS
         lines += [
@@ -56,7 +57,36 @@ def describe(summary: Summary) -> str:
 
 
 def describe_graph(graph: GraphSummary) -> list[str]:
-    """Return the lines about one graph."""
+    """Return the lines about one graph; the first says what it hangs on, if it does."""
+    head = [] if graph.stall is None else [stalled(graph), ""]
+    return [*head, *_graph(graph)]
+
+
+def stalled(graph: GraphSummary, *, of: bool = False) -> str:
+    """Return a sentence about what a graph hangs on: who, since when, and who waits for it.
+
+    Args:
+        graph: Its figures.
+        of: Whether to name the graph.
+    """
+    stall = graph.stall
+    if stall is None:
+        return ""
+    count = len(stall.waiting)
+    waiting = (
+        f"{count} process{' waits' if count == 1 else 'es wait'} for it"
+        if count
+        else ("nobody waits for it yet")
+    )
+    usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
+    where = f" in graph {name_text(graph.graph_id[:8])}" if of else ""
+    return (
+        f"{name_text(stall.text)}{where} has not ended for {time_text(stall.lasted_ns)}{usual} "
+        f"(execution {stall.execution}, since {time_text(stall.since_ns)}): {waiting}"
+    )
+
+
+def _graph(graph: GraphSummary) -> list[str]:
     name = name_text(graph.graph_id[:8])
     lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.window_ns)}"]
     if graph.throughput is not None:
@@ -89,7 +119,11 @@ def _shares(graph: GraphSummary) -> list[str]:
         rows.append((lane.label, *parts, "", peers))
     width = max(len(row[-1]) for row in rows)
     rows = [(*row[:-1], row[-1].ljust(width)) for row in rows]
-    lines = ["", "  Where the time of each process went", *columns(rows, indent="    ")]
+    spans = graph.shares.lanes[0].window_ns if graph.shares.lanes else graph.window_ns
+    until = "the end" if graph.stall is not None else "the last result"
+    from_to = f", in {time_text(spans)} from the first submission to {until}"
+    head = f"  Where the time of each process went{from_to if spans < graph.window_ns else ''}"
+    lines = ["", head, *columns(rows, indent="    ")]
     lines += [
         "    compute: in your methods; communication: moving bytes; serialization: values to bytes",
         "    and back; waiting: for another process; idle: nothing to do, in the driver your code",
@@ -102,7 +136,7 @@ def _shares(graph: GraphSummary) -> list[str]:
     if graph.shares.bubble is not None:
         lines.append(
             f"    {share_text(graph.shares.bubble)} of the actors' time from the first submission "
-            "to the last result they waited (the bubble)"
+            f"to {until} they waited (the bubble)"
         )
     return lines
 
@@ -121,9 +155,10 @@ def _critical(graph: GraphSummary) -> list[str]:
     lines = ["", "  What the results waited for (the critical path of all executions)"]
     lines += columns(rows, left=2, indent="    ")
     if path.bottleneck is not None:
+        does = "to make it faster helps most" if graph.stall is None else "it has not ended"
         lines.append(
             f"    bottleneck: {name_text(path.bottleneck.text)}, "
-            f"{share_text(path.bottleneck_share)} of the path; to make it faster helps most"
+            f"{share_text(path.bottleneck_share)} of the path; {does}"
         )
     return lines
 
@@ -157,7 +192,11 @@ def _slowest(graph: GraphSummary) -> list[str]:
     if len(graph.slowest) < 2:
         return []
     rows = [
-        (f"execution {slow.execution}", time_text(slow.latency_ns), _why(slow))
+        (
+            f"execution {slow.execution}",
+            f"{time_text(slow.latency_ns)}{'' if slow.is_over else ' so far'}",
+            _why(slow),
+        )
         for slow in graph.slowest
     ]
     width = max(len(row[-1]) for row in rows)
@@ -169,7 +208,9 @@ def _why(slow: SlowExecution) -> str:
     if slow.text is None:
         return "no op took longer than usual: it waited for its turn"
     of = "" if slow.of_execution == slow.execution else f" in execution {slow.of_execution}"
-    took = f"took {time_text(slow.took_ns)}, usually {time_text(slow.usual_ns)}"
+    did = "took" if slow.is_over else "has taken"
+    took = f"{did} {time_text(slow.took_ns)}"
+    took += "" if slow.usual_ns is None else f", usually {time_text(slow.usual_ns)}"
     return f"{name_text(slow.text)}{of} {took}"
 
 

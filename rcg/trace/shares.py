@@ -99,7 +99,12 @@ class Shares:
 
 
 def shares_of(
-    graph: GraphTrace, start_ns: int, end_ns: int, executions: Executions | None = None
+    graph: GraphTrace,
+    start_ns: int,
+    end_ns: int,
+    executions: Executions | None = None,
+    *,
+    is_hung: bool = False,
 ) -> Shares:
     """Say where the time of a graph's processes went between two moments.
 
@@ -108,6 +113,7 @@ def shares_of(
         start_ns: Where the window begins, usually where the trace does.
         end_ns: Where it ends.
         executions: Those of the graph, if they are at hand.
+        is_hung: Whether the graph hung at the end; the bubble lasts until then.
     """
     executions = executions_of(graph) if executions is None else executions
     flight = executions.in_flight(start_ns, end_ns)
@@ -116,7 +122,8 @@ def shares_of(
         _lane_shares(graph, lane, each, flight, start_ns, end_ns)
         for lane, each in zip(graph.lanes, parts, strict=True)
     )
-    return Shares(lanes, _hidden(parts), _bubble(graph, parts, executions))
+    last = end_ns if is_hung else executions.last_completion_ns
+    return Shares(lanes, _hidden(parts), _bubble(graph, parts, executions, last))
 
 
 def _lane_shares(
@@ -197,8 +204,10 @@ def _hidden(parts: list[Parts]) -> float | None:
 _TIMES = ("start_ns", "end_ns")
 
 
-def _bubble(graph: GraphTrace, parts: list[Parts], executions: Executions) -> float | None:
-    first, last = executions.first_submission_ns, executions.last_completion_ns
+def _bubble(
+    graph: GraphTrace, parts: list[Parts], executions: Executions, last: int | None
+) -> float | None:
+    first = executions.first_submission_ns
     actors = [each for lane, each in zip(graph.lanes, parts, strict=True) if lane.process != DRIVER]
     if first is None or last is None or last <= first or not actors:
         return None

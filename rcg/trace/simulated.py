@@ -11,6 +11,8 @@ This room must know neither figures nor how simulations are made.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +20,10 @@ from rcg.compiler.simulate import Simulation
 from rcg.plan import Op, Plan, Read, Write
 from rcg.trace.trace import EVENT, NO_PEER, Events, GraphTrace, Lane
 
-__all__ = ["from_simulation"]
+__all__ = ["LATEST_NS", "from_simulation"]
+
+LATEST_NS: Final = 1 << 60
+"""Of a simulated moment; what comes later, with costs that make no sense, is put there."""
 
 
 def from_simulation(
@@ -54,7 +59,7 @@ def _events(
     events = np.zeros(len(rows), EVENT)
     if not rows:
         return events
-    start, end = (np.rint([row[at] for row in rows]).astype(np.int64) for at in (0, 1))
+    start, end = (_moments([row[at] for row in rows]) for at in (0, 1))
     execution, op = (np.array([row[at] for row in rows], np.int64) for at in (2, 3))
     order = np.lexsort((op, execution, end, start))
     start, end, execution, op = start[order], end[order], execution[order], op[order]
@@ -68,6 +73,11 @@ def _events(
     events["execution"], events["op"] = execution, op
     events["peer"] = _peers(plan, process, ops)[op]
     return events[moves | (begun < end)]
+
+
+def _moments(times: list[float]) -> npt.NDArray[np.int64]:
+    moments: npt.NDArray[np.int64] = np.rint(np.clip(times, 0, LATEST_NS)).astype(np.int64)
+    return moments
 
 
 def _peers(plan: Plan, process: str, ops: tuple[Op, ...]) -> npt.NDArray[np.int64]:

@@ -2,7 +2,8 @@
 """The figures of a trace, and how they read: rates, where the time went, what to make faster.
 
 Each figure is defined where it is computed: ``executions.py``, ``shares.py``, ``critical.py``,
-``ops.py``. Here they are put together, per graph, as data that prints and travels as JSON.
+``ops.py``, ``stalls.py``. Here they are put together, per graph, as data that prints and travels as
+JSON. Of a graph that hangs, what has not ended counts with its time up to the end of the trace.
 
 This room must know nothing of how a trace was recorded.
 """
@@ -10,17 +11,19 @@ This room must know nothing of how a trace was recorded.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from rcg.plan import DRIVER
 from rcg.trace.critical import Paths, SteadyPath
-from rcg.trace.executions import Executions, executions_of
+from rcg.trace.executions import UNSEEN, Executions, executions_of
+from rcg.trace.intervals import Times
 from rcg.trace.ops import OpTimes, ops_of
-from rcg.trace.parts import Kind
+from rcg.trace.parts import Kind, events_of
 from rcg.trace.report import describe, describe_graph
 from rcg.trace.shares import Shares, shares_of
+from rcg.trace.stalls import Stall, stall_of
 from rcg.trace.trace import GraphTrace, Lane, Trace
 
 __all__ = ["GraphSummary", "SlowExecution", "Summary", "summarize"]
@@ -42,6 +45,7 @@ class SlowExecution:
         of_execution: The execution that this op ran for; another one if that was in the way.
         took_ns: What the op took, without waiting.
         usual_ns: The op's median.
+        is_over: Whether it completed; the latency of one that did not is its time so far.
     """
 
     execution: int
@@ -50,11 +54,14 @@ class SlowExecution:
     of_execution: int | None = None
     took_ns: int | None = None
     usual_ns: float | None = None
+    is_over: bool = True
 
 
 @dataclass(frozen=True)
 class GraphSummary:
-    """The figures of one graph. Times are in ns; what is not known is None.
+    """The figures of one graph. Times are in ns, moments from the beginning of the trace.
+
+    What is not known is None.
 
     Attributes:
         graph_id: Hex id.
@@ -64,12 +71,15 @@ class GraphSummary:
         throughput: Executions per second, from completion to completion.
         latency_p50_ns: Median from submission to completion.
         latency_p99_ns: All but the slowest hundredth took no longer.
-        shares: Where the time of each process went.
-        critical: What the time from the first submission to the last completion hung on.
+        shares: Where the time of each process went, from the first submission to the last result;
+            what was before and after that is left out.
+        critical: What the time from the first submission to the last completion hung on; of a
+            graph that hangs, to the end of the trace.
         slowest: The executions with the longest latency, longest first.
         ops: What each op took.
         lost: Events that the trace should hold and does not.
         clock_error_ns: How far off the times of a process may be against those of another.
+        stall: What the graph hung on at the end of the trace; None if it went on as usual.
     """
 
     graph_id: str
@@ -85,6 +95,7 @@ class GraphSummary:
     ops: tuple[OpTimes, ...]
     lost: int
     clock_error_ns: int
+    stall: Stall | None = None
 
     def __str__(self) -> str:
         return "\n".join(describe_graph(self))
@@ -134,31 +145,62 @@ def summarize(trace: Trace) -> Summary:
 
 def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
     executions = executions_of(graph)
-    paths = Paths(graph, executions)
-    ops = ops_of(graph, start_ns, end_ns)
+    stall = stall_of(graph, executions, start_ns, end_ns)
+    seen = graph if stall is None else _so_far(graph, end_ns)
+    paths = Paths(seen, executions)
+    ops = ops_of(seen, start_ns, end_ns)
+    if stall is None:
+        throughput, path = executions.throughput, paths.steady()
+        latencies = executions.latency_ns
+    else:
+        throughput, path = executions.throughput_until(end_ns), paths.until(stall.process, end_ns)
+        latencies = executions.latencies_until(end_ns)
+    window = executions.busy_window(start_ns, end_ns)
     return GraphSummary(
         graph_id=graph.graph_id,
         window_ns=end_ns - start_ns,
         executions=len(executions),
         complete=int(executions.is_complete.sum()),
-        throughput=executions.throughput,
-        latency_p50_ns=executions.latency_at(50),
-        latency_p99_ns=executions.latency_at(99),
-        shares=shares_of(graph, start_ns, end_ns, executions),
-        critical=paths.steady(),
-        slowest=_slowest(graph, executions, paths, ops),
+        throughput=throughput,
+        latency_p50_ns=_percentile(latencies, 50),
+        latency_p99_ns=_percentile(latencies, 99),
+        shares=shares_of(graph, *window, executions, is_hung=stall is not None),
+        critical=None if path is None else path.since(start_ns),
+        slowest=_slowest(seen, executions, paths, ops, None if stall is None else (stall, end_ns)),
         ops=ops,
         lost=sum(lane.lost for lane in graph.lanes),
         clock_error_ns=max((lane.clock.error_ns for lane in graph.lanes), default=0),
+        stall=stall,
     )
 
 
+def _so_far(graph: GraphTrace, end_ns: int) -> GraphTrace:
+    """Return a graph that hangs with what ran on at the end as events that the end ended."""
+    return replace(
+        graph,
+        lanes=tuple(
+            replace(lane, events=events_of(lane, end_ns), open=None)
+            if lane.open is not None and not lane.open.waiting_since_ns
+            else lane
+            for lane in graph.lanes
+        ),
+    )
+
+
+def _percentile(times: Times, percent: float) -> float | None:
+    return float(np.percentile(times, percent)) if len(times) else None
+
+
 def _slowest(
-    graph: GraphTrace, executions: Executions, paths: Paths, ops: tuple[OpTimes, ...]
+    graph: GraphTrace,
+    executions: Executions,
+    paths: Paths,
+    ops: tuple[OpTimes, ...],
+    hung: tuple[Stall, int] | None,
 ) -> tuple[SlowExecution, ...]:
     usual = {(each.process, each.op): each for each in ops}
     index, latency = executions.index[executions.is_timed], executions.latency_ns
-    found = []
+    found = [] if hung is None else _under_way(executions, *hung)
     for at in np.argsort(-latency, kind="stable")[:_SLOWEST].tolist():
         execution, took = int(index[at]), int(latency[at])
         most = SlowExecution(execution, took)
@@ -174,7 +216,25 @@ def _slowest(
                     execution, took, op.text, int(event["execution"]), own, op.median_ns
                 )
         found.append(most)
-    return tuple(found)
+    return tuple(found[:_SLOWEST])
+
+
+def _under_way(executions: Executions, stall: Stall, end_ns: int) -> list[SlowExecution]:
+    """Return the executions that were not over at the end, which all waited for one op."""
+    is_open = (executions.submitted_ns != UNSEEN) & (executions.completed_ns == UNSEEN)
+    index, so_far = executions.index[is_open], end_ns - executions.submitted_ns[is_open]
+    return [
+        SlowExecution(
+            int(index[at]),
+            int(so_far[at]),
+            stall.text,
+            stall.execution,
+            stall.lasted_ns,
+            stall.usual_ns,
+            is_over=False,
+        )
+        for at in np.argsort(-so_far, kind="stable")[:_SLOWEST].tolist()
+    ]
 
 
 def _own_ns(lane: Lane, event: np.void) -> int:

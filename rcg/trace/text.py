@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rcg.display import visible
+from rcg.display import visible, whole_numbers
 
 __all__ = ["columns", "name_text", "rate_text", "ratio_text", "share_text", "time_text"]
 
@@ -33,7 +33,8 @@ def name_text(name: str) -> str:
     if len(name) <= _LONGEST_NAME:
         return name
     half = (_LONGEST_NAME - 3) // 2
-    return f"{name[: half + 1]}...{name[-half:]}"
+    first, last = whole_numbers(name, half + 1, len(name) - half)
+    return f"{name[:first]}...{name[last:]}"
 
 
 def time_text(ns: float | None) -> str:

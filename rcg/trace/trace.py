@@ -8,27 +8,27 @@ Trace ── GraphTrace ── Lane, one per process of the plan ── events, 
 
 An event's own time is made of three parts that add up to it: what it waited for its peer
 (``waited_ns``), what it encoded or decoded (``coded_ns``), and the rest: the method itself for a
-Call, moving bytes for a Read or Write. In an actor one event ends where the next begins. All times
-are nanoseconds of the driver's monotonic clock; a lane says how well its own clock was aligned.
+Call, moving bytes for a Read or Write. In an actor one event ends where the next begins.
+
+There is one zero: the beginning of the trace. The record keeps its moments as they were taken, in
+nanoseconds of the driver's monotonic clock (a lane says how well its own clock was aligned), and so
+do ``events``, ``start_ns`` and ``end_ns`` here. Whatever shows a moment or gives it away counts it
+from ``Trace.start_ns``: pictures, pages and widgets, ``to_chrome``, ``to_pandas``, and of a profile
+``executions()``, ``critical_path()`` and ``summary``.
 
 This room must know neither Ray nor how graphs run; a trace can be made by hand, and tests do.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import zipfile
-import zlib
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.errors import InternalError, TraceError
 from rcg.plan import DRIVER, Op, Plan, Program
 
 if TYPE_CHECKING:
@@ -68,22 +68,6 @@ SPAN_BASE: Final = 1 << 31
 
 NO_PEER: Final = (1 << 32) - 1
 """``peer`` of an event that waited for nobody."""
-
-_FORMAT: Final = 1
-# What reading a damaged file raises, here and there.
-_DAMAGED: Final = (
-    zipfile.BadZipFile,
-    zlib.error,
-    NotImplementedError,
-    RuntimeError,
-    OSError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ValueError,
-    InternalError,
-)
-_HEAD: Final = "trace.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +224,9 @@ class Trace(Displayed):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which ``load`` reads: a zip of JSON and NumPy arrays, no pickle."""
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            archive.writestr(_HEAD, json.dumps(self._head()))
-            for number, graph in enumerate(self.graphs):
-                for lane in graph.lanes:
-                    with archive.open(_name(number, lane.process), "w") as file:
-                        np.save(file, lane.events, allow_pickle=False)
+        from rcg.trace.files import write
+
+        write(self, path)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write it as Chrome trace JSON, which ui.perfetto.dev opens; gzip if named ``.gz``."""
@@ -263,93 +244,18 @@ class Trace(Displayed):
 
         return to_pandas(self)
 
-    def _head(self) -> dict[str, Any]:
-        return {
-            "format": _FORMAT,
-            "start_ns": self.start_ns,
-            "end_ns": self.end_ns,
-            "info": self.info,
-            "graphs": [
-                {
-                    "graph_id": graph.graph_id,
-                    "plan": graph.plan.to_json(),
-                    "limit": graph.limit,
-                    "lanes": [_lane_head(lane) for lane in graph.lanes],
-                }
-                for graph in self.graphs
-            ],
-        }
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Read what ``save`` wrote.
+        """Read what ``save`` wrote; a file from anywhere does no harm (``rcg.trace.files``).
 
         Raises:
             TraceError: It is no trace, or one of a later rcg.
             OSError: It cannot be opened.
         """
-        with open(path, "rb") as file:
-            return cls._load(file, os.fspath(path))
+        from rcg.trace.files import read
 
-    @classmethod
-    def _load(cls, file: BinaryIO, path: str) -> Trace:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                head = json.loads(archive.read(_HEAD))
-                if head["format"] > _FORMAT:
-                    raise TraceError(
-                        f"{path} was written by a later rcg (format {head['format']}, "
-                        f"this one reads {_FORMAT}): install that one"
-                    )
-                graphs = tuple(
-                    GraphTrace(
-                        graph["graph_id"],
-                        Plan.from_json(graph["plan"]),
-                        tuple(_lane_from(archive, number, lane) for lane in graph["lanes"]),
-                        graph["limit"],
-                    )
-                    for number, graph in enumerate(head["graphs"])
-                )
-                return cls(graphs, head["start_ns"], head["end_ns"], head["info"])
-        except TraceError:
-            raise
-        except _DAMAGED as error:
-            raise TraceError(
-                f"{path} is not a trace that rcg wrote ({error}): give it a file that "
-                "`profile.trace.save(path)` made"
-            ) from error
+        return read(path)
 
 
 def _count(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def _name(graph: int, process: str) -> str:
-    return f"{graph}/{process}.npy"
-
-
-def _lane_head(lane: Lane) -> dict[str, Any]:
-    head = {key: getattr(lane, key) for key in ("process", "label", "node", "pid", "lost")}
-    return head | {
-        "spans": list(lane.spans),
-        "clock": asdict(lane.clock),
-        "open": None if lane.open is None else asdict(lane.open),
-    }
-
-
-def _lane_from(archive: zipfile.ZipFile, graph: int, head: dict[str, Any]) -> Lane:
-    stored = archive.read(_name(graph, head["process"]))
-    events = np.load(io.BytesIO(stored), allow_pickle=False)
-    if events.dtype != EVENT:
-        raise ValueError(f"the events of {head['process']} have another layout")
-    return Lane(
-        head["process"],
-        head["label"],
-        events,
-        tuple(head["spans"]),
-        head["node"],
-        head["pid"],
-        Clock(**head["clock"]),
-        head["lost"],
-        None if head["open"] is None else OpenOp(**head["open"]),
-    )

@@ -23,8 +23,8 @@ from rcg.compiler.simulate import Simulation
 from rcg.plan import DRIVER, Call, Op, Read, Write
 from rcg.trace.names import kind_of, name_of
 from rcg.trace.parts import READ, WRITE, Kind, Parts, events_of, parts_of
-from rcg.trace.passage import movers
-from rcg.trace.simulated import from_simulation
+from rcg.trace.passage import movers, taken_ns
+from rcg.trace.simulated import LATEST_NS, from_simulation
 from rcg.trace.trace import SPAN_BASE, Events, GraphTrace, Lane
 from rcg.views.text import visible
 
@@ -34,6 +34,7 @@ __all__ = [
     "OPS",
     "SPAN",
     "SPANS",
+    "Ends",
     "Head",
     "Marks",
     "Name",
@@ -64,12 +65,14 @@ COLUMNS: Final = (
     ("kind", "u1"),
     ("name", "<u2"),
     ("peer", "<u2"),
-    ("execution", "<i4"),
+    ("execution", "<f8"),
     ("bytes", "<f8"),
     ("links", "<i4"),
+    ("moments", "<f8"),
 )
-"""The buffers of a payload, in their order. ``start`` and ``duration`` are microseconds; ``links``
-is pairs of rows, one after the other; each of the others has one number per bar."""
+"""The buffers of a payload, in their order. ``start``, ``duration`` and ``moments`` are
+microseconds; ``links`` is pairs of rows, one after the other, and ``moments`` when a frame left
+the first and arrived in the second; each of the others has one number per bar."""
 
 Ints = npt.NDArray[np.int64]
 Buffers = list[bytes]
@@ -101,6 +104,21 @@ class Name:
 
 
 @dataclass(frozen=True, eq=False)
+class Ends:
+    """Ends of the ways of frames through one channel, of one process.
+
+    Attributes:
+        row: The bar of each.
+        at: When each was, in nanoseconds from the start of the marks, and no later than their end.
+        execution: The execution of each.
+    """
+
+    row: Ints
+    at: Ints
+    execution: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Marks:
     """The bars of one graph, by lane and in a lane by start; spans after the ops.
 
@@ -108,6 +126,7 @@ class Marks:
         graph_id: Hex id of the graph.
         start_ns: When the window began, on the driver's monotonic clock.
         end_ns: When it ended.
+        origin_ns: When the trace began that it is of: what is shown counts from there.
         heads: One per lane.
         names: What ``name`` counts in.
         lane: Index of the lane.
@@ -119,10 +138,11 @@ class Marks:
         duration: How long it took, in nanoseconds.
         execution: Which execution it belongs to.
         bytes: How many bytes the whole event moved.
-        written: By channel, the rows where its writes end.
-        taken: By channel, for each of its readers, the rows where that begins to move a frame.
-        links: Pairs of rows [number of links, 2]: where a write ends, and where a read of the same
-            frame begins to move it.
+        written: By channel, where its writes ended.
+        taken: By channel and index of a lane that reads it, where that had each frame.
+        links: Pairs of rows [number of links, 2]: of a write, and of a read of the same frame.
+        moments: When each of these frames left and when it arrived [number of links, 2], in
+            nanoseconds from ``start_ns``; it never arrives before it left.
         reads: For each channel, the lanes that read it.
         slots: For each channel, how many frames it holds.
     """
@@ -130,6 +150,7 @@ class Marks:
     graph_id: str
     start_ns: int
     end_ns: int
+    origin_ns: int
     heads: tuple[Head, ...]
     names: tuple[Name, ...]
     lane: npt.NDArray[np.uint16]
@@ -139,11 +160,12 @@ class Marks:
     peer: npt.NDArray[np.uint16]
     start: Ints
     duration: Ints
-    execution: npt.NDArray[np.int32]
+    execution: Ints
     bytes: Ints
-    written: dict[str, Ints]
-    taken: dict[str, list[Ints]]
+    written: dict[str, Ends]
+    taken: dict[tuple[str, int], Ends]
     links: npt.NDArray[np.int32]
+    moments: Ints
     reads: dict[str, tuple[int, ...]]
     slots: dict[str, int]
 
@@ -180,6 +202,7 @@ class Marks:
             "execution": self.execution,
             "bytes": self.bytes,
             "links": self.links,
+            "moments": self.moments / 1e3,
         }
         head = {
             "version": 1,
@@ -206,20 +229,21 @@ class Marks:
         return head, [np.asarray(values[name]).astype(dtype).tobytes() for name, dtype in COLUMNS]
 
 
-def marks_of(graph: GraphTrace, start_ns: int, end_ns: int) -> Marks:
+def marks_of(graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None) -> Marks:
     """Return the bars of what a graph's processes did between two moments.
 
     Args:
         graph: The record of the graph.
         start_ns: The window's start, on the driver's monotonic clock.
         end_ns: Its end.
+        origin_ns: When the trace began, from where moments are counted; None is ``start_ns``.
 
     Raises:
         ValueError: The window ends before it starts.
     """
     if end_ns < start_ns:
         raise ValueError(f"the window ends {start_ns - end_ns} ns before it starts")
-    found = _Collector(graph, start_ns, end_ns)
+    found = _Collector(graph, start_ns, end_ns, start_ns if origin_ns is None else origin_ns)
     for number, lane in enumerate(graph.lanes):
         found.add_ops(number, lane)
         found.add_spans(number, lane)
@@ -240,7 +264,7 @@ def marks_of_simulation(simulation: Simulation, unit_ns: float) -> Marks:
             for span in simulation.timeline
         ),
     )
-    return marks_of(from_simulation(scaled), 0, round(scaled.duration))
+    return marks_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
 
 
 def repeats_of(marks: Marks) -> int:
@@ -255,15 +279,17 @@ def repeats_of(marks: Marks) -> int:
 class _Collector:
     """Columns, lane by lane, and where in them the ends of each frame's way are."""
 
-    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int) -> None:
+    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
         self._graph = graph
-        self._start_ns, self._end_ns = start_ns, end_ns
+        self._start_ns, self._end_ns, self._origin_ns = start_ns, end_ns, origin_ns
         self._numbers: dict[Name, int] = {}
         self._columns: list[dict[str, npt.NDArray[Any]]] = []
         self._count = 0
-        # By channel: rows and executions of the ends of writes, and of each reader's takings.
-        self._written: dict[str, tuple[Ints, Ints]] = {}
-        self._taken: dict[str, list[tuple[Ints, Ints]]] = {}
+        self._written: dict[str, Ends] = {}
+        self._taken: dict[tuple[str, int], Ends] = {}
+        # By channel, when its writes began: a frame that was had before that was had by a clock
+        # that is off.
+        self._begun: dict[str, Ints] = {}
 
     def add_ops(self, number: int, lane: Lane) -> None:
         ops = self._graph.program(lane).ops
@@ -277,10 +303,10 @@ class _Collector:
         if (op == len(ops)).any():
             names.append(self._number(Name("unknown op", "unknown")))
         is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
-        moves = np.ones(len(rows), bool)
+        moves = np.arange(len(rows)) < len(lane.events)  # what is open has moved nothing yet
         if lane.process == DRIVER:
-            self._leave_out(ops, rows, moves)
-        self._find_ends(ops, op, events["execution"].astype(np.int64), parts, moves)
+            self._leave_out(ops, lane.events, moves)
+        self._find_ends(number, ops, op, rows, parts, moves)
         self._add(
             number,
             OPS,
@@ -303,9 +329,10 @@ class _Collector:
 
     def _find_ends(
         self,
+        number: int,
         ops: tuple[Op, ...],
         op: Ints,
-        execution: Ints,
+        rows: Events,
         parts: Parts,
         moves: npt.NDArray[np.bool_],
     ) -> None:
@@ -317,14 +344,28 @@ class _Collector:
         is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
         takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
         is_last &= moves[row]
+        ended, taken = rows["end_ns"], taken_ns(rows)
         for position, each in enumerate(ops):
             if isinstance(each, Write):
                 at = order[(op[order] == position) & is_last]
-                self._written[each.channel] = (at + self._count, execution[at])
+                found, kept = self._ends(at, parts, ended, rows)
+                self._written[each.channel] = found
+                self._begun[each.channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
             elif isinstance(each, Read):
                 at = order[(op[order] == position) & takes]
-                ends = (at + self._count, execution[at])
-                self._taken.setdefault(each.channel, []).append(ends)
+                self._taken[each.channel, number], _ = self._ends(at, parts, taken, rows)
+
+    def _ends(self, at: Ints, parts: Parts, moments: Ints, rows: Events) -> tuple[Ends, Ints]:
+        """Return the ends at these parts whose moments the window holds, and which these are."""
+        row = parts.row[at]
+        kept = (moments[row] >= self._start_ns) & (moments[row] <= self._end_ns)
+        at, row = at[kept], row[kept]
+        found = Ends(
+            at + self._count,
+            (moments[row] - self._start_ns).astype(np.int64),
+            rows["execution"][row].astype(np.int64),
+        )
+        return found, at
 
     def add_spans(self, number: int, lane: Lane) -> None:
         events = lane.events
@@ -363,13 +404,21 @@ class _Collector:
             name = Name("...", name.role)
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _links(self) -> npt.NDArray[np.int32]:
-        pairs = [np.empty((0, 2), np.int32)]
-        for channel, (rows, executions) in self._written.items():
-            for taken, executions_taken in self._taken.get(channel, []):
-                _, at, at_taken = np.intersect1d(executions, executions_taken, return_indices=True)
-                pairs.append(np.column_stack([rows[at], taken[at_taken]]).astype(np.int32))
-        return np.concatenate(pairs)
+    def _links(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Return which bars a frame went from and to, and when it left and arrived."""
+        pairs, moments = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
+        for (channel, _), taken in self._taken.items():
+            written = self._written.get(channel)
+            if written is None:
+                continue
+            _, at, to = np.intersect1d(written.execution, taken.execution, return_indices=True)
+            fits = self._begun[channel][at] <= taken.at[to]
+            at, to = at[fits], to[fits]
+            # The writer notes the end of its Write after the frame can be read.
+            left = np.minimum(written.at[at], taken.at[to])
+            pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
+            moments.append(np.column_stack([left, taken.at[to]]))
+        return np.concatenate(pairs), np.concatenate(moments)
 
     def marks(self) -> Marks:
         def column(name: str, dtype: str) -> npt.NDArray[Any]:
@@ -383,6 +432,7 @@ class _Collector:
             graph.graph_id,
             self._start_ns,
             self._end_ns,
+            self._origin_ns,
             tuple(map(_head_of, graph.lanes)),
             tuple(self._numbers),
             column("lane", "<u2"),
@@ -392,11 +442,11 @@ class _Collector:
             column("peer", "<u2"),
             start - self._start_ns,
             end - start,
-            column("execution", "<i4"),
+            column("execution", "<i8"),
             column("bytes", "<i8"),
-            {channel: rows for channel, (rows, _) in self._written.items()},
-            {channel: [rows for rows, _ in each] for channel, each in self._taken.items()},
-            self._links(),
+            self._written,
+            self._taken,
+            *self._links(),
             {
                 channel.id: tuple(numbers[reader] for reader in channel.readers)
                 for channel in graph.plan.channels

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rcg.plan import Call, Write
 from rcg.trace.ops import OpTimes
 from rcg.trace.parts import Kind
+from rcg.trace.report import stalled
 from rcg.trace.shares import LaneShares
 from rcg.trace.summary import GraphSummary
 from rcg.trace.trace import GraphTrace
@@ -28,7 +31,9 @@ def figures_of(graph: GraphSummary) -> Figures:
     return Figures(
         about=f" {DOT} ".join(
             [
-                f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
+                # It is long, and the figures beside it say how many executions there are.
+                stalled(graph)
+                or f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
                 *(
                     [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
                     if graph.clock_error_ns
@@ -44,7 +49,13 @@ def figures_of(graph: GraphSummary) -> Figures:
 
 
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
-    keys = [("throughput", _rate(graph.throughput))]
+    keys = []
+    if graph.stall is not None:
+        keys.append(
+            ("not ended", f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}")
+        )
+        keys.append(("waiting for it", _plural(len(graph.stall.waiting), "process")))
+    keys.append(("throughput", _rate(graph.throughput)))
     if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
         keys.append(("p50 / p99 latency", latency))
@@ -91,7 +102,24 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
                 values[channel] = each.bytes / each.count
             case _:
                 pass
-    return Measured(calls, values, "median time of a call, mean size of a value")
+    open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
+    return Measured(calls, values, "median time of a call, mean size of a value", open_ns)
+
+
+def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:
+    """Which calls ran on at the end of the trace of a graph that hangs, and for how long."""
+    stall = summary.stall
+    if stall is None:
+        return
+    hung = graph.lane(stall.process).open
+    end_ns = stall.lasted_ns + (0 if hung is None else hung.since_ns)
+    for lane in graph.lanes:
+        if lane.open is not None and not lane.open.waiting_since_ns:
+            match graph.op(lane, lane.open.op):
+                case Call(node=node):
+                    yield node, float(max(end_ns - lane.open.since_ns, 0))
+                case _:
+                    pass
 
 
 def ops_table(summary: GraphSummary) -> str:
@@ -129,4 +157,5 @@ def _rate(per_s: float | None) -> str:
 
 
 def _plural(count: int, word: str) -> str:
-    return f"{count_text(count)} {word}{'' if count == 1 else 's'}"
+    ending = "" if count == 1 else "es" if word.endswith("s") else "s"
+    return f"{count_text(count)} {word}{ending}"

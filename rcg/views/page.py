@@ -12,6 +12,7 @@ import re
 import time
 from typing import Final
 
+from rcg.trace.report import stalled
 from rcg.trace.summary import GraphSummary, summarize
 from rcg.trace.trace import GraphTrace, Trace
 from rcg.views.canvas import DOT
@@ -70,6 +71,11 @@ def page_of(trace: Trace, title: str) -> str:
         f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
         f'<body class="rcg rcg-is-auto"><main><header><h1>{escaped(visible(title))}</h1>'
         f'<p class="rcg-about">{escaped(_about(trace))}</p></header>\n'
+        + "".join(
+            f'<p class="rcg-bad rcg-strong">{escaped(stalled(each, of=len(parts) > 1))}</p>\n'
+            for each in summary.graphs
+            if each.stall is not None
+        )
         + "\n".join(parts)
         + "\n</main></body></html>\n"
     )

@@ -79,7 +79,7 @@ def schedule_picture(trace: Trace, graph: GraphTrace) -> str | None:
         return None
     predicted = prediction_of(graph, window.last - window.first + 1)
     return schedule_of(
-        marks_of(graph, window.start_ns, window.end_ns),
+        marks_of(graph, window.start_ns, window.end_ns, trace.start_ns),
         predicted=predicted,
         unit_ns=None if predicted is None else 1.0,
         about=window.words,
@@ -102,7 +102,7 @@ def timeline_picture(trace: Trace, graph: GraphTrace, *, most: int = _CLOSE) -> 
     window = window_of(graph, trace.start_ns, trace.end_ns, most=most)
     if window is None:
         return None
-    marks = marks_of(graph, window.start_ns, window.end_ns)
+    marks = marks_of(graph, window.start_ns, window.end_ns, trace.start_ns)
     return timeline_of(marks, about=window.words, width=WIDTH)
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.trace.parts import Kind
-from rcg.views.marks import Marks
+from rcg.views.marks import Ends, Marks
 
 __all__ = ["Queue", "queues_of"]
 
@@ -37,20 +36,16 @@ class Queue:
 
 def queues_of(marks: Marks) -> dict[int, Queue]:
     """Return the queue of each lane that reads a channel which was used."""
-    written, taken = _ends(marks)
     queues: dict[int, Queue] = {}
     moments: dict[int, list[tuple[Ints, Ints]]] = {}
     slots: dict[int, int] = {}
     before: dict[int, int] = {}
     for channel, readers in marks.reads.items():
-        puts = written.get(channel)
+        at_put, put = _moments(marks.written.get(channel))
         for reader in readers:
-            takes = taken.get((channel, reader))
-            if puts is None and takes is None:
+            at_taken, took = _moments(marks.taken.get((channel, reader)))
+            if not len(put) and not len(took):
                 continue
-            empty = np.empty(0, np.int64)
-            at_put, put = puts if puts is not None else (empty, empty)
-            at_taken, took = takes if takes is not None else (empty, empty)
             first_put = int(put.min(initial=took.max(initial=-1) + 1))
             first_taken = int(took.min(initial=first_put))
             slots[reader] = slots.get(reader, 0) + marks.slots[channel]
@@ -68,21 +63,8 @@ def queues_of(marks: Marks) -> dict[int, Queue]:
     return dict(sorted(queues.items()))
 
 
-def _ends(
-    marks: Marks,
-) -> tuple[dict[str, tuple[Ints, Ints]], dict[tuple[str, int], tuple[Ints, Ints]]]:
-    """When frames were written, by channel, and taken, by channel and lane, with executions."""
-    end = marks.start + marks.duration
-    written = {
-        channel: (end[rows], marks.execution[rows].astype(np.int64))
-        for channel, rows in marks.written.items()
-        if len(rows)
-    }
-    taken: dict[tuple[str, int], tuple[Ints, Ints]] = {}
-    for channel, of_readers in marks.taken.items():
-        for each in of_readers:
-            rows = each[marks.kind[each] != Kind.WAITING]  # the others still wait
-            if len(rows):
-                execution = marks.execution[rows].astype(np.int64)
-                taken[channel, int(marks.lane[rows[0]])] = (marks.start[rows], execution)
-    return written, taken
+def _moments(ends: Ends | None) -> tuple[Ints, Ints]:
+    """When frames were written or taken, and in which executions."""
+    if ends is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return ends.at, ends.execution

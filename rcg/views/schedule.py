@@ -150,7 +150,7 @@ class _Schedule:
             if misfit < float("inf"):
                 self._note += f", calls begin {time_text(misfit)} off"
             return []
-        made = replace(made, execution=(made.execution + offset).astype(np.int32))
+        made = replace(made, execution=made.execution + offset)
         return [_Layer(made, shift, is_outlined=True)]
 
     def text(self, title: str, about: str) -> str:
@@ -353,7 +353,8 @@ class _Schedule:
         most = max(2, int(plot_width // 95))
         scale = plot_width / max(duration, 1)
         if not self._is_in_calls:
-            return [(at * scale, label) for at, label in ticks_of(duration, most)]
+            first = self._marks.start_ns - self._marks.origin_ns
+            return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
         # A unit is a call: whole ones only.
         ticks = ticks_of(duration / _CALL * 1e9, most)
         return [

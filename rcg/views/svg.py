@@ -47,11 +47,13 @@ class Measured:
         call_ns: How long calls take, by their node in the topology.
         channel_bytes: How much one frame of a channel holds, by the channel's id.
         title: What the numbers are, for the line below the title.
+        open_ns: How long calls have taken that did not end, by their node; it stands instead.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
     channel_bytes: Mapping[str, float] = field(default_factory=dict)
     title: str = "median of calls and values"
+    open_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 def svg_of(
@@ -118,7 +120,7 @@ class _Drawing:
         top = MARGIN + 46
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
         legend = self._legend_marks() if self._legend else ([], 0.0)
-        width = round(max(layout.width, min(heading, 600), legend[1]) + 2 * MARGIN)
+        width = round(max(layout.width, min(heading, 760), legend[1]) + 2 * MARGIN)
         height = round(top + layout.height + MARGIN + (_LEGEND_LINE if legend[0] else 0))
         body = [
             *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
@@ -171,6 +173,8 @@ class _Drawing:
         time_ns = self._measured.call_ns.get(node.id)
         channel = self._channel(node) if self._details else None
         lines = [] if time_ns is None else [time_text(time_ns)]
+        if (so_far := self._measured.open_ns.get(node.id)) is not None:
+            lines = [f"not ended: {time_text(so_far)}"]
         return lines + ([] if channel is None else [f"{channel.id} {DOT} {_slots_text(channel)}"])
 
     def _channel(self, node: Node) -> Channel | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from rcg.display import visible
+from rcg.display import last_number, visible, whole_numbers
 
 __all__ = ["brief", "shorten", "visible", "width_of"]
 
@@ -52,7 +52,8 @@ def brief(name: str, most: int = _LONGEST_NAME) -> str:
     name = visible(name)
     if len(name) <= most:
         return name
-    return f"{name[: most // 2]}{_ELLIPSIS}{name[len(name) - (most - 1) // 2 :]}"
+    first, last = whole_numbers(name, most // 2, len(name) - (most - 1) // 2)
+    return f"{name[:first]}{_ELLIPSIS}{name[last:]}"
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:
@@ -81,16 +82,20 @@ def shorten(
 ) -> str:
     """Return the text, or as much of both its ends as fits with an ellipsis between.
 
-    Both, because names of a family differ in their ends as often as in their beginnings.
+    Both, because names of a family differ in their ends as often as in their beginnings. A number
+    is never cut: it is left out whole, or, at the end of the text, shown alone.
 
     >>> shorten("forward", 1000, 12)
     'forward'
     >>> shorten("PrefillWorkerWithSpeculativeDecoding", 120, 12)
     'PrefillW…Decoding'
+    >>> shorten("execution 561", 30, 12), shorten("execution 561", 50, 12)
+    ('561', 'ex…561')
     """
     if width_of(text, size, bold=bold, monospace=monospace) <= room:
         return text
     widths = [width_of(each, size, bold=bold, monospace=monospace) for each in text]
+    whole = room
     room -= width_of(_ELLIPSIS, size, bold=bold, monospace=monospace)
     first, last = 0, len(text)
     while first < last:
@@ -102,4 +107,19 @@ def shorten(
             first += 1
         else:
             last -= 1
-    return text[:first] + _ELLIPSIS + text[last:]
+    kept = whole_numbers(text, first, last)
+    number = last_number(text)
+    if number and kept[1] > len(text) - len(number):
+        # There is no room for it at the end: what fits before it, or it alone.
+        before = [
+            each
+            for each in range(len(text) - len(number))
+            if whole_numbers(text, each, len(text))[0] == each
+        ]
+        for first in reversed(before):
+            shown = f"{text[:first]}{_ELLIPSIS}{number}"
+            if width_of(shown, size, bold=bold, monospace=monospace) <= whole:
+                return shown
+        if width_of(number, size, bold=bold, monospace=monospace) <= whole:
+            return number
+    return text[: kept[0]] + _ELLIPSIS + text[kept[1] :]

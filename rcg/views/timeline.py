@@ -126,7 +126,10 @@ class _Timeline:
             words.append(f"{_plural(merged, 'bar')} under a pixel: height = share of time")
         words += note
         most = max(2, int(frame.plot_width // 95))
-        ticks = [(at * self._scale, label) for at, label in ticks_of(marks.duration_ns, most)]
+        first = marks.start_ns - marks.origin_ns
+        ticks = [
+            (at * self._scale, label) for at, label in ticks_of(marks.duration_ns, most, first)
+        ]
         body = [*self._queue_marks(), *links, '<g class="rcg-bars">', *drawn.marks, "</g>"]
         return frame.document(
             title,
@@ -182,7 +185,8 @@ class _Timeline:
         words = [f"{brief(marks.heads[marks.lane[row]].label)} {brief(name.text)}"]
         time_ns = float(marks.duration[row])
         words.append(f"execution {marks.execution[row]} {DOT} {TITLES[int(marks.kind[row])]}")
-        words.append(time_text(time_ns))
+        since = int(marks.start[row]) + marks.start_ns - marks.origin_ns
+        words.append(f"{time_text(time_ns)} at {time_text(since)}")
         amount = int(marks.bytes[row])
         if amount and marks.kind[row] == Kind.COMMUNICATION and time_ns:
             rate = bytes_text(amount / time_ns * 1e9)
@@ -205,9 +209,8 @@ class _Timeline:
             return [], [f"{_plural(count, 'transfer')} not drawn"]
         self._canvas.define("link", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
-        for write, read in marks.links.tolist():
-            x = float(marks.start[write] + marks.duration[write]) * self._scale
-            to_x = float(marks.start[read]) * self._scale
+        for (write, read), moments in zip(marks.links.tolist(), marks.moments, strict=True):
+            x, to_x = (float(moment) * self._scale for moment in moments)
             here, there = self._strip(write), self._strip(read)
             is_down = there.y > here.y
             y = here.y + here.height if is_down else here.y

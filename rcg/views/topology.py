@@ -299,13 +299,15 @@ class _Search:
             down[source].append(target)
             up[target].append(source)
         numbers: dict[int, int] = {}
-        queue = deque([0])
-        while queue:
-            node = queue.popleft()
-            if node not in numbers:
-                numbers[node] = len(numbers)
-                queue.extend(down[node])
-                queue.extend(up[node])
+        # What nothing joins to the input begins anew.
+        for first in range(len(self.nodes)):
+            queue = deque([first])
+            while queue:
+                node = queue.popleft()
+                if node not in numbers:
+                    numbers[node] = len(numbers)
+                    queue.extend(down[node])
+                    queue.extend(up[node])
         return numbers
 
     def _bound(self, edge: tuple[int, int]) -> tuple[int, ...]:

@@ -45,27 +45,45 @@ def share_text(share: float) -> str:
     return f"{per_cent:.{digits}f} %"
 
 
-def ticks_of(duration_ns: float, most: int) -> list[tuple[int, str]]:
-    """Return the ticks of an axis that starts at 0, each with its label, all in one unit.
+def ticks_of(duration_ns: float, most: int, first_ns: float = 0) -> list[tuple[int, str]]:
+    """Return the ticks of an axis: how far from its start, and their labels, all in one unit.
+
+    Args:
+        duration_ns: How long the axis is.
+        most: How many ticks there may be, about.
+        first_ns: The moment at which it starts; the labels are of moments.
 
     >>> ticks_of(5_600_000, 7)[:3]
     [(0, '0 ms'), (1000000, '1 ms'), (2000000, '2 ms')]
     >>> [label for _, label in ticks_of(2_000, 5)]
     ['0 µs', '0.5 µs', '1 µs', '1.5 µs', '2 µs']
+    >>> ticks_of(3_000_000, 3, 869_400_000)
+    [(600000, '870 ms'), (1600000, '871 ms'), (2600000, '872 ms')]
     """
     wanted = max(duration_ns, 1) / max(most, 1)
     power = 10.0 ** floor(log10(wanted))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= wanted * 0.999)
     step = max(1, round(step))
-    scale, unit = _unit_of(duration_ns)
-    digits = 12
+    begun = int(first_ns)
+    end = begun + int(duration_ns)
+    scale, unit = _unit_of(max(abs(begun), abs(end)))
     return [
-        (at, f"{round(at / scale, digits):g} {unit}") for at in range(0, int(duration_ns) + 1, step)
+        (at - begun, f"{_exact(at, scale)} {unit}")
+        for at in range(-(-begun // step) * step, end + 1, step)
     ]
 
 
 def _unit_of(time_ns: float) -> tuple[int, str]:
     return next((each for each in _TIMES if time_ns >= each[0]), _TIMES[-1])
+
+
+def _exact(time_ns: int, scale: int) -> str:
+    """All digits of a moment, whatever is before its point: ticks may be close together."""
+    sign = "-" if time_ns < 0 else ""
+    whole, rest = divmod(abs(time_ns), scale)
+    places = len(f"{scale}") - 1
+    after = f"{rest:0{places}}".rstrip("0") if rest else ""
+    return f"{sign}{whole}{'.' if after else ''}{after}"
 
 
 def _digits(value: float) -> str:

@@ -109,6 +109,7 @@ def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Win
         lane.open
         for lane in graph.lanes
         if lane.open is not None
+        and lane.open.since_ns < end_ns
         and lane.open.op < len(graph.program(lane).ops)
         and isinstance(graph.op(lane, lane.open.op), Call)
     ]

@@ -69,10 +69,9 @@ def test_a_window_cuts_and_its_start_is_zero() -> None:
 def test_links_join_the_end_of_a_write_to_where_the_read_stops_waiting() -> None:
     marks = marks_of(GRAPH, 0, 100)
     found = []
-    for write, read in marks.links:
-        end = int(marks.start[write] + marks.duration[write])
+    for (write, read), moments in zip(marks.links, marks.moments, strict=True):
         names = marks.names[marks.name[write]].text, marks.names[marks.name[read]].text
-        found.append((*names, end, int(marks.start[read])))
+        found.append((*names, *moments.tolist()))
         assert marks.execution[write] == marks.execution[read]
     assert sorted(found) == [
         ("write c0", "read c0", 10, 11),
@@ -147,9 +146,10 @@ def test_a_driver_takes_a_frame_in_the_event_that_moves_it() -> None:
     plain = marks_of(by_hand(), 0, END)
 
     def joined(of: Marks) -> list[tuple[int, int, int]]:
-        end = of.start + of.duration
+        executions = of.execution[of.links[:, 0]].tolist()
         return sorted(
-            (int(of.execution[put]), int(end[put]), int(of.start[took])) for put, took in of.links
+            (execution, *moments)
+            for execution, moments in zip(executions, of.moments.tolist(), strict=True)
         )
 
     assert joined(marks) == joined(plain)
@@ -157,3 +157,46 @@ def test_a_driver_takes_a_frame_in_the_event_that_moves_it() -> None:
     for lane, queue in queues_of(marks).items():
         assert queue.at.tolist() == was[lane].at.tolist()
         assert queue.depth.tolist() == was[lane].depth.tolist()
+
+
+@pytest.mark.parametrize("end", [*range(40, 70), 80])
+def test_a_transfer_ends_where_the_frame_arrived_or_is_not_shown(end: int) -> None:
+    """However a window cuts: a wait that goes on beyond it has not ended in it."""
+    for graph in (by_hand(), by_hand(driver=DRIVER_APART)):
+        marks = marks_of(graph, 0, end)
+        arrived = {("c0", 0): 13, ("c0", 1): 28, ("c1", 0): 29, ("c1", 1): 46}
+        arrived |= {("c2", 0): 47, ("c2", 1): 64}
+        found = {
+            (marks.names[marks.name[write]].channel, int(marks.execution[write])): tuple(moments)
+            for (write, _), moments in zip(marks.links, marks.moments.tolist(), strict=True)
+        }
+        assert found.keys() >= {key for key, at in arrived.items() if at < end}
+        assert all(arrived[key] == at for key, (_, at) in found.items())
+        for left, at in found.values():
+            assert 0 <= left <= at <= end
+
+
+def test_a_read_that_moves_nothing_takes_its_frame_at_the_end_of_its_wait() -> None:
+    """The driver waits for its only result from 0 on, and has it at once when it comes."""
+    rows = {**ROWS, "driver": [event(1, 0, 0, 0), event(3, 0, 0, 90, waited=90, bytes=7, peer=2)]}
+    marks = marks_of(graph_trace(rows), 0, 90)
+    [at] = [at for at, (write, _) in enumerate(marks.links) if marks.lane[write] == 2]
+    assert marks.moments[at].tolist() == [90, 90]
+    queue = queues_of(marks)[0]
+    assert queue.depth[-1] == 0
+
+
+def test_what_is_still_waited_for_has_no_transfer() -> None:
+    opens = {"driver": OpenOp(3, 0, 10, 10, 2)}
+    marks = marks_of(graph_trace({**ROWS, "driver": ROWS["driver"][:1]}, opens=opens), 0, 200)
+    names = {marks.names[marks.name[write]].channel for write, _ in marks.links}
+    assert names == {"c0", "c1"}
+
+
+def test_a_frame_that_was_had_before_it_was_written_down_left_when_it_was_had() -> None:
+    """The writer notes the end of its Write late; clocks that disagree by more join nothing."""
+    for taken, moments in ((85, [[85, 85]]), (79, [])):
+        rows = {**ROWS, "driver": [event(3, 0, 10, 100, waited=taken - 10, bytes=7, peer=2)]}
+        marks = marks_of(graph_trace(rows), 0, 100)
+        found = marks.moments[marks.lane[marks.links[:, 1]] == 0].tolist()
+        assert found == moments

@@ -369,6 +369,65 @@ def test_rates_follow_from_two_looks() -> None:
     assert not second.is_last
 
 
+class HangingGraph(FakeGraph):
+    """a1 is in its method, a2 and the driver wait for it, a0 for an input that nobody submits."""
+
+    def report(self) -> Any:
+        report = super().report()
+
+        def does(label: str, state: str, for_s: float, waiting_for: str = "") -> Any:
+            return SimpleNamespace(
+                label=label,
+                state=state,
+                for_s=for_s,
+                waiting_for=waiting_for,
+                waited_s=0.0,
+                op="Call a1.count(s0) -> s1 #2" if state == "running" else "Read c2 -> s0",
+                execution=8,
+            )
+
+        report.processes = (
+            does("driver", "waiting", 3.2, "a2 (Cashier)"),
+            does("a0 (Door)", "waiting", 3.2, "driver"),
+            does("a1 (Teller)", "running", 3.2),
+            does("a2 (Cashier)", "waiting", 3.2, "a1 (Teller)"),
+        )
+        return report
+
+
+SENTENCE = "a1 (Teller).count has not ended for 3.20 s (execution 8): 2 processes wait for it"
+
+
+def test_a_graph_that_hangs_is_told_and_who_waits_is_not_idle() -> None:
+    clock, graph = Clock(), HangingGraph()
+    sampler = Sampler(graph, clock)
+    sample = sampler.take()
+    assert sample.trouble == SENTENCE
+    assert sample.idle == 1 / 3
+    # Something completed every two seconds so far: 3.2 s are nothing unusual.
+    for _ in range(3):
+        clock.now += 2
+        graph.completed += 1
+        sample = sampler.take()
+    assert sample.trouble == ""
+    # Without an execution under way nothing hangs.
+    graph.statistics = lambda: SimpleNamespace(completed=0, in_flight=0, limit=10)  # type: ignore[method-assign]
+    assert Sampler(graph, clock).take().trouble == ""
+
+
+def test_the_monitor_of_a_graph_that_hangs_says_so_and_not_running(
+    monitors: list[LiveMonitor],
+) -> None:
+    graph = HangingGraph()
+    monitor = LiveMonitor(graph, start=False)
+    monitors.append(monitor)
+    monitor.look()
+    assert (monitor.status, monitor.stuck) == (SENTENCE, True)
+    graph.report = FakeGraph().report  # type: ignore[method-assign]
+    monitor.look()
+    assert not monitor.stuck
+
+
 @pytest.mark.parametrize(
     ("change", "state"), [({"is_teardown": True}, "closed"), ({"state": "broken"}, "broken")]
 )

@@ -17,7 +17,7 @@ for (const name of ["common", "lanes", "timeline", "schedule", "topology", "moni
 }
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, shorten, speedText, ticksOf, timeText } = await load("common");
-const { barAt, closeUp, litOf, rowOf, visibleIn } = await load("lanes");
+const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
 const { joinsOf, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
 const { curveOf, labelPoint, nearestTo, scaleToFit, withoutOverlaps } = await load("topology");
@@ -68,6 +68,23 @@ test("text keeps both its ends", () => {
   assert.equal(shorten("forward", 100, (text) => text.length), "forward");
   assert.equal(shorten("PrefillWorkerWithDecoding", 9, (text) => text.length), "Pref…ding");
   assert.equal(shorten("forward", 0, (text) => text.length), "");
+  // A number is never cut: it is shown alone, or not at all.
+  assert.equal(shorten("execution 561", 3, (text) => text.length), "561");
+  assert.equal(shorten("execution 561", 2, (text) => text.length), "");
+  assert.equal(shorten("execution 561", 8, (text) => text.length), "exec…561");
+  assert.equal(shorten("layer 12 of 345 attention", 14, (text) => text.length), "layer …tention");
+  for (const name of ["fwd 561", "Stage#1234567", "a 12,345 b 678 c", "1.94 / 2.31 ms", "read c104"]) {
+    for (let room = 0; room < 20; room += 1) {
+      const numbers = (text) => text.match(/\d+(?:[.,]\d+)*/g) ?? [];
+      const shown = shorten(name, room, (text) => text.length);
+      for (const number of numbers(shown)) assert.ok(numbers(name).includes(number), `${shown} of ${name}`);
+    }
+  }
+  const measure = (text) => 7 * text.length;
+  assert.equal(labelOf(["fwd 561", "561"], 60, measure), "fwd 561");
+  assert.equal(labelOf(["fwd 561", "561"], 40, measure), "561");
+  assert.equal(labelOf(["fwd 561", "561"], 20, measure), "");
+  assert.equal(labelOf([""], 20, measure), "");
 });
 
 test("visible bars are found as a plain search finds them", () => {

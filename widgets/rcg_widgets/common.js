@@ -92,18 +92,40 @@ export function lowerBound(values, wanted, low = 0, high = values.length) {
   return low;
 }
 
-/** As much of both ends of a text as fits, by a function that measures. */
+/** Where to cut a text so that no number is: a part of one is another number. */
+function wholeNumbers(text, first, last) {
+  for (const found of text.matchAll(/\d+(?:[.,]\d+)*/g)) {
+    const end = found.index + found[0].length;
+    if (found.index < first && first < end) first = found.index;
+    if (found.index < last && last < end) last = end;
+  }
+  return [first, Math.max(first, last)];
+}
+
+/**
+ * As much of both ends of a text as fits, by a function that measures. A number is never cut: it is
+ * left out whole, or, at the end of the text, shown alone.
+ */
 export function shorten(text, room, measure) {
   if (measure(text) <= room) return text;
+  const number = /(?:\d+(?:[.,]\d+)*)$/.exec(text)?.[0] ?? "";
+  const body = text.length - number.length;
   let low = 0;
-  let high = text.length;
-  const cut = (keep) => text.slice(0, Math.ceil(keep / 2)) + "…" + text.slice(text.length - Math.floor(keep / 2));
+  let high = body;
+  const cut = (keep) => {
+    // All of the number at the end, and around what is left out as much on both sides.
+    const back = number ? 0 : Math.floor(keep / 2);
+    const [first, last] = wholeNumbers(text, keep - back, body - back);
+    return `${text.slice(0, first)}…${text.slice(last)}`;
+  };
   while (low < high) {
     const middle = (low + high + 1) >>> 1;
     if (measure(cut(middle)) <= room) low = middle;
     else high = middle - 1;
   }
-  return low < 1 ? "" : cut(low);
+  const shown = low < 1 ? "" : cut(low);
+  if (shown && measure(shown) <= room) return shown;
+  return number && measure(number) <= room ? number : "";
 }
 
 // --- colours --------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     subject, record = recorded(trace, graph)
     window = (subject.start_ns, subject.end_ns)
     executions = executions_of(record)
+    window = executions.busy_window(*window)
     lanes = shares_of(record, *window, executions).lanes
     length = max(window[1] - window[0], 1)
     latencies = executions.latency_ns

@@ -78,12 +78,20 @@ export function litOf(added) {
   return [lit, sum];
 }
 
+/** The first of some labels, the best first, that fits; where none does, what fits of the first. */
+export function labelOf(labels, room, measure) {
+  const [best] = labels;
+  if (!best) return "";
+  const fits = labels.find((each) => measure(each) <= room);
+  return fits ?? (room > 36 ? shorten(best, room, measure) : "");
+}
+
 export class Lanes {
   /**
    * @param card Where it is shown.
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
    *   `duration`, `range`, and `look`, which tells about bars by number: `bucket` (colours in
-   *   `colours`, null is hatched), `text`, `alpha`, `tell`; `behind(lanes, context)`,
+   *   `colours`, null is hatched), `text` (one label or several, the best first), `alpha`, `tell`; `behind(lanes, context)`,
    *   `above(lanes, context)`; `pick(mark)`; `timeText(us)` and `tickText(us)` for other units.
    */
   constructor(card, options) {
@@ -615,10 +623,7 @@ export class Lanes {
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
     if (width > 22 && height >= 12 && colour) {
-      const text = look.text(mark);
-      if (!text) return;
-      const needs = this.measure(text, this.font);
-      const shown = needs + 8 <= width ? text : width > 44 ? shorten(text, width - 8, (each) => this.measure(each, this.font)) : "";
+      const shown = labelOf([look.text(mark)].flat(), width - 8, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
         // Text on a faded bar stands on the ground.

@@ -89,11 +89,11 @@ function render({ model, el }) {
     toggle.disabled = model.get("ended");
     const status = model.get("status");
     state.textContent = status;
-    state.dataset.state = model.get("ended") ? (status.includes("broken") ? "broken" : "ended") : isRunning ? "running" : "stopped";
+    state.dataset.state = model.get("ended") ? (status.includes("broken") ? "broken" : "ended") : model.get("stuck") ? "stuck" : isRunning ? "running" : "stopped";
     card.root.dataset.running = isRunning;
   };
   card.listen(model, "change:history", show);
-  for (const trait of ["running", "status", "ended"]) card.listen(model, `change:${trait}`, showState);
+  for (const trait of ["running", "status", "stuck", "ended"]) card.listen(model, `change:${trait}`, showState);
   show();
   showState();
   card.root.dataset.ready = "true";

@@ -59,7 +59,9 @@ class LiveMonitor(anywidget.AnyWidget):
             and idle as numbers of 8 bytes; NaN is not known.
         samples: How many looks there were.
         facts: ``limit`` and ``completed``.
-        status: One line about how it goes.
+        status: One line about how it goes; of a graph that hangs who is in the way, for how long,
+            and how many wait for it.
+        stuck: Whether the graph hangs.
         ended: Whether there is nothing more to see.
         title: What stands above it.
 
@@ -77,6 +79,7 @@ class LiveMonitor(anywidget.AnyWidget):
     samples = traitlets.Int(0, help="How many looks there were.").tag(sync=True)
     facts = traitlets.Dict(help="What changes little.").tag(sync=True)
     status = traitlets.Unicode("stopped", help="How it goes.").tag(sync=True)
+    stuck = traitlets.Bool(False, help="Whether the graph hangs.").tag(sync=True)
     ended = traitlets.Bool(False, help="Whether there is nothing more to see.").tag(sync=True)
     title = traitlets.Unicode("", help="What stands above it.").tag(sync=True)
 
@@ -144,6 +147,11 @@ class LiveMonitor(anywidget.AnyWidget):
                 self.facts = {"limit": sample.limit, "completed": sample.completed}
                 self.samples += 1
                 self.history = np.array(self._rows, "<f8").tobytes()
+                self.stuck = bool(sample.trouble)
+                if sample.trouble:
+                    self.status = sample.trouble
+                elif self.running:
+                    self.status = self._running_text
         if sample.is_last:
             self._end(_ENDINGS[sample.state])
         return sample
@@ -151,6 +159,7 @@ class LiveMonitor(anywidget.AnyWidget):
     def _end(self, status: str) -> None:
         with self.hold_sync():
             self.ended = True
+            self.stuck = False
             self.status = status
             self.running = False
 
@@ -165,6 +174,10 @@ class LiveMonitor(anywidget.AnyWidget):
             self._views.discard(view)
             if not self._views:
                 self._unseen_since = time.monotonic()
+
+    @property
+    def _running_text(self) -> str:
+        return f"running, every {self.interval_s:g} s"
 
     @property
     def _is_left_alone(self) -> bool:
@@ -188,7 +201,7 @@ class LiveMonitor(anywidget.AnyWidget):
                     each._stop(_REPLACED)
         _running.add(self)
         self._enough = SimpleQueue()
-        self.status = f"running, every {self.interval_s:g} s"
+        self.status = self._running_text
         self._thread = threading.Thread(
             target=_look_on,
             args=(weakref.ref(self), self._enough),

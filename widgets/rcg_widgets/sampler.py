@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Final
 
+from rcg_widgets.trouble import Patience, Trouble, trouble_of
+
 __all__ = ["Sample", "Sampler"]
 
 _KNOWN: Final = ("throughput", "completed", "in_flight", "limit", "queued", "idle", "state")
@@ -34,6 +36,7 @@ class Sample:
         completed: How many executions have completed, 0 if that is not known.
         state: ``running``, or why there is nothing more to see: ``closed``, ``broken``, ``ended``,
             ``gone``.
+        trouble: A sentence about what it hangs on, or "".
     """
 
     time_s: float
@@ -44,6 +47,7 @@ class Sample:
     limit: int = 0
     completed: int = 0
     state: str = "running"
+    trouble: str = ""
 
     @property
     def is_last(self) -> bool:
@@ -75,6 +79,7 @@ class Sampler:
         self._clock = clock
         self._read = _of_graph if is_graph else _of_function
         self._source = _weakly(source) if is_graph or inspect.ismethod(source) else lambda: source
+        self._patience = Patience()
         self._before: tuple[float, Mapping[str, float]] | None = None
 
     def take(self) -> Sample:
@@ -90,6 +95,9 @@ class Sampler:
             return Sample(now, state="gone")
         found, sums = self._read(source)
         rates = self._rates(now, sums)
+        trouble = self._trouble(now, found, sums)
+        if trouble is not None:
+            found = {**found, "idle": trouble.idle}
         return Sample(
             now,
             throughput=found.get("throughput", rates.get("completed", nan)),
@@ -99,6 +107,7 @@ class Sampler:
             limit=int(found.get("limit", 0)),
             completed=int(sums.get("completed", 0)),
             state=found["state"] if found.get("state") in _OVER else "running",
+            trouble="" if trouble is None else trouble.text,
         )
 
     def is_of(self, other: Sampler) -> bool:
@@ -113,6 +122,16 @@ class Sampler:
         """Whether the source is a graph that was torn down, or is gone."""
         source = self._source()
         return source is None or bool(getattr(source, "is_teardown", False))
+
+    def _trouble(
+        self, now: float, found: Mapping[str, Any], sums: Mapping[str, float]
+    ) -> Trouble | None:
+        """What a graph hangs on; of a function it is not known."""
+        if "processes" not in found:
+            return None
+        in_flight = found["in_flight"]
+        patience_s = self._patience.look(now, int(sums["completed"]), in_flight)
+        return trouble_of(found["processes"], patience_s) if in_flight else None
 
     def _rates(self, now: float, sums: Mapping[str, float]) -> dict[str, float]:
         """How much each sum grew per second since the look before."""
@@ -152,6 +171,7 @@ def _of_graph(graph: Any) -> Read:
         "limit": statistics.limit,
         "queued": float(sum(queue.length for queue in report.queues)),
         "state": report.state,
+        "processes": report.processes,
     }
     return found, {"completed": statistics.completed, "waited_s": waited / max(len(actors), 1)}
 

@@ -2,7 +2,7 @@
 // The schedule: who works on which execution when; measured as bars, predicted as outlines.
 
 import { button, countText, element, renderer, timeText } from "./common.js";
-import { Lanes, rowOf, visibleIn } from "./lanes.js";
+import { Lanes, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
 const STRIP = 7; // of predictions, below what was measured
@@ -67,12 +67,16 @@ export function fillSchedule(card, { head, columns }) {
     has: (mark) => bars.lane[mark] === number,
     barHeight: hasMeasured ? ROW - STRIP - 2 : ROW,
   }));
-  let length = 0;
-  for (let at = 0; at < bars.start.length; at += 1) length = Math.max(length, bars.start[at] + bars.duration[at]);
+  let begun = bars.start.length ? Infinity : 0;
+  let length = 0; // up to the end of the last
+  for (let at = 0; at < bars.start.length; at += 1) {
+    begun = Math.min(begun, bars.start[at]);
+    length = Math.max(length, bars.start[at] + bars.duration[at]);
+  }
 
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
-    range: [0, Math.max(length * 1.005, 1)],
+    range: [begun, Math.max(length + (length - begun) * 0.005, begun + 1)],
     colours: head.colours,
     look: {
       bucket: (mark) => bars.execution[mark] % head.colours.length,
@@ -86,7 +90,7 @@ export function fillSchedule(card, { head, columns }) {
       height: (mark) => (isCall(mark) ? 1 : 0.5),
       text: (mark) => {
         if (!shows.measured && hasMeasured) return "";
-        return isCall(mark) ? `${head.ops[bars.lane[mark]][bars.op[mark]]} ${bars.execution[mark]}` : "";
+        return isCall(mark) ? [`${head.ops[bars.lane[mark]][bars.op[mark]]} ${bars.execution[mark]}`, `${bars.execution[mark]}`] : "";
       },
       tell: (mark) => {
         const lines = [
@@ -148,8 +152,9 @@ export function fillSchedule(card, { head, columns }) {
         context.strokeStyle = colour;
         context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
         count += 1;
-        const text = `${head.ops[row.lane][predicted.op[mark]]} ${predicted.execution[mark]}`;
-        if (isAlone && each.measure(text, each.font) + 8 < width) {
+        const turn = `${predicted.execution[mark]}`;
+        const text = labelOf([`${head.ops[row.lane][predicted.op[mark]]} ${turn}`, turn], width - 8, (label) => each.measure(label, each.font));
+        if (isAlone && text) {
           context.fillStyle = each.paints.text;
           context.fillText(text, x + width / 2, y + height / 2 + 0.5);
         }

@@ -28,7 +28,7 @@ _UNIT_NS: Final = 1e6  # what a call counts for where nothing was measured
 _COLUMNS: Final = (
     ("start", "<f8"),
     ("duration", "<f4"),
-    ("execution", "<i4"),
+    ("execution", "<f8"),  # more than 31 bits in two days
     ("lane", "<u2"),
     ("op", "<u2"),
 )
@@ -72,7 +72,9 @@ class ScheduleWidget(View):
             raise ValueError(f"`executions` must be a positive integer, found {executions}")
         subject = subject_of(what, graph)
         record, plan = subject.record, subject.plan
-        measured = _measured(record, executions or 200) if record is not None else _nothing()
+        measured = _nothing()
+        if record is not None:
+            measured = _measured(record, executions or 200, subject.start_ns)
         shown = np.unique(measured["execution"])
         count = executions or 8 if record is None else len(shown)
         first = int(shown[0]) if len(shown) else 0
@@ -98,8 +100,8 @@ class ScheduleWidget(View):
         )
 
 
-def _measured(record: GraphTrace, most: int) -> Columns:
-    """What each op did when it did not wait, in the last executions; from the first of these."""
+def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
+    """What each op did when it did not wait, in the last executions; times from an origin on."""
     starts, ends, executions, lanes, ops = [], [], [], [], []
     for number, lane in enumerate(record.lanes):
         events = lane.events[lane.events["op"] < SPAN_BASE]
@@ -115,7 +117,7 @@ def _measured(record: GraphTrace, most: int) -> Columns:
         return _nothing()
     is_late = found[2] > found[2].max() - most
     start, end, execution, lane_of, op = (each[is_late] for each in found)
-    return _columns(start - start.min(), np.maximum(end - start, 0), execution, lane_of, op)
+    return _columns(start - origin_ns, np.maximum(end - start, 0), execution, lane_of, op)
 
 
 def _predicted(
@@ -126,10 +128,12 @@ def _predicted(
     count: int,
 ) -> Columns:
     """Bars of as many executions, in the state that the pipeline was in: full, or just started."""
-    window = record.limit if record is not None else 10
+    # No more were under way than there were.
+    window = min(record.limit, max(count, 1)) if record is not None else 10
     before = min(first, window) if record is not None else 0
     after = window if record is not None else 0
-    simulation = _simulated(plan, record, op_cost, before + count + after) if count else None
+    total = before + count + after
+    simulation = _simulated(plan, record, op_cost, total, window) if count else None
     if simulation is None:
         return _nothing()
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
@@ -160,12 +164,13 @@ def _simulated(
     record: GraphTrace | None,
     op_cost: Callable[[Op], float] | None,
     executions: int,
+    window: int,
 ) -> Simulation | None:
     if record is None:
         cost = op_cost or (lambda op: default_op_cost(op) * _UNIT_NS)
         return simulate(plan, cost, executions)
     if op_cost is not None:
-        return simulate(plan, op_cost, executions, window=record.limit)
+        return simulate(plan, op_cost, executions, window=window)
     try:
         return predict(record, executions=executions).simulation
     except TraceError:  # nothing was recorded

@@ -46,9 +46,11 @@ export function joinsOf(links, count) {
 
 export function fillTimeline(card, { head, columns }) {
   const { model } = card;
-  const { start, duration, lane, track, kind, name, peer, execution, bytes, links, op } = columns;
+  const { start, duration, lane, track, kind, name, peer, execution, bytes, links, moments, op } = columns;
   const linkColour = head.looks[1].colour;
   const joined = joinsOf(links, start.length);
+  const linkBetween = new Map();
+  for (let at = 0; at < links.length; at += 2) linkBetween.set(links[at] * start.length + links[at + 1], at);
   const isSource = new Uint8Array(start.length);
   for (let at = 0; at < links.length; at += 2) isSource[links[at]] = 1;
   let isQueueShown = head.lanes.length <= QUEUE_LANES && head.queues.some((each) => each.most > 0);
@@ -112,7 +114,7 @@ export function fillTimeline(card, { head, columns }) {
     look: {
       bucket: (mark) => kind[mark],
       alpha: (mark) => (isLit(mark) ? 1 : 0.22),
-      text: (mark) => (lookUp(mark).role === "call" ? `${lookUp(mark).text} ${execution[mark]}` : lookUp(mark).text),
+      text: (mark) => (lookUp(mark).role === "call" ? [`${lookUp(mark).text} ${execution[mark]}`, `${execution[mark]}`] : lookUp(mark).text),
       tell: (mark) => tell(mark),
       isMarked: (mark) => chosen.has(mark),
     },
@@ -184,8 +186,9 @@ export function fillTimeline(card, { head, columns }) {
       const source = isSource[bar] ? bar : others[0];
       const ends = isSource[bar] ? others : [bar];
       for (const end of [...ends].slice(0, 4)) {
-        const took = start[end] - start[source] - duration[source];
-        lines.push(`${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}: taken ${timeText(Math.max(took, 0))} after it was written`);
+        const at = linkBetween.get(source * start.length + end);
+        const took = moments[at + 1] - moments[at];
+        lines.push(`${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}: taken ${timeText(took)} after it was written`);
       }
       if (ends.length > 4) lines.push(`and ${ends.length - 4} more readers`);
       const slots = head.channels[channel]?.slots;
@@ -199,10 +202,7 @@ export function fillTimeline(card, { head, columns }) {
     const wanted = chosen.size ? null : [];
     if (wanted) {
       for (let at = 0; at < links.length; at += 2) {
-        const source = links[at];
-        const target = links[at + 1];
-        const begin = start[source] + duration[source];
-        if (begin > to || start[target] < from || (begin < from && start[target] > to)) continue;
+        if (moments[at] > to || moments[at + 1] < from || (moments[at] < from && moments[at + 1] > to)) continue;
         wanted.push(at);
         if (wanted.length * LINK_ROOM > each.room) return; // a thicket tells nothing
       }
@@ -210,13 +210,13 @@ export function fillTimeline(card, { head, columns }) {
     context.lineWidth = 1.25;
     context.strokeStyle = linkColour;
     const top = each.scroller.scrollTop;
-    const line = (source, target, alpha) => {
-      const one = rowOfMark(source);
-      const other = rowOfMark(target);
+    const line = (at, alpha) => {
+      const one = rowOfMark(links[at]);
+      const other = rowOfMark(links[at + 1]);
       if (!one || !other || Math.max(one.y, other.y) < top || Math.min(one.y, other.y) > top + each.viewHeight) return;
       const isDown = other.y > one.y;
-      const x = each.x(start[source] + duration[source]);
-      const toX = each.x(start[target]);
+      const x = each.x(moments[at]);
+      const toX = each.x(moments[at + 1]);
       const y = isDown ? one.y + one.height : one.y;
       const toY = isDown ? other.y : other.y + other.height;
       const middle = (y + toY) / 2;
@@ -231,10 +231,10 @@ export function fillTimeline(card, { head, columns }) {
       context.fill();
     };
     if (wanted) {
-      for (const at of wanted) line(links[at], links[at + 1], isLit(links[at]) || isLit(links[at + 1]) ? 0.75 : 0.1);
+      for (const at of wanted) line(at, isLit(links[at]) || isLit(links[at + 1]) ? 0.75 : 0.1);
     } else {
       context.lineWidth = 2;
-      for (const mark of chosen) if (isSource[mark]) for (const target of joined(mark)) line(mark, target, 1);
+      for (const mark of chosen) if (isSource[mark]) for (const target of joined(mark)) line(linkBetween.get(mark * start.length + target), 1);
     }
     context.globalAlpha = 1;
   }

@@ -141,9 +141,8 @@ def _called(op: Op) -> tuple[str, str]:
 
 def _queues(marks: Marks) -> tuple[list[dict[str, int]], Numbers, Numbers]:
     """How many frames wait for each lane over time: written for it, not yet taken by it."""
-    source, target = marks.links[:, 0], marks.links[:, 1]
-    written = marks.start[source] + marks.duration[source]
-    taken = np.maximum(marks.start[target], written)
+    target = marks.links[:, 1]
+    written, taken = marks.moments[:, 0], marks.moments[:, 1]
     heads, times, depths, first = [], [np.empty(0)], [np.empty(0, np.uint16)], 0
     for lane in range(len(marks.heads)):
         mine = marks.lane[target] == lane

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels that do not fit: a name may be cut, a number never is."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rcg.trace.text import name_text
+from rcg.views.text import brief, shorten, width_of
+
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*", re.ASCII)
+names = st.from_regex(r"[a-zA-Z_# .]{0,40}[0-9]{0,9}[a-z.# ]{0,20}[0-9]{0,9}", fullmatch=True)
+
+
+def is_honest(shown: str, text: str) -> bool:
+    """Whether all numbers in what is shown are numbers of the text."""
+    return set(NUMBER.findall(shown)) <= set(NUMBER.findall(text))
+
+
+@given(names, st.floats(1, 300))
+@example("execution 561", 12.0)
+@example("forward 561", 24.0)
+@example("Stage#1234567", 40.0)
+def test_shortening_cuts_no_number(text: str, room: float) -> None:
+    shown = shorten(text, room, 12)
+    assert is_honest(shown, text)
+    assert shown in (text, "\N{HORIZONTAL ELLIPSIS}") or width_of(shown, 12) <= room
+
+
+@given(names, st.integers(4, 60))
+@example("PrefillWorkerWithSpeculativeDecoding1234567890", 16)
+def test_names_of_hovers_and_of_text_cut_no_number(text: str, most: int) -> None:
+    assert is_honest(brief(text, most), text)
+    assert len(brief(text, most)) <= max(most, 1)
+    assert is_honest(name_text(text), text)
+    assert len(name_text(text)) <= 40
+
+
+def test_a_number_is_shown_alone_where_the_name_does_not_fit() -> None:
+    assert shorten("execution 561", 30, 12) == "561"
+    assert shorten("execution 561", 1000, 12) == "execution 561"
+    # Not even the number: no part of it.
+    assert shorten("execution 561", 12, 12) == "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that hang: what has not ended counts with its time so far, and is said first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rcg.trace.executions import executions_of
+from rcg.trace.stalls import stall_of
+from rcg.trace.summary import summarize
+from rcg.trace.trace import GraphTrace, OpenOp, Trace
+from rcg.views.bundle import of_trace
+from rcg.views.measured import figures_of, measured_of
+from rcg.views.page import page_of
+from rcg.views.topology import nodes_of_calls
+from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
+from tests.unit.traces import event, graph_trace, trace
+
+SECOND = 1_000_000_000
+SUBMITTED = event(1, 2, 65, 66, bytes=100)
+PASSED_ON = [
+    event(0, 2, 43, 70, waited=25, bytes=100, peer=0),
+    event(1, 2, 70, 80),
+    event(3, 2, 80, 83),
+]
+
+
+def hanging(**changes: OpenOp) -> GraphTrace:
+    """Two executions as by hand; the third is in a1's method since 90, for two seconds."""
+    rows = {
+        "driver": [*DRIVER_ROWS, SUBMITTED],
+        "a0": [*A0_ROWS, *PASSED_ON],
+        "a1": [*A1_ROWS, event(0, 2, 63, 90, waited=20, peer=1)],
+    }
+    opens = {
+        "driver": OpenOp(3, 2, 66, 66, 2),
+        "a0": OpenOp(0, 3, 83, 83, 0),
+        "a1": OpenOp(1, 2, 90),
+    }
+    return graph_trace(rows, opens=opens | changes)
+
+
+def recorded(**changes: OpenOp) -> Trace:
+    return trace(hanging(**changes), start=5, end=2 * SECOND)
+
+
+def found(graph: GraphTrace, end: int = 2 * SECOND):
+    return stall_of(graph, executions_of(graph), 5, end)
+
+
+def test_a_call_that_did_not_return_is_what_the_graph_hangs_on() -> None:
+    stall = found(hanging())
+    assert stall is not None
+    assert (stall.process, stall.op, stall.text) == ("a1", 1, "a1 (Stage).fwd")
+    assert (stall.execution, stall.usual_ns) == (2, 12)
+    # From the beginning of the trace, which began at 5.
+    assert (stall.since_ns, stall.lasted_ns) == (85, 2 * SECOND - 90)
+    # The driver waits for its result. a0 waits for an input that nobody submitted: it is idle.
+    assert stall.waiting == ("driver",)
+
+
+def test_who_waits_is_found_along_the_waits() -> None:
+    """a1 hangs; a0 cannot write to it, and the driver has no room."""
+    stall = found(hanging(a0=OpenOp(3, 5, 95, 95, 2), driver=OpenOp(1, 12, 99, 99, 1)))
+    assert stall is not None
+    assert (stall.process, stall.waiting) == ("a1", ("driver", "a0 (Stage)"))
+
+
+def test_of_two_the_one_that_more_wait_for() -> None:
+    stall = found(hanging(a0=OpenOp(1, 3, 84)))
+    assert stall is not None and stall.process == "a1"
+
+
+@pytest.mark.parametrize(
+    ("graph", "end"),
+    [
+        (by_hand(), END),
+        (graph_trace({}), END),
+        # In the middle of a call, as most traces end.
+        (hanging(), 90 + 50),
+        # Five times as long as any, but no longer than an execution takes.
+        (graph_trace(ROWS, opens={"a1": OpenOp(3, 2, 90), "driver": OpenOp(3, 2, 90, 90, 2)}), 120),
+        # All wait for the driver, which is in the user's code.
+        (hanging(a1=OpenOp(0, 3, 90, 90, 1)), 2 * SECOND),
+    ],
+)
+def test_what_goes_on_hangs_on_nothing(graph: GraphTrace, end: int) -> None:
+    assert found(graph, end) is None
+    assert "not ended" not in str(summarize(trace(graph, end=end)))
+
+
+def test_the_first_call_of_all_hangs_if_somebody_waits_for_it() -> None:
+    rows = {"driver": [DRIVER_ROWS[0]], "a0": [A0_ROWS[0]]}
+    driver = OpenOp(3, 0, 12, 12, 2)
+    waiting = {"a1": OpenOp(0, 0, 1, 1, 1)}
+    stall = found(graph_trace(rows, opens={"a0": OpenOp(1, 0, 15), "driver": driver} | waiting))
+    assert stall is not None
+    assert (stall.text, stall.usual_ns) == ("a0 (Stage).fwd", None)
+    assert stall.waiting == ("driver", "a1 (Stage)")
+    assert found(graph_trace(rows, opens={"a0": OpenOp(1, 0, 15)})) is None
+
+
+def test_what_has_not_ended_counts_with_its_time_so_far() -> None:
+    (graph,) = summarize(recorded()).graphs
+    end = 2 * SECOND
+    assert graph.stall is not None
+    # Two completions, at 46 and 63, and none since.
+    assert graph.throughput == 1e9 / (end - 46)
+    assert graph.latency_p50_ns == 51
+    assert graph.latency_p99_ns == pytest.approx(51 + 0.98 * (end - 65 - 51))
+    assert graph.critical is not None and graph.critical.bottleneck is not None
+    assert graph.critical.bottleneck.text == "a1 (Stage).fwd"
+    assert graph.critical.bottleneck_share > 0.999
+    assert graph.critical.end_ns == end - 5
+    (call,) = [op for op in graph.ops if op.text == "a1 (Stage).fwd"]
+    assert (call.count, call.total_ns) == (3, 24 + end - 90)
+    slow = graph.slowest[0]
+    assert (slow.execution, slow.latency_ns, slow.is_over) == (2, end - 65, False)
+    assert (slow.text, slow.took_ns, slow.usual_ns) == ("a1 (Stage).fwd", end - 90, 12)
+    assert graph.shares.lanes[2].compute_ns == 24 + end - 90
+    assert graph.shares.lanes[2].idle_ns == 2
+    assert graph.shares.bubble is not None and 0.49 < graph.shares.bubble < 0.51
+    json.loads(summarize(recorded()).to_json())
+
+
+SENTENCE = (
+    "a1 (Stage).fwd has not ended for 2.00 s, usually 12 ns (execution 2, since 85 ns): "
+    "1 process waits for it"
+)
+
+
+def test_the_first_words_say_who_hangs_since_when_and_how_many_wait() -> None:
+    record = recorded()
+    summary = summarize(record)
+    assert str(summary).startswith(SENTENCE + "\n")
+    assert str(summary.graphs[0]).startswith(SENTENCE + "\n")
+    assert str(summary).count("has not ended for") == 1
+    assert "execution 2  2.00 s so far" in str(summary)
+    assert "to make it faster" not in str(summary)
+    assert figures_of(summary.graphs[0]).about.startswith(SENTENCE)
+    assert figures_of(summary.graphs[0]).keys[:2] == [
+        ("not ended", "2 s a1 (Stage).fwd"),
+        ("waiting for it", "1 process"),
+    ]
+    page = page_of(record, "a page")
+    assert page.index(SENTENCE) < page.index("<svg")
+    assert of_trace(record)["text/plain"].startswith(SENTENCE)
+
+
+def test_of_several_graphs_the_sentence_names_the_one() -> None:
+    record = recorded()
+    both = replace(record, graphs=(by_hand(), replace(record.graphs[0], graph_id="beef" * 8)))
+    first = str(summarize(both)).split("\n")[0]
+    assert first.startswith("a1 (Stage).fwd in graph beefbeef has not ended for 2.00 s")
+
+
+def test_the_picture_shows_the_time_so_far_in_the_call() -> None:
+    record = recorded()
+    (figures,) = summarize(record).graphs
+    measured = measured_of(record.graphs[0], figures)
+    node = nodes_of_calls(record.graphs[0].plan)[2]
+    assert measured.open_ns == {node: 2 * SECOND - 90}
+    assert ">not ended: 2 s<" in page_of(record, "")

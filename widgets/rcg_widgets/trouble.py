@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running graph hangs on: found in a report, told in a sentence.
+
+A process that has been in one op for much longer than it usually takes until something completes is
+what the others wait for. Who waits is found as in ``rcg.trace.stalls``, which is for what was
+recorded: whoever waits for a process waits for what that waits for, and an actor that waits for an
+input has nothing to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg.trace.text import name_text, time_text
+
+__all__ = ["Patience", "Trouble", "trouble_of"]
+
+_LEAST_S: Final = 1.0
+_LONGER: Final = 5
+_CALL: Final = re.compile(r"Call a\d+\.(.+?)\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a graph hangs on.
+
+    Attributes:
+        text: A sentence: who, for how long, and how many wait for it.
+        idle: Share of the actors that have nothing to do, 0 to 1; those that wait are not idle.
+    """
+
+    text: str
+    idle: float
+
+
+class Patience:
+    """How long an op may take before it is in the way: several times a completion's distance."""
+
+    def __init__(self) -> None:
+        self._completed = -1
+        self._since_s = 0.0
+        self._longest_s = 0.0
+
+    def look(self, now_s: float, completed: int, in_flight: float) -> float:
+        """Take in how many executions have completed; returns the seconds that an op may take."""
+        if completed != self._completed or not in_flight:
+            if self._completed >= 0 and completed != self._completed:
+                self._longest_s = max(self._longest_s, now_s - self._since_s)
+            self._completed, self._since_s = completed, now_s
+        return max(_LEAST_S, _LONGER * self._longest_s)
+
+
+def trouble_of(processes: Sequence[Any], patience_s: float) -> Trouble | None:
+    """Return what a graph hangs on; None if it goes on.
+
+    Args:
+        processes: What each process does: ``Report.processes``, the driver first.
+        patience_s: How long an op may take.
+    """
+    actors = processes[1:]
+    late = [
+        each
+        for each in actors
+        if _of(each, "state") == "running" and float(_of(each, "for_s") or 0) > patience_s
+    ]
+    if not late:
+        return None
+    labels = [str(_of(each, "label")) for each in processes]
+    waits = {
+        label: _waited_for(each, labels)
+        for label, each in zip(labels, processes, strict=True)
+        if _of(each, "state") == "waiting"
+    }
+    counts = {
+        id(each): sum(str(_of(each, "label")) in _reached(waits, label) for label in waits)
+        for each in late
+    }
+    first = max(late, key=lambda each: (counts[id(each)], float(_of(each, "for_s"))))
+    count = counts[id(first)]
+    waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
+    idle = sum(not _reached(waits, label) for label in labels[1:] if label in waits)
+    text = (
+        f"{_name(first)} has not ended for {time_text(float(first.for_s) * 1e9)} "
+        f"(execution {_of(first, 'execution')}): {waiting if count else 'nobody waits for it yet'}"
+    )
+    return Trouble(text, idle / max(len(actors), 1))
+
+
+def _of(activity: Any, name: str) -> Any:
+    return getattr(activity, name, "")
+
+
+def _name(activity: Any) -> str:
+    op = str(_of(activity, "op"))
+    call = _CALL.match(op)
+    what = f".{call[1]}" if call else f" {op}"
+    return name_text(f"{_of(activity, 'label')}{what}")
+
+
+def _waited_for(activity: Any, labels: Iterable[str]) -> tuple[str, ...]:
+    names = str(_of(activity, "waiting_for")).split(", ")
+    # The driver is waited for by whoever has nothing to do.
+    return tuple(label for label in labels if label in names and label != "driver")
+
+
+def _reached(waits: dict[str, tuple[str, ...]], label: str) -> set[str]:
+    found: set[str] = set()
+    left = list(waits.get(label, ()))
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += waits.get(each, ())
+    return found
