@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rcg.errors import TraceError
 from rcg.trace.compare import Comparison, compare
-from rcg.trace.critical import Step, critical_path
+from rcg.trace.critical import CriticalPath, critical_path
 from rcg.trace.executions import Executions, executions_of
 from rcg.trace.summary import Summary, summarize
 from rcg.trace.trace import GraphTrace, Trace
@@ -102,7 +102,7 @@ class Profile:
         """Return when each execution was submitted, completed and fetched. See ``graph``."""
         return executions_of(self.graph(graph))
 
-    def critical_path(self, execution: int, graph: int | str | None = None) -> tuple[Step, ...]:
+    def critical_path(self, execution: int, graph: int | str | None = None) -> CriticalPath:
         """Return what an execution's latency was made of, step by step from submission on."""
         return critical_path(self.graph(graph), execution)
 
