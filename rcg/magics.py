@@ -49,7 +49,9 @@ _MOST_WIDGETS: Final = 3  # at once
 _MOST_GRAPHS: Final = 6  # whose pictures are shown at once
 _MOST_TOLD: Final = 200  # characters of an error
 _MOST_QUOTED: Final = 80  # of what the user wrote
-_WIDGETS: Final = 'the interactive views need more packages: pip install "rcg[notebook]"'
+_WIDGETS: Final = (
+    'the interactive views need more packages: pip install ".[notebook]" in the folder of rcg'
+)
 
 _OPTION: Final = re.compile(r"""\s*(-[^\s=]+)(?:=("[^"]*"|'[^']*'|\S+))?""")
 _LATER_OPTION: Final = re.compile(r"\s(?=-)")

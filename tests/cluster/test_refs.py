@@ -255,7 +255,7 @@ def test_wait_for_lists_says_what_to_wait_for(pair, echo, timeout):
     executions = [graph.execute(i) for i in range(3)]
     for refs in (executions, [echo.execute(1), *executions], [[executions]]):
         with pytest.raises(
-            TypeError, match="takes a flat list of references, found a list of"
+            TypeError, match="takes a flat list of references, found a list at"
         ) as e:
             rcg.wait(refs, timeout=timeout)
         assert "for ref in refs" in str(e.value)

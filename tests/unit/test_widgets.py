@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("anywidget", reason='the widgets need pip install "rcg[notebook]"')
+pytest.importorskip(
+    "anywidget", reason='the widgets need pip install ".[notebook]" in the folder of rcg'
+)
 
 import rcg_widgets
 from rcg.errors import TraceError
@@ -584,7 +586,8 @@ def test_without_anywidget_the_import_says_what_to_install() -> None:
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
-        'ImportError: the widgets need anywidget and ipywidgets: pip install "rcg[notebook]"'
+        "ImportError: the widgets need anywidget and ipywidgets: "
+        'pip install ".[notebook]" in the folder of rcg'
     )
 
 
