@@ -8,12 +8,13 @@ INSTALLED := $(VENV)/.rcg-installed
 NATIVE := rcg/_native.abi3.so
 BENCH ?=
 SOAK ?=
+LAB ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test soak lint types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab test soak lint types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -42,6 +43,10 @@ $(NATIVE): rcg/_native.c $(INSTALLED)
 ## run the hello world on a local Ray that starts by itself, with timings beside Ray Core's
 quickstart: setup
 	$(PY) -m rcg.demo
+
+## open the notebooks in a JupyterLab (LAB="--no-browser --port 9999")
+lab: setup
+	$(PY) -m jupyterlab --notebook-dir=notebooks $(LAB)
 
 ## pass every test that needs no GPU, notebooks included
 test: setup

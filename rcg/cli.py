@@ -57,11 +57,11 @@ def _trace(asked: argparse.Namespace) -> int:
     from rcg.errors import RcgError
     from rcg.trace.summary import summarize
     from rcg.trace.trace import Trace
+    from rcg.views.bundle import text_of
 
     try:
         trace = Trace.load(asked.file)
-        summary = summarize(trace)
-        print(summary.to_json() if asked.json else summary)
+        print(summarize(trace).to_json() if asked.json else text_of(trace))
         if asked.perfetto is not None:
             trace.to_chrome(asked.perfetto)
             _say(f"wrote {asked.perfetto}: open it on ui.perfetto.dev")

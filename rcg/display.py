@@ -76,17 +76,19 @@ def shown_text(text: str) -> str:
 class Displayed:
     """What a notebook shows as text and as static HTML, which needs no script.
 
-    A class names the function of ``rcg.views.bundle`` that shows it, and gives its arguments.
+    A class names the function that shows it, and the room of the views that this is in, and gives
+    its arguments.
     """
 
     __slots__ = ()
 
     _shown_by: ClassVar[str]
+    _shown_in: ClassVar[str] = "rcg.views.bundle"
 
     def _shown(self) -> tuple[Any, ...]:
         return (self,)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        show = getattr(importlib.import_module("rcg.views.bundle"), self._shown_by)
+        show = getattr(importlib.import_module(self._shown_in), self._shown_by)
         bundle: dict[str, str] = show(*self._shown())
         return bundle

@@ -13,7 +13,6 @@ import ast
 import contextlib
 import importlib
 import keyword
-import math
 import os
 import re
 import shlex
@@ -29,6 +28,7 @@ from IPython.display import display
 
 from rcg.display import visible
 from rcg.errors import RcgError
+from rcg.ipython import attach
 from rcg.plan import Plan
 from rcg.profiles import Profile
 from rcg.progress import progress
@@ -42,13 +42,18 @@ from rcg.views.pictures import predicted_schedule, schedule_picture, topology_pi
 __all__ = ["RcgMagics", "load"]
 
 _LIMIT: Final = 10  # executions in flight, of a plan without a graph
+_MOST_RUNS: Final = 1_000_000  # of the code that is profiled
 _LEAST_INTERVAL_S: Final = 0.05
+_MOST_INTERVAL_S: Final = 86_400
 _MOST_WIDGETS: Final = 3  # at once
 _MOST_GRAPHS: Final = 6  # whose pictures are shown at once
 _MOST_TOLD: Final = 200  # characters of an error
-_WIDGETS: Final = 'the interactive views need more packages: pip install "rcg[notebook]"'
+_MOST_QUOTED: Final = 80  # of what the user wrote
+_WIDGETS: Final = (
+    'the interactive views need more packages: pip install ".[notebook]" in the folder of rcg'
+)
 
-_OPTION: Final = re.compile(r"\s*(-[^\s=]+)(?:=(\S+))?")
+_OPTION: Final = re.compile(r"""\s*(-[^\s=]+)(?:=("[^"]*"|'[^']*'|\S+))?""")
 _LATER_OPTION: Final = re.compile(r"\s(?=-)")
 _VALUE: Final = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
 
@@ -63,6 +68,41 @@ def _silenced(magic: _Magic) -> _Magic:
     return magic
 
 
+def _whole(text: str) -> int:
+    """Return a whole number; one of very many digits is not for Python to read either."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {_quoted(text)}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid float value: {_quoted(text)}") from None
+
+
+def _number_text(number: int) -> str:
+    """Return a number, or of a long one how long it is: Python prints no 5000 digits."""
+    return str(number) if abs(number) < 10**20 else "one of more than 20 digits"
+
+
+def _cut(text: str) -> str:
+    """Return what the user wrote on one line, its beginning if it is long."""
+    return visible(text[:_MOST_QUOTED] + ("..." if len(text) > _MOST_QUOTED else ""))
+
+
+def _quoted(text: str) -> str:
+    return f"'{_cut(text)}'"
+
+
+def _shortened(message: str) -> str:
+    """Return what argparse says without the middle of what is very long in it."""
+    half = _MOST_TOLD // 2
+    return message if len(message) <= _MOST_TOLD else f"{message[:half]}...{message[-half:]}"
+
+
 class _HelpTold(Exception):
     """Help was asked for, and printed."""
 
@@ -71,7 +111,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises instead of ending the kernel."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"%{self.prog}: {message} (see %{self.prog} --help)")
+        raise UsageError(f"%{self.prog}: {visible(_shortened(message))} (see %{self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise _HelpTold
@@ -89,7 +129,7 @@ class _Parser(argparse.ArgumentParser):
             at = found.end()
             if name == "--":
                 break
-            options.append(name if value is None else f"{name}={value}")
+            options.append(name if value is None else f"{name}={' '.join(self._unquoted(value))}")
             takes_value = action is not None and action.nargs is None
             if takes_value and value is None and (found := _VALUE.match(line, at)):
                 at = found.end()
@@ -110,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
                 ahead = line[: len(line) - len(name)].rstrip().removesuffix("--")
                 options, rest = self.split(f"{ahead} {behind}")
                 if rest:
-                    self.error(f"there is something behind the options: {rest!r}")
+                    self.error(f"there is something behind the options: {_quoted(rest)}")
                 return options, before
         return options, name
 
@@ -119,21 +159,25 @@ class _Parser(argparse.ArgumentParser):
         action = self._option_string_actions.get(text[:2])
         if action is None or action.nargs is not None or len(text) < 3 or text[1] == "-":
             return False
-        return text[2:].isdecimal() if action.type is int else text[2:].isidentifier()
+        return text[2:].isdecimal() if action.type is _whole else text[2:].isidentifier()
 
     def _unquoted(self, value: str) -> list[str]:
         try:
             return shlex.split(value)
         except ValueError as error:
-            self.error(f"{value}: {error}")
+            self.error(f"{_cut(value)}: {error}")
 
 
 def _is_expression(text: str) -> bool:
     try:
         ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _parser(name: str, what: str, instead: str, subject: str = "") -> _Parser:
@@ -157,7 +201,7 @@ def _profile_parser() -> _Parser:
     )
     parser.add_argument("-o", metavar="NAME", help="keep the Profile in this variable")
     parser.add_argument(
-        "-n", metavar="EXECUTIONS", type=int, default=1, help="run the code so often"
+        "-n", metavar="EXECUTIONS", type=_whole, default=1, help="run the code so often"
     )
     parser.add_argument("--html", metavar="FILE", help="write a self-contained HTML file as well")
     parser.add_argument(
@@ -182,13 +226,20 @@ class RcgMagics(Magics):
         with contextlib.suppress(_HelpTold):
             options, code = _profile_parser().split(line if cell is None else line.rstrip("; "))
             if cell is not None and code:
-                raise UsageError(f"%%rcg_profile: {code!r} is no option (see %rcg_profile --help)")
-            if options.n < 1:
-                raise UsageError(f"%rcg_profile: -n takes a positive number, found {options.n}")
+                raise UsageError(
+                    f"%%rcg_profile: {_quoted(code)} is no option (see %rcg_profile --help)"
+                )
+            if not 1 <= options.n <= _MOST_RUNS:
+                raise UsageError(
+                    f"%rcg_profile: -n takes a number from 1 to {_MOST_RUNS:,}, found "
+                    f"{_number_text(options.n)}"
+                )
             if options.o is not None and (
                 not options.o.isidentifier() or keyword.iskeyword(options.o)
             ):
-                raise UsageError(f"%rcg_profile: -o takes a variable's name, found {options.o!r}")
+                raise UsageError(
+                    f"%rcg_profile: -o takes a variable's name, found {_quoted(options.o)}"
+                )
             for option in ("html", "perfetto"):
                 setattr(options, option, _file(option, getattr(options, option)))
             if not (code or cell):
@@ -294,9 +345,11 @@ class RcgMagics(Magics):
             found = self._named(name, "rcg_report")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
-                    raise UsageError(f"%rcg_report: {name} is no compiled graph")
+                    raise UsageError(f"%rcg_report: {_cut(name)} is no compiled graph")
             with _one_sentence("rcg_report"):
-                display(Reports(graph.report() for graph in found))
+                shown = found if name else _that_ran(found)
+                display(Reports(graph.report() for graph in shown))
+                _tell_idle(len(found) - len(shown))
 
     @no_var_expand
     @line_magic
@@ -310,21 +363,24 @@ class RcgMagics(Magics):
             "[name]",
         )
         parser.add_argument(
-            "--interval", type=float, default=0.5, metavar="SECONDS", help="between samples; 0.5"
+            "--interval", type=_seconds, default=0.5, metavar="SECONDS", help="between samples; 0.5"
         )
         parser.add_argument("--text", action="store_true", help="print the numbers now")
         with contextlib.suppress(_HelpTold):
             options, name = parser.split_name(line)
-            if not _LEAST_INTERVAL_S <= options.interval < math.inf:
+            if not _LEAST_INTERVAL_S <= options.interval <= _MOST_INTERVAL_S:
                 raise UsageError(
-                    f"%rcg_top: --interval takes a number of seconds from {_LEAST_INTERVAL_S} on, "
-                    f"found {options.interval:g}"
+                    f"%rcg_top: --interval takes a number of seconds from {_LEAST_INTERVAL_S} to "
+                    f"{_MOST_INTERVAL_S:,}, found {options.interval:g}"
                 )
             found = self._named(name, "rcg_top")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
-                    raise UsageError(f"%rcg_top: {name} is no compiled graph")
+                    raise UsageError(f"%rcg_top: {_cut(name)} is no compiled graph")
             with _one_sentence("rcg_top"):
+                count = len(found)
+                found = found if name else _that_ran(found)
+                _tell_idle(count - len(found))
                 widgets = None if options.text else _widgets()
                 if widgets is not None:
                     for graph in found[:_MOST_WIDGETS]:
@@ -343,19 +399,22 @@ class RcgMagics(Magics):
                     f"%{magic}: there is no compiled graph in this process: compile one first, or "
                     f"name a profile or a plan"
                 )
-            return sorted(found, key=CompiledDAG.get_id)
+            return found[::-1]  # the newest first, which is what the user is at
         try:
             shown = eval(name, self.shell.user_global_ns, self.shell.user_ns)
         except (NameError, SyntaxError) as error:
-            raise UsageError(f"%{magic}: {name!r} names nothing here: {_told(error)}") from None
+            raise UsageError(
+                f"%{magic}: {_quoted(name)} names nothing here: {_told(error)}"
+            ) from None
         except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
             raise UsageError(
-                f"%{magic}: {name!r} cannot be evaluated: {type(error).__name__}: {_told(error)}"
+                f"%{magic}: {_quoted(name)} cannot be evaluated: {type(error).__name__}: "
+                f"{_told(error)}"
             ) from None
         if not isinstance(shown, CompiledDAG | Plan | Profile | Trace):
             raise UsageError(
-                f"%{magic}: {name} is {_with_article(type(shown).__name__)}; it takes a compiled "
-                "graph, a profile, a trace or a plan"
+                f"%{magic}: {_cut(name)} is {_with_article(type(shown).__name__)}; it takes a "
+                "compiled graph, a profile, a trace or a plan"
             )
         return [shown]
 
@@ -365,6 +424,10 @@ class _Code:
 
     def __init__(self, shell: InteractiveShell, text: str) -> None:
         self._namespace = shell.user_ns
+        if "\0" in text or not _is_unicode(text):
+            raise UsageError(
+                "%rcg_profile: there is a character in the code that Python cannot read"
+            )
         source = shell.transform_cell(text)
         try:
             tree = shell.compile.ast_parse(source)
@@ -400,6 +463,7 @@ def _topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
     if isinstance(shown, Profile):
         shown = shown.trace
     if isinstance(shown, Trace):
+        shown = shown.active
         figures = summarize(shown).graphs
         return [
             (
@@ -429,7 +493,8 @@ def _schedules(shown: Any) -> list[tuple[str, str]]:
     if isinstance(shown, Profile):
         shown = shown.trace
     if isinstance(shown, Trace):
-        made = [(_name(graph.graph_id), schedule_picture(shown, graph)) for graph in shown.graphs]
+        graphs = shown.active.graphs
+        made = [(_name(graph.graph_id), schedule_picture(shown, graph)) for graph in graphs]
         return [(f"Schedule of {name}", svg) for name, svg in made if svg is not None]
     if isinstance(shown, Plan):
         return [("Schedule of the plan", predicted_schedule(shown, _LIMIT))]
@@ -463,16 +528,21 @@ def _file(option: str, name: str | None) -> Path | None:
     """Return the file to write, before anything runs for it in vain."""
     if name is None:
         return None
+    shown = _quoted(name)
     try:
+        os.fsencode(name)
         path = Path(name).expanduser()
-    except RuntimeError as error:
-        raise UsageError(f"%rcg_profile: --{option} {name}: {_told(error)}") from None
+        is_nothing = "\0" in name
+    except (RuntimeError, ValueError):  # no such home; what no path can have in it
+        is_nothing = True
+    if is_nothing:
+        raise UsageError(f"%rcg_profile: --{option} takes a file, and {shown} can name none")
     if not path.name or os.path.isdir(path):  # also of names that are too long
-        raise UsageError(f"%rcg_profile: --{option} takes a file, found the folder {name!r}")
+        raise UsageError(f"%rcg_profile: --{option} takes a file, found the folder {shown}")
     if not os.path.isdir(path.parent):
         raise UsageError(
-            f"%rcg_profile: there is no folder {str(path.parent)!r} to write {path.name!r} into: "
-            "make it, or choose another"
+            f"%rcg_profile: there is no folder {_quoted(str(path.parent))} to write "
+            f"{_quoted(path.name)} into: make it, or choose another"
         )
     return path
 
@@ -483,7 +553,7 @@ def _failure(option: str, path: Path, write: Callable[[Path], Any]) -> str | Non
         write(path)
     except OSError as error:
         why = error.strerror or _told(error)
-        return f"--{option}: {str(path)!r} cannot be written: {visible(why)}"
+        return f"--{option}: {_quoted(str(path))} cannot be written: {visible(why)}"
     return None
 
 
@@ -499,6 +569,17 @@ def _display(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> N
 def _tell_more(count: int) -> None:
     if count > 0:
         print(f"{count} more graph{'' if count == 1 else 's'}: name one to see it")
+
+
+def _that_ran(graphs: list[CompiledDAG]) -> list[CompiledDAG]:
+    """Return the graphs that something was submitted to; all if there is none."""
+    return [graph for graph in graphs if graph.statistics().executions] or graphs
+
+
+def _tell_idle(count: int) -> None:
+    if count:
+        have = "graph has" if count == 1 else "graphs have"
+        print(f"{count} more {have} not run yet: name one to see it")
 
 
 def _widgets() -> Any:
@@ -525,7 +606,7 @@ def _display_widgets(name: str, *shown: Any) -> bool:
             wanted += [
                 (trace, {"graph": number})
                 for number, graph in enumerate(trace.graphs)
-                if graph.num_events
+                if graph.is_active
             ]
         else:
             wanted.append((each, {}))
@@ -538,3 +619,4 @@ def _display_widgets(name: str, *shown: Any) -> bool:
 def load(shell: InteractiveShell) -> None:
     """Register the magics; again is harmless."""
     shell.register_magics(RcgMagics)
+    attach()

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from rcg.errors import TraceError
 from rcg.trace.compare import Comparison, compare
-from rcg.trace.critical import Step, critical_path
+from rcg.trace.critical import CriticalPath, critical_path
 from rcg.trace.executions import Executions, executions_of
 from rcg.trace.summary import Summary, summarize
 from rcg.trace.trace import GraphTrace, Trace
 from rcg.trace.what_if import WhatIf, what_if
-from rcg.views.bundle import of_trace
+from rcg.views.bundle import of_trace, text_of
 from rcg.views.page import page_of
 
 if TYPE_CHECKING:
@@ -71,24 +71,32 @@ class Profile:
         """Return the record of one graph.
 
         Args:
-            graph: Its number in the trace, or (the beginning of) its id; None if there is only one.
+            graph: Its number in the trace, or (the beginning of) its id; None if there is only one,
+                or only one that did something.
 
         Raises:
             TraceError: There is no such graph, or several and none was named.
         """
         graphs = self.trace.graphs
+        active = self.trace.active.graphs
         match graph:
-            case None if len(graphs) == 1:
-                return graphs[0]
+            case None if len(active) == 1:
+                return active[0]
             case int(number) if -len(graphs) <= number < len(graphs):
                 return graphs[number]
             case str(text):
                 found = [each for each in graphs if text and each.graph_id.startswith(text)]
                 if len(found) == 1:
                     return found[0]
-        ids = ", ".join(f"{i}: {each.graph_id[:8]}" for i, each in enumerate(graphs)) or "none"
-        wanted = "say which graph is meant" if graph is None else f"no graph {graph!r}"
-        raise TraceError(f"{wanted}; this profile has {ids}")
+        if not graphs:
+            raise TraceError("no graph was recorded: compile one first, and run it meanwhile")
+        known = ", ".join(f"{at}: {_told(each)}" for at, each in enumerate(graphs))
+        at = next(at for at, each in enumerate(graphs) if each is active[0])
+        wanted = "there are several graphs" if graph is None else f"there is no graph {graph!r}"
+        raise TraceError(
+            f"{wanted}; choose one by its number or id, as in `graph={at}`; this profile has "
+            f"{known}"
+        )
 
     def executions(self, graph: int | str | None = None) -> Executions:
         """Return when each execution was submitted, completed and fetched. See ``graph``.
@@ -97,14 +105,14 @@ class Profile:
         """
         return executions_of(self.graph(graph)).since(self.trace.start_ns)
 
-    def critical_path(self, execution: int, graph: int | str | None = None) -> tuple[Step, ...]:
+    def critical_path(self, execution: int, graph: int | str | None = None) -> CriticalPath:
         """Return what an execution's latency was made of, step by step from submission on.
 
         Moments are nanoseconds from the beginning of the trace.
         """
         origin_ns = self.trace.start_ns
         steps = critical_path(self.graph(graph), execution)
-        return tuple(step.since(origin_ns) for step in steps)
+        return CriticalPath(step.since(origin_ns) for step in steps)
 
     def compare(self, other: Profile) -> Comparison:
         """Compare this profile with a later one: per operation, shares, throughput, latency."""
@@ -154,7 +162,7 @@ class Profile:
     def __str__(self) -> str:
         if self._trace is None:
             return "a profile that is being recorded"
-        return str(self.summary)
+        return text_of(self._trace)
 
     def __repr__(self) -> str:
         if self._trace is None:
@@ -165,3 +173,8 @@ class Profile:
         if self._trace is None:
             return {"text/plain": str(self)}
         return of_trace(self._trace)
+
+
+def _told(graph: GraphTrace) -> str:
+    count = len(executions_of(graph))
+    return f"{graph.graph_id[:8]} ({count:,} execution{'' if count == 1 else 's'})"

@@ -6,7 +6,7 @@ What holds no reference of a compiled DAG goes to Ray as it is, with Ray's rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rcg import cluster
@@ -25,10 +25,12 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
     """Return the value of a reference, or of each reference in a list.
 
     May be repeated, and called from any thread. A list may hold references of compiled DAGs and
-    of Ray.
+    of Ray, and lists of them: a DAG with several outputs gives a list for each execution, and the
+    values of several executions come as a list of lists.
 
     Args:
-        object_refs: A reference or a list of them.
+        object_refs: A reference or a list of them. Lists in a list need a reference of a compiled
+            DAG in one of them; without any it is Ray that is asked.
         timeout: Seconds for the whole call, also for a list; None waits as long as it takes (for a
             compiled DAG: as long as its ``get_timeout`` says), 0 does not wait.
         **options: Ray's, for Ray's references.
@@ -49,6 +51,9 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         return object_refs.get() if timeout is None else object_refs.get(timeout)
     if isinstance(object_refs, list):
         compiled = [ref for ref in object_refs if isinstance(ref, CompiledDAGRef)]
+        if len(compiled) < len(object_refs) and _has_nested(object_refs):
+            values = iter(get(_flat(object_refs), timeout=timeout, **options))
+            return _shaped_like(object_refs, values)
         if compiled:
             timeout_s = timeout_from_user(timeout, "timeout")
             if len(compiled) < len(object_refs):
@@ -98,9 +103,13 @@ def wait(
     if isinstance(refs, CompiledDAGRef):
         raise TypeError(f"wait() expected a list of references, got a single CompiledDAGRef {refs}")
     if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
+        if isinstance(refs, list) and _has_nested(refs):
+            raise _nested_in_wait(refs)
         return cluster.wait(
             refs, num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
         )
+    if _has_nested(refs):
+        raise _nested_in_wait(refs)
     _check_members(refs, "wait")
     if len(set(refs)) != len(refs):
         raise ValueError("wait() requires a list of unique references")
@@ -134,6 +143,35 @@ def _holds_compiled_ref(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(isinstance(item, CompiledDAGRef) for item in value)
     return isinstance(value, CompiledDAGRef)
+
+
+def _flat(refs: list[Any]) -> list[Any]:
+    """Return what is in a list and in the lists in it, in order."""
+    return [item for member in refs for item in (_flat(member) if _is_list(member) else (member,))]
+
+
+def _shaped_like(refs: list[Any], values: Iterator[Any]) -> list[Any]:
+    """Return lists as in ``refs``, with values in the place of references."""
+    return [_shaped_like(ref, values) if _is_list(ref) else next(values) for ref in refs]
+
+
+def _is_list(member: Any) -> bool:
+    return isinstance(member, list)
+
+
+def _has_nested(refs: list[Any]) -> bool:
+    """Whether lists are in a list, with a reference of a compiled DAG somewhere in it."""
+    return any(map(_is_list, refs)) and any(isinstance(ref, CompiledDAGRef) for ref in _flat(refs))
+
+
+def _nested_in_wait(refs: list[Any]) -> TypeError:
+    position = next(at for at, member in enumerate(refs) if _is_list(member))
+    return TypeError(
+        f"wait() takes a flat list of references, found a list at position {position}: a graph "
+        "with several outputs returns a list of references for each execution. Wait for all of "
+        "them: rcg.wait([ref for refs in executions for ref in refs]), or for one output of each: "
+        "rcg.wait([refs[0] for refs in executions])"
+    )
 
 
 def _check_members(refs: Sequence[Any], function: str) -> None:

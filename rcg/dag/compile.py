@@ -7,6 +7,8 @@ own room.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypedDict
 
@@ -139,7 +141,11 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             located.driver,
             channel_slots=min(options.max_inflight_executions, MOST_IN_FLIGHT),
         )
-        return launch(compiled.plan, bindings, options, deadline)
+        running = launch(compiled.plan, bindings, options, deadline)
+    if "IPython" in sys.modules:
+        # By name, because it stands above: what it looks after is what is made here.
+        importlib.import_module("rcg.ipython").attach()
+    return running
 
 
 def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:

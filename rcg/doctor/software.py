@@ -24,7 +24,7 @@ OLDEST_PYTHON: Final = (3, 11)
 OLDEST_RAY: Final = (2, 44)
 
 
-_FOR_NOTEBOOKS: Final = "pip install 'rcg[notebook]'"
+_FOR_NOTEBOOKS: Final = "pip install '.[notebook]' in the folder of rcg"
 # Packages that rcg can do without: what they are for, and how to get them.
 _OPTIONAL: Final = {
     "torch": ("tensors", "pip install torch"),

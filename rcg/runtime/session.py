@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 import socket
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -102,10 +103,43 @@ class Session:
         self.control = ControlServer(
             graph_id,
             list(handles),
-            self._descriptors_for,
-            self._member_gone,
-            self._caller_came,
+            *self._calls_of_control(),
         )
+
+    def _calls_of_control(
+        self,
+    ) -> tuple[
+        Callable[[str], tuple[int, list[int]]],
+        Callable[[str, str], None],
+        Callable[[socket.socket, str], None],
+    ]:
+        """Return what the control server calls.
+
+        It holds the session weakly: otherwise these two would hold each other, and with them the
+        actors of a graph that nobody has any more, until the garbage collector comes by.
+        """
+        reference = weakref.ref(self)
+
+        def descriptors_for(process: str) -> tuple[int, list[int]]:
+            session = reference()
+            if session is None:
+                raise ConnectionAbortedError(f"graph {graph_id} has ended")
+            return session._descriptors_for(process)
+
+        def member_gone(process: str, how: str) -> None:
+            session = reference()
+            if session is not None:
+                session._member_gone(process, how)
+
+        def caller_came(connection: socket.socket, wants: str) -> None:
+            session = reference()
+            if session is None:
+                connection.close()
+            else:
+                session._caller_came(connection, wants)
+
+        graph_id = self.graph_id
+        return descriptors_for, member_gone, caller_came
 
     def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
         return self._segments.board, self._segments.arenas

@@ -8,9 +8,11 @@ This room must know nothing of how traces were recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Final
 
+from rcg.display import Displayed
 from rcg.trace.ops import OpTimes
 from rcg.trace.parts import Kind
 from rcg.trace.summary import GraphSummary, summarize
@@ -18,6 +20,8 @@ from rcg.trace.text import columns, rate_text, ratio_text, share_text, time_text
 from rcg.trace.trace import Trace
 
 __all__ = ["Change", "Comparison", "GraphComparison", "compare"]
+
+_MOST_ROWS: Final = 24  # of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,8 @@ class Change:
         return self.after / self.before
 
 
-@dataclass(frozen=True)
-class GraphComparison:
+@dataclass(frozen=True, repr=False)
+class GraphComparison(Displayed):
     """One graph in both traces.
 
     Attributes:
@@ -55,12 +59,19 @@ class GraphComparison:
         shares: Share of the window that each process spent, from 0 to 1: ``a0 (Stage) compute``.
     """
 
+    _shown_by: ClassVar[str] = "of_graph_comparison"
+    _shown_in: ClassVar[str] = "rcg.views.findings"
+
     graph_ids: tuple[str, str]
     is_same_plan: bool
     throughput: Change
     latency: Change
     ops: tuple[Change, ...]
     shares: tuple[Change, ...]
+
+    def __repr__(self) -> str:
+        before, after = (graph_id[:8] for graph_id in self.graph_ids)
+        return f"<GraphComparison {before!a} -> {after!a}: {_gain(self)}>"
 
     def __str__(self) -> str:
         before, after = (graph_id[:8] for graph_id in self.graph_ids)
@@ -69,15 +80,21 @@ class GraphComparison:
         rows.append(_row(self.throughput, rate_text))
         rows.append(_row(self.latency, time_text))
         lines = [f"Graph {before} -> {after} ({same})", *columns(rows)]
-        rows = [("", "before", "after", "ratio"), *(_row(op, time_text) for op in self.ops)]
+        ops = _largest(self.ops, _length)
+        rows = [("", "before", "after", "ratio"), *(_row(op, time_text) for op in ops)]
         lines += ["", "  What each op took, median without waiting", *columns(rows, indent="    ")]
+        lines += _left_out(len(self.ops) - len(ops), "op", "comparison.ops")
+        seen = [share for share in self.shares if _is_seen(share)]
+        shares = _largest(seen, _difference)
         rows = [("", "before", "after", "")]
-        rows += [(*_row(share, share_text)[:3], "") for share in self.shares if _is_seen(share)]
-        return "\n".join([*lines, "", "  Where the time went", *columns(rows, indent="    ")])
+        rows += [(*_row(share, share_text)[:3], "") for share in shares]
+        lines += ["", "  Where the time went", *columns(rows, indent="    ")]
+        lines += _left_out(len(seen) - len(shares), "share", "comparison.shares")
+        return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """Two traces side by side; prints as text.
 
     Attributes:
@@ -86,9 +103,15 @@ class Comparison:
         only_after: Ids of graphs that are only in the second.
     """
 
+    _shown_by: ClassVar[str] = "of_comparison"
+    _shown_in: ClassVar[str] = "rcg.views.findings"
+
     graphs: tuple[GraphComparison, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {', '.join(map(_gain, self.graphs[:3])) or 'no graph in both'}>"
 
     def __str__(self) -> str:
         blocks = [str(graph) for graph in self.graphs]
@@ -159,6 +182,28 @@ def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
                 for lanes in sides
             )
             yield Change(f"{label} {kind.name.lower()}", was, now)
+
+
+def _largest(changes: Sequence[Change], size: Callable[[Change], float]) -> list[Change]:
+    """Return the largest of many, in their order."""
+    largest = sorted(range(len(changes)), key=lambda at: -size(changes[at]))[:_MOST_ROWS]
+    return [changes[at] for at in sorted(largest)]
+
+
+def _length(op: Change) -> float:
+    return max(op.before or 0.0, op.after or 0.0)
+
+
+def _difference(share: Change) -> float:
+    return abs((share.after or 0.0) - (share.before or 0.0))
+
+
+def _left_out(count: int, word: str, where: str) -> list[str]:
+    return [f"    {count:,} more {word}{'' if count == 1 else 's'}: {where}"] if count else []
+
+
+def _gain(graph: GraphComparison) -> str:
+    return f"{ratio_text(graph.throughput.ratio)} the throughput"
 
 
 def _is_seen(share: Change) -> bool:

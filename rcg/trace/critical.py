@@ -29,14 +29,26 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rcg.display import Displayed
 from rcg.plan import DRIVER, Read, Write
 from rcg.trace.executions import UNSEEN, Executions, executions_of
 from rcg.trace.links import NONE, Links, Walk
 from rcg.trace.names import actor_labels, name_of
 from rcg.trace.parts import Kind
+from rcg.trace.tables import path_text
+from rcg.trace.text import time_text
 from rcg.trace.trace import GraphTrace, Lane
 
-__all__ = ["PathShare", "Paths", "SteadyPath", "Step", "LOST", "critical_path", "text_of"]
+__all__ = [
+    "CriticalPath",
+    "PathShare",
+    "Paths",
+    "SteadyPath",
+    "Step",
+    "LOST",
+    "critical_path",
+    "text_of",
+]
 
 LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of what a path that had to end early leaves out."""
@@ -72,6 +84,22 @@ class Step:
     def since(self, origin_ns: int) -> Step:
         """Return the same with moments from an origin on."""
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+
+
+class CriticalPath(Displayed, tuple[Step, ...]):
+    """What an execution took its latency for: its steps in the order of time; prints as a table."""
+
+    __slots__ = ()
+
+    _shown_by = "of_path"
+    _shown_in = "rcg.views.findings"
+
+    def __str__(self) -> str:
+        return path_text(self)
+
+    def __repr__(self) -> str:
+        took = time_text(self[-1].end_ns - self[0].start_ns) if self else "nothing known"
+        return f"<CriticalPath: {took}, {len(self):,} step{'' if len(self) == 1 else 's'}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +149,7 @@ class SteadyPath:
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
-def critical_path(graph: GraphTrace, execution: int) -> tuple[Step, ...]:
+def critical_path(graph: GraphTrace, execution: int) -> CriticalPath:
     """Return what an execution took its latency for, in the order of time.
 
     The steps follow each other without a gap and add up to the latency. If the trace does not hold
@@ -158,11 +186,11 @@ class Paths:
         self.executions = executions_of(graph) if executions is None else executions
         self._links = Links(graph)
 
-    def of(self, execution: int) -> tuple[Step, ...]:
+    def of(self, execution: int) -> CriticalPath:
         """Return the path of one execution; see ``critical_path``."""
         walk = self._walk_of(execution)
         if walk is None:
-            return ()
+            return CriticalPath()
         kept = np.flatnonzero(walk.start < walk.end)[::-1]
         links = self._links
         steps = self._encoding(execution)
@@ -182,7 +210,7 @@ class Paths:
                     text=text,
                 )
             )
-        return tuple(steps)
+        return CriticalPath(steps)
 
     def _encoding(self, execution: int) -> list[Step]:
         """Return the step before an execution was written, if its inputs were encoded apart."""

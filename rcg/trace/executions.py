@@ -22,28 +22,58 @@ This room must know neither shares nor paths.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from rcg.display import Displayed
 from rcg.plan import DRIVER, Read, Write
 from rcg.trace.intervals import Cover, Times
 from rcg.trace.parts import READ, WRITE
 from rcg.trace.passage import is_coding, is_waiting, movers, taken_ns
+from rcg.trace.tables import executions_text
 from rcg.trace.trace import SPAN_BASE, Events, GraphTrace
 
-__all__ = ["UNSEEN", "Executions", "executions_of"]
+__all__ = ["UNSEEN", "Execution", "Executions", "executions_of"]
 
 UNSEEN: Final = int(np.iinfo(np.int64).min)
 """Stands for a moment that the trace does not hold."""
 
 
-@dataclass(frozen=True, eq=False)
-class Executions:
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution; a moment that the trace does not hold is None.
+
+    Attributes:
+        index: Which one, counted from 0.
+        submitted_ns: See ``Executions``.
+        completed_ns: See there.
+        fetched_ns: See there.
+    """
+
+    index: int
+    submitted_ns: int | None
+    completed_ns: int | None
+    fetched_ns: int | None
+
+    @property
+    def latency_ns(self) -> int | None:
+        """From submission to completion."""
+        if self.submitted_ns is None or self.completed_ns is None:
+            return None
+        return self.completed_ns - self.submitted_ns
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Executions(Displayed):
     """The executions of a graph that a trace holds anything of, by index.
+
+    A sequence of ``Execution``, in the order of their indexes; and as arrays, which is faster.
+    Prints as a table with its head and its tail.
 
     Attributes:
         index: Their indexes, rising.
@@ -56,6 +86,9 @@ class Executions:
         encoded_ns: How long encoding its inputs took, where that was no part of writing them.
     """
 
+    _shown_by: ClassVar[str] = "of_executions"
+    _shown_in: ClassVar[str] = "rcg.views.findings"
+
     index: npt.NDArray[np.int64]
     submitted_ns: Times
     completed_ns: Times
@@ -64,6 +97,25 @@ class Executions:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def __iter__(self) -> Iterator[Execution]:
+        return map(self.__getitem__, range(len(self)))
+
+    @overload
+    def __getitem__(self, place: int) -> Execution: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Execution]: ...
+    def __getitem__(self, place: int | slice) -> Execution | list[Execution]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        moments = (self.submitted_ns, self.completed_ns, self.fetched_ns)
+        return Execution(int(self.index[place]), *(_seen(each[place]) for each in moments))
+
+    def __str__(self) -> str:
+        return executions_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Executions: {len(self):,}, {int(self.is_complete.sum()):,} of them whole>"
 
     @property
     def is_complete(self) -> npt.NDArray[np.bool_]:
@@ -223,6 +275,10 @@ def executions_of(graph: GraphTrace) -> Executions:
     over = np.where((begun == UNSEEN) | (over == UNSEEN), over, np.maximum(over, begun))
     apart = _apart(submitted, encoded, len(index))
     return Executions(index, begun, over, _last(fetched, len(index)), apart)
+
+
+def _seen(moment: np.int64) -> int | None:
+    return None if moment == UNSEEN else int(moment)
 
 
 def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.plan import DRIVER, Op, Plan, Program
+from rcg.plan import DRIVER, Call, Op, Plan, Program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,6 +181,15 @@ class GraphTrace:
         """How many events the lanes hold."""
         return sum(len(lane.events) for lane in self.lanes)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether an op ended meanwhile, or somebody is in a call or waits for a result."""
+        return self.num_events > 0 or any(
+            lane.open is not None
+            and (lane is self.driver or isinstance(self.op(lane, lane.open.op), Call))
+            for lane in self.lanes
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Trace(Displayed):
@@ -221,6 +230,19 @@ class Trace(Displayed):
     def lost(self) -> int:
         """How many events it should hold and does not."""
         return sum(lane.lost for graph in self.graphs for lane in graph.lanes)
+
+    @property
+    def active(self) -> Trace:
+        """What people want to see of it: the graphs that did something; all if none did."""
+        graphs = tuple(graph for graph in self.graphs if graph.is_active)
+        is_all = len(graphs) in (0, len(self.graphs))
+        return self if is_all else replace(self, graphs=graphs)
+
+    @property
+    def inactive_text(self) -> str:
+        """A sentence about the graphs that ``active`` leaves out; empty if there are none."""
+        count = len(self.graphs) - len(self.active.graphs)
+        return f"{_count(count, 'more graph')} did nothing meanwhile" if count else ""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which ``load`` reads: a zip of JSON and NumPy arrays, no pickle."""

@@ -16,8 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar, Final
 
 from rcg.compiler.simulate import Costs, Simulation, simulate
+from rcg.display import Displayed, visible
 from rcg.errors import DeadlockError, TraceError
 from rcg.plan import DRIVER, Call, Input, Plan, Write
 from rcg.trace.costs import Cost, Measured, costs_of
@@ -29,9 +31,11 @@ from rcg.trace.trace import GraphTrace
 
 __all__ = ["OpPrediction", "Prediction", "WhatIf", "predict", "what_if"]
 
+_MOST_TOLD: Final = 100  # characters of what was changed
 
-@dataclass(frozen=True)
-class WhatIf:
+
+@dataclass(frozen=True, repr=False)
+class WhatIf(Displayed):
     """What a graph is predicted to do, beside what it does.
 
     Throughputs are executions per second from completion to completion, latencies medians from
@@ -50,6 +54,9 @@ class WhatIf:
         graph: The same as if it had been recorded, for the views and analyses of traces.
         notes: What could not be modelled.
     """
+
+    _shown_by: ClassVar[str] = "of_what_if"
+    _shown_in: ClassVar[str] = "rcg.views.findings"
 
     changes: tuple[str, ...]
     window: int
@@ -73,6 +80,10 @@ class WhatIf:
     def speedup(self) -> float | None:
         """Predicted throughput by that of the unchanged replay."""
         return _ratio(self.throughput, self.baseline_throughput)
+
+    def __repr__(self) -> str:
+        rates = f"{rate_text(self.throughput)} instead of {rate_text(self.baseline_throughput)}"
+        return f"<WhatIf {visible(', '.join(self.changes))[:_MOST_TOLD] or 'unchanged'}: {rates}>"
 
     def __str__(self) -> str:
         lines = ["What if " + (", ".join(self.changes) or "nothing were changed") + "?"]
@@ -194,7 +205,7 @@ class OpPrediction:
         return self.own_ns + self.predicted_waited_ns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """A replay beside what was measured: where the model fits and where it does not.
 
@@ -215,6 +226,10 @@ class Prediction:
         """How far the replayed period is from the measured one; + is longer."""
         ratio = _ratio(self.predicted_period_ns, self.period_ns)
         return None if ratio is None else (ratio - 1) * 100
+
+    def __repr__(self) -> str:
+        took, again = time_text(self.period_ns), time_text(self.predicted_period_ns)
+        return f"<Prediction: {again} from completion to completion, measured {took}>"
 
     def __str__(self) -> str:
         rows = [("per execution", "takes", "waited", "waits in the replay")]

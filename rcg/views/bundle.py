@@ -20,7 +20,7 @@ from rcg.views.pictures import (
 )
 from rcg.views.report import report_of
 
-__all__ = ["bundle", "of_plan", "of_reports", "of_trace"]
+__all__ = ["bundle", "of_plan", "of_reports", "of_trace", "text_of"]
 
 Bundle = dict[str, str]
 
@@ -54,6 +54,7 @@ def of_plan(
 
 def of_trace(trace: Trace) -> Bundle:
     """Return what is shown of a trace: its summary as text and as pictures."""
+    whole, trace = trace, trace.active
     summary = summarize(trace)
     pictures: list[tuple[str, str]] = []
     for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MOST_GRAPHS]:
@@ -69,8 +70,18 @@ def of_trace(trace: Trace) -> Bundle:
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
     more = len(trace.graphs) - _MOST_GRAPHS
-    note = f"{more} more graph{'' if more == 1 else 's'}: Profile.save_html(path) shows more"
-    return bundle(str(summary), pictures, note if more > 0 else "")
+    notes = [f"{more} more graph{'' if more == 1 else 's'}: Profile.save_html(path) shows more"]
+    notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
+    return bundle(_joined(str(summary), whole), pictures, "; ".join(notes))
+
+
+def text_of(trace: Trace) -> str:
+    """Return the summary of a trace as text, of the graphs that did something."""
+    return _joined(str(summarize(trace.active)), trace)
+
+
+def _joined(text: str, trace: Trace) -> str:
+    return "\n\n".join(filter(None, [text, trace.inactive_text]))
 
 
 def of_reports(reports: Iterable[Any], text: str) -> Bundle:

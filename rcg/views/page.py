@@ -58,6 +58,7 @@ def page_of(trace: Trace, title: str) -> str:
         trace: What was recorded.
         title: What stands above it all.
     """
+    whole, trace = trace, trace.active
     summary = summarize(trace)
     parts = [
         _graph(trace, graph, figures, number)
@@ -70,7 +71,7 @@ def page_of(trace: Trace, title: str) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
         f'<body class="rcg rcg-is-auto"><main><header><h1>{escaped(visible(title))}</h1>'
-        f'<p class="rcg-about">{escaped(_about(trace))}</p></header>\n'
+        f'<p class="rcg-about">{escaped(_about(whole))}</p></header>\n'
         + "".join(
             f'<p class="rcg-bad rcg-strong">{escaped(stalled(each, of=len(parts) > 1))}</p>\n'
             for each in summary.graphs
@@ -94,6 +95,7 @@ def _about(trace: Trace) -> str:
     words.append(f"{count_text(trace.num_events)} events")
     if trace.lost:
         words.append(f"{count_text(trace.lost)} lost")
+    words += filter(None, [trace.inactive_text])
     versions = info.get("versions")
     if isinstance(versions, dict):
         words += [f"{name} {version}" for name, version in versions.items()]

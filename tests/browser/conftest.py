@@ -12,8 +12,8 @@ from tests.browser.lab import CHROMIUM, Lab, running_lab
 
 _NEEDED = {
     "playwright": "Playwright for Python is not installed: pip install playwright",
-    "jupyterlab": 'JupyterLab is not installed: pip install "rcg[notebook]"',
-    "anywidget": 'anywidget is not installed: pip install "rcg[notebook]"',
+    "jupyterlab": 'JupyterLab is not installed: pip install ".[notebook]" in the folder of rcg',
+    "anywidget": 'anywidget is not installed: pip install ".[notebook]" in the folder of rcg',
 }
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,38 @@ _BLANK = """() => [...document.querySelectorAll(".rcg-card canvas")].filter((can
 }).length"""
 
 
+# What a reader does who tries things: all cells again, without having cleaned up.
+_AGAIN = """async () => {
+  const {cells} = jupyterapp.shell.currentWidget.content.model.sharedModel;
+  for (const cell of cells) {
+    cell.setSource(cell.getSource().replace("ray.init(", "ray.init(ignore_reinit_error=True, "));
+  }
+  cells.filter((cell) => cell.cell_type === "code").at(-1).setSource(%r);
+}"""
+
+# In the place of the cell that cleans up: how many graphs and actors there are.
+_CENSUS = """import json, time
+from ray._private.state import actors
+from rcg.runtime.execute import live_graphs
+
+def alive():
+    return sum(each["State"] == "ALIVE" for each in actors().values())
+
+expected = globals().get("expected", alive())
+guard = time.monotonic() + 60
+while alive() > expected and time.monotonic() < guard:
+    time.sleep(0.1)  # until Ray has ended those whose handles have gone
+print(json.dumps([len(live_graphs()), alive()]))
+"""
+
+
+def census(outputs: list[list[dict[str, Any]]]) -> list[int]:
+    """How many graphs and actors there were at the end of a run."""
+    text = "".join(each["text"] for each in outputs[-1] if each["output_type"] == "stream")
+    found: list[int] = json.loads(text.splitlines()[-1])
+    return found
+
+
 def check_pictures(notebook: Notebook) -> None:
     for colours in notebook.page.evaluate(_COLOURS):
         assert colours > 2
@@ -65,4 +99,23 @@ def test_a_notebook_runs_and_shows_what_it_says(lab: Lab, path: Path) -> None:
             notebook.theme(theme)
             check_pictures(notebook)
             notebook.screenshot_of_all(f"notebook-{path.stem}-{theme}")
+        assert notebook.errors == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_that_is_run_again_leaves_no_more_graphs_and_actors(
+    lab: Lab, path: Path
+) -> None:
+    with lab.open(path, height=1400) as notebook:
+        notebook.page.evaluate(_AGAIN % _CENSUS)
+        runs = []
+        for _ in range(2):
+            outputs = notebook.run_all(500)
+            for output in (each for cell in outputs for each in cell):
+                assert output["output_type"] != "error", "\n".join(output["traceback"])
+            runs.append(census(outputs))
+        assert runs[0][0] >= 1
+        assert runs == [runs[0]] * 2
+        notebook.screenshot_of_all(f"notebook-{path.stem}-again")
         assert notebook.errors == []

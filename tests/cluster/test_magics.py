@@ -12,6 +12,7 @@ import rcg
 from rcg.dag import InputNode
 from rcg.profiles import Profile
 from rcg.trace.trace import Trace
+from tests.cluster.shell import interactive_shell
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -20,17 +21,10 @@ NAMES = ("rcg_profile", "rcg_graph", "rcg_schedule", "rcg_report", "rcg_top")
 
 @pytest.fixture(scope="module")
 def shell():
-    """A shell with the extension loaded, which keeps nothing of a test for the next."""
-    from IPython.core.interactiveshell import InteractiveShell
-
-    main, names = sys.modules["__main__"], dict(vars(sys.modules["__main__"]))
-    made = InteractiveShell.instance(colors="nocolor")
-    made.run_line_magic("load_ext", "rcg")
-    yield made
-    made.reset()  # also empties the module that it takes for the main one
-    InteractiveShell.clear_instance()
-    sys.modules["__main__"] = main
-    vars(main).update(names)
+    """A shell with the extension loaded."""
+    with interactive_shell() as made:
+        made.run_line_magic("load_ext", "rcg")
+        yield made
 
 
 @pytest.fixture
@@ -115,7 +109,7 @@ def test_an_error_in_the_cell_is_the_users_and_the_profile_is_kept(cell, shell, 
     [
         ("%rcg_profile", "there is nothing to run"),
         ("%rcg_profile --hmtl x.html cdag", "unrecognized arguments: --hmtl"),
-        ("%rcg_profile -n 0 cdag", "-n takes a positive number, found 0"),
+        ("%rcg_profile -n 0 cdag", "-n takes a number from 1 to 1,000,000, found 0"),
         ("%rcg_profile -n many cdag", "argument -n: invalid int value: 'many'"),
         ("%rcg_profile -o 3x cdag", "-o takes a variable's name, found '3x'"),
         ("%rcg_profile --html", "argument --html: expected one argument"),
@@ -125,8 +119,11 @@ def test_an_error_in_the_cell_is_the_users_and_the_profile_is_kept(cell, shell, 
         ("%rcg_graph nobody", "'nobody' names nothing here"),
         ("%rcg_graph rcg", "rcg is a module; it takes a compiled graph"),
         ("%rcg_report cdag.plan", "cdag.plan is no compiled graph"),
-        ("%rcg_top --interval 0", "--interval takes a number of seconds from 0.05 on, found 0"),
-        ("%rcg_top cdag --interval 0.01", "from 0.05 on, found 0.01"),
+        (
+            "%rcg_top --interval 0",
+            "--interval takes a number of seconds from 0.05 to 86,400, found 0",
+        ),
+        ("%rcg_top cdag --interval 0.01", "from 0.05 to 86,400, found 0.01"),
         ("%rcg_profile -o class 1", "-o takes a variable's name, found 'class'"),
         ("%rcg_profile -o 'p 1", "No closing quotation"),
         ("%rcg_profile --html /nowhere/x.html 1 / 0", "there is no folder '/nowhere'"),
@@ -149,6 +146,60 @@ def test_a_wrong_command_line_is_one_sentence(cell, capsys, source, sentence):
     assert told.startswith("UsageError: ")
     assert sentence in told
     assert len(told.strip().splitlines()) == 1
+
+
+HUGE = ("9" * 19, "-" + "9" * 19, "9" * 400, "1" + "0" * 5000, "9" * 200_000)
+NOT_NUMBERS = (
+    "1e400",
+    "-1e400",
+    "nan",
+    "inf",
+    "0x10",
+    "1__0",
+    "\ud800",
+    "1\0",
+    "\N{SUPERSCRIPT TWO}",
+    "",
+)
+NO_FILES = (
+    "\0",
+    "a\0b.html",
+    "\ud800.html",
+    "/tmp/\udfff/x",
+    "~nobody-of-that-name/x.html",
+    "~\0/x",
+    "~\ud800/x",
+    "/\0/x.html",
+    "/no\n/where/x.html",
+    "x" * 100_000 + "/y",
+    "/",
+    ".",
+    "",
+)
+WRONG = [
+    *(f"rcg_profile -n {text} 1" for text in (*HUGE, *NOT_NUMBERS)),
+    *(f"rcg_profile -n={text} 1" for text in (*HUGE, *NOT_NUMBERS)),
+    *(f"rcg_top --interval={text}" for text in ("1e400", "-1e400", "nan", "9" * 400, "1e300")),
+    *(f"rcg_top --interval {text}" for text in (*HUGE, "1\0", "\ud800", "1,5")),
+    *(f'rcg_profile --html "{text}" 1' for text in NO_FILES),
+    *(f"rcg_profile --perfetto='{text}' 1" for text in NO_FILES),
+    *(f"rcg_profile -o {text} 1" for text in ("\0", "\ud800", "x" * 99 + "-", '""')),
+    *(f"rcg_profile {text}" for text in ("a\0", "'\ud800'", "(" * 5000)),
+    *(f"{name} {text}" for name in NAMES[1:] for text in ("a\0", "'\ud800'", "(" * 5000)),
+    *(f"{name} --{text}" for name in NAMES for text in ("a\0", "\ud800", "x" * 9)),
+]
+
+
+@pytest.mark.parametrize("line", WRONG, ids=lambda line: ascii(line)[1:60])
+def test_no_number_and_no_path_raises_anything_but_one_sentence(shell, graph, line):
+    from IPython.core.error import UsageError
+
+    name, _, rest = line.partition(" ")
+    with pytest.raises(UsageError) as caught:
+        shell.run_line_magic(name, rest)
+    told = str(caught.value)
+    assert told.isprintable() and len(told) < 600
+    assert told.startswith(f"%{name}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -207,6 +258,15 @@ def test_a_file_that_cannot_be_written_is_told_at_the_end(
     assert len(told.strip().splitlines()) == 1
     assert len(shown) == 1 and (tmp_path / "x.json").stat().st_size
     assert shell.user_ns["p"].trace.num_events
+
+
+@pytest.mark.parametrize(
+    "how", ["--html={}", "--html {}", "--html='{}'", '--html="{}"', "--html '{}'"]
+)
+def test_files_may_be_quoted(cell, tmp_path, how):
+    path = tmp_path / "a page.html" if "'" in how or '"' in how else tmp_path / "page.html"
+    cell(f"%rcg_profile --quiet {how.format(path)} 1")
+    assert path.exists()
 
 
 def test_files_may_be_named_from_home(cell, tmp_path, monkeypatch):
@@ -269,6 +329,29 @@ def test_the_graph_its_schedule_and_its_report(cell, shell, capsys):
     assert isinstance(shell.user_ns["p"].trace, Trace)
 
 
+def test_graphs_that_have_not_run_are_left_out_and_the_newest_comes_first(
+    cell, shell, graph, stages, capsys
+):
+    a, b = stages(2)
+    with InputNode() as inp:
+        dag = b.double.bind(a.echo.bind(inp))
+    rcg.get(graph.execute(1))
+    with dag.compile() as unused, dag.compile() as newest:
+        rcg.get(newest.execute(1))
+        _, (bundle,) = cell("%rcg_report")
+        text = bundle["text/plain"]
+        assert text.index(newest.get_id()) < text.index(graph.get_id())
+        assert unused.get_id() not in text
+        assert "1 more graph has not run yet" in capsys.readouterr().out
+        cell("%rcg_top --text")
+        told = capsys.readouterr().out
+        assert told.index(newest.get_id()) < told.index(graph.get_id())
+        assert unused.get_id() not in told and "1 more graph has not run yet" in told
+        shell.user_ns["unused"] = unused
+        cell("%rcg_top --text unused")
+        assert "0 executions" in capsys.readouterr().out
+
+
 def test_without_graphs_it_says_so(shell, capsys):
     from rcg.runtime.execute import live_graphs
 
@@ -283,13 +366,13 @@ def test_without_graphs_it_says_so(shell, capsys):
 def test_interactive_views_say_what_they_need(cell, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rcg_widgets", None)  # as if it were not installed
     cell("%rcg_profile --widget rcg.get(cdag.execute(1))")
-    assert 'pip install "rcg[notebook]"' in capsys.readouterr().out
+    assert 'pip install ".[notebook]" in the folder of rcg' in capsys.readouterr().out
     for magic in ("%rcg_graph --widget", "%rcg_schedule --widget cdag"):
         assert "<img" in cell(magic)[1][0]["text/html"]
-        assert capsys.readouterr().out.count('pip install "rcg[notebook]"') == 1
+        assert capsys.readouterr().out.count('pip install ".[notebook]" in the folder of rcg') == 1
     cell("%rcg_top")
     out = capsys.readouterr().out
-    assert 'pip install "rcg[notebook]"' in out
+    assert 'pip install ".[notebook]" in the folder of rcg' in out
     assert "1 execution" in out
 
 

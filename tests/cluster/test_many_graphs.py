@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -337,6 +339,23 @@ def test_a_hundred_graphs_live_at_once(stages):
         assert rcg.get(refs) == [4 * i for i in range(100)]
     finally:
         tear_down(graphs)
+
+
+def test_a_dropped_graph_is_freed_without_the_garbage_collector(stages):
+    [stage] = stages(1)
+    with InputNode() as inp:
+        dag = stage.double.bind(inp)
+    graph = dag.compile()
+    assert graph.execute(4).get() == 8
+    session = weakref.ref(graph.session)
+    gc.collect()
+    gc.disable()
+    try:
+        del graph
+        # With it go its references to actors, which may end then.
+        assert session() is None
+    finally:
+        gc.enable()
 
 
 def test_a_value_of_each_of_a_hundred_ended_graphs_is_held(stages):

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 import rcg
-from rcg.dag import InputNode
+from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelTimeout
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -191,3 +191,78 @@ def test_a_compiled_reference_stays_in_its_process(echo, gate):
     with pytest.raises(TypeError, match="cannot be used"):
         gate.echo.remote({"deep": [[ref]]})
     assert rcg.get(ref) == 1
+
+
+# --- lists of lists, which graphs with several outputs give
+
+
+@pytest.fixture
+def pair(other):
+    """A graph with two outputs, and one whose second output fails."""
+    with InputNode() as inp:
+        dag = MultiOutputNode([other.echo.bind(inp), other.fail.bind(inp)])
+    with InputNode() as inp:
+        both = MultiOutputNode([other.echo.bind(inp), other.echo.bind(inp)])
+    with both.compile() as graph, dag.compile() as failing:
+        yield graph, failing
+
+
+def test_a_list_of_executions_gives_a_list_of_lists(pair):
+    graph, _ = pair
+    executions = [graph.execute(i) for i in range(5)]
+    assert rcg.get(executions) == [[i, i] for i in range(5)]
+    assert rcg.get(executions, timeout=30) == [[i, i] for i in range(5)]
+
+
+def test_lists_keep_their_shape_whatever_is_in_them(pair, echo, other):
+    graph, _ = pair
+    ref, rays = echo.execute("one"), other.echo.remote("rays")
+    assert rcg.get([ref, graph.execute(2), [], [[rays], ref]]) == [
+        "one",
+        [2, 2],
+        [],
+        [["rays"], "one"],
+    ]
+
+
+def test_a_failure_in_a_list_of_lists_is_raised_as_itself(pair):
+    graph, failing = pair
+    with pytest.raises(KeyError, match="7"):
+        rcg.get([graph.execute(1), failing.execute(7)])
+
+
+def test_a_timeout_is_for_all_lists_together(gate, other):
+    with InputNode() as inp:
+        dag = MultiOutputNode([gate.passed.bind(inp), other.echo.bind(inp)])
+    rcg.get(gate.close.remote())
+    with dag.compile() as graph:
+        executions = [graph.execute(i) for i in range(3)]
+        with pytest.raises(ChannelTimeout):
+            rcg.get(executions, timeout=0.05)
+        rcg.get(gate.open.remote())
+        assert rcg.get(executions) == [[i, i] for i in range(3)]
+
+
+def test_what_is_no_reference_is_named_in_a_list_of_lists_too(pair):
+    graph, _ = pair
+    with pytest.raises(TypeError, match="found int"):
+        rcg.get([graph.execute(1), [3]])
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_wait_for_lists_says_what_to_wait_for(pair, echo, timeout):
+    graph, _ = pair
+    executions = [graph.execute(i) for i in range(3)]
+    for refs in (executions, [echo.execute(1), *executions], [[executions]]):
+        with pytest.raises(
+            TypeError, match="takes a flat list of references, found a list at"
+        ) as e:
+            rcg.wait(refs, timeout=timeout)
+        assert "for ref in refs" in str(e.value)
+    ready, others = rcg.wait([ref for refs in executions for ref in refs], num_returns=6)
+    assert len(ready) == 6 and others == []
+
+
+def test_lists_of_lists_of_rays_own_are_rays_business(other):
+    with pytest.raises((ValueError, TypeError)):
+        rcg.get([[other.echo.remote(1)]])

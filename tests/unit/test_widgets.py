@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("anywidget", reason='the widgets need pip install "rcg[notebook]"')
+pytest.importorskip(
+    "anywidget", reason='the widgets need pip install ".[notebook]" in the folder of rcg'
+)
 
 import rcg_widgets
 from rcg.errors import TraceError
@@ -258,12 +260,19 @@ def test_a_timeline_of_a_plan_is_refused() -> None:
 
 def test_of_several_graphs_one_is_chosen() -> None:
     one = graph_trace({"a0": [event(1, 0, 0, 10)]})
-    both = trace(one, graph_trace({}), end=100)
-    with pytest.raises(TraceError, match="which graph"):
+    both = trace(one, graph_trace({"a1": [event(1, 0, 0, 10)]}), end=100)
+    with pytest.raises(TraceError, match="graph=0"):
         TimelineWidget(both)
     assert unpack(TimelineWidget(both, graph=0).payload)[0]["count"] == 1
     with pytest.raises(TraceError):
         TimelineWidget(both, graph=7)
+
+
+@pytest.mark.parametrize("view", [TimelineWidget, TopologyWidget, ScheduleWidget])
+def test_the_only_graph_that_did_something_need_not_be_chosen(view) -> None:
+    ran = recorded().graphs[0]
+    idle = graph_trace({})
+    assert repr(view(trace(idle, ran, idle, end=100))) == repr(view(trace(ran, end=100)))
 
 
 def test_what_has_a_plan_or_a_trace_will_do() -> None:
@@ -636,7 +645,8 @@ def test_without_anywidget_the_import_says_what_to_install() -> None:
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
-        'ImportError: the widgets need anywidget and ipywidgets: pip install "rcg[notebook]"'
+        "ImportError: the widgets need anywidget and ipywidgets: "
+        'pip install ".[notebook]" in the folder of rcg'
     )
 
 

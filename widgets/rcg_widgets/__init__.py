@@ -17,7 +17,8 @@ try:
     import anywidget as _anywidget  # noqa: F401 - says by itself whether ipywidgets is there
 except ImportError as _error:
     raise ImportError(
-        'the widgets need anywidget and ipywidgets: pip install "rcg[notebook]"', name=_error.name
+        'the widgets need anywidget and ipywidgets: pip install ".[notebook]" in the folder of rcg',
+        name=_error.name,
     ) from _error
 
 from rcg_widgets.base import View

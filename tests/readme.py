@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README as one reader meets it: its blocks in order, Python in one session, shell beside it.
+
+As a program it runs them: it reads blocks as JSON and writes what each of them printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+README: Final = ROOT / "README.md"
+
+_FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code or of output.
+
+    Attributes:
+        language: ``python``, ``sh``, or nothing for output.
+        text: What is in it.
+    """
+
+    language: str
+    text: str
+
+
+def blocks(text: str | None = None) -> list[Block]:
+    """Return all blocks in order."""
+    found = _FENCE.findall(README.read_text(encoding="utf-8") if text is None else text)
+    return [Block(language, body) for language, body in found]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return the commands of a shell block."""
+    lines = (line for line in block.text.splitlines() if line.strip())
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def run(read: list[Block], folder: Path) -> list[str]:
+    """Run blocks in a process of their own, in this folder; returns what each printed."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__))],
+        input=json.dumps([asdict(block) for block in read]),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    printed: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return printed
+
+
+def _run_here(read: list[Block]) -> list[str]:
+    """Run blocks in this process; of shell commands those of ``rcg`` itself."""
+    names: dict[str, Any] = vars(sys.modules["__main__"])
+    printed = []
+    for block in read:
+        if block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.text, "<a block of the README>", "exec"), names)
+            printed.append(out.getvalue())
+        elif block.language == "sh":
+            ours = [command[1:] for command in commands(block) if command[0] == "rcg"]
+            printed.append("".join(_rcg(command) for command in ours))
+        else:
+            printed.append("")
+    return printed
+
+
+def _rcg(arguments: list[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "rcg", *arguments], capture_output=True, text=True, timeout=200
+    )
+    if done.returncode:
+        raise RuntimeError(f"rcg {' '.join(arguments)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run_here([Block(**each) for each in json.load(sys.stdin)])))

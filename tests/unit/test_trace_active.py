@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that did nothing while a trace was recorded: not shown beside those that did something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rcg.cli import main
+from rcg.errors import TraceError
+from rcg.plan import DRIVER
+from rcg.profiles import Profile
+from rcg.trace.trace import GraphTrace, OpenOp, Trace
+from rcg.views.page import page_of
+from tests.unit.traces import event, graph_trace, trace
+from tests.unit.views_traces import pipeline, simulated
+
+WAITING = OpenOp(0, 0, 10, 10, 0)
+IN_A_CALL = OpenOp(1, 0, 10, 0, -1)
+
+
+def named(graph: GraphTrace, graph_id: str) -> GraphTrace:
+    return replace(graph, graph_id=graph_id * 8)
+
+
+def idle(graph_id: str) -> GraphTrace:
+    """A graph whose actors wait for input."""
+    return named(graph_trace({}, opens={"a0": WAITING, "a1": WAITING}), graph_id)
+
+
+def busy(graph_id: str) -> GraphTrace:
+    return named(simulated(pipeline(2), 4).graphs[0], graph_id)
+
+
+def mixed(*graphs: GraphTrace) -> Trace:
+    return replace(simulated(pipeline(2), 4), graphs=graphs)
+
+
+@pytest.mark.parametrize(
+    ("graph", "is_active"),
+    [
+        (graph_trace({}), False),
+        (idle("dead"), False),
+        (graph_trace({"a0": [event(1, 0, 0, 5)]}), True),
+        (graph_trace({}, opens={"a0": WAITING, "a1": IN_A_CALL}), True),
+        (graph_trace({}, opens={"a0": OpenOp(0, 0, 10, 0, -1)}), False),  # about to wait
+        (graph_trace({}, opens={DRIVER: OpenOp(3, 0, 10, 10, 2)}), True),
+    ],
+)
+def test_a_graph_is_active_if_something_ended_or_somebody_is_in_the_middle_of_it(
+    graph: GraphTrace, is_active: bool
+) -> None:
+    assert graph.is_active is is_active
+
+
+def test_only_the_active_ones_are_shown_and_the_others_counted() -> None:
+    profile = Profile(mixed(idle("dead"), busy("beef"), idle("f00d")))
+    texts = [
+        str(profile),
+        profile._repr_mimebundle_()["text/plain"],
+        profile.trace._repr_mimebundle_()["text/plain"],
+        page_of(profile.trace, "A page"),
+    ]
+    for text in texts:
+        assert "beef" in text
+        assert "dead" not in text and "f00d" not in text
+        assert "2 more graphs did nothing" in text
+    html = profile._repr_mimebundle_()["text/html"]
+    assert html.count("<img") == Profile(mixed(busy("beef")))._repr_mimebundle_()[
+        "text/html"
+    ].count("<img")
+
+
+def test_the_command_line_leaves_them_out_as_well(tmp_path, capsys) -> None:
+    mixed(idle("dead"), busy("beef")).save(tmp_path / "run.rcg")
+    assert main(["trace", str(tmp_path / "run.rcg")]) == 0
+    out = capsys.readouterr().out
+    assert "beef" in out and "dead" not in out
+    assert "1 more graph did nothing" in out
+
+
+def test_the_data_has_all_of_them() -> None:
+    profile = Profile(mixed(idle("dead"), busy("beef")))
+    assert len(profile.trace.graphs) == len(profile.summary.graphs) == 2
+    assert profile.graph(0).graph_id.startswith("dead")
+
+
+def test_if_none_is_active_all_are_shown() -> None:
+    text = str(Profile(trace(idle("dead"), idle("f00d"), end=100)))
+    assert "dead" in text and "f00d" in text and "did nothing" not in text
+
+
+def test_the_only_active_one_is_the_default() -> None:
+    profile = Profile(mixed(idle("dead"), busy("beef"), idle("f00d")))
+    assert profile.graph().graph_id.startswith("beef")
+    assert len(profile.executions()) == len(profile.executions(1))
+
+
+def test_of_several_the_message_says_how_to_choose() -> None:
+    profile = Profile(mixed(idle("dead"), busy("beef"), busy("cafe")))
+    with pytest.raises(TraceError) as caught:
+        profile.what_if(max_inflight=2)
+    text = str(caught.value)
+    assert "graph=1" in text
+    assert "1: beefbeef (" in text and "2: cafecafe (" in text and "executions)" in text
+    with pytest.raises(TraceError, match=r"no graph 7; .*graph=1"):
+        profile.graph(7)
+    with pytest.raises(TraceError, match="no graph was recorded"):
+        Profile(Trace((), 0, 1)).graph()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows from a trace shows itself: in a sentence, as a short table, as a picture."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rcg.profiles import Profile
+from rcg.trace.executions import Execution
+from rcg.trace.trace import Trace
+from rcg.views.findings import comparison_picture, path_picture
+from tests.unit.traces import event, graph_trace, trace
+from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated
+
+MOST_TEXT = 6_000
+MOST_LINES = 90
+
+
+def small() -> Profile:
+    return Profile(simulated(pipeline(2), 4))
+
+
+def long() -> Profile:
+    """Many executions of many actors, with paths of very many steps."""
+    return Profile(simulated(pipeline(12), 400, jitter=0.3))
+
+
+def empty() -> Profile:
+    return Profile(trace(graph_trace({"a0": [event(1, 0, 0, 10)]}), end=100))
+
+
+def training() -> Profile:
+    return Profile(simulated(microbatches(), 6))
+
+
+PROFILES = [small, long, empty, training]
+
+
+def findings(profile: Profile) -> list[Any]:
+    executions = profile.executions()
+    last = int(executions.index[-1])
+    return [
+        executions,
+        profile.critical_path(last),
+        profile.what_if(max_inflight=3),
+        profile.compare(profile),
+        profile.compare(small()),
+        *profile.compare(profile).graphs,
+    ]
+
+
+@pytest.mark.parametrize("make", PROFILES)
+def test_each_prints_shortly_and_shows_itself(make) -> None:
+    for found in findings(make()):
+        assert len(repr(found)) < 200 and "\n" not in repr(found)
+        assert len(str(found)) < MOST_TEXT and str(found).count("\n") < MOST_LINES
+        shown = found._repr_mimebundle_()
+        assert shown["text/plain"] == str(found)
+        for picture in re.findall(r"base64,([^\"]+)", shown.get("text/html", "")):
+            check_picture(b64decode(picture).decode())
+        assert "<script" not in shown.get("text/html", "")
+
+
+def test_each_has_a_picture_or_a_table() -> None:
+    for found in findings(small()):
+        html = found._repr_mimebundle_()["text/html"]
+        assert "<img" in html or "<table" in html
+
+
+def test_nothing_in_a_list_is_long_either() -> None:
+    assert len(repr(findings(long()))) < 2_000
+
+
+def test_executions_are_a_table_with_head_and_tail() -> None:
+    text = str(long().executions())
+    lines = text.splitlines()
+    assert lines[0] == "400 executions"
+    assert lines[1].split() == ["execution", "submitted", "at", "latency", "fetched", "after"]
+    numbers = [line.split()[0] for line in lines[2:-1]]
+    assert numbers == ["0", "1", "2", "3", "4", "...", "395", "396", "397", "398", "399"]
+    html = long().executions()._repr_mimebundle_()["text/html"]
+    assert html.count("<tr") == 12 and "400 executions" in html
+
+
+def test_executions_are_a_sequence_of_records() -> None:
+    executions = small().executions()
+    records = list(executions)
+    assert [each.index for each in records] == [0, 1, 2, 3]
+    assert [each.latency_ns for each in records] == executions.latency_ns.tolist()
+    assert executions[0] == records[0] and executions[-1] == records[3]
+    assert executions[1:3] == records[1:3]
+    assert records[2].submitted_ns == executions.submitted_ns[2]
+    with pytest.raises(IndexError):
+        executions[4]
+
+
+def test_a_record_says_none_of_what_was_not_seen() -> None:
+    [record] = empty().executions()
+    assert record == Execution(0, None, None, None)
+    assert record.latency_ns is None
+    assert str(empty().executions()).splitlines()[0] == "1 execution, 0 of them whole"
+
+
+def test_a_path_is_still_a_tuple_of_steps() -> None:
+    path = small().critical_path(2)
+    assert isinstance(path, tuple)
+    assert sum(step.duration_ns for step in path) == small().executions()[2].latency_ns
+    assert path[0].text in str(path) and str(path).startswith("1")
+    assert small().critical_path(99) == ()
+    assert "no path" in str(small().critical_path(99))
+    assert small().critical_path(99)._repr_mimebundle_().keys() == {"text/plain"}
+
+
+def test_a_picture_of_a_path_has_a_bar_for_each_step_and_its_time() -> None:
+    path = small().critical_path(2)
+    for dark in (None, False, True):
+        picture = path_picture(path, dark=dark)
+        check_picture(picture)
+        assert picture.count("of execution ") == len(path) + picture.count("path of execution ")
+
+
+def test_a_comparison_shows_every_op_before_and_after() -> None:
+    before = small()
+    [found] = before.compare(before).graphs
+    for dark in (None, False, True):
+        picture = comparison_picture(found, dark=dark)
+        check_picture(picture)
+        assert picture.count("1.00x") == len(found.ops) + 2
+
+
+def test_names_of_strangers_are_escaped() -> None:
+    bad = "<b onclick='x'>&\x00\ud800\n"
+    profile = small()
+    graph = profile.trace.graphs[0]
+    plan = replace(graph.plan, actors=tuple(replace(each, label=bad) for each in graph.plan.actors))
+    lanes = tuple(replace(lane, label=bad + lane.label) for lane in graph.lanes)
+    profile = Profile(Trace((replace(graph, plan=plan, lanes=lanes),), 0, profile.trace.end_ns))
+    for found in findings(profile):
+        shown = found._repr_mimebundle_()
+        shown["text/plain"].encode()
+        html = shown.get("text/html", "")
+        html.encode()
+        assert "<b " not in html
+        for picture in re.findall(r"base64,([^\"]+)", html):
+            check_picture(b64decode(picture).decode())
