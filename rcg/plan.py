@@ -44,7 +44,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NoReturn, cast
 
-from rcg import checked
+import rcg.checked as checked
 from rcg.display import Displayed
 from rcg.errors import InternalError
 from rcg.graph import ActorSpec

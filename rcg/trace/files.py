@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from rcg import checked
+import rcg.checked as checked
 from rcg.compiler.simulate import check_deadlock_free
 from rcg.display import visible
 from rcg.errors import DeadlockError, InternalError, TraceError

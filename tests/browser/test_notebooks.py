@@ -71,6 +71,10 @@ print(json.dumps([len(live_graphs()), alive()]))
 """
 
 
+_IS_COUNTED = """() => jupyterapp.shell.currentWidget.content.widgets
+  .filter((cell) => cell.model.type === "code").at(-1).model.toJSON().outputs.length > 0"""
+
+
 def census(outputs: list[list[dict[str, Any]]]) -> list[int]:
     """How many graphs and actors there were at the end of a run."""
     text = "".join(each["text"] for each in outputs[-1] if each["output_type"] == "stream")
@@ -111,7 +115,9 @@ def test_a_notebook_that_is_run_again_leaves_no_more_graphs_and_actors(
         notebook.page.evaluate(_AGAIN % _CENSUS)
         runs = []
         for _ in range(2):
-            outputs = notebook.run_all(500)
+            notebook.run_all(500)
+            notebook.page.wait_for_function(_IS_COUNTED)  # what was printed comes by itself
+            outputs = notebook.outputs()
             for output in (each for cell in outputs for each in cell):
                 assert output["output_type"] != "error", "\n".join(output["traceback"])
             runs.append(census(outputs))
