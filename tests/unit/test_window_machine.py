@@ -113,10 +113,9 @@ TestWindow = WindowMachine.TestCase
 def test_a_full_window_says_it_in_rays_words() -> None:
     """Programs match them."""
     window = Window(limit=2, buffered_limit=10, outputs=1, is_strict=True)
-    window.submit()
-    window.submit()
+    window.left.update({0: window.wanted, 1: window.wanted})
     with pytest.raises(CapacityExceededError) as raised:
-        window.look()
+        window.look(2, 0)
     assert str(raised.value) == (
         "The compiled graph can't have more than 2 in-flight executions, and you currently have 2 "
         "in-flight executions. Retrieve an output using rcg.get before submitting more requests or "
