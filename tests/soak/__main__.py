@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--only", type=int, help="run this round alone")
+    parser.add_argument("--tight", action="store_true", help="little memory in every round")
     given = parser.parse_args()
     # Each line of progress puts this off; the soak itself sees most hangs, and sooner.
     faulthandler.dump_traceback_later(BACKSTOP_S, exit=True)
@@ -31,7 +32,7 @@ def main() -> None:
         print(text, flush=True)
         faulthandler.dump_traceback_later(BACKSTOP_S, exit=True)
 
-    Soak(given.seed, given.executions, given.kills, say, given.only).run()
+    Soak(given.seed, given.executions, given.kills, say, given.only, given.tight).run()
     ray.shutdown()
 
 

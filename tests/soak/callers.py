@@ -78,7 +78,7 @@ class Scene:
         number: Which of the round's graphs.
         recipe: What it computes.
         graph: None once it is over.
-        is_tight: Whether its memory is capped so low that it may run out.
+        is_tight: Whether its memory is capped so low that a value may be larger.
         may_die: Whether an actor of it may be dead by now.
         may_close: Whether somebody may tear it down meanwhile.
     """
@@ -154,7 +154,7 @@ class Caller:
         has_died = isinstance(error, ActorDiedError) and scene.may_die
         if has_died or (isinstance(error, ChannelClosed) and scene.may_close):
             scene.has_ended = True
-        elif isinstance(error, OutOfSharedMemory | MessageTooLarge) and scene.is_tight:
+        elif is_larger_than_the_cap(error) and scene.is_tight:
             self.accounts["refused for memory"] += 1
         else:
             raise SoakFailure(f"execute of graph {scene.number} raised {error!r}") from error
@@ -195,10 +195,20 @@ class Caller:
             scene.has_ended = True
             self.accounts["closed"] += 1
             return
-        elif isinstance(error, OutOfSharedMemory) and scene.is_tight:
+        elif is_larger_than_the_cap(error) and scene.is_tight:
             self.accounts["out of memory"] += 1
             return
         raise SoakFailure(f"{pending.ref} of graph {scene.number} raised {error!r}") from error
+
+
+def is_larger_than_the_cap(error: BaseException) -> bool:
+    """Whether a single value could never fit, which is all that may be refused for memory."""
+    match error:
+        case OutOfSharedMemory(size_bytes=int(size), cap_bytes=int(cap)):
+            return size > cap
+        case MessageTooLarge(size_bytes=int(size), limit_bytes=int(cap)):
+            return size > cap
+    return False
 
 
 def _brief(value: Any) -> str:

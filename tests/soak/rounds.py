@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import rcg
-from rcg.errors import ActorDiedError, CapacityExceededError, OutOfSharedMemory
+from rcg.errors import ActorDiedError, CapacityExceededError
 from tests.soak.callers import (
     AsyncCaller,
     Held,
@@ -155,7 +155,16 @@ class Round:
         executions: About how many to submit.
     """
 
-    def __init__(self, seed: int, number: int, pool: Pool, held: Held, executions: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        number: int,
+        pool: Pool,
+        held: Held,
+        executions: int,
+        *,
+        is_tight: bool = False,
+    ) -> None:
         self._name = f"{seed}/{number}"
         self._pool, self._held = pool, held
         self._rng = rng = random.Random(self._name)
@@ -169,7 +178,7 @@ class Round:
         self._count = rng.randint(executions // 2, 3 * executions // 2)
         self._largest = rng.choice([100, 10_000, 10_000, 200_000, 4 * MB])
         self._tensors = rng.random() < 0.15
-        self._is_tight = rng.random() < 0.2
+        self._is_tight = rng.random() < 0.25 or is_tight
         if self._is_tight:
             self._largest = min(self._largest, MB // 2)
         everybody = range(len(pool.actors))
@@ -355,9 +364,6 @@ class Round:
                     break
                 except CapacityExceededError:
                     os.sched_yield()
-                except OutOfSharedMemory:
-                    if not scene.is_tight:
-                        raise
                 else:
                     dropped = len(refs) if scene.recipe.is_multi else 1
                     del refs

@@ -44,6 +44,7 @@ class Soak:
         kills: How many at least.
         say: Where progress goes.
         only: Run this round alone.
+        tight: Whether every round has little memory, and not one in four.
     """
 
     seed: int
@@ -51,6 +52,7 @@ class Soak:
     kills: int
     say: Callable[[str], None] = print
     only: int | None = None
+    tight: bool = False
     accounts: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
 
@@ -86,7 +88,7 @@ class Soak:
         return done["executions"] >= self.executions and done["kills"] >= self.kills
 
     def _run_round(self, number: int, executions: int) -> None:
-        current = Round(self.seed, number, self._pool, self._held, executions)
+        current = Round(self.seed, number, self._pool, self._held, executions, is_tight=self.tight)
         try:
             current.run()
             self._balance(current.accounts)
@@ -94,7 +96,7 @@ class Soak:
             error.add_note(
                 f"round {number} of seed {self.seed}: {current}\n"
                 f"python -m tests.soak --executions {self.executions} --kills {self.kills} "
-                f"--seed {self.seed} --only {number}"
+                f"--seed {self.seed} --only {number}{' --tight' if self.tight else ''}"
             )
             raise
         self.accounts.update(current.accounts)
