@@ -40,7 +40,7 @@ _TOP: Final = MARGIN + 58
 _LINE: Final = 24.0
 _BAR: Final = 15.0
 _MOST_NAME: Final = 300.0
-_MOST_STEPS: Final = 60
+_MOST_STEPS: Final = 36
 _MOST_OPS: Final = 24
 _MOST_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
@@ -151,7 +151,7 @@ def comparison_picture(
     canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
     ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MOST_OPS]
     names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
-    widest = min(_MOST_NAME, max(width_of(visible(name), SIZE) for name in names))
+    widest = min(_MOST_NAME, max(width_of(visible(name), SIZE, bold=True) for name in names))
     left = MARGIN + widest + 14
     room = width - left - MARGIN - 3 * _COLUMN
     about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
