@@ -1582,8 +1582,11 @@ static void stash_close(Member *m) {
     atomic_store(&s->stop, 1);
     /* It sleeps on a word that only says whose turn it is: wake it until it has seen that it is over. */
     const struct timespec moment = {0, 50000};
-    do futex(&s->tray->turn, FUTEX_WAKE, INT_MAX, NULL);
-    while (pthread_tryjoin_np(s->thread, NULL) && !nanosleep(&moment, NULL));
+    for (;;) {
+        futex(&s->tray->turn, FUTEX_WAKE, INT_MAX, NULL);
+        if (!pthread_tryjoin_np(s->thread, NULL)) break;
+        nanosleep(&moment, NULL);
+    }
     while (s->first) {
         Kept *k = s->first;
         s->first = k->next;
@@ -3095,8 +3098,10 @@ static PyObject *publish_all(Member *m, Outgoing *out, Py_ssize_t n, uint64_t li
 /* submit(frames, limit, left, wanted, refs, started_ns=0, stash=False) -> index of the execution, or None
  *
  * Publishes the inputs of one execution, each on a ring of its own, or none of them; None where the rings are at `limit`
- * already. With `stash`, what there is no memory for goes to the stash. In two steps. First all frames are prepared: users' code may run, other threads too, and nothing is held. Then
- * the execution gets its number, `left[number] = wanted`, its refs get their `execution` and `state`, and the frames are
+ * already. With `stash`, what there is no memory for goes to the stash.
+ *
+ * In two steps. First all frames are prepared: users' code may run, other threads too, and nothing is held. Then the
+ * execution gets its number, `left[number] = wanted`, its refs get their `execution` and `state`, and the frames are
  * published. Between these nothing else runs: the lock of Python is held, no signal handler is asked for, garbage is not
  * collected (Python 3.11 does that, and so runs any __del__, wherever a container is made), and nothing waits. So
  * whatever runs between two instructions of Python's, or in another thread, finds an execution that does not exist or

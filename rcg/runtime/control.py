@@ -153,17 +153,28 @@ class ControlServer:
         self._notify()
 
     @property
+    def serves_here(self) -> bool:
+        """Whether this thread is the one that hears members: it must not wait for what they say.
+
+        The garbage collector may run a ``__del__`` here that tears a graph down.
+        """
+        return threading.current_thread() is self._thread
+
+    @property
     def over(self) -> frozenset[str]:
         """The members whose loops have ended, however."""
         return frozenset(self._over)
 
     def wait_stopped(self, deadline: Deadline) -> list[str]:
-        """Wait until every member's loop has ended; returns those that have not by then."""
+        """Wait until every member's loop has ended; returns those that have not by then.
+
+        Once the server is closed nobody hears of any end, and none is waited for.
+        """
         expected = set(self.processes)
         self._sleepers.wait(
             lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
         )
-        return sorted(expected - self._over)
+        return [] if self._is_closed else sorted(expected - self._over)
 
     def ask_where(self, patience_s: float) -> dict[str, list[str]]:
         """Return the stack of the user's method that each live member is in, [] for none.
@@ -171,7 +182,7 @@ class ControlServer:
         Those that do not answer within ``patience_s`` are missing: they are stopped, or code that
         they run does not let Python go on.
         """
-        if self._is_closed or not patience_s:
+        if self._is_closed or not patience_s or self.serves_here:
             return {}
         number = next(self._numbers)
         self._asked.append(number)
@@ -216,7 +227,7 @@ class ControlServer:
         self._is_closed = True
         self._sleepers.wake()
         self._notify()
-        if threading.current_thread() is not self._thread:
+        if not self.serves_here:
             self._thread.join(5)
 
     def _notify(self) -> None:

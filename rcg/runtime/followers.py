@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from rcg.runtime.session import Session
 
-__all__ = ["Follower", "follow", "graph_started", "unfollow"]
+__all__ = ["Follower", "follow", "graph_started"]
 
 
 class Follower(Protocol):
@@ -27,11 +27,6 @@ def follow(follower: Follower) -> None:
     """Have a follower told of new graphs; it is not kept alive."""
     key = id(follower)
     _following[key] = weakref.ref(follower, lambda _: _following.pop(key, None))
-
-
-def unfollow(follower: Follower) -> None:
-    """Undo ``follow``; also if it was not called."""
-    _following.pop(id(follower), None)
 
 
 def graph_started(session: Session) -> None:

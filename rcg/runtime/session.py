@@ -300,7 +300,8 @@ class Session:
         """Stop every loop and let go of shared memory. Idempotent, any thread.
 
         Blocks until the loops have ended, or ``timeout_s``; a loop that is still in a user's method
-        ends when the method returns. It may be called again to go on waiting.
+        ends when the method returns. It may be called again to go on waiting. On the thread that
+        would hear of their ends, as in a ``__del__`` that comes there, it does not wait.
 
         Args:
             timeout_s: How long to wait.
@@ -311,6 +312,11 @@ class Session:
             The processes whose loops have not ended.
         """
         if not self._begin_close():
+            return []
+        if self.control.serves_here:
+            if kill_actors:
+                self._kill(list(self.handles))
+            self._let_go()
             return []
         deadline = Deadline(timeout_s)
         patience = Deadline(_PATIENCE_S if timeout_s is None else min(_PATIENCE_S, timeout_s))

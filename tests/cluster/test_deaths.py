@@ -68,6 +68,19 @@ def raises_death(call):
 # --- who notices
 
 
+@pytest.mark.parametrize("use", ["teardown", "report", "statistics"])
+def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
+    """On the thread that hears it, where a ``__del__`` may come as well."""
+    victim = victims.take()
+    pid = rcg.get(victim.expect.remote(None))
+    graph = chain(victim, survivors)
+    used = []
+    graph.session.on_end(lambda: used.append(getattr(graph, use)()))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: used)
+    graph.teardown()
+
+
 @pytest.mark.parametrize("kind", ["kill -9", "exit"])
 def test_a_child_of_the_dead_does_not_hide_its_death(victims, survivors, gate, kind):
     """It has inherited every socket and all memory, and does nothing for ever."""

@@ -74,7 +74,8 @@ BOARD = {
     "poison": (64, 4),
     "culprit": (68, 4),
     "used_bytes": (128, 8),
-    "shortages": (136, 8),
+    "ledger_offset": (136, 8),
+    "tray_offset": (144, 8),
     "ring_offset": (192, 8),
 }
 RECORDER = {"head": (0, 8), "since_ns": (64, 8), "op": (80, 4), "state": (84, 4), "ring": (88, 4)}
