@@ -18,9 +18,9 @@
  *   arena    +--------------+------------------------+---------------------------------------------------+
  *            | ArenaHeader  | Block[MAX_BLOCKS]      | data: block 0, block 1, ... (page aligned)        |
  *            +--------------+------------------------+---------------------------------------------------+
- *             mapped RW by all members                 mapped read-only by all, and once more writable
+ *             mapped RW by all members                 mapped when first used: to read, or to write
  *
- * The second, writable mapping serves the owner and a torch tensor that has exactly one reader. Address space is
+ * The writable mapping serves the owner and a torch tensor that has exactly one reader. Address space is
  * reserved once beyond the end of the file; memory is claimed with fallocate before anyone touches it, so a full
  * /dev/shm is an error code here and never a SIGBUS there.
  *
@@ -191,9 +191,11 @@ typedef struct {
     uint32_t index, nslots, slot_bytes, nreaders, writer, pad0[11];
     _Alignas(LINE) atomic_u64 seq; /* frames published */
     atomic_u32 cpu;                /* of the last publisher, plus one */
-    uint32_t pad1[13];
+    uint32_t pad1;
+    atomic_u64 stashed; /* frames before this one may name copies in the stash, which take time to get */
+    uint64_t pad2[5];
     _Alignas(LINE) atomic_u32 room_wanted;
-    uint32_t pad2[15];
+    uint32_t pad3[15];
     ReaderLine reader[]; /* nreaders, then the slots */
 } Ring;
 _Static_assert(sizeof(Ring) == 3 * LINE, "Ring");
@@ -482,8 +484,11 @@ static void ledger_freed(Ledger *l, uint64_t bytes, uint64_t execution) {
     atomic_fetch_sub_explicit(&l->claimed_bytes, bytes, memory_order_relaxed);
     if (execution == NO_EXECUTION) return;
     Account *c = account_of(l, execution);
-    if (atomic_load_explicit(&c->execution, memory_order_relaxed) == execution + 1)
-        atomic_fetch_sub_explicit(&c->live_bytes, bytes, memory_order_relaxed);
+    if (atomic_load_explicit(&c->execution, memory_order_relaxed) != execution + 1) return;
+    /* Never below zero: the account may become another execution's just now. */
+    uint64_t live = atomic_load_explicit(&c->live_bytes, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&c->live_bytes, &live, live > bytes ? live - bytes : 0,
+                                                  memory_order_relaxed, memory_order_relaxed)) {}
 }
 
 /* ---- claims */
@@ -1704,6 +1709,12 @@ static int check_usable(Member *m) {
 
 /* ============================================================ ends of a ring */
 
+/* A copy that is pulled from a stash: kept until its frame is taken, so that who is interrupted goes on from there. */
+typedef struct {
+    uint64_t id, have; /* have: bytes so far */
+    PyObject *object;
+} Pulled;
+
 typedef struct {
     PyObject_HEAD
     Member *member;
@@ -1721,12 +1732,21 @@ typedef struct {
     uint64_t room_until;        /* Writer: frames up to here have room */
     uint64_t opened_ns;         /* Writer: when the next write began, if it was opened */
     uint64_t pull_until;        /* Reader: how long what lies in a stash may be waited for */
+    Pulled *pulled;             /* Reader: what came from a stash for the next frame so far */
+    uint32_t npulled, pulled_room;
+    bool has_signals; /* Reader: pulling stopped for signal handlers to run, and goes on after that */
 } End;
 
 static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->nslots - 1)) * (uint64_t)e->slot_bytes; }
 
+static void pulled_clear(End *e) {
+    while (e->npulled) Py_DECREF(e->pulled[--e->npulled].object);
+}
+
 static void end_dealloc(PyObject *self) {
     End *e = (End *)self;
+    pulled_clear(e);
+    free(e->pulled);
     Py_XDECREF(e->decode);
     Py_XDECREF(e->failure);
     Py_XDECREF((PyObject *)e->member);
@@ -1941,8 +1961,10 @@ static void outgoing_assign(const Outgoing *o) {
     Member *m = e->member;
     for (uint32_t i = 0; i < o->ntaken; i++) {
         const Taken *t = &o->taken[i];
-        if (t->kept) stash_publish(m, t->kept, e->ring, e->nreaders, e->seq);
-        else if (t->is_fresh) ledger_assign(m->ledger->ledger, &t->arena->header->block[t->block], e->seq);
+        if (t->kept) {
+            stash_publish(m, t->kept, e->ring, e->nreaders, e->seq);
+            atomic_store_explicit(&e->ring->stashed, e->seq + 1, memory_order_relaxed);
+        } else if (t->is_fresh) ledger_assign(m->ledger->ledger, &t->arena->header->block[t->block], e->seq);
     }
 }
 
@@ -2212,28 +2234,49 @@ static PyObject *copy_out(Arena *a, uint64_t at, uint64_t bytes, bool writable) 
     return NULL;
 }
 
-/* Pulls what lies in the stash of the ring's writer: a new object, or NULL with an exception. Nothing is taken by it. */
+/* What was pulled so far of a copy for the next frame; NULL with an exception. */
+static Pulled *pulled_of(End *e, uint64_t id, uint64_t bytes, bool writable) {
+    for (uint32_t i = 0; i < e->npulled; i++)
+        if (e->pulled[i].id == id) return &e->pulled[i];
+    if (e->npulled == e->pulled_room) {
+        uint32_t room = e->pulled_room ? 2 * e->pulled_room : 4;
+        Pulled *p = realloc(e->pulled, room * sizeof *p);
+        if (!p) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        e->pulled = p;
+        e->pulled_room = room;
+    }
+    PyObject *object = heap_room(bytes, writable);
+    if (!object) return NULL;
+    e->pulled[e->npulled] = (Pulled){id, 0, object};
+    return &e->pulled[e->npulled++];
+}
+
+/* Pulls what lies in the stash of the ring's writer: the object, or NULL with an exception, or without one where signal
+ * handlers have to run first (`has_signals`). What came stays for the next attempt; nothing is taken. */
 static PyObject *pull(End *e, uint64_t id, uint64_t bytes, bool writable) {
     Member *m = e->member;
-    uint64_t have = 0;
     bool is_gone = false;
-    int outcome;
     Tray *tray = tray_of(m, e->writer);
-    if (!id || !atomic_load(&tray->is_served) || bytes > m->board->cap_bytes) return raise_corrupt(e, "it names what cannot be in a stash");
-    PyObject *o = heap_room(bytes, writable);
-    if (!o) return NULL;
-    uint8_t *to = heap_bytes(o);
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        outcome = pull_pieces(m, tray, id, to, bytes, &have, e->pull_until, &is_gone);
-        Py_END_ALLOW_THREADS
-    } while (outcome == WAIT_SIGNALS && !PyErr_CheckSignals());
-    if (outcome == WAIT_READY && !is_gone) return o;
-    Py_DECREF(o);
+    if (!id || !atomic_load(&tray->is_served) || bytes > m->board->cap_bytes)
+        return raise_corrupt(e, "it names what cannot be in a stash");
+    Pulled *p = pulled_of(e, id, bytes, writable);
+    if (!p) return NULL;
+    uint8_t *to = heap_bytes(p->object);
+    uint64_t have = p->have;
+    int outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = pull_pieces(m, tray, id, to, bytes, &have, e->pull_until, &is_gone);
+    Py_END_ALLOW_THREADS
+    p->have = have;
+    if (outcome == WAIT_READY && !is_gone) return Py_NewRef(p->object);
     if (outcome == WAIT_TIMEOUT) PyErr_SetNone(m->state->timed_out);
     else if (outcome == WAIT_POISON) raise_poison(m);
     else if (is_gone) raise_corrupt(e, "it names bytes that are not in the stash");
-    return NULL; /* or what a signal handler raised */
+    else e->has_signals = true;
+    return NULL;
 }
 
 /* The claims that a frame brings, from their first sight until the frame is taken, or is not after all. Meanwhile each
@@ -2414,6 +2457,7 @@ static void advance(End *e, const Message *msg, Claims *claims, uint64_t start, 
     Member *m = e->member;
     Ring *r = e->ring;
     settle(claims, true);
+    pulled_clear(e);
     atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
     if (atomic_load(&r->room_wanted)) ring_bell(m, e->writer);
     uint32_t peer = waited ? e->writer : NO_MEMBER;
@@ -2453,7 +2497,18 @@ static int receive(End *e, uint64_t deadline, Message *msg) {
             goto done;
         }
     }
-    if (!(result = parse_slot(e, msg, &claims))) advance(e, msg, &claims, start, waited);
+    while ((result = parse_slot(e, msg, &claims)) && e->has_signals) {
+        e->has_signals = false;
+        e->busy = false; /* a handler may read here, too */
+        uint64_t seq = e->seq;
+        if (PyErr_CheckSignals()) return -1;
+        if (end_enter(e)) return -1;
+        if (e->seq != seq) { /* and has taken this frame */
+            PyErr_SetString(PyExc_RuntimeError, "a signal handler has read the frame that was being read");
+            break;
+        }
+    }
+    if (!result) advance(e, msg, &claims, start, waited);
 done:
     e->busy = false;
     return result;
@@ -2621,7 +2676,8 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
     return (PyObject *)f;
 }
 
-/* Takes the frame that lies on the ring into the dict, or leaves it where it is. */
+/* Takes the frame that lies on the ring into the dict, or leaves it where it is: 0, -1 with an exception, or 1 if signal
+ * handlers have to run before it goes on. */
 static int collect_one(End *e, PyObject *frames, uint64_t start, uint64_t waited) {
     PyObject *key = PyLong_FromUnsignedLongLong(e->seq);
     FrameObject *f = key ? frame_new(e) : NULL;
@@ -2632,6 +2688,9 @@ static int collect_one(End *e, PyObject *frames, uint64_t start, uint64_t waited
         if (!parse_slot(e, &f->msg, &claims)) {
             if ((failed = PyDict_SetItem(frames, key, (PyObject *)f))) settle(&claims, false);
             else advance(e, &f->msg, &claims, start, waited);
+        } else if (e->has_signals) {
+            e->has_signals = false;
+            failed = 1;
         }
         e->busy = false;
     }
@@ -2689,7 +2748,9 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
             }
         } else {
             e->pull_until = deadline;
-            if (collect_one(e, args[0], start, waited)) return NULL;
+            int failed = collect_one(e, args[0], start, waited);
+            if (failed < 0 || (failed && PyErr_CheckSignals())) return NULL;
+            if (failed) continue;
             waited = 0;
             if (m->recording && e->seq <= execution) start = stamp(&m->clock);
         }
@@ -2706,9 +2767,12 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
         return NULL;
     }
     if (check_usable(e->member)) return NULL;
+    uint64_t until = now_ns() + SIGNAL_SLICE;
     while (!e->busy && atomic_load_explicit(&e->ring->seq, memory_order_acquire) != e->seq) {
-        e->pull_until = now_ns() + SIGNAL_SLICE;
-        if (collect_one(e, frames, e->member->recording ? stamp(&e->member->clock) : 0, 0)) {
+        e->pull_until = until;
+        int failed = collect_one(e, frames, e->member->recording ? stamp(&e->member->clock) : 0, 0);
+        if (failed > 0 && PyErr_CheckSignals()) return NULL;
+        if (failed < 0) {
             if (!PyErr_ExceptionMatches(e->member->state->timed_out)) return NULL;
             PyErr_Clear(); /* its writer does not answer now: the frame stays where it is */
             break;
@@ -2720,7 +2784,9 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
 static PyObject *reader_pending(PyObject *self, PyObject *unused) {
     (void)unused;
     End *e = (End *)self;
-    return PyLong_FromUnsignedLongLong(atomic_load(&e->ring->seq) - e->seq);
+    uint64_t published = atomic_load(&e->ring->seq);
+    if (atomic_load_explicit(&e->ring->stashed, memory_order_relaxed) > e->seq) return PyLong_FromLong(0);
+    return PyLong_FromUnsignedLongLong(published - e->seq);
 }
 
 static PyMethodDef reader_methods[] = {
@@ -2732,7 +2798,7 @@ static PyMethodDef reader_methods[] = {
      "collect(frames, execution, timeout_ns=-1): take frames into the dict up to that of an execution."},
     {"collect_pending", reader_collect_pending, METH_O,
      "collect_pending(frames): take what lies on the ring into the dict, without waiting."},
-    {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting."},
+    {"pending", reader_pending, METH_NOARGS, "How many frames could be read without waiting; none as long as one comes from a stash."},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef writer_methods[] = {
     {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written."},

@@ -133,14 +133,16 @@ def truth(held: Record, key: str) -> bool:
     return value
 
 
-def text(held: Record, key: str) -> str:
-    """Return a string of an object."""
-    return _text(_of(held, key), f"`{key}`")
+def text(held: Record, key: str, most: int = _LONGEST_TEXT) -> str:
+    """Return a string of an object, of at most so many characters."""
+    return _text(_of(held, key), f"`{key}`", most)
 
 
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+def _text(value: object, where: str, most: int = _LONGEST_TEXT) -> str:
+    if not isinstance(value, str):
         raise ValueError(f"{where} must be a text, found {found(value)}")
+    if len(value) > most:
+        raise ValueError(f"{where} is a text of {len(value):,} characters, more than {most:,}")
     return value
 
 

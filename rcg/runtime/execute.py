@@ -200,7 +200,7 @@ class CompiledDAG(Displayed):
             try:
                 if inlet.try_submit(inputs, refs, stash=is_alone):
                     return
-                complete = inlet.submitted - inlet.window.admitted
+                complete = max(complete, inlet.submitted - inlet.window.admitted)
             except _native.TimedOut:
                 await asyncio.sleep(AGAIN_S)  # a reader is about to take a frame
             except _native.NoMemory as error:

@@ -205,7 +205,7 @@ class Inlet:
             try:
                 if self.try_submit(inputs, refs, stash=is_alone):
                     return refs
-                complete = self.submitted - self.window.admitted
+                complete = max(complete, self.submitted - self.window.admitted)
             except _native.TimedOut:
                 time.sleep(AGAIN_S)  # a reader is about to take a frame
             except _native.NoMemory as error:

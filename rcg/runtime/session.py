@@ -199,7 +199,8 @@ class Session:
         self.is_over = True
         number = self.layout.members[process]
         self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
-        self.member.forget(number)
+        if "loop failed" not in how:
+            self.member.forget(number)  # a process that lives on lets go of its claims by itself
         _call_each(self._on_end)
 
     # --- errors

@@ -318,7 +318,7 @@ def _graph(members: _Members, number: int, head: checked.Record) -> GraphTrace:
     graph_id = checked.text(head, "graph_id")
     if not _GRAPH_ID.fullmatch(graph_id):
         raise ValueError(f"{checked.found(graph_id)} is no id of a graph")
-    plan = Plan.from_json(checked.text(head, "plan"))
+    plan = Plan.from_json(checked.text(head, "plan", _MOST_HEAD_BYTES))
     _check_plan(plan)
     heads = [
         checked.record(each, "each of `lanes`")

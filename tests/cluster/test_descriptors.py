@@ -131,8 +131,8 @@ def test_an_actor_without_descriptors_is_told_of(thread):
     poor, other = Poor.remote(), Poor.remote()
     compile_chain(other, poor).teardown()
     outcomes = []
+    before = rcg.get(poor.files.remote())
     for spare in range(ENOUGH):
-        before = rcg.get(poor.files.remote())
         rcg.get(poor.become_poor.remote(spare))
         _, error = outcome_of(lambda: run_once(other, poor, thread=thread))
         if error is not None:
@@ -141,7 +141,8 @@ def test_an_actor_without_descriptors_is_told_of(thread):
             assert thread == "main" or (told(error) and error.pid != os.getpid())
         outcomes.append("told" if error else "ran")
         rcg.get(poor.become_rich.remote())
-        until(lambda most=before: rcg.get(poor.files.remote()) <= most)
+    # In between Ray opens a few for itself, and keeps them.
+    until(lambda: rcg.get(poor.files.remote()) <= before + ENOUGH // 2)
     assert outcomes[0] == "told" and outcomes[-1] == "ran"
     assert outcomes.count("told") > 2
     with compile_chain(other, poor) as graph:

@@ -321,6 +321,89 @@ def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
     board.close()
 
 
+def test_a_pull_goes_on_where_it_stopped() -> None:
+    """Who looks in for moments only, as asyncio and lists of refs do, gets it in the end."""
+    board = Board(2, cap_bytes=64 * MB)
+    owner = board.start(
+        """
+        member = board.member(0, looping=True)
+        writer = member.writer(0, 0)
+        writer.write(PICKLE, b"", [bytes(64 << 20)])
+        writer.write(PICKLE, b"", [pattern(32 << 20), pattern(20 << 20, 1)])
+        print("written", flush=True)
+        sys.stdin.readline()
+        """
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "written\n"
+    end = reader(board.member(1))
+    end.read(10**9)
+    assert end.pending() == 0  # it is there, and takes time to get
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            found = end.read(500_000)
+        except _native.TimedOut:
+            continue
+        break
+    assert attempts > 3
+    assert [bytes(each) for each in found] == [pattern(32 * MB), pattern(20 * MB, 1)]
+    finish(owner, "\n")
+    board.close()
+
+
+def test_a_signal_handler_may_collect_what_is_being_pulled() -> None:
+    board = Board(2, cap_bytes=4 * MB)
+    owner = board.start(
+        """
+        member = board.member(0, looping=True)
+        writer = member.writer(0, 0)
+        writer.write(PICKLE, b"", [bytes(4 << 20)])
+        writer.write(PICKLE, b"", [pattern(3 << 20)])
+        print("written", flush=True)
+        sys.stdin.readline()
+        """
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "written\n"
+    end = reader(board.member(1))
+    end.read(10**9)
+    owner.send_signal(signal.SIGSTOP)
+    frames: dict[int, _native.Frame] = {}
+
+    def collect(*_: object) -> None:
+        owner.send_signal(signal.SIGCONT)
+        end.collect(frames, 1, 10**10)
+
+    before = signal.signal(signal.SIGALRM, collect)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        end.collect(frames, 1, 20 * 10**9)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert [bytes(each) for each in frames[1].decode()] == [pattern(3 * MB)]
+    finish(owner, "\n")
+    board.close()
+
+
+def test_a_stash_ends_with_its_member_also_while_signals_come() -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+    try:
+        for _ in range(50):
+            board = Board(2, cap_bytes=4 * MB)
+            sender = loop(board)
+            writer = sender.writer(0, 0)
+            writer.write(PICKLE, b"", [bytes(4 * MB)])
+            writer.write(PICKLE, b"", [pattern(100_000)])
+            del sender, writer
+            board.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_poison_ends_a_pull_from_who_is_gone() -> None:
     board = Board(2, cap_bytes=4 * MB)
     observer = board.member(1)
