@@ -48,6 +48,7 @@ _BLANK = """() => [...document.querySelectorAll(".rcg-card canvas")].filter((can
 
 # What a reader does who tries things: all cells again, without having cleaned up.
 _AGAIN = """async () => {
+  await jupyterapp.shell.currentWidget.context.ready;  // else what is loaded would come over it
   const {cells} = jupyterapp.shell.currentWidget.content.model.sharedModel;
   for (const cell of cells) {
     cell.setSource(cell.getSource().replace("ray.init(", "ray.init(ignore_reinit_error=True, "));
@@ -56,18 +57,18 @@ _AGAIN = """async () => {
 }"""
 
 # In the place of the cell that cleans up: how many graphs and actors there are.
-_CENSUS = """import json, time
+_CENSUS = """import time
 from ray._private.state import actors
 from rcg.runtime.execute import live_graphs
 
 def alive():
     return sum(each["State"] == "ALIVE" for each in actors().values())
 
-expected = globals().get("expected", alive())
+rcg_first_count = globals().get("rcg_first_count", alive())
 guard = time.monotonic() + 60
-while alive() > expected and time.monotonic() < guard:
+while alive() > rcg_first_count and time.monotonic() < guard:
     time.sleep(0.1)  # until Ray has ended those whose handles have gone
-print(json.dumps([len(live_graphs()), alive()]))
+[len(live_graphs()), alive()]
 """
 
 
@@ -77,8 +78,8 @@ _IS_COUNTED = """() => jupyterapp.shell.currentWidget.content.widgets
 
 def census(outputs: list[list[dict[str, Any]]]) -> list[int]:
     """How many graphs and actors there were at the end of a run."""
-    text = "".join(each["text"] for each in outputs[-1] if each["output_type"] == "stream")
-    found: list[int] = json.loads(text.splitlines()[-1])
+    [text] = [each["data"]["text/plain"] for each in outputs[-1] if "data" in each]
+    found: list[int] = json.loads(text)
     return found
 
 
@@ -117,9 +118,8 @@ def test_a_notebook_that_is_run_again_leaves_no_more_graphs_and_actors(
         for _ in range(2):
             for output in (each for cell in notebook.run_all(500) for each in cell):
                 assert output["output_type"] != "error", "\n".join(output["traceback"])
-            notebook.page.wait_for_function(
-                _IS_COUNTED, timeout=90_000
-            )  # what was printed comes by itself
+            # The last cell's value comes by itself.
+            notebook.page.wait_for_function(_IS_COUNTED, timeout=90_000)
             outputs = notebook.outputs()
             runs.append(census(outputs))
         assert runs[0][0] >= 1
