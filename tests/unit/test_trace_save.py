@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 
 from rcg.errors import TraceError
 from rcg.trace.summary import summarize
-from rcg.trace.trace import SPAN_BASE, Clock, Trace
+from rcg.trace.trace import SPAN_BASE, Clock, Lane, Trace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
-from tests.unit.traces import event, graph_trace, trace
+from tests.unit.traces import event, events, graph_trace, trace
+from tests.unit.views_plans import ring_of_stages
 
 
 def same(one: Trace, other: Trace) -> bool:
@@ -50,6 +51,21 @@ def test_a_trace_is_read_back_as_it_was_written(made, tmp_path):
     assert same(made, read)
     assert str(summarize(read)) == str(summarize(made))
     assert read.graphs[0].lanes[1].span_name(SPAN_BASE) == "laden\n<ü>"
+
+
+def test_the_trace_of_a_large_graph_is_read_back(tmp_path):
+    plan = ring_of_stages(8, 200)
+    assert len(plan.to_json()) > 200_000
+    graph = replace(
+        graph_trace({}),
+        plan=plan,
+        lanes=tuple(
+            Lane(program.process, program.process, events([])) for program in plan.programs
+        ),
+    )
+    one = trace(graph, end=END)
+    one.save(tmp_path / "large.trace")
+    assert same(one, Trace.load(tmp_path / "large.trace"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
