@@ -36,15 +36,13 @@ def cut(rows: Sequence[_Row], gap: Callable[[int], _Row], most: int = 2 * _ENDS)
     return [*rows[:half], gap(len(rows) - 2 * half), *rows[len(rows) - half :]]
 
 
-def execution_row(execution: Execution, first_ns: int | None) -> tuple[str, str, str, str]:
-    """Return what a table says of an execution, with times from the first submission on."""
-    submitted, completed = execution.submitted_ns, execution.completed_ns
-    at = None if submitted is None or first_ns is None else submitted - first_ns
-    fetched = execution.fetched_ns
+def execution_row(execution: Execution) -> tuple[str, str, str, str]:
+    """Return what a table says of an execution; its moments have the zero of the execution's."""
+    completed, fetched = execution.completed_ns, execution.fetched_ns
     waited = None if fetched is None or completed is None else fetched - completed
     return (
         str(execution.index),
-        time_text(at),
+        time_text(execution.submitted_ns),
         time_text(execution.latency_ns),
         time_text(waited),
     )
@@ -58,13 +56,11 @@ def executions_text(executions: Executions) -> str:
         head += f", {whole:,} of them whole"
     if not count:
         return head
-    first = executions.first_submission_ns
     places = cut(range(count), lambda _: -1)
     rows = [
-        ("...", "", "", "") if place < 0 else execution_row(executions[place], first)
-        for place in places
+        ("...", "", "", "") if place < 0 else execution_row(executions[place]) for place in places
     ]
-    note = "  submitted at: from the first submission on"
+    note = "  submitted at: from the beginning of the trace on"
     return "\n".join([head, *columns([EXECUTION_HEAD, *rows], left=0), note])
 
 

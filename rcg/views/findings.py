@@ -50,17 +50,16 @@ _HIDDEN: Final = (Kind.IDLE,)
 def of_executions(executions: Executions) -> Bundle:
     """Return what is shown of executions: a table with its head and its tail."""
     count = len(executions)
-    first = executions.first_submission_ns
     places = cut(range(count), lambda _: -1)
     number = "rcg-number"
     rows = [
         [Cell("...", f"{number} rcg-dim"), *(Cell("", number) for _ in EXECUTION_HEAD[1:])]
         if place < 0
-        else [Cell(text, number) for text in execution_row(executions[place], first)]
+        else [Cell(text, number) for text in execution_row(executions[place])]
         for place in places
     ]
     about = f"{count_text(count)} executions, {count_text(int(executions.is_complete.sum()))} whole"
-    about += f" {DOT} times of submission from the first one on"
+    about += f" {DOT} times of submission from the beginning of the trace on"
     body = table(EXECUTION_HEAD, rows) if rows else ""
     html = themed(card("Executions", about, body), dark=None)
     return {**bundle(str(executions), []), "text/html": html}

@@ -60,6 +60,12 @@ def test_executions_and_paths_count_from_the_beginning_of_the_trace() -> None:
     assert (path.start_ns, path.end_ns) == (870 * MS, 879 * MS + 4000)
 
 
+def test_tables_of_executions_count_from_there() -> None:
+    found = Profile(RECORD).executions()
+    assert re.search(r"^ +90 +870 ms ", str(found), re.MULTILINE)
+    assert "870 ms" in found._repr_mimebundle_()["text/html"]
+
+
 def test_what_was_not_seen_stays_unseen_wherever_zero_is() -> None:
     found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5])).since(10)
     assert found.submitted_ns.tolist() == [0, 2]
