@@ -136,7 +136,9 @@ class Awaiter:
                 for outlet in outlets:
                     outlet.drain()
         except (_native.Poisoned, RuntimeError):
-            pass
+            pass  # the graph ended
+        except (_native.Corrupt, MemoryError, OSError):
+            pass  # whoever waits meets it when the result is fetched
         finally:
             # The graph ended: whoever waits learns why from the result itself. Ray may have to be
             # asked for that, which is done here and not on an event loop.
