@@ -393,7 +393,8 @@ def test_a_packet_that_is_not_ours_harms_nothing(stages):
         for packet in ({"type": "call", "secret": "\u00e9"}, {"type": "call"}, {"type": 3}):
             connection = packets.connect(graph.session.control.address, GUARD_S)
             packets.send(connection, packet)
-            assert packets.receive(connection)[0] is None
+            with packets.receive(connection) as received:
+                assert received.packet is None
             connection.close()
         raw = packets.connect(graph.session.control.address, GUARD_S)
         raw.send(b"no json at all")
