@@ -15,7 +15,7 @@ def interactive_shell() -> Iterator[Any]:
     """Make the shell of this process; it ends with the block."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    # Doctests leave their last value there, and IPython takes that for a translation and has no `_`.
+    # Doctests leave their last value there; IPython takes it for a translation and has no `_`.
     vars(builtins).pop("_", None)
     main, names = sys.modules["__main__"], dict(vars(sys.modules["__main__"]))
     made = InteractiveShell.instance(colors="nocolor")
