@@ -325,25 +325,30 @@ class _Steps:
         slots, out, read, trim = self._slots, op.out, reader.read, self._member.trim
         loop = self._loop
 
-        def fail(error: BaseException) -> None:
+        # It does not raise: an error that its own traceback holds would keep the loop, and with it
+        # the shared memory, until the garbage collector comes.
+        def is_about_value(error: BaseException) -> bool:
             if reader.seq <= loop.execution:
-                raise error  # the frame is still there: this is not about the value
+                return False  # the frame is still there
             # The frame is taken: this execution fails, the graph goes on.
             slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
+            return True
 
         def step() -> None:
             try:
                 slots[out] = read()
-            except BaseException as error:  # noqa: BLE001 - unpickling runs any code
-                fail(error)
+            except BaseException as error:
+                if not is_about_value(error):
+                    raise
 
         def first_step() -> None:
             try:
                 slots[out] = read(_IDLE_NS)
-            except BaseException as error:  # noqa: BLE001 - unpickling runs any code
-                if type(error) is not _native.TimedOut or reader.seq > loop.execution:
-                    fail(error)
+            except BaseException as error:
+                if is_about_value(error):
                     return
+                if type(error) is not _native.TimedOut:
+                    raise
             else:
                 return
             trim()
