@@ -230,7 +230,10 @@ def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> E
             made = ExecutionError(f"its result cannot be unpickled: {describe_error(error)}")
             made.__cause__ = error
             return made
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame
 
 
 def _rendered(method: str, execution: int, traceback_text: str) -> list[str]:

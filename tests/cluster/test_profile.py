@@ -432,11 +432,12 @@ def test_ctrl_c_when_all_is_done_is_ctrl_c(stages, monkeypatch):
         profiler = graph.profile()
         profile = profiler.start()
         rcg.get(graph.execute(1))
-        stop = profiler._stop
+        stop, presses = profiler._stop, iter([KeyboardInterrupt])
 
         def stopped(*args):
             stop(*args)
-            raise KeyboardInterrupt
+            for pressed in presses:
+                raise pressed
 
         monkeypatch.setattr(profiler, "_stop", stopped)
         with pytest.raises(KeyboardInterrupt):
