@@ -19,6 +19,7 @@ This room must know neither figures nor how stalls are shown.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +30,7 @@ from rcg.trace.critical import text_of
 from rcg.trace.executions import Executions
 from rcg.trace.trace import GraphTrace, Lane
 
-__all__ = ["Stall", "stall_of"]
+__all__ = ["Stall", "stall_of", "waits_for"]
 
 _LONGER: Final = 5
 """How many times longer than the longest that ended a stalled op has lasted."""
@@ -78,7 +79,7 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
         if lane.open is None or lane.process in waits or lane.process == DRIVER:
             continue
         waiting = tuple(
-            other.label for other in graph.lanes if lane.process in _reached(waits, other.process)
+            other.label for other in graph.lanes if lane.process in waits_for(waits, other.process)
         )
         stall = _stall(graph, lane, start_ns, end_ns, waiting)
         if stall is not None and stall.lasted_ns > longest:
@@ -136,8 +137,13 @@ def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _reached(waits: dict[str, tuple[str, ...]], process: str) -> set[str]:
-    """Return all processes that a process waits for, directly or through others."""
+def waits_for(waits: Mapping[str, tuple[str, ...]], process: str) -> set[str]:
+    """Return all processes that a process waits for, directly or through others.
+
+    Args:
+        waits: Of each process that waits the ones that it waits for directly.
+        process: Which one; one that does not wait, waits for nobody.
+    """
     found: set[str] = set()
     left = list(waits.get(process, ()))
     while left:

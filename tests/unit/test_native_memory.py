@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import threading
 from typing import Any
 
@@ -160,6 +161,25 @@ def loop(board: Board, number: int = 0) -> _native.Member:
     return board.member(number, looping=True)
 
 
+def stashing(
+    board: Board, cap_bytes: int, buffers: str, then: str = "sys.stdin.readline()"
+) -> subprocess.Popen[str]:
+    """Start a member that fills the memory, then writes buffers; returns it once it has."""
+    owner = board.start(
+        f"""
+        member = board.member(0, looping=True)
+        writer = member.writer(0, 0)
+        writer.write(PICKLE, b"", [bytes({cap_bytes})])
+        writer.write(PICKLE, b"", {buffers})
+        print("written", flush=True)
+        {then}
+        """
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "written\n"
+    return owner
+
+
 @pytest.mark.parametrize("writable", [0, 1])
 @pytest.mark.parametrize("size", [5000, 65_536, 200_001, 3 * MB])
 def test_what_there_is_no_memory_for_arrives_from_the_stash(size: int, writable: int) -> None:
@@ -232,18 +252,8 @@ def test_a_stash_is_read_while_its_owner_holds_pythons_lock() -> None:
     board = Board(2, cap_bytes=4 * MB)
     receiver = board.member(1)
     end = reader(receiver)
-    owner = board.start(
-        """
-        member = board.member(0, looping=True)
-        writer = member.writer(0, 0)
-        writer.write(PICKLE, b"", [bytes(4 << 20)])
-        writer.write(PICKLE, b"", [pattern(3 << 20)])
-        print("written", flush=True)
-        ctypes.PyDLL(None).getchar()  # reads stdin, with the GIL
-        """
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "written\n"
+    reads_stdin_with_the_gil = "ctypes.PyDLL(None).getchar()"
+    owner = stashing(board, 4 * MB, "[pattern(3 << 20)]", then=reads_stdin_with_the_gil)
     end.read(10**9)
     assert bytes(end.read(10**10)[0]) == pattern(3 * MB)
     finish(owner, "\n")
@@ -282,18 +292,7 @@ def test_a_member_that_may_wait_is_told_instead() -> None:
 
 def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
     board = Board(2, cap_bytes=4 * MB)
-    owner = board.start(
-        """
-        member = board.member(0, looping=True)
-        writer = member.writer(0, 0)
-        writer.write(PICKLE, b"", [bytes(4 << 20)])
-        writer.write(PICKLE, b"", [pattern(3 << 20)])
-        print("written", flush=True)
-        sys.stdin.readline()
-        """
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "written\n"
+    owner = stashing(board, 4 * MB, "[pattern(3 << 20)]")
     end = reader(board.member(1))
     end.read(10**9)
     owner.send_signal(signal.SIGSTOP)
@@ -324,18 +323,7 @@ def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
 def test_a_pull_goes_on_where_it_stopped() -> None:
     """Who looks in for moments only, as asyncio and lists of refs do, gets it in the end."""
     board = Board(2, cap_bytes=64 * MB)
-    owner = board.start(
-        """
-        member = board.member(0, looping=True)
-        writer = member.writer(0, 0)
-        writer.write(PICKLE, b"", [bytes(64 << 20)])
-        writer.write(PICKLE, b"", [pattern(32 << 20), pattern(20 << 20, 1)])
-        print("written", flush=True)
-        sys.stdin.readline()
-        """
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "written\n"
+    owner = stashing(board, 64 * MB, "[pattern(32 << 20), pattern(20 << 20, 1)]")
     end = reader(board.member(1))
     end.read(10**9)
     assert end.pending() == 0  # it is there, and takes time to get
@@ -355,18 +343,7 @@ def test_a_pull_goes_on_where_it_stopped() -> None:
 
 def test_a_signal_handler_may_collect_what_is_being_pulled() -> None:
     board = Board(2, cap_bytes=4 * MB)
-    owner = board.start(
-        """
-        member = board.member(0, looping=True)
-        writer = member.writer(0, 0)
-        writer.write(PICKLE, b"", [bytes(4 << 20)])
-        writer.write(PICKLE, b"", [pattern(3 << 20)])
-        print("written", flush=True)
-        sys.stdin.readline()
-        """
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "written\n"
+    owner = stashing(board, 4 * MB, "[pattern(3 << 20)]")
     end = reader(board.member(1))
     end.read(10**9)
     owner.send_signal(signal.SIGSTOP)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rcg.trace.stalls import waits_for
 from rcg.trace.text import name_text, time_text
 
 __all__ = ["Patience", "Trouble", "trouble_of"]
@@ -75,13 +76,13 @@ def trouble_of(processes: Sequence[Any], patience_s: float) -> Trouble | None:
         if _of(each, "state") == "waiting"
     }
     counts = {
-        id(each): sum(str(_of(each, "label")) in _reached(waits, label) for label in waits)
+        id(each): sum(str(_of(each, "label")) in waits_for(waits, label) for label in waits)
         for each in late
     }
     first = max(late, key=lambda each: (counts[id(each)], float(_of(each, "for_s"))))
     count = counts[id(first)]
     waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
-    idle = sum(not _reached(waits, label) for label in labels[1:] if label in waits)
+    idle = sum(not waits_for(waits, label) for label in labels[1:] if label in waits)
     text = (
         f"{_name(first)} has not ended for {time_text(float(first.for_s) * 1e9)} "
         f"(execution {_of(first, 'execution')}): {waiting if count else 'nobody waits for it yet'}"
@@ -104,14 +105,3 @@ def _waited_for(activity: Any, labels: Iterable[str]) -> tuple[str, ...]:
     names = str(_of(activity, "waiting_for")).split(", ")
     # The driver is waited for by whoever has nothing to do.
     return tuple(label for label in labels if label in names and label != "driver")
-
-
-def _reached(waits: dict[str, tuple[str, ...]], label: str) -> set[str]:
-    found: set[str] = set()
-    left = list(waits.get(label, ()))
-    while left:
-        each = left.pop()
-        if each not in found:
-            found.add(each)
-            left += waits.get(each, ())
-    return found
