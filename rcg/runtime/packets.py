@@ -26,6 +26,7 @@ __all__ = [
     "Packet",
     "Received",
     "connect",
+    "ends_within",
     "how_it_ended",
     "listen",
     "natural_of",
@@ -42,7 +43,7 @@ __all__ = [
 Packet = dict[str, Any]
 
 MOST_BYTES: Final = 64 * 1024
-_MOMENT_MS: Final = 250
+_MOMENT_S: Final = 0.25
 _AGAIN_S: Final = 0.01
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
@@ -121,13 +122,17 @@ def pidfd_of(pid: int) -> Descriptor:
         return Descriptor()
 
 
+def ends_within(pidfd: int, timeout_s: float | None) -> bool:
+    """Wait for the end of a process; returns whether it came."""
+    poller = select.poll()  # `select.select` takes no descriptor above 1023
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1e3))
+
+
 def how_it_ended(pidfd: int) -> str:
     """Say whether a process whose connection ended has ended too; that may take a moment."""
-    if pidfd >= 0:
-        poller = select.poll()  # `select.select` takes no descriptor above 1023
-        poller.register(pidfd, select.POLLIN)
-        if poller.poll(_MOMENT_MS):
-            return "its process ended"
+    if pidfd >= 0 and ends_within(pidfd, _MOMENT_S):
+        return "its process ended"
     return "it closed its connection"
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import weakref
 from collections import deque
@@ -376,7 +375,7 @@ class Session:
         # Ray only asks for the kill; who asked us wants them dead when we return.
         deadline = Deadline(_KILL_PATIENCE_S)
         for pidfd in filter(lambda fd: fd >= 0, pidfds):
-            select.select([pidfd], [], [], deadline.remaining_s())
+            packets.ends_within(pidfd, deadline.remaining_s())
             os.close(pidfd)
 
 
