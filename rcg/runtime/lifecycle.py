@@ -220,7 +220,7 @@ def _answer(actor: str, ref: Any, named: _Named) -> Any:
             ) from error
         own = cluster.cause_of(error)
         if isinstance(own, RcgError):
-            raise own from error
+            raise own from None  # it says all, and Ray's traceback says nothing more
         if isinstance(own, ImportError):
             raise PlacementError(
                 f"the process of {name} cannot import rcg ({own}): install rcg "
