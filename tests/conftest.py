@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 
@@ -33,3 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if layer is not None:
             item.add_marker(layer)
     items.sort(key=lambda item: LAYERS.index(layer_of(item) or "unit"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there for good need not be looked through by each of thousands of collections."""
+    gc.collect()
+    gc.freeze()

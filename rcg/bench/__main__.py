@@ -33,10 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.json is not None and not asked.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no folder {asked.json.absolute().parent}")
 
+    if asked.beside is not None and not (asked.beside / "rcg" / "__init__.py").is_file():
+        parser.error(f"--beside: there is no package rcg in {asked.beside}")
+
     # Ray reads these when its processes start.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    settings = runner.Settings(rows=rows, rounds=asked.rounds, seed=asked.seed)
+    settings = runner.Settings(rows=rows, rounds=asked.rounds, seed=asked.seed, beside=asked.beside)
     report = runner.run(settings, progress(runner.count_steps(settings)))
     print(render(report), end="")
     if asked.json is not None:
@@ -66,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         help=f"turns of each contestant on each row; default {runner.DEFAULT_ROUNDS}",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FOLDER",
+        help="a checkout of another version of rcg, its native core built in place: its graphs "
+        "take part in the rows, and this version's once more in a process of its own as well",
+    )
     return parser
 
 

@@ -8,6 +8,7 @@ still has one; this module and `rcg.interop` are the only ones that may look at 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import warnings
@@ -20,9 +21,10 @@ import ray
 
 import rcg
 import rcg.dag
-from rcg.bench.measure import Pace, Turn
+from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Payload, Row
+from rcg.bench.topologies import build
 from rcg.bench.workers import Worker
 from rcg.options import WaitPolicy
 
@@ -36,18 +38,71 @@ class Session:
     """A contestant that is ready to run one row.
 
     Attributes:
-        call: Runs one execution and returns its value.
-        call_async: The same from the event loop that was running when the row was opened.
-        submit: Starts one execution and returns something for `fetch`.
-        fetch: Waits for what `submit` returned.
+        check: Returns what an execution returned.
+        turn: Takes a turn.
         close: Ends the session; the actors stay.
     """
 
-    call: Callable[[], Any]
-    call_async: Callable[[], Awaitable[Any]]
-    submit: Callable[[], Any]
-    fetch: Callable[[Any], Any]
-    close: Callable[[], None]
+    check: Callable[[], Any]
+    turn: Turn
+    close: Callable[[], object]
+
+
+def session(
+    row: Row,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    call: Callable[[], Any],
+    call_async: Callable[[], Awaitable[Any]],
+    submit: Callable[[], Any],
+    fetch: Callable[[Any], Any],
+    close: Callable[[], object],
+) -> Session:
+    """Returns the session of a contestant in this process.
+
+    Args:
+        row: What is run.
+        loop: Where an async row is run.
+        call: Runs one execution and returns its value.
+        call_async: The same in the event loop.
+        submit: Starts one execution and returns something for `fetch`.
+        fetch: Waits for what `submit` returned.
+        close: Ends the session.
+    """
+
+    async def inside() -> Any:
+        return await call_async()
+
+    if row.is_async:
+        turn = async_turn(call_async, loop)
+        return Session(lambda: loop.run_until_complete(inside()), turn, close)
+    if row.in_flight > 1:
+        return Session(call, pipelined_turn(submit, fetch, row.in_flight), close)
+    return Session(call, call_turn(call), close)
+
+
+def session_of_graph(
+    row: Row,
+    payload: Payload,
+    loop: asyncio.AbstractEventLoop,
+    graph: Any,
+    get: Callable[[Any], Any],
+) -> Session:
+    """Returns the session of a compiled graph, of rcg or of Ray."""
+    execute, execute_async = graph.execute, graph.execute_async
+
+    async def call_async() -> Any:
+        return await (await execute_async(*payload))
+
+    return session(
+        row,
+        loop,
+        call=lambda: get(execute(*payload)),
+        call_async=call_async,
+        submit=lambda: execute(*payload),
+        fetch=get,
+        close=graph.teardown,
+    )
 
 
 class Contestant(Protocol):
@@ -55,18 +110,31 @@ class Contestant(Protocol):
 
     Attributes:
         name: What the table calls it.
-        actors: Its actors, nobody else's.
     """
 
     name: str
-    actors: list[Any]
 
-    def open(self, row: Row, payload: Payload) -> Session:
-        """Gets ready for a row. An async row is opened inside the event loop it will run in."""
+    def pids(self) -> list[int]:
+        """Returns the ids of its actors' processes, nobody else's."""
+        ...
+
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
+        """Gets ready for a row; an async row is run in the event loop."""
         ...
 
 
-class RcgGraph:
+class WithActors:
+    """A contestant whose actors this process has."""
+
+    actors: list[Any]
+
+    def pids(self) -> list[int]:
+        """Returns the ids of its actors' processes."""
+        found: list[int] = rcg.get([actor.pid.remote() for actor in self.actors])
+        return found
+
+
+class RcgGraph(WithActors):
     """A graph compiled by rcg, waiting by one policy.
 
     Args:
@@ -82,8 +150,9 @@ class RcgGraph:
 
     def compile(self, row: Row, payload: Payload) -> Any:
         """Returns the row's graph, compiled."""
-        dag = build(row, self.actors, len(payload), rcg.dag.InputNode, rcg.dag.MultiOutputNode)
-        return self.compile_dag(dag)
+        methods = methods_of(row, self.actors)
+        nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
+        return self.compile_dag(build(row.shape, methods, len(payload), *nodes))
 
     def compile_dag(self, dag: Any) -> Any:
         """Returns any DAG, compiled."""
@@ -93,24 +162,12 @@ class RcgGraph:
         """Starts an actor beside the usual ones."""
         return rcg.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
-    def open(self, row: Row, payload: Payload) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
         """Compiles the row's graph."""
-        graph = self.compile(row, payload)
-        execute, execute_async, get = graph.execute, graph.execute_async, rcg.get
-
-        async def call_async() -> Any:
-            return await (await execute_async(*payload))
-
-        return Session(
-            call=lambda: get(execute(*payload)),
-            call_async=call_async,
-            submit=lambda: execute(*payload),
-            fetch=get,
-            close=graph.teardown,
-        )
+        return session_of_graph(row, payload, loop, self.compile(row, payload), rcg.get)
 
 
-class RayCall:
+class RayCall(WithActors):
     """Calls through Ray Core: one task for each node, values by object ref from actor to actor."""
 
     name = RAY_CALL
@@ -118,7 +175,7 @@ class RayCall:
     def __init__(self) -> None:
         self.actors = start_actors(ray.remote(Worker))
 
-    def open(self, row: Row, payload: Payload) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
         """There is nothing to prepare."""
         get = ray.get
         submit = core_submit(row, self.actors, payload)
@@ -126,7 +183,9 @@ class RayCall:
         async def call_async() -> Any:
             return await submit()
 
-        return Session(
+        return session(
+            row,
+            loop,
             call=lambda: get(submit()),
             call_async=call_async,
             submit=submit,
@@ -135,7 +194,7 @@ class RayCall:
         )
 
 
-class RayGraph:
+class RayGraph(WithActors):
     """A graph compiled by Ray.
 
     Raises:
@@ -159,7 +218,8 @@ class RayGraph:
         """Returns the row's graph, compiled."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says that it is on its way out
-            dag = build(row, self.actors, len(payload), self.input_node, self._multi_output)
+            methods, nodes = methods_of(row, self.actors), (self.input_node, self._multi_output)
+            dag = build(row.shape, methods, len(payload), *nodes)
             return dag.experimental_compile(enable_asyncio=row.is_async)
 
     def compile_dag(self, dag: Any) -> Any:
@@ -172,21 +232,15 @@ class RayGraph:
         """Starts an actor beside the usual ones."""
         return ray.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
-    def open(self, row: Row, payload: Payload) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
         """Compiles the row's graph."""
-        graph = self.compile(row, payload)
-        execute, execute_async, get = graph.execute, graph.execute_async, ray.get
+        if not row.is_async:
+            return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
-        async def call_async() -> Any:
-            return await (await execute_async(*payload))
+        async def inside() -> Session:  # it looks for the loop in which it is compiled
+            return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
-        return Session(
-            call=lambda: get(execute(*payload)),
-            call_async=call_async,
-            submit=lambda: execute(*payload),
-            fetch=get,
-            close=graph.teardown,
-        )
+        return loop.run_until_complete(inside())
 
 
 class Stage:
@@ -198,8 +252,7 @@ class Stage:
 
     def __init__(self, contestants: Iterable[Contestant]) -> None:
         self._pids: dict[str, list[int]] = {
-            contestant.name: rcg.get([actor.pid.remote() for actor in contestant.actors])
-            for contestant in contestants
+            contestant.name: contestant.pids() for contestant in contestants
         }
 
     def turn_of(self, name: str, turn: Turn) -> Turn:
@@ -240,35 +293,14 @@ def start_all() -> tuple[list[Contestant], dict[str, str]]:
     return contestants, absent
 
 
-def build(
-    row: Row, actors: Sequence[Any], arguments: int, input_node: Any, multi_output: Any
-) -> Any:
-    """Binds the row's DAG, by whichever library the node classes are from.
-
-    Args:
-        row: The row.
-        actors: At least as many as the row needs.
-        arguments: How many arguments an execution takes.
-        input_node: The class of the input node.
-        multi_output: The class of the node that gathers several outputs.
-    """
-    methods = [getattr(actor, row.method) for actor in actors[: row.actors]]
-    with input_node() as inp:
-        match row.shape:
-            case "chain":
-                node = inp
-                for method in methods:
-                    node = method.bind(node)
-                return node
-            case "scatter":
-                return multi_output([method.bind(inp) for method in methods])
-            case "arguments":
-                return methods[0].bind(*(inp[i] for i in range(arguments)))
+def methods_of(row: Row, actors: Sequence[Any]) -> list[Any]:
+    """Returns the method of each actor that a row needs."""
+    return [getattr(actor, row.method) for actor in actors[: row.actors]]
 
 
 def core_submit(row: Row, actors: Sequence[Any], payload: Payload) -> Callable[[], Any]:
     """Returns a call that starts the row's tasks through Ray Core and returns what to get."""
-    methods = [getattr(actor, row.method) for actor in actors[: row.actors]]
+    methods = methods_of(row, actors)
     first, rest = methods[0], methods[1:]
 
     def chain() -> Any:

@@ -30,7 +30,10 @@ RCG_FUTEX = "rcg futex"
 RAY_CALL = "Ray call"
 RAY_GRAPH = "Ray graph"
 LIMIT = "limit"
-CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, LIMIT)
+HERE = "rcg here"  # and beside it another version, both in processes of their own
+BESIDE = "rcg beside"
+CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, LIMIT)
+SLOWER = 1.05  # so much slower than another version none of its rows may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,14 @@ class RowResult:
     def verdicts(self) -> tuple[Verdict, ...]:
         """The row's targets that could be judged: those whose contestants both ran."""
         asked = (
-            ("median", RCG, "median", self.target.auto),
-            ("futex median", RCG_FUTEX, "median", self.target.futex),
-            ("p99", RCG, "p99", self.target.p99),
+            ("median", RCG, RAY_GRAPH, "median", self.target.auto),
+            ("futex median", RCG_FUTEX, RAY_GRAPH, "median", self.target.futex),
+            ("p99", RCG, RAY_GRAPH, "p99", self.target.p99),
+            ("here to beside", HERE, BESIDE, "median", SLOWER),
         )
         found = []
-        for what, contestant, quantity, most in asked:
-            ratio = self.ratio(contestant, RAY_GRAPH, quantity)
+        for what, contestant, to, quantity, most in asked:
+            ratio = self.ratio(contestant, to, quantity)
             if most is not None and ratio is not None:
                 found.append(Verdict(what, ratio, most))
         return tuple(found)

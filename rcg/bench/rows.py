@@ -10,9 +10,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
 
 import numpy as np
+
+from rcg.bench.topologies import Shape
 
 Payload = tuple[object, ...]
 MEGABYTE = 1_000_000
@@ -71,7 +72,7 @@ class Row:
 
     name: str
     title: str
-    shape: Literal["chain", "scatter", "arguments"]
+    shape: Shape
     actors: int
     limit: Limit
     target: Target

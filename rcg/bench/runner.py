@@ -30,11 +30,12 @@ from rcg.bench.contestants import (
     start_all,
 )
 from rcg.bench.failures import measure_failures
-from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn, take_rounds
+from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
 from rcg.bench.rows import ROWS, Payload, Row
 from rcg.bench.statistics import Summary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
+from rcg.bench.visitors import Visitor, start_both
 from rcg.progress import Progress
 
 # A turn is short, so that turns of all contestants meet the machine in the same state, and long
@@ -56,11 +57,13 @@ class Settings:
         rows: Names of rows and figures.
         rounds: How often each contestant gets its turn on each row.
         seed: Of payloads and of the orders of turns.
+        beside: The folder of another version of rcg, which takes part in the rows.
     """
 
     rows: tuple[str, ...]
     rounds: int = DEFAULT_ROUNDS
     seed: int = 0
+    beside: Path | None = None
 
 
 class WrongResult(Exception):
@@ -95,12 +98,17 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
     found: list[Figure] = []
     contestants: list[Contestant] = []
     absent: dict[str, str] = {}
+    visitors: list[Visitor] = []
     if needs_ray:
         progress.start("starting Ray and the actors")
         start_ray()
     try:
         if needs_ray:
             contestants, absent = start_all()
+        if settings.beside is not None and rows:
+            visitors, missing = start_both(settings.beside)
+            contestants.extend(visitors)
+            absent |= missing
         with limits.PingPong() as ping_pong:
             cast = Cast(contestants, absent, Stage(contestants), ping_pong)
             for row in rows:
@@ -111,6 +119,8 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
             progress.advance()
     finally:
         progress.close()
+        for visitor in visitors:
+            visitor.end()
         if needs_ray:
             ray.shutdown()
     header = Header(
@@ -185,12 +195,11 @@ def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress[int]) -
         turns: dict[str, Turn] = {LIMIT: _limit_turn(row, cast.ping_pong)}
         for contestant in cast.contestants:
             try:
-                session = _open(contestant, row, payload, loop)
+                session = contestant.open(row, payload, loop)
                 sessions[contestant.name] = session
-                _check(row, payload, session, loop)
-                turn = _turn(row, session, loop)
-                turn(Pace(FIRST_CALLS, time_ns=2_000_000_000, warm_up=0))
-                turns[contestant.name] = turn
+                _check(row, payload, session.check())
+                session.turn(Pace(FIRST_CALLS, time_ns=2_000_000_000, warm_up=0))
+                turns[contestant.name] = session.turn
             except Exception as error:  # noqa: BLE001 - a table with a hole is worth more than none
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
         rng = random.Random(f"{settings.seed} {row.name} order")
@@ -244,26 +253,6 @@ def machine() -> str:
     return f"{cpu}, Linux {platform.release()}"
 
 
-def _open(
-    contestant: Contestant, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop
-) -> Session:
-    if not row.is_async:
-        return contestant.open(row, payload)
-
-    async def inside() -> Session:
-        return contestant.open(row, payload)
-
-    return loop.run_until_complete(inside())
-
-
-def _turn(row: Row, session: Session, loop: asyncio.AbstractEventLoop) -> Turn:
-    if row.is_async:
-        return async_turn(session.call_async, loop)
-    if row.in_flight > 1:
-        return pipelined_turn(session.submit, session.fetch, row.in_flight)
-    return call_turn(session.call)
-
-
 def _limit_turn(row: Row, ping_pong: limits.PingPong) -> Turn:
     limit = row.limit
     if limits.is_of_copies(limit):
@@ -271,17 +260,12 @@ def _limit_turn(row: Row, ping_pong: limits.PingPong) -> Turn:
     return ping_pong.turn(limit.hops)
 
 
-def _check(row: Row, payload: Payload, session: Session, loop: asyncio.AbstractEventLoop) -> None:
-    """Has the session run once and compares its value with the one the row must give.
+def _check(row: Row, payload: Payload, value: Any) -> None:
+    """Compares what an execution returned with what the row must give.
 
     Raises:
         WrongResult: They differ.
     """
-
-    async def inside() -> Any:
-        return await session.call_async()
-
-    value = loop.run_until_complete(inside()) if row.is_async else session.call()
     expected: Any
     match row.shape:
         case "chain":

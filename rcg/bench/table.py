@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rcg.bench.record import (
     CONTESTANTS,
+    HERE,
     LIMIT,
     RAY_CALL,
     RAY_GRAPH,
@@ -102,6 +103,8 @@ def _ratios(row: RowResult, contestant: str, to: str) -> str:
 
 
 def _whose(verdict: Verdict) -> str:
+    if verdict.what.startswith("here"):
+        return HERE
     return RCG_FUTEX if verdict.what.startswith("futex") else RCG
 
 

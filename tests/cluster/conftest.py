@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Ray session for each module of tests on a real cluster: starting one takes seconds."""
+"""One Ray session for all tests on a real cluster: starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """A local Ray with room for 16 actors, whatever the machine has, and no dashboard."""
+    """A local Ray with room for 16 actors, whatever the machine has, and no dashboard.
+
+    Actors of a module go with its fixtures, or with the test that made them.
+    """
     import ray
 
     ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")

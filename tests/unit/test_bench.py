@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from rcg.bench import record, rows, usage
 from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.record import (
+    BESIDE,
+    HERE,
     LIMIT,
     RAY_CALL,
     RAY_GRAPH,
@@ -61,7 +63,15 @@ def header() -> Header:
 
 
 def echo_result(**medians: float) -> RowResult:
-    names = {"rcg": RCG, "futex": RCG_FUTEX, "call": RAY_CALL, "graph": RAY_GRAPH, "limit": LIMIT}
+    names = {
+        "rcg": RCG,
+        "futex": RCG_FUTEX,
+        "call": RAY_CALL,
+        "graph": RAY_GRAPH,
+        "here": HERE,
+        "beside": BESIDE,
+        "limit": LIMIT,
+    }
     return RowResult(
         name="echo",
         title="echo, 1 actor",
@@ -285,6 +295,12 @@ def test_targets_are_judged_against_the_compiled_graph() -> None:
         ("p99", True),
     ]
     assert [str(v) for v in row.verdicts if not v.is_met] == ["futex median: 0.45 > 0.35"]
+
+
+def test_a_version_beside_is_compared_with_this_one_in_a_process_of_its_own_too() -> None:
+    row = echo_result(here=10.6, beside=10.0)
+    assert [str(verdict) for verdict in row.verdicts] == ["here to beside: 1.06 > 1.05"]
+    assert "SHORT here to beside" in render(Report(header(), (row,), ()))
 
 
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:

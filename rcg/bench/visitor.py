@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver in a process of its own, for a graph of whichever rcg that process imports.
+
+It is run as a script, with the folder of a version of rcg first in PYTHONPATH, by ``visitors``. It
+uses that version's public names only; what it needs besides it loads from beside this file, so that
+both versions are measured by the same lines.
+
+Requests come as pickles on stdin, each is answered by one on stdout, ``("ok", what)`` or
+``("error", why)``::
+
+    start address                  -> {files of the rcg here and in the actors}, pids of the actors
+    open Task, payload             -> what one execution returns
+    turn calls, time_ns, warm_up   -> the samples in nanoseconds, as bytes of an array of int64
+    close                          -> None
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import pickle
+import sys
+from array import array
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+ACTORS = 4
+
+
+def load(name: str) -> ModuleType:
+    """Returns a module from beside this file, whichever rcg is imported."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+class Worker:
+    """The methods of ``workers.Worker`` that rows call."""
+
+    def echo(self, value: Any) -> Any:
+        """Returns what it is given."""
+        return value
+
+    def fresh(self, array: Any) -> Any:
+        """Returns a new array with the same contents."""
+        return array.copy()
+
+    def count(self, *values: Any) -> int:
+        """Returns how many values it was given."""
+        return len(values)
+
+    def whereabouts(self) -> tuple[str, int]:
+        """Returns the file of this process's rcg, and its id."""
+        import rcg  # whichever this process finds
+
+        return str(rcg.__file__), os.getpid()
+
+
+class Driver:
+    """Answers requests; one graph at a time."""
+
+    def __init__(self) -> None:
+        self._measure, self._topologies = load("measure"), load("topologies")
+        self._loop = asyncio.new_event_loop()
+        self._actors: list[Any] = []
+        self._graph: Any = None
+        self._turn: Any = None
+
+    def start(self, address: str) -> tuple[set[str], list[int]]:
+        """Joins the cluster and starts the actors."""
+        import ray
+
+        import rcg
+
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="error",
+            runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}},
+        )
+        worker = rcg.remote(Worker).options(num_cpus=0, max_restarts=0)
+        self._actors = [worker.remote() for _ in range(ACTORS)]
+        found = rcg.get([actor.whereabouts.remote() for actor in self._actors])
+        return {str(rcg.__file__), *(file for file, _ in found)}, [pid for _, pid in found]
+
+    def open(self, task: dict[str, Any], payload: tuple[object, ...]) -> Any:
+        """Compiles a row's graph and runs it once."""
+        import rcg
+        import rcg.dag
+
+        methods = [getattr(actor, task["method"]) for actor in self._actors[: task["actors"]]]
+        dag = self._topologies.build(
+            task["shape"], methods, len(payload), rcg.dag.InputNode, rcg.dag.MultiOutputNode
+        )
+        graph = self._graph = rcg.compile(dag)
+        execute, execute_async, get = graph.execute, graph.execute_async, rcg.get
+
+        async def call_async() -> Any:
+            return await (await execute_async(*payload))
+
+        if task["is_async"]:
+            self._turn = self._measure.async_turn(call_async, self._loop)
+            return self._loop.run_until_complete(call_async())
+        if task["in_flight"] > 1:
+            self._turn = self._measure.pipelined_turn(
+                lambda: execute(*payload), get, task["in_flight"]
+            )
+        else:
+            self._turn = self._measure.call_turn(lambda: get(execute(*payload)))
+        return get(execute(*payload))
+
+    def turn(self, calls: int, time_ns: int, warm_up: int) -> bytes:
+        """Takes one turn."""
+        with self._measure.without_collector():
+            samples: array[int] = self._turn(self._measure.Pace(calls, time_ns, warm_up))
+        return samples.tobytes()
+
+    def close(self) -> None:
+        """Ends the graph; the actors stay."""
+        graph, self._graph, self._turn = self._graph, None, None
+        if graph is not None:
+            graph.teardown()
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answers requests until there are no more."""
+    driver = Driver()
+    while True:
+        try:
+            name, *arguments = pickle.load(requests)
+        except EOFError:
+            return
+        try:
+            answer = "ok", getattr(driver, name)(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the bench is to say it
+            answer = "error", f"{type(error).__name__}: {error}".splitlines()[0]
+        pickle.dump(answer, answers, 5)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    mine = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anybody prints goes elsewhere
+    serve(sys.stdin.buffer, mine)
