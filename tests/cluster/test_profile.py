@@ -460,6 +460,7 @@ def test_times_of_another_clock_are_told_on_ours(stages, gate, monkeypatch):
     with graph:
         refs = [graph.execute(i) for i in range(2)]
         gate.wait_for()
+        until(lambda: graph.report().processes[2].state == "idle")  # what it did is written down
         ours = graph.trace().graphs[0]
         monkeypatch.setattr(graph.session.control, "clocks", lambda _: {"a0": Clock(-behind, 50)})
         moved = graph.trace().graphs[0]
