@@ -143,10 +143,11 @@ class CompiledDAG(Displayed):
         if self.session.is_over:
             raise self.session.end_error()
         try:
-            inlet = self._inlet
+            inlet, outlet = self._inlet, self._outlet
+            refs = self._refs() if outlet is None else CompiledDAGRef(self, outlet)
             if inlet.is_whole and len(args) == 1:
-                return inlet.submit_value(args[0], self._refs())
-            return inlet.submit(inlet.encode(args, kwargs), self._refs())
+                return inlet.submit_value(args[0], refs)
+            return inlet.submit(inlet.encode(args, kwargs), refs)
         except NoRoom:
             raise self._no_room() from None
 
@@ -224,7 +225,7 @@ class CompiledDAG(Displayed):
     def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref; False when the time is up."""
         session = self.session
-        if session.is_closed:
+        if session.is_over and session.is_closed:  # what came before it broke can be had
             raise session.end_error()
         outlet: Outlet = ref.outlet  # type: ignore[assignment]  # this graph made it
         try:

@@ -10,7 +10,6 @@ Ctrl-C between any two lines loses nothing.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -113,14 +112,12 @@ class Outlet:
         self._collect(frames, execution, -1 if timeout_s is None else timeout_ns(timeout_s))
         if self.dropped or self.awaited:
             self._tell()
-        for look in itertools.count():
+        looks = 0
+        while True:
             frame = frames.get(execution)
-            if frame is None:
-                if result.state != PENDING:
-                    return False
-            else:
+            if frame is not None:
                 try:
-                    value = frame.decode(look >= _MOST_LOOKS)
+                    value = frame.decode() if looks < _MOST_LOOKS else frame.decode(True)
                 except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
                     value = None
                     failed = error_of_unpickling(error, frame.decode)
@@ -129,6 +126,9 @@ class Outlet:
                     break
                 if value is not frame:
                     break
+            elif result.state != PENDING:
+                return False
+            looks += 1
             time.sleep(_MOMENT_S)
         if result.state == PENDING:
             if type(value) is Failure:

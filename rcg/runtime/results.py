@@ -139,7 +139,8 @@ class CompiledDAGRef:
                 timeout = dag.get_timeout_s
             elif timeout is not None:
                 timeout = timeout_from_user(timeout, "timeout")
-            _fetch(self, timeout)
+            if not dag.try_fetch(self, timeout):
+                raise _late(self, timeout)
         if self.state == FAILED:
             try:
                 raise _error_of(self.value)
@@ -279,8 +280,11 @@ def _fetch(ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None =
         asked_s: The timeout that the user gave, if this wait is only the last part of it.
     """
     if not ref._dag.try_fetch(ref, timeout_s):
-        asked_s = timeout_s if asked_s is None else asked_s
-        raise timed_out(ref._dag, f"execution {ref.execution} has no result yet", asked_s)
+        raise _late(ref, timeout_s if asked_s is None else asked_s)
+
+
+def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
+    return timed_out(ref._dag, f"execution {ref.execution} has no result yet", asked_s)
 
 
 def _error_of(value: Any) -> BaseException:
