@@ -17,6 +17,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from rcg.migrate.exports import exports_of
 from rcg.migrate.moves import home_of, move_import, move_name, move_star
 from rcg.migrate.stars import unknown
+from rcg.migrate.syntax import is_too_deep
 
 __all__ = ["Remark", "Rewritten", "SourceError", "rewrite"]
 
@@ -98,6 +99,8 @@ def rewrite(
     Raises:
         SourceError: The text is not Python of the version that libcst reads.
     """
+    if is_too_deep(source):
+        raise SourceError("this is too deeply nested", 1)
     try:
         tree = cst.parse_module(source)
         if tree.code != source:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rcg.migrate.syntax import parse
+
 __all__ = ["Neighbours", "unknown"]
 
 
@@ -50,7 +52,7 @@ class Neighbours:
             return None
         shown = os.path.relpath(source)
         if source.resolve() in self.files:
-            return f"binds `ray` again; {shown} is rewritten in the same run, so write both"
+            return f"binds `ray` again, to rcg only once {shown} of this run is written, too"
         return f"binds `ray` to Ray again: {shown} imports it; rewrite that file, too"
 
     def _locate(self, module: str, importer: Path) -> Path | None:
@@ -77,8 +79,8 @@ class Neighbours:
             return None
         seen.add(path.resolve())
         try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError):
+            tree = parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         listed = _listed(tree)
         if listed is not None and "ray" not in listed:
