@@ -261,13 +261,20 @@ class _Rewriter(cst.CSTTransformer):
             star = move_star(module)
             self._say(original, star.remark)
             return [node if star.module is None else _from_module(node, star.module)]
-        groups: dict[str | None, list[cst.ImportAlias]] = {}
+        names = list(map(_bound_name, _aliases(node)))
+        is_ordered = len(set(names)) < len(names)  # the last of two that bind one name counts
+        groups: list[tuple[str | None, list[cst.ImportAlias]]] = []
         for alias in _aliases(node):
             move = move_name(module, _dotted(alias.name))
             self._say(original, move.remark)
-            groups.setdefault(move.module, []).append(alias)
+            for target, aliases in groups[-1:] if is_ordered else groups:
+                if target == move.module:
+                    aliases.append(alias)
+                    break
+            else:
+                groups.append((move.module, [alias]))
         new: list[cst.BaseSmallStatement] = []
-        for target, aliases in groups.items():
+        for target, aliases in groups:
             part = node if len(groups) == 1 else _with_names(node, aliases)
             new.append(part if target is None else _from_module(part, target))
         return new

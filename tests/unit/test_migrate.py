@@ -80,6 +80,9 @@ CASES = {
     "if x: import ray.util": "if x: import rcg as ray, ray.util as _ray_util",
     # one statement for two modules
     "from ray import get, _private": "from rcg import get\nfrom ray import _private",
+    "from ray import _a, get as g, _b as g": (
+        "from ray import _a\nfrom rcg import get as g\nfrom ray import _b as g"
+    ),
     "from ray import get, __version__; x = 1": (
         "from rcg import get; from ray import __version__; x = 1"
     ),
