@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         unwrap,
         wrap_actor,
     )
+    from rcg.dag import InputNode, MultiOutputNode
     from rcg.interop import compile
     from rcg.profiles import Profile
     from rcg.refs import get, put, wait
@@ -53,11 +54,13 @@ __all__ = [
     "get",
     "put",
     "wait",
-    # compiled DAGs
+    # DAGs
     "CompiledDAG",
     "CompiledDAGFuture",
     "CompiledDAGHandle",
     "CompiledDAGRef",
+    "InputNode",
+    "MultiOutputNode",
     "compile",
     "report",
     # seeing
@@ -93,6 +96,7 @@ _HOMES: Final = {
     "CompiledDAG": "rcg.runtime.execute",
     "CompiledDAGHandle": "rcg.runtime.handle",
     **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.results"),
+    **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
     "compile": "rcg.interop",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",

@@ -2,6 +2,7 @@
 """The command line: ``rcg``, and the same as ``python -m rcg``.
 
 Exit status: 0, all is well; 1, something is wrong, which a sentence says; 2, a wrong command line.
+``rcg migrate --help`` says what its status means.
 What a command needs is loaded when it runs.
 """
 
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _trace(asked)
             case "doctor":
                 return _doctor(is_json=asked.json)
+            case "migrate":
+                return _migrate(asked)
             case _:
                 parser.print_help(sys.stderr)
                 return USAGE
@@ -89,6 +92,12 @@ def _doctor(*, is_json: bool) -> int:
     return WRONG if report.problems else FINE
 
 
+def _migrate(asked: argparse.Namespace) -> int:
+    from rcg.migrate.command import migrate
+
+    return migrate(asked.paths, is_written=asked.write)
+
+
 def _say(text: str) -> None:
     print(f"rcg: {text}", file=sys.stderr)
 
@@ -116,4 +125,22 @@ def _parser() -> argparse.ArgumentParser:
         description="Look at this machine. Exit status 1 if rcg cannot work here.",
     )
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
+    migrate = commands.add_parser(
+        "migrate",
+        help="rewrite the import lines of programs written for Ray",
+        description="Rewrite import lines so that programs written for Ray use rcg: ray, ray.dag "
+        "and ray.experimental become rcg, and nothing else changes. Without --write the changes "
+        "are printed as a diff. Remarks on stderr name the lines that a person has to look at.",
+        epilog="Exit status: 0, nothing is left to change; 1, the diff that was printed is not "
+        "written; 2, a path could not be read, parsed or written (the others are done all the "
+        "same), or libcst is missing.",
+    )
+    migrate.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a Python file, a notebook, or a folder with *.py and *.ipynb files",
+    )
+    migrate.add_argument("--write", action="store_true", help="change the files in place")
     return parser

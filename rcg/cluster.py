@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import gc
 import importlib
+import importlib.util
 import inspect
 import re
 import threading
@@ -173,13 +174,23 @@ def shutdown(**options: Any) -> None:
 def attribute(name: str, *, of: str = "ray") -> Any:
     """Return what Ray's module ``of`` calls ``name``, for names that rcg leaves to Ray.
 
+    A module that Ray does not import by itself, such as ``ray.serve``, is imported: after
+    ``from rcg import serve`` Python looks for the name here and not among Ray's modules.
+
     Raises:
         AttributeError: This Ray has no such module, or no such name in it.
+        ImportError: The module ``name`` is there but needs something that is not installed.
     """
     try:
-        return getattr(importlib.import_module(of), name)
+        module = importlib.import_module(of)
     except ImportError:
         raise AttributeError(f"this Ray ({ray_version()}) has no {of}.{name}") from None
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        if importlib.util.find_spec(f"{of}.{name}") is None:
+            raise
+    return importlib.import_module(f"{of}.{name}")
 
 
 def attribute_names(*, of: str = "ray") -> list[str]:

@@ -56,6 +56,44 @@ def test_other_names_are_rays():
     assert rcg.ObjectRef is ray.ObjectRef
 
 
+def test_nodes_can_be_imported_from_rcg_itself():
+    from rcg import InputNode, MultiOutputNode
+
+    assert InputNode is rcg.dag.InputNode
+    assert MultiOutputNode is rcg.dag.MultiOutputNode
+
+
+def test_modules_that_ray_does_not_load_by_itself_are_imported():
+    program = """
+import sys, rcg
+rcg.init
+print("ray.job_config" in sys.modules, "ray.cluster_utils" in sys.modules)
+from rcg import cluster_utils
+from rcg.experimental import shuffle
+print(cluster_utils is sys.modules["ray.cluster_utils"])
+print(shuffle is sys.modules["ray.experimental.shuffle"])
+"""
+    assert run(program).split() == ["True", "False", "True", "True"]
+
+
+def test_a_module_that_lacks_something_says_what(tmp_path):
+    program = """
+import sys, ray
+ray.__path__.append(sys.argv[1])
+from rcg import needy
+"""
+    (tmp_path / "needy.py").write_text("import rcg_needs_this")
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=PACKAGE.parent,
+        )
+    assert raised.value.stderr.endswith("No module named 'rcg_needs_this'\n")
+
+
 def test_names_of_nobody_are_attribute_errors():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = rcg.no_such_name

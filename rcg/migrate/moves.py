@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides, for one imported module or name of Ray, what is imported instead.
+
+Pure decisions about dotted names. This module knows nothing of syntax trees or files.
+
+``import ray.util`` binds ``ray``, not ``ray.util``. Left as it is, it would bind ``ray`` to Ray
+again after ``import rcg as ray``. So it becomes two imports, of which one binds ``ray`` to rcg and
+the other loads ``ray.util`` under a private name:
+
+>>> move_import("ray.util", None).imports
+(('rcg', 'ray'), ('ray.util', '_ray_util'))
+>>> move_import("ray.dag", None).imports
+(('rcg', 'ray'),)
+>>> move_name("ray.dag.input_node", "InputNode").module
+'rcg.dag'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rcg.migrate.exports import exports_of
+
+__all__ = ["ImportMove", "NameMove", "home_of", "move_import", "move_name", "move_star"]
+
+# The modules inside ray.dag and ray.experimental whose names rcg has in another place.
+_HOMES: Final = {
+    "ray": "rcg",
+    "ray.dag": "rcg.dag",
+    "ray.dag.class_node": "rcg.dag",
+    "ray.dag.compiled_dag_node": "rcg",
+    "ray.dag.context": "rcg.dag",
+    "ray.dag.dag_node": "rcg.dag",
+    "ray.dag.input_node": "rcg.dag",
+    "ray.dag.output_node": "rcg.dag",
+    "ray.experimental": "rcg.experimental",
+    "ray.experimental.compiled_dag_ref": "rcg",
+}
+_REPLACED: Final = ("ray.dag", "ray.experimental")
+
+
+@dataclass(frozen=True)
+class ImportMove:
+    """What replaces one part of an ``import`` statement.
+
+    Attributes:
+        imports: Modules, each with the name after ``as`` or None.
+        remark: What the user has to look at, or None.
+    """
+
+    imports: tuple[tuple[str, str | None], ...]
+    remark: str | None = None
+
+
+@dataclass(frozen=True)
+class NameMove:
+    """Where one name of a ``from`` statement is imported from.
+
+    Attributes:
+        module: The module that replaces the one of the statement; None to leave it.
+        remark: What the user has to look at, or None.
+    """
+
+    module: str | None
+    remark: str | None = None
+
+
+def home_of(module: str) -> str | None:
+    """Return the module of rcg that replaces a module of Ray; None if rcg has none."""
+    if module in _HOMES:
+        return _HOMES[module]
+    if module.startswith("ray.experimental."):
+        moved = f"rcg{module.removeprefix('ray')}"
+        return moved if exports_of(moved) is not None else None
+    return None
+
+
+def move_import(module: str, alias: str | None) -> ImportMove:
+    """Decide what replaces ``import module`` or ``import module as alias``."""
+    home = home_of(module)
+    remark = None if home is not None else _no_home(module)
+    if alias is not None:
+        return ImportMove(((home or module, alias),), remark)
+    if module.partition(".")[0] != "ray":
+        return ImportMove(((module, None),))
+    bound = ("rcg", "ray")
+    if module in _HOMES:
+        return ImportMove((bound,))
+    loaded = home or module
+    return ImportMove((bound, (loaded, f"_{loaded.replace('.', '_')}")), remark)
+
+
+def move_name(module: str, name: str) -> NameMove:
+    """Decide what replaces ``module`` in ``from module import name``."""
+    home = home_of(module)
+    if home is None:
+        return NameMove(None, _no_home(module))
+    exports = exports_of(home)
+    if exports is not None:
+        # Inside Ray's packages only the names that rcg lists are the same thing.
+        is_same_module = home == f"rcg{module.removeprefix('ray')}"
+        if name in exports.names or (is_same_module and exports.has(name)):
+            is_private = name.startswith("_")  # `__version__` is Ray's version
+            return NameMove(None if is_private else home)
+    if name.startswith("_"):
+        return NameMove(None)
+    return NameMove(None, f"rcg has no `{name}` of {module}; the import stays Ray's")
+
+
+def move_star(module: str) -> NameMove:
+    """Decide what replaces ``module`` in ``from module import *``."""
+    home = home_of(module)
+    if home is None:
+        return NameMove(None, _no_home(module))
+    exports = exports_of(home)
+    if module in _REPLACED and exports is not None and not exports.is_open:
+        return NameMove(home)
+    told = f"`from {module} import *` takes Ray's own names; import the ones you use by name"
+    return NameMove(None, told)
+
+
+def _no_home(module: str) -> str | None:
+    if module.startswith(tuple(f"{each}." for each in _REPLACED)):
+        return f"rcg has no module for {module}; the import stays Ray's"
+    return None

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites the code cells of a notebook; its JSON keeps its format.
+
+Lines that only IPython understands (``%magic``, ``!command``, ``name?``) are put aside while a cell
+is rewritten. Cells in other languages are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from rcg.migrate.rewrite import Remark, Rewritten, SourceError, rewrite
+from rcg.migrate.stars import unknown
+
+__all__ = ["rewrite_notebook"]
+
+# Cell magics after which the cell is Python that runs in the notebook's own namespace.
+_PYTHON_CELLS: Final = frozenset({"capture", "prun", "rcg_profile", "time", "timeit"})
+_MAGIC_LINE: Final = re.compile(r"^(\s*)([%!?].*|[^\s#'\"][^#'\"]*\?|.*?=\s*[%!].*)$")
+
+
+def rewrite_notebook(source: str, *, judge: Callable[[str], str | None] = unknown) -> Rewritten:
+    """Rewrite the import statements in the code cells of a notebook.
+
+    A cell that is not Python stays as it is, with a remark.
+
+    Args:
+        source: The text of the file.
+        judge: As for ``rewrite``.
+
+    Raises:
+        SourceError: The text is not a notebook, or its JSON is written in a way that cannot be
+            kept.
+    """
+    try:
+        notebook = json.loads(source)
+        cells = [cell for cell in notebook["cells"] if isinstance(cell, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SourceError("this is not a notebook of version 4", 1) from error
+    remarks: list[Remark] = []
+    names: dict[str, str] = {}
+    dump = _format_of(source, notebook)
+    for number, cell in enumerate(cells, start=1):
+        if cell.get("cell_type") != "code" or not _is_python(notebook):
+            continue
+        text = _text_of(cell.get("source"))
+        if text is None:
+            raise SourceError(f"the source of cell {number} is not text", 1)
+        try:
+            done = _rewrite_cell(text, judge, names)
+        except SourceError as error:
+            told = f"{error}, so the cell stays"
+            remarks.append(Remark(error.line, told, number))
+            continue
+        names.update(done.names)
+        remarks.extend(replace(each, cell=number) for each in done.remarks)
+        if done.text != text:
+            is_text = isinstance(cell["source"], str)
+            cell["source"] = done.text if is_text else done.text.splitlines(keepends=True)
+    return Rewritten(dump(), tuple(remarks), names)
+
+
+def _is_python(notebook: dict[str, Any]) -> bool:
+    for key, field in (("language_info", "name"), ("kernelspec", "language")):
+        match notebook.get("metadata"):
+            case {**metadata} if isinstance(found := metadata.get(key), dict) and field in found:
+                return str(found[field]).lower() in ("python", "ipython")
+    return True
+
+
+def _text_of(source: object) -> str | None:
+    if isinstance(source, list) and all(isinstance(line, str) for line in source):
+        return "".join(source)
+    return source if isinstance(source, str) else None
+
+
+def _format_of(source: str, notebook: object) -> Callable[[], str]:
+    """Return a function that writes the notebook in the way the text was written."""
+    body = source.rstrip()
+    end = source[len(body) :]
+    for indent in (1, 2, 4, None, 0, 3, "\t"):
+        for is_ascii in (False, True):
+            for separators in ((",", ": "), (", ", ": "), (",", ":")):
+
+                def dump(
+                    indent: Any = indent,
+                    is_ascii: bool = is_ascii,
+                    separators: tuple[str, str] = separators,
+                ) -> str:
+                    written = json.dumps(
+                        notebook, indent=indent, ensure_ascii=is_ascii, separators=separators
+                    )
+                    return written + end
+
+                if dump() == source:
+                    return dump
+    raise SourceError("its JSON is in a format that cannot be kept: save it in Jupyter first", 1)
+
+
+def _rewrite_cell(
+    text: str, judge: Callable[[str], str | None], names: dict[str, str]
+) -> Rewritten:
+    magic = re.match(r"\s*%%(\w+)", text)
+    if magic is not None and magic[1] not in _PYTHON_CELLS:
+        return Rewritten(text, (), {})
+    try:
+        return rewrite(text, judge=judge, names=names)
+    except SourceError:
+        return _rewrite_around_magics(text, judge, names)
+
+
+def _rewrite_around_magics(
+    text: str, judge: Callable[[str], str | None], names: dict[str, str]
+) -> Rewritten:
+    mark = "magic"
+    while mark in text:
+        mark += "_"
+    lines: list[str] = []
+    aside: list[str] = []
+    continues = False
+    for line in text.split("\n"):
+        found = _MAGIC_LINE.match(line)
+        if found is None and not continues:
+            lines.append(line)
+            continue
+        stand_in = "# " if continues or found is None else f"{found[1]}pass  # "
+        lines.append(f"{stand_in}{mark}{len(aside)}")
+        aside.append(line)
+        continues = line.endswith("\\")
+    done = rewrite("\n".join(lines), judge=judge, names=names)
+    pattern = re.compile(rf"^.*# {mark}(\d+)$", re.MULTILINE)
+    return replace(done, text=pattern.sub(lambda found: aside[int(found[1])], done.text))

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what ``from x import *`` does to the name ``ray``, by reading the file of ``x``.
+
+Nothing is imported. A module is looked for beside the file that imports it and in the folders that
+were given; one that is installed elsewhere stays unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rcg.migrate.syntax import parse
+
+__all__ = ["Neighbours", "unknown"]
+
+
+def unknown(module: str) -> str:
+    """Say what importing ``*`` from a module may do to ``ray`` where its file is not known."""
+    return (
+        "may bind `ray` to Ray again: import the names you use, or put `import rcg as ray` below it"
+    )
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The files that one run rewrites, and where modules beside them may lie.
+
+    Attributes:
+        files: The files of this run, resolved.
+        folders: The folders that were given.
+    """
+
+    files: frozenset[Path]
+    folders: tuple[Path, ...] = ()
+
+    def judge(self, module: str, importer: Path) -> str | None:
+        """Say what importing ``*`` or ``ray`` from a module does to ``ray``; None for nothing.
+
+        Args:
+            module: The module, with its leading dots.
+            importer: The file that imports it.
+        """
+        path = self._locate(module, importer)
+        if path is None:
+            return unknown(module)
+        source = self._source_of_ray(path, set())
+        if source is None:
+            return None
+        shown = os.path.relpath(source)
+        if source.resolve() in self.files:
+            return f"binds `ray` again, to rcg only once {shown} of this run is written, too"
+        return f"binds `ray` to Ray again: {shown} imports it; rewrite that file, too"
+
+    def _locate(self, module: str, importer: Path) -> Path | None:
+        name = module.lstrip(".")
+        level = len(module) - len(name)
+        stem = Path(*name.split(".")) if name else Path()
+        if level:
+            roots = list(importer.absolute().parents[level - 1 : level])
+        else:
+            around = (each for folder in self.folders for each in (folder, folder.parent))
+            roots = [importer.parent, *around]
+        for root in roots:
+            for path in (root / stem / "__init__.py", (root / stem).with_suffix(".py")):
+                if path.is_file():
+                    return path
+        return None
+
+    def _source_of_ray(self, path: Path, seen: set[Path]) -> Path | None:
+        """Return the file from which a star import takes a ``ray`` that is Ray; None for no file.
+
+        A file that cannot be read binds nothing here: it is an error of its own.
+        """
+        if path.resolve() in seen:
+            return None
+        seen.add(path.resolve())
+        try:
+            tree = parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        listed = _listed(tree)
+        if listed is not None and "ray" not in listed:
+            return None
+        found: Path | None = None
+        for statement in _statements(tree.body):
+            match statement:
+                case ast.Import(names=aliases):
+                    for alias in aliases:
+                        if (alias.asname or alias.name.partition(".")[0]) == "ray":
+                            found = path if alias.name.partition(".")[0] == "ray" else None
+                case ast.ImportFrom(names=aliases):
+                    if not {"*", "ray"} & {alias.asname or alias.name for alias in aliases}:
+                        continue
+                    inner = self._locate("." * statement.level + (statement.module or ""), path)
+                    if inner is not None:
+                        found = self._source_of_ray(inner, seen) or found
+                case _:
+                    pass
+        return found
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Give the statements that run when a module is imported, in order."""
+    for statement in body:
+        yield statement
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for field in ("body", "handlers", "orelse", "finalbody"):
+                for inner in getattr(statement, field, ()):
+                    yield from _statements(inner.body if field == "handlers" else [inner])
+
+
+def _listed(tree: ast.Module) -> set[str] | None:
+    """Return what ``__all__`` lists, None without one that can be read."""
+    for statement in tree.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name("__all__")], value=value)
+                | ast.AnnAssign(target=ast.Name("__all__"), value=value)
+            ):
+                try:
+                    return set(ast.literal_eval(value)) if value is not None else None
+                except (ValueError, TypeError):
+                    return None
+    return None
