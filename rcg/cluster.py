@@ -188,7 +188,7 @@ def attribute(name: str, *, of: str = "ray") -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        if importlib.util.find_spec(f"{of}.{name}") is None:
+        if not hasattr(module, "__path__") or not importlib.util.find_spec(f"{of}.{name}"):
             raise
     return importlib.import_module(f"{of}.{name}")
 
