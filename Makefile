@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.rcg-installed
 NATIVE := rcg/_native.abi3.so
+NATIVE_SOURCES := $(wildcard rcg/native/*.[ch])
 BENCH ?=
 SOAK ?=
 LAB ?=
@@ -35,8 +36,8 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt | $(PY)
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev,notebook]"
 	touch $@
 
-# The editable install has built it; after a change of the C file it is built again in place.
-$(NATIVE): rcg/_native.c $(INSTALLED)
+# The editable install has built it; after a change of the C files it is built again in place.
+$(NATIVE): $(NATIVE_SOURCES) $(INSTALLED)
 	$(PY) setup.py --quiet build_ext --inplace --build-temp build/temp
 	touch $@
 

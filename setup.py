@@ -3,6 +3,7 @@
 
 import os
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -31,7 +32,8 @@ setup(
     ext_modules=[
         Extension(
             "rcg._native",
-            sources=["rcg/_native.c"],
+            sources=["rcg/native/module.c"],
+            depends=sorted(glob("rcg/native/*.h")),
             define_macros=[("Py_LIMITED_API", LIMITED_API)],
             extra_compile_args=compile_args,
             py_limited_api=True,

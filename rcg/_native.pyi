@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `_native.c` offers, for type checkers. The C file says what it means.
+# What `native/module.c` offers, for type checkers. The bindings there say what each function means.
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
@@ -29,9 +29,6 @@ class Poisoned(Exception): ...
 class TimedOut(Exception): ...
 class NoMemory(Exception): ...
 class Corrupt(Exception): ...
-
-@final
-class Arena: ...
 
 @final
 class Lease:

@@ -1462,7 +1462,7 @@ def test_what_is_no_arena(boards: Any) -> None:
 
 
 def test_only_members_make_ends_and_leases() -> None:
-    for kind in (_native.Reader, _native.Writer, _native.Lease, _native.Frame, _native.Arena):
+    for kind in (_native.Reader, _native.Writer, _native.Lease, _native.Frame):
         with pytest.raises(TypeError, match="cannot create"):
             kind()
     with pytest.raises(TypeError):
