@@ -58,10 +58,11 @@ test: setup
 soak: setup
 	$(PY) -m tests.soak $(SOAK)
 
-## ruff (rules and format) and the import contracts between rooms
+## ruff (rules and format), clang-format and the import contracts between rooms
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.c)
 	$(VENV)/bin/lint-imports --no-logo
 
 ## mypy --strict on rcg/

@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
+    ".clang-format",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "ARCHITECTURE.md",
