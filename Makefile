@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.rcg-installed
 NATIVE := rcg/_native.abi3.so
-NATIVE_SOURCES := $(wildcard rcg/native/*.[ch])
+NATIVE_SOURCES := $(wildcard rcg/native/*.[ch] rcg/bench/*.c)
 BENCH ?=
 SOAK ?=
 LAB ?=
@@ -105,5 +105,5 @@ gpu: setup
 
 ## remove what was built, not .venv
 clean:
-	rm -rf build dist *.egg-info $(NATIVE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist *.egg-info $(NATIVE) rcg/bench/_limits.abi3.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find rcg tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -97,60 +97,6 @@ static PyObject *native_format_arena(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* memcpy(destination, source): the limit for moving bytes, without the GIL */
-static PyObject *native_memcpy(PyObject *module, PyObject *args) {
-    (void)module;
-    Py_buffer to, from;
-    if (!PyArg_ParseTuple(args, "w*y*", &to, &from)) return NULL;
-    size_t n = (size_t)(from.len < to.len ? from.len : to.len);
-    Py_BEGIN_ALLOW_THREADS
-    memcpy(to.buf, from.buf, n);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&to);
-    PyBuffer_Release(&from);
-    return PyLong_FromSize_t(n);
-}
-
-/* ping_pong(fd, role, rounds): the limit for waking a process. Two processes call it with roles 0 and 1 on the same
- * descriptor of at least 4096 bytes; role 0 gets the round-trip times in ns as bytes of native uint64. Pure futex. */
-static PyObject *native_ping_pong(PyObject *module, PyObject *args) {
-    (void)module;
-    int fd, role;
-    unsigned rounds;
-    if (!PyArg_ParseTuple(args, "iiI", &fd, &role, &rounds)) return NULL;
-    atomic_u32 *words = map_file(fd, 0, PAGE, true);
-    if (!words) return PyErr_SetFromErrno(PyExc_OSError);
-    PyObject *times = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(rounds * sizeof(uint64_t)));
-    if (times) {
-        uint64_t *out = (uint64_t *)PyBytes_AsString(times);
-        atomic_u32 *mine = &words[role ? 16 : 0], *theirs = &words[role ? 0 : 16];
-        bool gone = false;
-        Py_BEGIN_ALLOW_THREADS
-        struct timespec patience = {30, 0};
-        for (uint32_t i = 1; i <= rounds && !gone; i++) {
-            uint64_t start = now_ns();
-            if (!role) {
-                atomic_store(theirs, i);
-                futex(theirs, FUTEX_WAKE, 1, NULL);
-            }
-            for (uint32_t seen; (seen = atomic_load(mine)) != i && !gone;)
-                gone = futex(mine, FUTEX_WAIT, seen, &patience) && errno == ETIMEDOUT;
-            if (role) {
-                atomic_store(theirs, i);
-                futex(theirs, FUTEX_WAKE, 1, NULL);
-            }
-            out[i - 1] = now_ns() - start;
-        }
-        Py_END_ALLOW_THREADS
-        if (gone) {
-            Py_CLEAR(times);
-            PyErr_SetString(PyExc_TimeoutError, "the other side of the ping-pong went away");
-        }
-    }
-    munmap((void *)words, PAGE);
-    return times;
-}
-
 /* release(left, execution, output): note that an output of an execution was fetched or its ref dropped; once is as good
  * as twice. `left` maps an execution to the bits of its outputs that are still wanted. One step, in which nothing else
  * runs, because refs go away anywhere. */
@@ -186,8 +132,6 @@ static PyMethodDef module_methods[] = {
      "release(left, execution, output): an output was fetched or dropped; once is as good as twice."},
     {"format_board", native_format_board, METH_VARARGS, "format_board(fd, members, rings, events, cap_bytes) -> size"},
     {"format_arena", native_format_arena, METH_VARARGS, "format_arena(fd, owner, members, reserve_bytes)"},
-    {"memcpy", native_memcpy, METH_VARARGS, "memcpy(destination, source) -> bytes copied"},
-    {"ping_pong", native_ping_pong, METH_VARARGS, "ping_pong(fd, role, rounds) -> round-trip times in ns, as bytes"},
     {NULL, NULL, 0, NULL}};
 
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {

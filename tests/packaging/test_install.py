@@ -146,7 +146,7 @@ def test_the_wheel_is_for_every_python_from_3_11_on_and_holds_no_tests(distribut
     assert "-cp311-abi3-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "rcg/_native.abi3.so" in names
+    assert {"rcg/_native.abi3.so", "rcg/bench/_limits.abi3.so"} <= set(names)
     assert "rcg/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
@@ -165,6 +165,7 @@ def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distributions: Path)
         "setup.py",
         "rcg/native/module.c",
         "rcg/native/layout.h",
+        "rcg/bench/_limits.c",
         "tests/packaging/test_install.py",
     } <= names
     assert not [name for name in names if name.endswith(".so")]

@@ -1705,25 +1705,6 @@ def test_committed_bytes_follow_the_arena(boards: Any) -> None:
     assert observer.counters(0)[2] == 0
 
 
-# --- the limits ---------------------------------------------------------------------------------
-
-
-def test_memcpy_copies_what_fits() -> None:
-    target = bytearray(5)
-    assert _native.memcpy(target, b"abc") == 3
-    assert target == b"abc\0\0"
-    assert _native.memcpy(target, b"0123456789") == 5
-    assert target == b"01234"
-
-
-def test_ping_pong_measures_every_round(boards: Any) -> None:
-    board = boards()
-    child = board.start("_native.ping_pong(fds[0], 1, 100)")
-    times = np.frombuffer(_native.ping_pong(board.fd, 0, 100), np.uint64)
-    assert len(times) == 100 and (times > 0).all()
-    finish(child)
-
-
 def test_nothing_keeps_memory_or_descriptors(boards: Any) -> None:
     """Members, ends, leases and frames that are dropped in any order close what they opened."""
 
