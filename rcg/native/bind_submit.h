@@ -72,7 +72,10 @@ static PyObject *publish_all(MemberObject *o, Sending *all, Py_ssize_t n, uint64
             return NULL;
         }
         Outcome outcome = has_room(e, &late, &seen);
-        if (raise_of_end(all[i].end, outcome == NO_ROOM ? TIMED_OUT : outcome)) return NULL;
+        if (outcome) {
+            raise_of_end(all[i].end, outcome == NO_ROOM ? TIMED_OUT : outcome);
+            return NULL;
+        }
     }
     PyObject *key = PyLong_FromUnsignedLongLong(execution);
     if (!key) return NULL;
