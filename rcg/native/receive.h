@@ -119,7 +119,7 @@ static Outcome incoming_open(End *e, Incoming *in) {
     if (f->nbuffers > FEW) {
         Claim *claims = malloc((f->nbuffers + 1ull) * sizeof *claims);
         if (!claims) return NO_HEAP;
-        claims[0] = in->few_claims[0]; /* the body's, if it has one */
+        if (in->nclaims) claims[0] = in->few_claims[0]; /* the body's */
         in->claims = claims;
         Desc *descs = malloc(table);
         if (!descs) return NO_HEAP;

@@ -5,7 +5,7 @@
 
 #include "recorder.h"
 
-/* Takes all members' events as they come, on a thread of its own that never needs the GIL. */
+/* The events of one member. */
 typedef struct {
     Record *records;
     size_t count, room;
