@@ -84,8 +84,8 @@ static void unmap_all(void) {
 #define WINDOW 6
 #define MOST_BUFFERS 7
 #define MOST_HELD 6
-#define CAP_BYTES (800u * 1024) /* one frame fits, but not all that are under way */
-#define RESERVE_BYTES (2u << 20)
+#define CAP_BYTES (800u * 1024)     /* one frame fits, but not all that are under way */
+#define RESERVE_BYTES (640u * 1024) /* of addresses: blocks have to become larger ones */
 #define NEVENTS 256
 #define KINDS 3
 #define TIME_LIMIT_S 240 /* against hanging */
@@ -381,6 +381,8 @@ static Outcome drive(Player *p, int ending) {
         atomic_fetch_add(&meeting->progress, 1);
         hold_at_most(p, (uint32_t)draw(&p->chance, MOST_HELD));
     }
+    const struct timespec moment = {0, 200000};
+    while (ending == DEATH && !poisoned(&p->member)) nanosleep(&moment, NULL); /* that is how this round ends */
     poison_board(&p->member, POISON_CLOSED, NO_MEMBER);
     return POISONED;
 }
@@ -447,6 +449,7 @@ static void player_close(Player *p, bool has_died) {
     for (uint32_t i = 0; i < RINGS; i++)
         while (p->reads[i] && has_frame(&p->ends[i])) {
             Outcome outcome = read_frame(p, i);
+            if (outcome == POISONED) continue; /* who pulls does not wait for others that do, once there is poison */
             if (outcome) fail("the rest of ring %u could not be read: %d", i, outcome);
             hold_at_most(p, 0);
         }
@@ -476,7 +479,6 @@ static void play(uint32_t index, int ending, bool is_thread) {
         outcome = look_on(p, dies && is_thread ? 1 + draw(&p->chance, executions) : UINT64_MAX);
         if (outcome) break;
         dead = p; /* as if this had been a process: it holds what it holds, and somebody else notices */
-        atomic_store(&meeting->expected, MEMBERS - 1);
         poison_board(&p->member, POISON_BROKEN, VICTIM);
         return;
     }
@@ -487,7 +489,7 @@ static void play(uint32_t index, int ending, bool is_thread) {
 
 /* ---- a round */
 
-static void make_segments(void) {
+static void make_segments(int ending) {
     static const RingSpec rings[RINGS] = {{0, SLOTS, SLOT_BYTES, 3, {1, 2, 4}},
                                           {1, SLOTS, SLOT_BYTES, 3, {2, 3, 4}},
                                           {2, SLOTS, SLOT_BYTES, 1, {0}},
@@ -497,9 +499,10 @@ static void make_segments(void) {
     if (!format_board(board_fd, MEMBERS, rings, RINGS, NEVENTS, CAP_BYTES)) fail("no board: errno %d", errno);
     for (uint32_t i = 0; i < MEMBERS; i++) {
         arena_fds[i] = memfd_create("arena", MFD_CLOEXEC);
-        if (format_arena(arena_fds[i], i, MEMBERS, RESERVE_BYTES)) fail("no arena: errno %d", errno);
+        if (!is_arena(i, MEMBERS, RESERVE_BYTES) || format_arena(arena_fds[i], i, MEMBERS, RESERVE_BYTES))
+            fail("no arena: errno %d", errno);
     }
-    atomic_store(&meeting->expected, MEMBERS);
+    atomic_store(&meeting->expected, ending == DEATH ? MEMBERS - 1 : MEMBERS);
     atomic_store(&meeting->stopped, 0);
     atomic_store(&meeting->drained, 0);
     atomic_store(&meeting->progress, 0);
@@ -598,7 +601,6 @@ static void kill_victim(pid_t victim) {
     Member m = {0};
     join(&m, VICTIM, POLICY_FUTEX);
     clear_trays(&m);
-    atomic_store(&meeting->expected, MEMBERS - 1);
     poison_board(&m, POISON_BROKEN, VICTIM);
     member_close(&m);
 }
@@ -637,7 +639,7 @@ int main(int argc, char **argv) {
     uint64_t start = now_ns();
     for (round_number = 0; round_number < rounds; round_number++) {
         int ending = (int)(round_number % ENDINGS);
-        make_segments();
+        make_segments(ending);
         if (has_threads) play_threads(ending);
         else play_processes(ending);
         check_segments(ending);
