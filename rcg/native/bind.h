@@ -84,7 +84,7 @@ static const Host python_host = {host_leave, host_enter, host_goes_on};
 
 /* ---- outcomes as exceptions */
 
-static PyObject *raise_poison(MemberObject *o) {
+COLD static PyObject *raise_poison(MemberObject *o) {
     const BoardHeader *board = o->core.board;
     uint32_t culprit = atomic_load(&board->culprit);
     PyObject *args = Py_BuildValue("(Ii)", atomic_load(&board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
@@ -95,7 +95,7 @@ static PyObject *raise_poison(MemberObject *o) {
     return NULL;
 }
 
-static void raise_forked(void) {
+COLD static void raise_forked(void) {
     PyErr_SetString(PyExc_RuntimeError,
                     "this process was forked from a member of the graph and is not one itself; use the graph in the "
                     "parent process");
@@ -109,7 +109,7 @@ static int check_usable(MemberObject *o) {
 }
 
 /* How a wait, or anything else that can wait, ended: 0, or -1 with an exception. */
-static int raise_of_member(MemberObject *o, Outcome outcome) {
+COLD static int raise_of_member(MemberObject *o, Outcome outcome) {
     switch (outcome) {
     case DONE: return 0;
     case TIMED_OUT: PyErr_SetNone(o->state->timed_out); break;
@@ -123,7 +123,7 @@ static int raise_of_member(MemberObject *o, Outcome outcome) {
 }
 
 /* What an end of a ring has returned: 0, or -1 with an exception. */
-static int raise_of_end(EndObject *o, Outcome outcome) {
+COLD static int raise_of_end(EndObject *o, Outcome outcome) {
     const End *e = &o->core;
     PyObject *corrupt = o->member->state->corrupt;
     switch (outcome) {
@@ -140,7 +140,7 @@ static int raise_of_end(EndObject *o, Outcome outcome) {
     }
 }
 
-static PyObject *raise_no_memory(MemberObject *o, uint64_t bytes, int reason) {
+COLD static PyObject *raise_no_memory(MemberObject *o, uint64_t bytes, int reason) {
     const BoardHeader *board = o->core.board;
     PyObject *args = Py_BuildValue("(KKKi)", (unsigned long long)bytes,
                                    (unsigned long long)atomic_load_explicit(&board->used_bytes, memory_order_relaxed),

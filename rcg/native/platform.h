@@ -28,6 +28,8 @@
 
 #include "layout.h"
 
+#define COLD __attribute__((cold)) /* of what goes wrong: laid out away from the way of a frame */
+
 /* How a function of the core ends. */
 typedef enum {
     DONE = 0,

@@ -92,7 +92,7 @@ static Outcome end_enter(End *e) {
     return DONE;
 }
 
-static Outcome damaged(End *e, const char *what) {
+COLD static Outcome damaged(End *e, const char *what) {
     e->fault = what;
     return DAMAGED;
 }

@@ -103,7 +103,7 @@ static void outgoing_undo(Outgoing *o) {
     }
 }
 
-static Outcome outgoing_refuse(Outgoing *o, uint64_t bytes, int reason) {
+COLD static Outcome outgoing_refuse(Outgoing *o, uint64_t bytes, int reason) {
     o->refused_bytes = bytes;
     o->refused = reason;
     return NO_SHARED;
@@ -225,7 +225,7 @@ static Outcome prepare(Outgoing *o) {
     if (outside > e->member->board->cap_bytes) return outgoing_refuse(o, outside, EFBIG);
     if (n > FEW && (!(o->table = calloc(n, sizeof *o->table)) || !(o->taken = calloc(n + 1ull, sizeof *o->taken))))
         return NO_HEAP;
-    Outcome outcome = outgoing_fill(o, body, spills);
+    Outcome outcome = n || spills ? outgoing_fill(o, body, spills) : DONE;
     if (!outcome && !member_is_ours(e->member))
         outcome = FORKED; /* users' code may have forked, and this be the child */
     if (outcome) {
