@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extension module, which pyproject.toml cannot describe; everything else is there."""
+"""The extension modules, which pyproject.toml cannot describe; everything else is there."""
 
 import os
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -27,15 +28,22 @@ class BuildOnLinux(build_ext):
         super().run()
 
 
+def extension(name: str, source: str, headers: str = "") -> Extension:
+    """Returns a module of one translation unit, for every Python from 3.11 on."""
+    return Extension(
+        name,
+        sources=[source],
+        depends=sorted(glob(headers)),
+        define_macros=[("Py_LIMITED_API", LIMITED_API)],
+        extra_compile_args=compile_args,
+        py_limited_api=True,
+    )
+
+
 setup(
     ext_modules=[
-        Extension(
-            "rcg._native",
-            sources=["rcg/_native.c"],
-            define_macros=[("Py_LIMITED_API", LIMITED_API)],
-            extra_compile_args=compile_args,
-            py_limited_api=True,
-        )
+        extension("rcg._native", "rcg/native/module.c", "rcg/native/*.h"),
+        extension("rcg.bench._limits", "rcg/bench/_limits.c"),
     ],
     cmdclass={"build_ext": BuildOnLinux},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -51,7 +51,7 @@ BLOCK = 64 * 1024
 
 _PR_SET_PDEATHSIG = 1  # a second process never outlives the test
 
-# What `_native.c` draws at its top.
+# What `native/layout.h` draws at its top.
 _HEADER = 192
 _LINE = 64
 _FRAME = struct.Struct("<IIQQQIIQQQ")

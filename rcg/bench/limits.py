@@ -13,7 +13,7 @@ from types import TracebackType
 
 import numpy as np
 
-from rcg import _native
+from rcg.bench import _limits
 from rcg.bench.measure import Pace, Turn
 from rcg.bench.rows import Limit
 
@@ -66,7 +66,7 @@ class PingPong:
         stdin.write(f"{UNCOUNTED + count}\n")
         stdin.flush()
         times = array("Q")
-        times.frombytes(_native.ping_pong(self._fd, 0, UNCOUNTED + count))
+        times.frombytes(_limits.ping_pong(self._fd, 0, UNCOUNTED + count))
         return array("q", times[UNCOUNTED:])
 
     def turn(self, hops: int) -> Turn:
@@ -90,7 +90,7 @@ def memcpy(size_bytes: int, copies: int) -> Callable[[], None]:
 
     def call() -> None:
         for _ in range(copies):
-            _native.memcpy(target, source)
+            _limits.memcpy(target, source)
 
     return call
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 
-from rcg import _native
+from rcg.bench import _limits
 
 
 def main() -> None:
     """Answers until the standard input ends."""
     fd = int(sys.argv[1])
     for line in sys.stdin:
-        _native.ping_pong(fd, 1, int(line))
+        _limits.ping_pong(fd, 1, int(line))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 Segments are files that no directory lists (``O_TMPFILE`` in /dev/shm, or ``memfd`` where that is
 small), so nothing is left behind whoever dies, whenever. The driver makes them and hands their
-descriptors to the members; see ``_native.c`` for what is in them.
+descriptors to the members; see ``native/layout.h`` for what is in them.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
+    ".clang-format",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "ARCHITECTURE.md",
@@ -145,12 +146,12 @@ def test_the_wheel_is_for_every_python_from_3_11_on_and_holds_no_tests(distribut
     assert "-cp311-abi3-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "rcg/_native.abi3.so" in names
+    assert {"rcg/_native.abi3.so", "rcg/bench/_limits.abi3.so"} <= set(names)
     assert "rcg/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops <= {"rcg", "rcg_widgets"}
-    assert not [name for name in names if name.endswith(".c")]
+    assert not [name for name in names if name.endswith((".c", ".h"))]
 
 
 def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distributions: Path) -> None:
@@ -162,7 +163,9 @@ def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distributions: Path)
         "README.md",
         "pyproject.toml",
         "setup.py",
-        "rcg/_native.c",
+        "rcg/native/module.c",
+        "rcg/native/layout.h",
+        "rcg/bench/_limits.c",
         "tests/packaging/test_install.py",
     } <= names
     assert not [name for name in names if name.endswith(".so")]

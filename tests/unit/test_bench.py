@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.bench import record, rows, usage
+from rcg.bench import _limits, limits, record, rows, usage
 from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.record import (
     BESIDE,
@@ -448,3 +448,20 @@ def test_usage_adds_up_and_is_told_as_a_difference() -> None:
     one, two = usage.Usage(10, 1, 3, 7), usage.Usage(14, 1, 4, 9)
     assert two.since(one) == usage.Usage(4, 1, 1, 2)
     assert usage.total([one, two]) == usage.Usage(24, 2, 7, 16)
+
+
+# --- the limits ---------------------------------------------------------------------------------
+
+
+def test_memcpy_copies_what_fits() -> None:
+    target = bytearray(5)
+    assert _limits.memcpy(target, b"abc") == 3
+    assert target == b"abc\0\0"
+    assert _limits.memcpy(target, b"0123456789") == 5
+    assert target == b"01234"
+
+
+def test_ping_pong_measures_every_round() -> None:
+    with limits.PingPong() as ping_pong:
+        times = ping_pong.round_trips_ns(100)
+    assert len(times) == 100 and min(times) > 0

@@ -36,7 +36,7 @@ from tests.board import BLOCK, BYTES, CLOSED, FAILURE, PICKLE, Board, Failed, Ri
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60  # against a hang; nothing here takes a hundredth of it
 
-# What `_native.c` draws at its top: where the fields are, and of what size.
+# What `native/layout.h` draws at its top: where the fields are, and of what size.
 FRAME = {
     "magic": (0, 4),
     "kind": (4, 4),

@@ -1462,7 +1462,7 @@ def test_what_is_no_arena(boards: Any) -> None:
 
 
 def test_only_members_make_ends_and_leases() -> None:
-    for kind in (_native.Reader, _native.Writer, _native.Lease, _native.Frame, _native.Arena):
+    for kind in (_native.Reader, _native.Writer, _native.Lease, _native.Frame):
         with pytest.raises(TypeError, match="cannot create"):
             kind()
     with pytest.raises(TypeError):
@@ -1703,25 +1703,6 @@ def test_committed_bytes_follow_the_arena(boards: Any) -> None:
     assert observer.counters(0)[2] == sender.statistics()["committed_bytes"]
     sender.trim()
     assert observer.counters(0)[2] == 0
-
-
-# --- the limits ---------------------------------------------------------------------------------
-
-
-def test_memcpy_copies_what_fits() -> None:
-    target = bytearray(5)
-    assert _native.memcpy(target, b"abc") == 3
-    assert target == b"abc\0\0"
-    assert _native.memcpy(target, b"0123456789") == 5
-    assert target == b"01234"
-
-
-def test_ping_pong_measures_every_round(boards: Any) -> None:
-    board = boards()
-    child = board.start("_native.ping_pong(fds[0], 1, 100)")
-    times = np.frombuffer(_native.ping_pong(board.fd, 0, 100), np.uint64)
-    assert len(times) == 100 and (times > 0).all()
-    finish(child)
 
 
 def test_nothing_keeps_memory_or_descriptors(boards: Any) -> None:

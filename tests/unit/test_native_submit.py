@@ -233,7 +233,7 @@ def test_without_memory_of_pythons_nothing_is_left_behind(boards: Any) -> None:
     failures = 0
     for nth in range(1000):
         refs = [Ref(), Ref()]
-        buffers = [pattern(BLOCK), b"small"]
+        buffers = [pattern(BLOCK), *[b"small"] * 4]  # more than there is room for on the stack
         entries = tuple((writer, PICKLE, b"x" * 3000, buffers) for writer in submit.writers)
         submitted = None
         testcapi.set_nomemory(nth, nth + 1)

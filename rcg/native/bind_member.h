@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Member: one process of one graph, with its ends of rings, as a Python object. */
+#ifndef RCG_BIND_MEMBER_H
+#define RCG_BIND_MEMBER_H
+
+#include "bind_reader.h"
+#include "bind_submit.h"
+
+/* ---- joining */
+
+static void member_dealloc(PyObject *self) {
+    member_close(&((MemberObject *)self)->core);
+    free_object(self);
+}
+
+static int policy_of(const char *name) {
+    static const char *const names[] = {"auto", "futex", "yield", "spin"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, names[i])) return i;
+    PyErr_Format(PyExc_ValueError, "unknown wait policy '%s': use auto, futex, yield or spin", name);
+    return -1;
+}
+
+static int raise_of_join(MemberObject *o, Joined joined, uint32_t which) {
+    switch (joined) {
+    case JOINED: return 0;
+    case JOIN_NO_HEAP: PyErr_NoMemory(); break;
+    case JOIN_NO_BOARD:
+        PyErr_SetString(o->state->corrupt, "the descriptor is not a board of this version of rcg");
+        break;
+    case JOIN_ARENA_COUNT:
+        PyErr_SetString(PyExc_ValueError, "arena_fds must be a list with one descriptor (or -1) per member");
+        break;
+    case JOIN_WRONG_ARENA:
+        PyErr_Format(o->state->corrupt, "the segment handed over for member %u is not its arena", which);
+        break;
+    case JOIN_NO_ARENA: PyErr_SetString(PyExc_ValueError, "a member needs its own arena"); break;
+    default: PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return -1;
+}
+
+/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1); the descriptors stay the
+ * caller's. Bit i of `reach` says whether blocks of member i may arrive here; the free ones of all can be reclaimed. */
+static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
+    MemberObject *o = (MemberObject *)self;
+    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", "reach", NULL};
+    unsigned long long reach = ~0ull;
+    int fd, record = 1, looping = 0, policy, arenas[MAX_MEMBERS];
+    unsigned index;
+    PyObject *fds;
+    const char *wait = "auto";
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|sppK", names, &fd, &fds, &index, &wait, &record, &looping,
+                                     &reach))
+        return -1;
+    if (!(o->state = state_of(Py_TYPE(self)))) return -1;
+    if ((policy = policy_of(wait)) < 0) return -1;
+    Py_ssize_t n = PyList_Check(fds) ? PyList_Size(fds) : 0;
+    if (n > MAX_MEMBERS) n = 0; /* as many as no board has */
+    for (Py_ssize_t i = 0; i < n; i++) {
+        long arena = PyLong_AsLong(PyList_GetItem(fds, i));
+        if (arena == -1 && PyErr_Occurred()) return -1;
+        arenas[i] = arena >= 0 && arena <= INT_MAX ? (int)arena : -1;
+    }
+    uint32_t which = 0;
+    Role role = {index, policy, record, looping, reach};
+    return raise_of_join(o, member_open(&o->core, &python_host, fd, arenas, (uint32_t)n, &role, &which), which);
+}
+
+static PyObject *member_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *self = allocate_object(type);
+    if (self && member_join(self, args, kwargs)) Py_CLEAR(self);
+    return self;
+}
+
+/* ---- ends of rings */
+
+/* 0, or -1 with an exception. */
+static int shape_of(MemberObject *o, unsigned index, Shape *shape) {
+    if (index >= o->core.nrings)
+        PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", o->core.nrings, index);
+    else if (ring_shape(&o->core, index, shape))
+        PyErr_Format(o->state->corrupt, "ring %u: its description is damaged", index);
+    else return 0;
+    return -1;
+}
+
+/* reader(ring, op, decode, failure) */
+static PyObject *member_reader(PyObject *self, PyObject *args) {
+    MemberObject *o = (MemberObject *)self;
+    unsigned index, op;
+    PyObject *loads, *failure;
+    Shape shape;
+    if (!PyArg_ParseTuple(args, "IIOO", &index, &op, &loads, &failure) || check_usable(o) || shape_of(o, index, &shape))
+        return NULL;
+    EndObject *end = end_new(o, o->state->reader_type);
+    if (!end) return NULL;
+    if (!reader_open(&end->core, &o->core, &shape, index, op, KIND_FAILURE)) {
+        Py_DECREF((PyObject *)end);
+        return PyErr_Format(PyExc_ValueError, "member %u does not read ring %u", o->core.index, index);
+    }
+    Py_INCREF(loads);
+    end->decode = loads;
+    Py_INCREF(failure);
+    end->failure = failure;
+    return (PyObject *)end;
+}
+
+/* writer(ring, op) */
+static PyObject *member_writer(PyObject *self, PyObject *args) {
+    MemberObject *o = (MemberObject *)self;
+    unsigned index, op;
+    Shape shape;
+    if (!PyArg_ParseTuple(args, "II", &index, &op) || check_usable(o) || shape_of(o, index, &shape)) return NULL;
+    EndObject *end = end_new(o, o->state->writer_type);
+    if (!end) return NULL;
+    if (!writer_open(&end->core, &o->core, &shape, index, op)) {
+        Py_DECREF((PyObject *)end);
+        return PyErr_Format(PyExc_ValueError, "member %u does not write ring %u", o->core.index, index);
+    }
+    return (PyObject *)end;
+}
+
+/* ring(index) -> (published, [consumed by reader ...]) */
+static PyObject *member_ring(PyObject *self, PyObject *args) {
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    Shape shape;
+    if (shape_of((MemberObject *)self, index, &shape)) return NULL;
+    PyObject *list = PyList_New(shape.nreaders);
+    for (uint32_t i = 0; list && i < shape.nreaders; i++) {
+        PyObject *o = PyLong_FromUnsignedLongLong(atomic_load(&shape.ring->reader[i].seq));
+        if (!o || PyList_SetItem(list, i, o)) Py_CLEAR(list);
+    }
+    return list ? Py_BuildValue("(KN)", (unsigned long long)atomic_load(&shape.ring->seq), list) : NULL;
+}
+
+/* ---- waiting */
+
+/* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or somebody interrupts. A
+ * reader may be given as (reader, seq): then until frame `seq` was published, whoever took it meanwhile */
+static PyObject *member_wait_any(PyObject *self, PyObject *args) {
+    MemberObject *o = (MemberObject *)self;
+    Member *m = &o->core;
+    PyObject *readers, *timeout = NULL, *interrupts = NULL;
+    if (!PyArg_ParseTuple(args, "O!|OO", &PyList_Type, &readers, &timeout, &interrupts) || check_usable(o)) return NULL;
+    uint64_t deadline, waited = 0, seen = 0;
+    if (deadline_from(timeout, &deadline)) return NULL;
+    bool listens = interrupts && interrupts != Py_None;
+    if (listens && (seen = PyLong_AsUnsignedLongLong(interrupts)) == UINT64_MAX && PyErr_Occurred()) return NULL;
+    Py_ssize_t n = PyList_Size(readers);
+    if (n + listens < 1) {
+        PyErr_SetString(PyExc_ValueError, "wait_any needs something to wait for");
+        return NULL;
+    }
+    Watch *w = PyMem_Calloc((size_t)n + listens, sizeof *w);
+    if (!w) return PyErr_NoMemory();
+    End *only = NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PyList_GetItem(readers, i);
+        unsigned long long before = 0;
+        bool is_pair = PyTuple_Check(item);
+        if (is_pair && !PyArg_ParseTuple(item, "OK", &item, &before)) {
+            PyMem_Free(w);
+            return NULL;
+        }
+        if (!PyObject_TypeCheck(item, o->state->reader_type) || ((EndObject *)item)->member != o) {
+            PyMem_Free(w);
+            PyErr_SetString(PyExc_TypeError, "wait_any takes readers of this member");
+            return NULL;
+        }
+        only = &((EndObject *)item)->core;
+        w[i] = frame_watch(only);
+        if (is_pair) w[i].seen = before;
+    }
+    if (m->recording) /* which ring, if it is one */
+        atomic_store_explicit(&m->recorder->ring, n == 1 ? only->index : UINT32_MAX, memory_order_relaxed);
+    if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
+    Learned learned = m->learned; /* a copy, because others may wait here too */
+    uint64_t start = m->recording ? stamp(&m->clock) : 0;
+    if (start && n == 1 && !listens && !m->looping) now_doing(m, only->op, only->seq, start, NOW_IDLE);
+    Outcome outcome = wait_for(m, w, (uint32_t)(n + listens), &learned, deadline, start, &waited);
+    m->learned = learned;
+    PyMem_Free(w);
+    if (only) record_wait(only, start, waited);
+    if (raise_of_member(o, outcome)) return NULL;
+    return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
+}
+
+/* interrupt(): end this process's own wait_any calls that listen; any thread */
+static PyObject *member_interrupt(PyObject *self, PyObject *unused) {
+    (void)unused;
+    MemberObject *o = (MemberObject *)self;
+    if (check_usable(o)) return NULL;
+    interrupt_waits(&o->core);
+    Py_RETURN_NONE;
+}
+
+/* poison(code, culprit=-1): end every wait of every member; the first one stands */
+static PyObject *member_poison(PyObject *self, PyObject *args) {
+    MemberObject *o = (MemberObject *)self;
+    unsigned code;
+    int culprit = -1;
+    if (!PyArg_ParseTuple(args, "I|i", &code, &culprit) || check_usable(o)) return NULL;
+    return PyBool_FromLong(poison_board(&o->core, code, culprit < 0 ? NO_MEMBER : (uint32_t)culprit));
+}
+
+static PyObject *member_get_poison(PyObject *self, void *closure) {
+    (void)closure;
+    Member *m = &((MemberObject *)self)->core;
+    uint32_t culprit = atomic_load(&m->board->culprit);
+    return Py_BuildValue("(Ii)", atomic_load(&m->board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
+}
+
+/* ---- recording */
+
+/* mark(op, execution): close the open op and open this one; for looping members */
+static PyObject *member_mark(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "mark(op, execution)");
+        return NULL;
+    }
+    uint32_t op = (uint32_t)PyLong_AsUnsignedLong(args[0]);
+    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred() || check_usable((MemberObject *)self)) return NULL;
+    mark(&((MemberObject *)self)->core, op, execution);
+    Py_RETURN_NONE;
+}
+
+/* now(member) -> (pid, op, execution, since_ns, state, ring, events so far) */
+static PyObject *member_now(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    Recorder *r = recorder_of(m, index);
+    return Py_BuildValue("(IIKKIIK)", atomic_load(&r->pid), atomic_load(&r->op),
+                         (unsigned long long)atomic_load(&r->execution), (unsigned long long)atomic_load(&r->since_ns),
+                         atomic_load(&r->state), atomic_load(&r->ring), (unsigned long long)atomic_load(&r->head));
+}
+
+/* counters(member) -> (waits, waited_ns, committed_bytes) */
+static PyObject *member_counters(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    Recorder *r = recorder_of(m, index);
+    return Py_BuildValue("(KKK)", (unsigned long long)atomic_load(&r->waits),
+                         (unsigned long long)atomic_load(&r->waited_ns),
+                         (unsigned long long)atomic_load(&r->committed_bytes));
+}
+
+/* waiting_since(member) -> ns, or 0 if it does not sleep; what it waits since then is not in its counters yet */
+static PyObject *member_waiting_since(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    return PyLong_FromUnsignedLongLong(atomic_load(&recorder_of(m, index)->waiting_since_ns));
+}
+
+/* events(member, start) -> (next, lost, records) */
+static PyObject *member_events(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned index;
+    unsigned long long start;
+    if (!PyArg_ParseTuple(args, "IK", &index, &start)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    uint64_t head = atomic_load_explicit(&recorder_of(m, index)->head, memory_order_acquire);
+    uint64_t n = oldest_event(m, start, head), lost = n - start, count = 0;
+    Record *records = n < head ? PyMem_Malloc((size_t)(head - n) * sizeof(Record)) : NULL;
+    if (n < head && !records) return PyErr_NoMemory();
+    for (; n < head; n++)
+        if (read_event(m, index, n, &records[count])) count++;
+        else lost++; /* overwritten, or being written, while we looked */
+    PyObject *found = PyBytes_FromStringAndSize((const char *)records, (Py_ssize_t)(count * sizeof(Record)));
+    PyMem_Free(records);
+    return found ? Py_BuildValue("(KKN)", (unsigned long long)n, (unsigned long long)lost, found) : NULL;
+}
+
+/* record(op, execution, start_ns, end_ns, coded_ns=0): write an event; any thread */
+static PyObject *member_record(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned op;
+    unsigned long long execution, start, end, coded = 0;
+    if (!PyArg_ParseTuple(args, "IKKK|K", &op, &execution, &start, &end, &coded) || check_usable((MemberObject *)self))
+        return NULL;
+    if (m->recording)
+        write_event(m, &(Record){.start_ns = start,
+                                 .end_ns = end,
+                                 .coded_ns = coded,
+                                 .execution = execution,
+                                 .op = op,
+                                 .peer = NO_MEMBER});
+    Py_RETURN_NONE;
+}
+
+/* waited(ns): the op that is open in this loop waited so long for something outside of the graph */
+static PyObject *member_waited(PyObject *self, PyObject *arg) {
+    uint64_t ns = PyLong_AsUnsignedLongLong(arg);
+    if (ns == UINT64_MAX && PyErr_Occurred()) return NULL;
+    if (check_usable((MemberObject *)self)) return NULL;
+    ((MemberObject *)self)->core.open.waited_ns += ns;
+    Py_RETURN_NONE;
+}
+
+/* span(name) -> the `op` of spans of this name. Names are kept for good; what is too many or too long is cut. */
+static PyObject *member_span(PyObject *self, PyObject *name) {
+    if (check_usable((MemberObject *)self)) return NULL;
+    PyObject *bytes = PyUnicode_AsEncodedString(name, "utf-8", "replace");
+    if (!bytes) return NULL;
+    uint32_t op = span_number(&((MemberObject *)self)->core, PyBytes_AsString(bytes));
+    Py_DECREF(bytes);
+    return PyLong_FromUnsignedLong(op);
+}
+
+/* spans(member) -> names of its spans */
+static PyObject *member_spans(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
+    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
+    uint32_t n = atomic_load_explicit(&recorder_of(m, index)->nspans, memory_order_acquire);
+    const SpanName *names = span_names(m, index);
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list && i < n && i < MAX_SPANS; i++) {
+        size_t length = strnlen(names[i].text, sizeof names[i].text);
+        PyObject *name = PyUnicode_DecodeUTF8(names[i].text, (Py_ssize_t)length, "replace");
+        if (!name || PyList_Append(list, name)) Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+/* ---- memory */
+
+/* trim(keep_bytes=0) -> bytes given back to the system; for the thread that writes */
+static PyObject *member_trim(PyObject *self, PyObject *args) {
+    Member *m = &((MemberObject *)self)->core;
+    unsigned long long keep = 0;
+    if (!PyArg_ParseTuple(args, "|K", &keep) || check_usable((MemberObject *)self)) return NULL;
+    return PyLong_FromUnsignedLongLong(arena_trim(m->arenas[m->index], m->board, keep));
+}
+
+/* forget(member) -> blocks whose claims were cleared, because the member is dead */
+static PyObject *member_forget(PyObject *self, PyObject *args) {
+    MemberObject *o = (MemberObject *)self;
+    unsigned dead;
+    if (!PyArg_ParseTuple(args, "I", &dead) || check_usable(o)) return NULL;
+    if (dead >= o->core.nmembers || dead == o->core.index)
+        return PyErr_Format(PyExc_ValueError, "member %u cannot be forgotten", dead);
+    return PyLong_FromUnsignedLongLong(forget_claims(&o->core, dead));
+}
+
+/* survey(seen, complete, submitted) -> (claimed, peak, live, most): see ledger_survey() */
+static PyObject *member_survey(PyObject *self, PyObject *args) {
+    unsigned long long seen, complete, submitted;
+    if (!PyArg_ParseTuple(args, "KKK", &seen, &complete, &submitted)) return NULL;
+    Survey s = ledger_survey(((MemberObject *)self)->core.ledger->ledger, seen, complete, submitted);
+    return Py_BuildValue("(KKKK)", (unsigned long long)s.claimed, (unsigned long long)s.peak,
+                         (unsigned long long)s.live, (unsigned long long)s.most);
+}
+
+/* expect(bytes): what an execution needs at its peak, so that whoever reads leaves room for it */
+static PyObject *member_expect(PyObject *self, PyObject *arg) {
+    uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
+    if (bytes == UINT64_MAX && PyErr_Occurred()) return NULL;
+    atomic_store_explicit(&((MemberObject *)self)->core.ledger->ledger->need_bytes, bytes, memory_order_relaxed);
+    Py_RETURN_NONE;
+}
+
+static PyObject *member_statistics(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Member *m = &((MemberObject *)self)->core;
+    Arena *a = m->arenas[m->index];
+    Census c = arena_census(a);
+    const Ledger *l = m->ledger->ledger;
+    return Py_BuildValue(
+        "{sKsKsKsKsKsKsKsKsKsIsIsKsK}", "used_bytes", (unsigned long long)atomic_load(&m->board->used_bytes),
+        "cap_bytes", (unsigned long long)m->board->cap_bytes, "committed_bytes",
+        (unsigned long long)atomic_load(a->committed), "claimed_bytes", (unsigned long long)c.claimed_bytes, "copies",
+        (unsigned long long)a->copies, "forwards", (unsigned long long)a->forwards, "spins",
+        (unsigned long long)atomic_load(&m->spins), "sleeps", (unsigned long long)atomic_load(&m->sleeps), "wakes",
+        (unsigned long long)atomic_load(&m->wakes), "blocks", c.blocks, "blocks_claimed", c.claimed, "stashes",
+        (unsigned long long)atomic_load(&l->stashes), "stashed_bytes",
+        (unsigned long long)atomic_load(&l->stashed_bytes));
+}
+
+static PyMethodDef member_methods[] = {
+    {"reader", member_reader, METH_VARARGS, "reader(ring, op, decode, failure): this member's reading end."},
+    {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
+    {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
+     "mark(op, execution): one timestamp closes the open op and opens this one."},
+    {"submit", (PyCFunction)(void (*)(void))member_submit, METH_FASTCALL,
+     "submit(frames, limit, left, wanted, refs, started_ns=0, stash=False): publish the inputs of an execution, or "
+     "none."},
+    {"wait_any", member_wait_any, METH_VARARGS,
+     "wait_any(readers, timeout_ns=-1, interrupts=None): wait until one has a frame."},
+    {"interrupt", member_interrupt, METH_NOARGS, "End this process's own waits that listen for it."},
+    {"poison", member_poison, METH_VARARGS, "poison(code, culprit=-1): wake every waiter; True if first."},
+    {"now", member_now, METH_VARARGS, "now(member) -> (pid, op, execution, since_ns, state, ring, events)."},
+    {"counters", member_counters, METH_VARARGS,
+     "counters(member) -> (waits, waited_ns, committed_bytes); a wait is counted when it ends."},
+    {"waiting_since", member_waiting_since, METH_VARARGS, "waiting_since(member) -> ns, or 0 if it does not sleep."},
+    {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, records as bytes)."},
+    {"record", member_record, METH_VARARGS, "record(op, execution, start_ns, end_ns, coded_ns=0): write an event."},
+    {"waited", member_waited, METH_O, "waited(ns): the open op of this loop waited so long."},
+    {"span", member_span, METH_O, "span(name) -> the op of spans of this name."},
+    {"spans", member_spans, METH_VARARGS, "spans(member) -> names of its spans."},
+    {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
+    {"survey", member_survey, METH_VARARGS,
+     "survey(seen, complete, submitted) -> (claimed, peak, live, most), in bytes."},
+    {"expect", member_expect, METH_O, "expect(bytes): what an execution needs at its peak."},
+    {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
+    {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
+    {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef member_getset[] = {{"poisoned", member_get_poison, NULL, "(code, culprit or -1)", NULL},
+                                      {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot member_slots[] = {{Py_tp_doc, "One process of one graph: its bell, its arena, its ends of rings."},
+                                     {Py_tp_new, member_new},
+                                     {Py_tp_dealloc, member_dealloc},
+                                     {Py_tp_methods, member_methods},
+                                     {Py_tp_getset, member_getset},
+                                     {0, NULL}};
+static PyType_Spec member_spec = {"rcg._native.Member", sizeof(MemberObject), 0, Py_TPFLAGS_DEFAULT, member_slots};
+
+#endif

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reader: frames taken off a ring, decoded at once, later, or by whoever needs them. */
+#ifndef RCG_BIND_READER_H
+#define RCG_BIND_READER_H
+
+#include "bind_frame.h"
+
+/* Waits for the next frame and takes it off the ring; one thread at a time. */
+static int receive(EndObject *o, uint64_t deadline, Message *msg) {
+    End *e = &o->core;
+    Reading times;
+    Incoming in;
+    Outcome outcome = read_begin(e, deadline, &times);
+    if (outcome) return raise_of_end(o, outcome);
+    o->pull_until = deadline;
+    int failed;
+    while ((failed = message_read(o, msg, &in)) && o->has_signals) {
+        o->has_signals = false;
+        e->busy = false; /* a handler may read here, too */
+        uint64_t seq = e->seq;
+        if (PyErr_CheckSignals()) return -1;
+        if ((outcome = end_enter(e))) return raise_of_end(o, outcome);
+        if (e->seq != seq) { /* and has taken this frame */
+            PyErr_SetString(PyExc_RuntimeError, "a signal handler has read the frame that was being read");
+            break;
+        }
+    }
+    if (!failed) message_take(o, &in, &times);
+    e->busy = false;
+    return failed;
+}
+
+/* read(timeout_ns=-1) -> value */
+static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    EndObject *o = (EndObject *)self;
+    Member *m = &o->member->core;
+    uint64_t deadline = UINT64_MAX;
+    Message msg;
+    if (nargs && deadline_from(args[0], &deadline)) return NULL;
+    if (receive(o, deadline, &msg)) return NULL;
+    if (m->looping && m->recording && msg.kind == KIND_PICKLE) m->coding_since_ns = stamp(&m->clock);
+    return decode(&msg, o->decode, o->failure, o->member->state);
+}
+
+/* take(timeout_ns=-1) -> Frame, not decoded */
+static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    EndObject *o = (EndObject *)self;
+    uint64_t deadline = UINT64_MAX;
+    if (nargs && deadline_from(args[0], &deadline)) return NULL;
+    FrameObject *f = frame_new(o);
+    if (!f) return NULL;
+    Message msg;
+    if (receive(o, deadline, &msg)) {
+        Py_DECREF((PyObject *)f);
+        return NULL;
+    }
+    f->msg = msg;
+    f->execution = o->core.seq - 1;
+    return (PyObject *)f;
+}
+
+/* Takes the frame that lies on the ring into the dict, or leaves it where it is: 0, -1 with an exception, or 1 if
+ * signal handlers have to run before it goes on. */
+static int collect_one(EndObject *o, PyObject *frames, const Reading *times) {
+    PyObject *key = PyLong_FromUnsignedLongLong(o->core.seq);
+    FrameObject *f = key ? frame_new(o) : NULL;
+    Incoming in;
+    int failed = -1;
+    if (f) {
+        o->core.busy = true;
+        if (!message_read(o, &f->msg, &in)) {
+            if ((failed = PyDict_SetItem(frames, key, (PyObject *)f))) settle(&in, false);
+            else message_take(o, &in, times);
+        } else if (o->has_signals) {
+            o->has_signals = false;
+            failed = 1;
+        }
+        o->core.busy = false;
+    }
+    Py_XDECREF((PyObject *)f);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* collect(frames, execution, timeout_ns=-1): take frames into the dict {execution: Frame} until that of `execution` is
+ * taken, by whomever: any number of threads may be inside, and each sees every arrival. Nothing can come between
+ * taking a frame and having it in the dict, Ctrl-C neither. */
+static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    EndObject *o = (EndObject *)self;
+    End *e = &o->core;
+    Member *m = e->member;
+    if (nargs < 2 || !PyDict_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "collect(frames, execution, timeout_ns=-1)");
+        return NULL;
+    }
+    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]), deadline = UINT64_MAX;
+    if ((execution == UINT64_MAX && PyErr_Occurred()) || (nargs > 2 && deadline_from(args[2], &deadline)) ||
+        check_usable(o->member))
+        return NULL;
+    Reading times = {m->recording ? stamp(&m->clock) : 0, 0};
+    while (e->seq <= execution) {
+        if (e->busy) { /* another thread is copying a frame out of its slot */
+            if (now_ns() >= deadline) {
+                PyErr_SetNone(o->member->state->timed_out);
+                return NULL;
+            }
+            struct timespec moment = {0, 20000};
+            Py_BEGIN_ALLOW_THREADS
+            nanosleep(&moment, NULL);
+            Py_END_ALLOW_THREADS
+            if (PyErr_CheckSignals()) return NULL;
+        } else if (!has_frame(e)) {
+            Watch w = frame_watch(e);
+            Learned learned = e->learned; /* a copy, because others may wait here too */
+            if (m->recording) {
+                now_doing(m, e->op, e->seq, times.start, NOW_IDLE);
+                atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
+            }
+            Outcome outcome = wait_for(m, &w, 1, &learned, deadline, times.waited ? 0 : times.start, &times.waited);
+            e->learned = learned;
+            if (outcome) {
+                record_wait(e, times.start, times.waited);
+                raise_of_end(o, outcome);
+                return NULL;
+            }
+        } else {
+            o->pull_until = deadline;
+            int failed = collect_one(o, args[0], &times);
+            if (failed < 0 || (failed && PyErr_CheckSignals())) return NULL;
+            if (failed) continue;
+            times.waited = 0;
+            if (m->recording && e->seq <= execution) times.start = stamp(&m->clock);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* collect_pending(frames): take what lies on the ring into the dict, without waiting; what another thread is taking
+ * at this moment it brings itself */
+static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
+    EndObject *o = (EndObject *)self;
+    End *e = &o->core;
+    Member *m = e->member;
+    if (!PyDict_Check(frames)) {
+        PyErr_SetString(PyExc_TypeError, "collect_pending(frames)");
+        return NULL;
+    }
+    if (check_usable(o->member)) return NULL;
+    uint64_t until = now_ns() + SIGNAL_SLICE;
+    while (!e->busy && has_frame(e)) {
+        o->pull_until = until;
+        Reading times = {m->recording ? stamp(&m->clock) : 0, 0};
+        int failed = collect_one(o, frames, &times);
+        if (failed > 0 && PyErr_CheckSignals()) return NULL;
+        if (failed < 0) {
+            if (!PyErr_ExceptionMatches(o->member->state->timed_out)) return NULL;
+            PyErr_Clear(); /* its writer does not answer now: the frame stays where it is */
+            break;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_pending(PyObject *self, PyObject *unused) {
+    (void)unused;
+    const End *e = &((EndObject *)self)->core;
+    uint64_t published = atomic_load(&e->ring->seq);
+    if (atomic_load_explicit(&e->ring->stashed, memory_order_relaxed) > e->seq) return PyLong_FromLong(0);
+    return PyLong_FromUnsignedLongLong(published - e->seq);
+}
+
+static PyMethodDef reader_methods[] = {
+    {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL,
+     "read(timeout_ns=-1): wait for the next frame and return its value."},
+    {"take", (PyCFunction)(void (*)(void))reader_take, METH_FASTCALL,
+     "take(timeout_ns=-1): wait for the next frame and return it undecoded."},
+    {"collect", (PyCFunction)(void (*)(void))reader_collect, METH_FASTCALL,
+     "collect(frames, execution, timeout_ns=-1): take frames into the dict up to that of an execution."},
+    {"collect_pending", reader_collect_pending, METH_O,
+     "collect_pending(frames): take what lies on the ring into the dict, without waiting."},
+    {"pending", reader_pending, METH_NOARGS,
+     "How many frames could be read without waiting; none as long as one comes from a stash."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot reader_slots[] = {
+    {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, reader_methods}, {Py_tp_getset, end_getset}, {0, NULL}};
+static PyType_Spec reader_spec = {"rcg._native.Reader", sizeof(EndObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, reader_slots};
+
+#endif

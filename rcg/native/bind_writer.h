@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Writer: Python's objects as spans of bytes, and frames of them written. */
+#ifndef RCG_BIND_WRITER_H
+#define RCG_BIND_WRITER_H
+
+#include "bind_end.h"
+
+/* Which buffers of a frame will be written to: bit i of `bits`, or byte i of `each` where there are more than 64. */
+typedef struct {
+    uint64_t bits;
+    const char *each;
+    Py_ssize_t count;
+} Writable;
+
+static bool is_writable(const Writable *w, uint32_t i) {
+    return w->each ? i < w->count && w->each[i] : i < 64 && (w->bits >> i) & 1;
+}
+
+/* A frame on its way out, and the Python objects that it is made of. What these refer to must live as long. */
+typedef struct {
+    Outgoing core;
+    EndObject *end;
+    PyObject *buffers; /* list or NULL */
+    Writable writable;
+    Py_buffer data_view; /* of data that is not bytes */
+    uint32_t nviews;
+    Py_buffer *views, few_views[FEW]; /* of the buffers */
+    Span *spans, few_spans[FEW];
+    uint64_t ended_ns; /* when it was prepared, for the recorder */
+} Sending;
+
+static void sending_begin(Sending *s, EndObject *end) {
+    outgoing_begin(&s->core, &end->core, 0);
+    s->end = end;
+    s->buffers = NULL;
+    s->writable = (Writable){0};
+    s->data_view.obj = NULL;
+    s->nviews = 0;
+    s->views = s->few_views;
+    s->spans = s->few_spans;
+    s->ended_ns = 0;
+}
+
+/* From (kind, data, buffers=None, writable=0). */
+static int sending_parse(Sending *s, PyObject *const *args, Py_ssize_t nargs) {
+    s->core.kind = (uint32_t)PyLong_AsUnsignedLong(args[0]);
+    if (PyErr_Occurred()) return -1;
+    s->buffers = nargs > 2 && args[2] != Py_None ? args[2] : NULL;
+    if (s->buffers && !PyList_Check(s->buffers)) {
+        PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");
+        return -1;
+    }
+    if (nargs > 3 && PyBytes_Check(args[3])) {
+        if (PyBytes_AsStringAndSize(args[3], (char **)&s->writable.each, &s->writable.count)) return -1;
+    } else if (nargs > 3) {
+        s->writable.bits = PyLong_AsUnsignedLongLong(args[3]);
+        if (PyErr_Occurred()) return -1;
+    }
+    char *data;
+    Py_ssize_t bytes;
+    if (PyBytes_Check(args[1])) {
+        if (PyBytes_AsStringAndSize(args[1], &data, &bytes)) return -1;
+    } else {
+        if (PyObject_GetBuffer(args[1], &s->data_view, PyBUF_SIMPLE)) return -1;
+        data = s->data_view.buf;
+        bytes = s->data_view.len;
+    }
+    s->core.data = (Span){data, (uint64_t)bytes, false};
+    return 0;
+}
+
+/* Gets the buffers and prepares the frame: 0, or -1 with an exception and nothing left behind. Users' code and other
+ * threads may run. */
+static int sending_prepare(Sending *s) {
+    uint32_t n = s->buffers ? (uint32_t)PyList_Size(s->buffers) : 0;
+    if (n > FEW) {
+        s->views = PyMem_Calloc(n, sizeof *s->views);
+        s->spans = PyMem_Calloc(n, sizeof *s->spans);
+        if (!s->views || !s->spans) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    for (; s->nviews < n; s->nviews++) {
+        uint32_t i = s->nviews;
+        PyObject *item = PyList_GetItem(s->buffers, i);
+        if (!item) return -1;
+        Py_INCREF(item); /* getting its buffer may run code that changes the list */
+        int refused = PyObject_GetBuffer(item, &s->views[i], PyBUF_ANY_CONTIGUOUS);
+        Py_DECREF(item);
+        if (refused) return -1;
+        s->spans[i] = (Span){s->views[i].buf, (uint64_t)s->views[i].len, is_writable(&s->writable, i)};
+    }
+    s->core.spans = s->spans;
+    s->core.nspans = n;
+    Outcome outcome = prepare(&s->core);
+    if (outcome == NO_SHARED) {
+        raise_no_memory(s->end->member, s->core.refused_bytes, s->core.refused);
+        return -1;
+    }
+    return outcome ? raise_of_end(s->end, outcome) : 0;
+}
+
+/* May run users' code, as getting and releasing buffers does. */
+static void sending_end(Sending *s) {
+    if (s->data_view.obj) PyBuffer_Release(&s->data_view);
+    for (uint32_t i = 0; i < s->nviews; i++) PyBuffer_Release(&s->views[i]);
+    if (s->views != s->few_views) PyMem_Free(s->views);
+    if (s->spans != s->few_spans) PyMem_Free(s->spans);
+    outgoing_end(&s->core);
+}
+
+/* Writes one frame, waiting for room first, while nothing is held: 0, or -1 with an exception and nothing written. */
+static int send_frame(Sending *s, uint64_t deadline) {
+    EndObject *o = s->end;
+    Writing writing;
+    Outcome outcome = write_begin(&o->core, deadline, &writing);
+    if (outcome) return raise_of_end(o, outcome);
+    int failed = sending_prepare(s);
+    if (!failed) write_publish(&s->core, &writing);
+    write_end(&o->core);
+    return failed;
+}
+
+/* open(): the next write begins now, with encoding its value; for the recorder */
+static PyObject *writer_open_next(PyObject *self, PyObject *unused) {
+    (void)unused;
+    EndObject *o = (EndObject *)self;
+    if (check_usable(o->member)) return NULL;
+    write_open(&o->core);
+    Py_RETURN_NONE;
+}
+
+/* shut(): what was opened is not written; any number of times */
+static PyObject *writer_shut(PyObject *self, PyObject *unused) {
+    (void)unused;
+    ((EndObject *)self)->core.opened_ns = 0;
+    Py_RETURN_NONE;
+}
+
+/* write(kind, data, buffers=None, writable=0, timeout_ns=-1); `writable`: bit i, or byte i of bytes, for buffer i */
+static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs < 2) {
+        PyErr_SetString(PyExc_TypeError, "write(kind, data, buffers=None, writable=0, timeout_ns=-1)");
+        return NULL;
+    }
+    Sending s;
+    sending_begin(&s, (EndObject *)self);
+    uint64_t deadline = UINT64_MAX;
+    int failed =
+        (nargs > 4 && deadline_from(args[4], &deadline)) || sending_parse(&s, args, nargs) || send_frame(&s, deadline);
+    sending_end(&s);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef writer_methods[] = {
+    {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written."},
+    {"open", writer_open_next, METH_NOARGS, "Say that the next write begins now, with encoding its value."},
+    {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
+     "write(kind, data, buffers=None, writable=0, timeout_ns=-1): publish the next frame."},
+    {NULL, NULL, 0, NULL}};
+static PyType_Slot writer_slots[] = {
+    {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, writer_methods}, {Py_tp_getset, end_getset}, {0, NULL}};
+static PyType_Spec writer_spec = {"rcg._native.Writer", sizeof(EndObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, writer_slots};
+
+#endif

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What lies in shared memory: the byte layout, the states, and who writes and who reads each shared word.
+ *
+ * The core moves frames of bytes between processes, waits, and records what happened. It knows nothing of Python, of
+ * Ray, of graphs or of serialization: what it is given is spans of bytes, and the kind of a frame is a number that it
+ * passes on.
+ *
+ * ---- Segments -------------------------------------------------------------------------------------------------
+ *
+ * A compiled graph has, on each node, one *board* and one *arena* per member (a member is one process of the graph;
+ * the driver is member 0). Segments have no name: their descriptors travel over the control socket.
+ *
+ *   board    +--------------+---------+-----+--------+---------+-------------+-----+--------+-----+-------+
+ *   (RW)     | BoardHeader  | Bell[0] | ... | Ledger | Tray[0] | Recorder[0] | ... | Ring 0 | ... | tapes |
+ *            +--------------+---------+-----+--------+---------+-------------+-----+--------+-----+-------+
+ *              magic, poison   one 64-byte line                  now-line and        control lines, then
+ *              used / cap      per member                        events, per member  slots
+ *
+ *   arena    +--------------+------------------------+---------------------------------------------------+
+ *            | ArenaHeader  | Block[MAX_BLOCKS]      | data: block 0, block 1, ... (page aligned)        |
+ *            +--------------+------------------------+---------------------------------------------------+
+ *             mapped RW by all members                 mapped when first used: to read, or to write
+ *
+ * The writable mapping serves the owner and a value that has exactly one reader, which may write to it. Address space
+ * is reserved once beyond the end of the file; memory is claimed with fallocate before anyone touches it, so a full
+ * /dev/shm is an error code here and never a SIGBUS there.
+ *
+ * ---- Ring -----------------------------------------------------------------------------------------------------
+ *
+ *   control  | constants | writer: seq, cpu | room_wanted | reader 0: seq, waiting | reader 1: ... |
+ *   slot     | Frame (64 B) | body: Desc[nbuffers], data, small buffers |
+ *
+ * One writer, n readers, every reader sees every frame in order; frame k carries execution k, which is checked.
+ * A body that does not fit its slot lies in a block of its own, named by Frame.body_block.
+ *
+ *   writer:  wait until seq - reader[i].seq < nslots for all i -> fill slot -> seq += 1 -> wake readers that wait
+ *   reader:  wait until seq > mine -> copy out or lease -> mine += 1 -> wake the writer if it wants room
+ *
+ * A broken peer must not take others with it. A frame carries a sum of its header and table; a reader copies both,
+ * compares every number with what it knows itself, makes all objects, and only then takes the frame and its claims. So
+ * a damaged frame is an error as often as it is read, and one that there was no memory for can be read again. What
+ * boards and rings are made of is copied when they are opened, and an owner keeps books of its own about its blocks.
+ *
+ * ---- Bell -----------------------------------------------------------------------------------------------------
+ *
+ * A member sleeps on one futex word whatever it waits for. It announces the wait in the ring (`waiting` of a reader,
+ * `room_wanted` of a writer) so that nobody rings for what is not awaited:
+ *
+ *   sleeper: waiting += 1 | v = bell | look at the condition once more | futex_wait(bell, v) | waiting -= 1
+ *   waker:   publish      | waiting? -> bell += 1, futex_wake(bell)
+ *
+ * Publishing and the load of `waiting`, and likewise `waiting += 1` and the second look, are sequentially consistent:
+ * of a store and the load after it (Dekker's pattern), at least one side sees the other. Poison is one word in the
+ * board; who sets it rings every bell, so every waiter leaves at once.
+ *
+ * ---- Block ----------------------------------------------------------------------------------------------------
+ *
+ *   free (claims == 0) --owner: claims = all readers--> in flight --reader: lease--> held --last lease ends--> free
+ *                                                                         \--forward: more claims--> in flight
+ *
+ * `claims` is one atomic word with a field of `claim_bits` per member: a release is one subtraction, "free" is one
+ * load, the claims of a dead member are cleared by one AND. The owner stores the claims of all readers before it
+ * publishes, so messages that a dead reader never took are covered. Only a process that holds a claim may add others
+ * (forwarding), hence the word cannot be zero meanwhile and the owner cannot reuse the block. What does not fit its
+ * field is copied instead. In a forked child every release is a no-op.
+ *
+ * A block keeps its addresses when its memory is given back: `committed` says how much of it, from its start, has
+ * memory. A free block's memory may be given back by any member, not only by the owner, who may be busy for long:
+ *
+ *   free, committed --anyone: claims = 1 of its own | committed = 0, punch a hole | claims = 0--> free, without memory
+ *
+ * and the owner takes a block by the same exchange of 0 for claims, so the two cannot meet. Small blocks are committed
+ * whole, large ones to the page. When addresses run out, neighbours that are free become one.
+ *
+ * ---- Stash ----------------------------------------------------------------------------------------------------
+ *
+ * A loop never waits for memory. What it writes when there is none, although everything free was reclaimed, it copies
+ * to its own heap, the *stash*, and the frame names that copy. The reader pulls it piece by piece through the writer's
+ * *tray* in the board, from a thread of the writer that needs no lock of its host, so it works while the writer runs
+ * a user's method:
+ *
+ *   reader:  user = me | id, offset; turn += 1 (odd) | turn even? -> copy `bytes` out of the tray, next piece | user =
+ * 0 writer:  turn odd? -> copy a piece into the tray; turn += 1
+ *
+ * Nothing is taken by pulling: a reader that is interrupted begins again. The copy goes when every reader has moved
+ * on past its frame.
+ *
+ * ---- Ledger ---------------------------------------------------------------------------------------------------
+ *
+ * The board counts the bytes of all blocks that are claimed, and for each of the last executions how many of them are
+ * its own, now and at most. From that the driver learns how many executions fit beside each other. Leases outlive their
+ * member, so the ledger is mapped once more for them.
+ *
+ * ---- Recorder -------------------------------------------------------------------------------------------------
+ *
+ * Per member a ring of 64-byte events, always on, and one line that says what the member does now and counts its
+ * waits and its memory. A program's loop takes one timestamp per op: it closes one event and opens the next. Any
+ * member can read any recorder at any time, also after its owner died; an event is valid when its `seq` is the number
+ * that was asked for.
+ *
+ *   Recorder (head, now-line) | Event[nevents] | SpanName[MAX_SPANS]       per member
+ *   ...                       | Event[TAPE_EVENTS]                         per member, at the end of the board
+ *
+ * While somebody drains the recorders (a Tape), `taping` is set and events go to the larger ring, so that a reader who
+ * comes every few milliseconds loses none. Its memory is sparse until then. Event number n is in one ring or the other;
+ * its `seq` says whether it is there, so turning over needs no agreement with the writers.
+ */
+#ifndef RCG_LAYOUT_H
+#define RCG_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ABI_VERSION 5 /* of the layout below; members compare it when they start */
+
+#define BOARD_MAGIC 0x31676372u /* "rcg1" */
+#define ARENA_MAGIC 0x61676372u
+#define FRAME_MAGIC 0x66676372u
+
+#define MAX_MEMBERS 64 /* one claim bit each in the word of a block */
+#define MAX_BLOCKS 65536u
+#define PAGE 4096u
+#define LARGEST_PAGE 65536u /* some aarch64 kernels: what is mapped begins at a multiple of it */
+#define LINE 64u
+#define GRANULE 4096u /* blocks count their bytes in these */
+#define MIN_BLOCK (16u * 1024u)
+#define INLINE_BUFFER 4096u        /* buffers up to this size travel in the body of the frame */
+#define UNLOCKED_COPY (64u * 1024) /* the host's lock is released for copies above this size */
+#define EXACT_FROM (1u << 20)      /* blocks above this size are committed to the page, not whole */
+#define TRAY_BYTES (64u * 1024)    /* of the pieces that are pulled from a stash */
+#define ACCOUNTS 1024u             /* so many executions back the ledger knows; a power of two */
+#define KEEP_FREE (64ull << 20)    /* free memory that stays committed in any case, so that it stays warm */
+#define NO_MEMBER UINT32_MAX
+#define NO_BLOCK UINT32_MAX
+#define STASHED 0x80005afeu /* in place of a block: it lies in the writer's stash; no block, nor like NO_BLOCK */
+#define NO_EXECUTION UINT64_MAX
+#define NO_BYTES UINT64_MAX
+#define SPAN_BASE 0x80000000u
+#define MAX_SPANS 256u
+#define TAPE_EVENTS 65536u
+
+typedef _Atomic uint32_t atomic_u32;
+typedef _Atomic uint64_t atomic_u64;
+
+/* ---- board
+ *
+ * "Constant" is what format_board() writes before the descriptor is handed out, and nobody after that. */
+
+enum { POISON_CLOSED = 1, POISON_BROKEN = 2 };
+
+typedef struct {
+    uint32_t magic, abi; /* constant, as all words up to tape_offset */
+    uint32_t nmembers, nrings;
+    uint64_t size_bytes;
+    uint64_t recorder_offset, recorder_stride;
+    uint32_t nevents, claim_bits;
+    uint64_t cap_bytes;
+    uint64_t tape_offset; /* Event[nmembers][TAPE_EVENTS], to the end of the board */
+    /* 0, or POISON_*. Written by whoever notices first; read by every wait and by every op of a loop. */
+    _Alignas(LINE) atomic_u32 poison;
+    /* Member that died, or NO_MEMBER. Written before `poison` by the same member; read after it. */
+    atomic_u32 culprit;
+    /* How many tapes run. Written by those who start and end one; read by every writer of events. */
+    atomic_u32 taping;
+    /* Whether the larger rings of events have memory. Written once by who claimed it; read by readers of events. */
+    atomic_u32 taped;
+    /* Bytes committed by all arenas of the graph. Added to by owners, taken from by whoever gives memory back; read
+     * by owners against the cap. */
+    _Alignas(LINE) atomic_u64 used_bytes;
+    uint64_t ledger_offset, tray_offset; /* constant: Ledger; Tray[nmembers] */
+    uint64_t pad1[5];
+    /* then uint64_t ring_offset[nrings] (constant), Bell[nmembers], the ledger, trays, recorders, rings, tapes */
+} BoardHeader;
+_Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
+
+/* What a member sleeps on. Added to by whoever wakes the member; read by the member before it sleeps. */
+typedef struct {
+    _Alignas(LINE) atomic_u32 word;
+    uint32_t pad[15];
+} Bell;
+_Static_assert(sizeof(Bell) == LINE, "Bell");
+
+/* ---- ring */
+
+typedef struct {
+    /* Frames taken. Written by this reader; read by the writer, which waits for room, and by its stash. */
+    _Alignas(LINE) atomic_u64 seq;
+    /* Threads of this reader that sleep. Written by the reader; read by the writer after it has published. */
+    atomic_u32 waiting;
+    uint32_t member; /* constant */
+    uint64_t pad[6];
+} ReaderLine;
+_Static_assert(sizeof(ReaderLine) == LINE, "ReaderLine");
+
+typedef struct {
+    uint32_t index, nslots, slot_bytes, nreaders, writer, pad0[11]; /* constant */
+    /* Frames published. Written by the writer after the slot is full; read by the readers before they look at it. */
+    _Alignas(LINE) atomic_u64 seq;
+    /* Processor of the last publisher, plus one. Written by the writer; read by readers that spin. A hint. */
+    atomic_u32 cpu;
+    uint32_t pad1;
+    /* Frames before this one may name copies in the stash, which take time to get. Written by the writer before
+     * `seq`; read by readers after it. */
+    atomic_u64 stashed;
+    uint64_t pad2[5];
+    /* Threads of the writer that sleep. Written by the writer; read by a reader after it has moved on. */
+    _Alignas(LINE) atomic_u32 room_wanted;
+    uint32_t pad3[15];
+    ReaderLine reader[]; /* nreaders, then the slots */
+} Ring;
+_Static_assert(sizeof(Ring) == 3 * LINE, "Ring");
+
+/* The head of a slot. Slots are written by the ring's writer between "all readers have left it" and `seq`, and read by
+ * the readers from `seq` until they move on. */
+typedef struct {
+    uint32_t magic, kind; /* kind: not 0; what it means is between writer and readers */
+    uint64_t execution;
+    uint64_t body_bytes, data_bytes; /* body: descriptors + data + small buffers */
+    uint32_t nbuffers, body_block;   /* NO_BLOCK: the body follows in the slot */
+    uint64_t payload_bytes;          /* everything, for statistics */
+    uint64_t check;                  /* of all other words and the table of descriptors */
+    uint64_t body_stash;             /* with body_block STASHED: which of the stash */
+} Frame;
+_Static_assert(sizeof(Frame) == LINE, "Frame");
+
+enum { DESC_WRITABLE = 1 }; /* the object over it is written to: fresh block, never shared */
+
+typedef struct {
+    uint32_t arena, block; /* NO_BLOCK: `offset` counts from the start of the body; STASHED: it is the number there */
+    uint32_t flags, pad;
+    uint64_t offset, bytes;
+} Desc;
+_Static_assert(sizeof(Desc) == 32, "Desc");
+
+/* ---- arena */
+
+typedef struct {
+    /* A field of claim_bits per member. 0 is exchanged for claims by the owner, or by a member that gives the memory
+     * back; holders add claims of others and subtract their own; the owner clears those of the dead. */
+    atomic_u64 claims;
+    /* The other words are written by who holds the block with no reader yet: by the owner, and `committed` also by who
+     * gives the memory back. Read by all who have been sent the block, and by the owner. */
+    atomic_u64 offset;              /* in the data */
+    atomic_u32 capacity, committed; /* in granules: addresses, and how many of them have memory */
+    atomic_u64 execution;           /* whose it is, for the ledger */
+} Block;
+_Static_assert(sizeof(Block) == 32, "Block");
+
+typedef struct {
+    uint32_t magic, owner, claim_bits, pad0; /* constant, like the next */
+    uint64_t reserve_bytes, pad1[5];
+    /* Blocks whose entries are whole. Written by the owner; read by all. */
+    _Alignas(LINE) atomic_u32 nblocks;
+    /* How often a block became free. Added to by who lets go last; read by the owner before it looks for one. */
+    _Alignas(LINE) atomic_u64 frees;
+    uint64_t pad2[7];
+    Block block[]; /* MAX_BLOCKS */
+} ArenaHeader;
+_Static_assert(sizeof(ArenaHeader) == 3 * LINE, "ArenaHeader");
+
+#define ARENA_DATA                                                                                                     \
+    ((sizeof(ArenaHeader) + (uint64_t)MAX_BLOCKS * sizeof(Block) + LARGEST_PAGE - 1) & ~(uint64_t)(LARGEST_PAGE - 1))
+
+static uint64_t block_offset(const Block *b) { return atomic_load_explicit(&b->offset, memory_order_relaxed); }
+
+static uint64_t block_capacity(const Block *b) {
+    return (uint64_t)atomic_load_explicit(&b->capacity, memory_order_relaxed) * GRANULE;
+}
+
+static uint64_t block_committed(const Block *b) {
+    return (uint64_t)atomic_load_explicit(&b->committed, memory_order_relaxed) * GRANULE;
+}
+
+/* Bits of each member in the word of a block. */
+static uint32_t claim_bits_for(uint32_t members) {
+    return members <= 8 ? 8 : members <= 16 ? 4 : members <= 32 ? 2 : 1;
+}
+
+/* ---- ledger: all its words are counters, added to by owners and taken from by who lets go of a block last */
+
+/* What one execution has in blocks: now, and at most so far. */
+typedef struct {
+    atomic_u64 execution; /* plus one: whose account it is. Written by the driver; read by owners and last holders */
+    atomic_u64 live_bytes, peak_bytes; /* read by the driver */
+    uint64_t pad;
+} Account;
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 claimed_bytes; /* of all blocks that somebody holds or that are on their way */
+    /* What an execution needs at its peak, as the driver has learned. Written by the driver; read by readers. */
+    atomic_u64 need_bytes;
+    atomic_u64 stashes, stashed_bytes; /* how often there was no memory; how much lies in stashes now */
+    uint64_t pad[4];
+    Account account[ACCOUNTS];
+} Ledger;
+_Static_assert(sizeof(Ledger) == LINE + ACCOUNTS * 32, "Ledger");
+
+/* ---- tray: through which one member's stash is read */
+
+typedef struct {
+    /* The reader that uses the tray, plus one. Exchanged for 0 by that reader; read by others that want it. */
+    _Alignas(LINE) atomic_u32 user;
+    /* Odd: the writer's turn. Made odd by the user, even by the thread that serves the stash. */
+    atomic_u32 turn;
+    atomic_u32 is_served;       /* whether there ever was a stash; written by its member, read by readers */
+    uint64_t id, offset, bytes; /* written by whose turn it is; bytes NO_BYTES: there is no such thing */
+    _Alignas(LINE) uint8_t data[TRAY_BYTES]; /* likewise */
+} Tray;
+_Static_assert(sizeof(Tray) == LINE + TRAY_BYTES, "Tray");
+
+/* ---- recorder: written by its member, under that process's lock; read by any member at any time */
+
+enum { NOW_IDLE = 0, NOW_RUNNING = 1, NOW_WAITING = 2 };
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 head; /* events written so far */
+    atomic_u32 pid;
+    atomic_u32 nspans; /* names of spans so far */
+    uint64_t pad0[6];
+    _Alignas(LINE) atomic_u64 since_ns; /* the now-line */
+    atomic_u64 execution;
+    atomic_u32 op, state, ring, pad1;
+    atomic_u64 waits, waited_ns; /* of all its threads, kept also when nothing is recorded */
+    atomic_u64 waiting_since_ns; /* of who sleeps now and is not in waited_ns yet, else 0 */
+    atomic_u64 committed_bytes;  /* of this member's arena; taken from by whoever gives its memory back */
+} Recorder;                      /* then Event[nevents], SpanName[MAX_SPANS] */
+_Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
+
+/* What one op of one execution did; the layout is that of rcg.trace.trace.EVENT. */
+typedef struct {
+    uint64_t start_ns, end_ns, waited_ns, coded_ns;
+    uint64_t execution, bytes;
+    uint32_t op;   /* from SPAN_BASE on a span of the user's */
+    uint32_t peer; /* the member that was waited for, or NO_MEMBER */
+} Record;
+_Static_assert(sizeof(Record) == 56, "Record");
+
+#define RECORD_WORDS (sizeof(Record) / sizeof(uint64_t))
+
+typedef struct {
+    _Alignas(LINE) atomic_u64 seq;   /* number of the event, counted from 1; 0 while the words are written */
+    atomic_u64 record[RECORD_WORDS]; /* a Record; read while it may be written, hence atomic */
+} Event;
+_Static_assert(sizeof(Event) == LINE, "Event");
+
+typedef struct {
+    char text[LINE]; /* UTF-8, ended by a zero; written before `nspans` counts it */
+} SpanName;
+
+/* ---- sums
+ *
+ * The sum that a frame carries of its own header and its table of descriptors: what is damaged on its way is found out,
+ * but for one time in 2^64. Words go in by pairs (wyhash's way), three of them at once. */
+
+static inline uint64_t fold(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t pair(uint32_t low, uint32_t high) { return low | (uint64_t)high << 32; }
+
+static inline uint64_t check_header(const Frame *f) {
+    return fold(pair(f->magic, f->kind) ^ 0x9e3779b97f4a7c15u, f->execution ^ 0xbf58476d1ce4e5b9u) ^
+           fold(f->body_bytes ^ 0x94d049bb133111ebu, f->data_bytes ^ 0xd6e8feb86659fd93u) ^
+           fold(pair(f->nbuffers, f->body_block) ^ 0xa0761d6478bd642fu,
+                f->payload_bytes ^ 0xe7037ed1a0b428dbu ^ (f->body_stash << 32 | f->body_stash >> 32));
+}
+
+/* A body in a stash is pulled before the whole sum can be checked: its number carries a part of the header's. */
+static inline uint64_t sign_stashed(Frame head, uint64_t id) {
+    head.body_stash = id & UINT32_MAX;
+    return head.body_stash | check_header(&head) << 32;
+}
+
+static inline uint64_t check_desc(uint64_t sum, const Desc *d) {
+    sum = fold(sum ^ pair(d->arena, d->block), pair(d->flags, d->pad) ^ 0x8ebc6af09c88c6e3u);
+    return fold(sum ^ d->offset, d->bytes ^ 0x589965cc75374cc3u);
+}
+
+#endif

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A member as its own process sees it: what it has mapped, what it learned, what it counts.
+ *
+ * It is opened and closed in segments.h. */
+#ifndef RCG_MEMBER_H
+#define RCG_MEMBER_H
+
+#include "arena.h"
+
+enum { POLICY_AUTO, POLICY_FUTEX, POLICY_YIELD, POLICY_SPIN };
+
+/* What a waiting end learned about its peer (all times in ns). */
+typedef struct {
+    uint64_t budget;
+    uint32_t probe, together, together_limit, apart, apart_limit;
+    bool is_quick; /* the last wait was short */
+} Learned;
+
+typedef struct {
+    uint64_t seen_ns, seen_ticks; /* when CLOCK_MONOTONIC was last looked at */
+    uint64_t base_ns, base_ticks; /* a look before that, from which the rate is known */
+    uint64_t rate, trust;         /* ns per tick, times 2^32; ticks for which a look is good */
+    uint64_t last_ns;
+    bool is_used;
+} RecordClock;
+
+typedef struct {
+    const Host *host;
+    BoardHeader *board;
+    /* of the board as it was when we joined: what others write over it later does no harm */
+    uint64_t board_bytes, recorder_stride;
+    uint32_t nrings, nevents;
+    uint8_t *recorders;
+    Event *tapes;
+    Tray *trays;
+    LedgerMap *ledger;
+    Bell *bells;
+    Recorder *recorder;
+    Arena *arenas[MAX_MEMBERS];
+    uint32_t index, nmembers, generation;
+    uint64_t page; /* bytes of a page of memory */
+    int policy;
+    bool crowded;   /* more members than processors: pausing steals time from whom we wait for */
+    bool recording; /* the flight recorder is on */
+    bool looping;   /* runs a program: events are chained, poison ends it before more input is read */
+    RecordClock clock;
+    /* the open event of a looping member, and when the one before it ended, if nothing is open */
+    Record open;
+    uint64_t closed_ns;
+    uint64_t coding_since_ns; /* the rest of it is decoding */
+    bool is_open;
+    Learned learned;     /* of waits for any of several rings */
+    struct Stash *stash; /* made when it is first needed */
+    /* statistics */
+    atomic_u64 spins, sleeps, wakes;
+    atomic_u64 interrupts; /* of this process's own waits; watched like the sequence of a ring */
+    atomic_u32 interruptible;
+} Member;
+
+static uint64_t *ring_offsets(BoardHeader *board) { return (uint64_t *)(board + 1); }
+
+static uint64_t bells_offset(uint64_t nrings) {
+    return align_up(sizeof(BoardHeader) + nrings * sizeof(uint64_t), LINE);
+}
+
+static Recorder *recorder_of(const Member *m, uint32_t member) {
+    return (Recorder *)(m->recorders + member * m->recorder_stride);
+}
+
+static Tray *tray_of(const Member *m, uint32_t member) { return m->trays + member; }
+
+/* Whether this process is the one that joined, and not a fork of it. */
+static bool member_is_ours(const Member *m) { return m->generation == atomic_load(&fork_generation); }
+
+static bool poisoned(const Member *m) { return atomic_load_explicit(&m->board->poison, memory_order_acquire) != 0; }
+
+static void ring_bell(Member *m, uint32_t member) {
+    atomic_u32 *word = &m->bells[member].word;
+    atomic_fetch_add(word, 1);
+    futex(word, FUTEX_WAKE, INT_MAX, NULL);
+    atomic_fetch_add_explicit(&m->wakes, 1, memory_order_relaxed);
+}
+
+/* Ends this process's own waits that listen for it; any thread, without the host's lock. */
+static void interrupt_waits(Member *m) {
+    atomic_fetch_add(&m->interrupts, 1);
+    if (atomic_load(&m->interruptible)) ring_bell(m, m->index);
+}
+
+/* Ends every wait of every member; the first code stands, but closing also ends a broken graph. Whether this was the
+ * first. `culprit` may be NO_MEMBER. */
+static bool poison_board(Member *m, uint32_t code, uint32_t culprit) {
+    uint32_t none = 0;
+    if (!atomic_load(&m->board->poison) && culprit != NO_MEMBER) atomic_store(&m->board->culprit, culprit);
+    bool first = atomic_compare_exchange_strong(&m->board->poison, &none, code);
+    if (!first && code == POISON_CLOSED) atomic_store(&m->board->poison, code);
+    for (uint32_t i = 0; i < m->nmembers; i++) ring_bell(m, i);
+    return first;
+}
+
+#endif

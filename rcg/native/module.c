@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The module rcg._native: the core and its bindings as one translation unit, so that the compiler sees the whole of a
+ * call. The core (core.h) knows no Python; the bindings (bind_*.h) turn objects into spans of bytes, outcomes into
+ * exceptions and what arrives into objects. `values.py` turns values into (pickle bytes, buffers) and back,
+ * `channels/shm.py` names the errors.
+ *
+ * Nothing that makes a container or lets other threads run stands between two stores that belong together: in Python
+ * 3.11 any container that is made may start a collection of garbage, and so any __del__. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "bind_member.h"
+#include "bind_tape.h"
+
+/* ---- module functions */
+
+/* One entry of format_board's rings: 0, or -1 with an exception. */
+static int ring_from(RingSpec *spec, PyObject *item, Py_ssize_t i, unsigned nmembers) {
+    unsigned writer, nslots, slot_bytes;
+    PyObject *readers;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "a ring is (writer, (reader, ...), slots, slot_bytes)");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(item, "IO!II", &writer, &PyTuple_Type, &readers, &nslots, &slot_bytes)) return -1;
+    Py_ssize_t n = PyTuple_Size(readers);
+    *spec = (RingSpec){writer, nslots, slot_bytes, n <= MAX_MEMBERS ? (uint32_t)n : 0, {0}};
+    for (Py_ssize_t j = 0; j < (Py_ssize_t)spec->nreaders; j++) {
+        unsigned long member = PyLong_AsUnsignedLong(PyTuple_GetItem(readers, j));
+        if (PyErr_Occurred()) return -1;
+        if (member >= nmembers) {
+            PyErr_Format(PyExc_ValueError, "ring %zd: no member %lu", i, member);
+            return -1;
+        }
+        spec->readers[j] = (uint32_t)member;
+    }
+    return 0;
+}
+
+static int raise_of_rings(RingRefusal refusal) {
+    switch (refusal.fault) {
+    case RINGS_GOOD: return 0;
+    case RING_SHAPE:
+        PyErr_Format(PyExc_ValueError,
+                     "ring %u: needs a member as writer, 1 to %d readers, a power of two of slots and slots of a "
+                     "multiple of %u bytes",
+                     refusal.ring, MAX_MEMBERS, LINE);
+        break;
+    case RING_NO_MEMBER: PyErr_Format(PyExc_ValueError, "ring %u: no member %u", refusal.ring, refusal.member); break;
+    case RING_READER_TWICE:
+        PyErr_Format(PyExc_ValueError, "ring %u: member %u is listed twice", refusal.ring, refusal.member);
+        break;
+    }
+    return -1;
+}
+
+/* format_board(fd, members, rings, events, cap_bytes) -> size; rings = [(writer, (reader, ...), slots, slot_bytes)] */
+static PyObject *native_format_board(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd;
+    unsigned nmembers, nevents;
+    unsigned long long cap;
+    PyObject *rings;
+    if (!PyArg_ParseTuple(args, "iIOIK", &fd, &nmembers, &rings, &nevents, &cap)) return NULL;
+    if (!is_board(nmembers, nevents) || !PyList_Check(rings)) {
+        PyErr_Format(PyExc_ValueError, "a board has 1 to %d members and room for a power of two of events",
+                     MAX_MEMBERS);
+        return NULL;
+    }
+    Py_ssize_t n = PyList_Size(rings);
+    RingSpec *specs = PyMem_Calloc((size_t)n + 1, sizeof *specs);
+    if (!specs) return PyErr_NoMemory();
+    int failed = 0;
+    for (Py_ssize_t i = 0; i < n && !failed; i++) failed = ring_from(&specs[i], PyList_GetItem(rings, i), i, nmembers);
+    if (!failed) failed = raise_of_rings(check_rings(specs, (uint32_t)n, nmembers));
+    uint64_t size = failed ? 0 : format_board(fd, nmembers, specs, (uint32_t)n, nevents, cap);
+    if (!failed && !size) PyErr_SetFromErrno(PyExc_OSError);
+    PyMem_Free(specs);
+    return size ? PyLong_FromUnsignedLongLong(size) : NULL;
+}
+
+/* format_arena(fd, owner, members, reserve_bytes) */
+static PyObject *native_format_arena(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd;
+    unsigned owner, nmembers;
+    unsigned long long reserve;
+    if (!PyArg_ParseTuple(args, "iIIK", &fd, &owner, &nmembers, &reserve)) return NULL;
+    if (!is_arena(owner, nmembers, reserve)) {
+        PyErr_SetString(PyExc_ValueError, "an arena needs an owner among 1 to 64 members and whole pages to reserve");
+        return NULL;
+    }
+    if (format_arena(fd, owner, nmembers, reserve)) return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+/* release(left, execution, output): note that an output of an execution was fetched or its ref dropped; once is as good
+ * as twice. `left` maps an execution to the bits of its outputs that are still wanted. One step, in which nothing else
+ * runs, because refs go away anywhere. */
+static PyObject *native_release(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 3 || !PyDict_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "release(left, execution, output)");
+        return NULL;
+    }
+    PyObject *left = args[0], *execution = args[1], *wanted = PyDict_GetItemWithError(left, execution);
+    if (!wanted) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
+    Py_INCREF(wanted);
+    PyObject *one = PyLong_FromLong(1);
+    PyObject *bit = one ? PyNumber_Lshift(one, args[2]) : NULL;
+    PyObject *others = bit ? PyNumber_Invert(bit) : NULL;
+    PyObject *rest = others ? PyNumber_And(wanted, others) : NULL;
+    int any = rest ? PyObject_IsTrue(rest) : -1;
+    int failed = any < 0 || (any ? PyDict_SetItem(left, execution, rest) : PyDict_DelItem(left, execution));
+    Py_XDECREF(rest);
+    Py_XDECREF(others);
+    Py_XDECREF(bit);
+    Py_XDECREF(one);
+    Py_DECREF(wanted);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef module_methods[] = {
+    {"release", (PyCFunction)(void (*)(void))native_release, METH_FASTCALL,
+     "release(left, execution, output): an output was fetched or dropped; once is as good as twice."},
+    {"format_board", native_format_board, METH_VARARGS, "format_board(fd, members, rings, events, cap_bytes) -> size"},
+    {"format_arena", native_format_arena, METH_VARARGS, "format_arena(fd, owner, members, reserve_bytes)"},
+    {NULL, NULL, 0, NULL}};
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type ? PyModule_AddType(module, *type) : -1;
+}
+
+static int add_error(PyObject *module, const char *name, const char *doc, PyObject **error) {
+    char full[64];
+    PyOS_snprintf(full, sizeof full, "rcg._native.%s", name);
+    *error = PyErr_NewExceptionWithDoc(full, doc, NULL, NULL);
+    return *error ? PyModule_AddObjectRef(module, name, *error) : -1;
+}
+
+static int module_exec(PyObject *module) {
+    static bool watching_forks; /* of the process, not of the interpreter */
+    State *s = PyModule_GetState(module);
+    if (!watching_forks) {
+        if (pthread_atfork(NULL, NULL, after_fork_in_child)) {
+            PyErr_SetString(PyExc_RuntimeError, "pthread_atfork failed");
+            return -1;
+        }
+        watching_forks = true;
+    }
+    if (!(s->buffers_name = PyUnicode_InternFromString("buffers")) ||
+        !(s->execution_name = PyUnicode_InternFromString("execution")) ||
+        !(s->state_name = PyUnicode_InternFromString("state")))
+        return -1;
+    if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &frame_spec, &s->frame_type) ||
+        add_type(module, &reader_spec, &s->reader_type) || add_type(module, &writer_spec, &s->writer_type) ||
+        add_type(module, &member_spec, &s->member_type) || add_type(module, &tape_spec, &s->tape_type))
+        return -1;
+    if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->poisoned) ||
+        add_error(module, "TimedOut", "The deadline passed.", &s->timed_out) ||
+        add_error(module, "NoMemory", "NoMemory(wanted, used, cap, errno)", &s->no_memory) ||
+        add_error(module, "Corrupt", "A frame or a segment is damaged.", &s->corrupt))
+        return -1;
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {{"ABI_VERSION", ABI_VERSION},
+                     {"KIND_PICKLE", KIND_PICKLE},
+                     {"KIND_BYTES", KIND_BYTES},
+                     {"KIND_FAILURE", KIND_FAILURE},
+                     {"POISON_CLOSED", POISON_CLOSED},
+                     {"POISON_BROKEN", POISON_BROKEN},
+                     {"MAX_MEMBERS", MAX_MEMBERS},
+                     {"INLINE_BUFFER", INLINE_BUFFER},
+                     {"MAX_SPANS", MAX_SPANS},
+                     {"TAPE_EVENTS", TAPE_EVENTS},
+                     {"SPAN_BASE", SPAN_BASE},
+                     {"FRAME_BYTES", sizeof(Frame)},
+                     {"NOW_IDLE", NOW_IDLE},
+                     {"NOW_RUNNING", NOW_RUNNING},
+                     {"NOW_WAITING", NOW_WAITING},
+                     {"MIN_BLOCK", MIN_BLOCK},
+                     {"REF_NEW", REF_NEW},
+                     {"REF_PENDING", REF_PENDING}};
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value)) return -1;
+    return 0;
+}
+
+static void module_free(void *module) {
+    State *s = PyModule_GetState(module);
+    if (!s) return;
+    Py_CLEAR(s->lease_type);
+    Py_CLEAR(s->frame_type);
+    Py_CLEAR(s->tape_type);
+    Py_CLEAR(s->reader_type);
+    Py_CLEAR(s->writer_type);
+    Py_CLEAR(s->member_type);
+    Py_CLEAR(s->poisoned);
+    Py_CLEAR(s->timed_out);
+    Py_CLEAR(s->no_memory);
+    Py_CLEAR(s->corrupt);
+    Py_CLEAR(s->buffers_name);
+    Py_CLEAR(s->execution_name);
+    Py_CLEAR(s->state_name);
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+static struct PyModuleDef module_def = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "rcg._native",
+                                        .m_doc = "Rings, blocks, bells and the flight recorder in shared memory.",
+                                        .m_size = sizeof(State),
+                                        .m_methods = module_methods,
+                                        .m_slots = module_slots,
+                                        .m_free = module_free};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module_def); }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Waiting: watches, spinning and sleeping, and what is learned from the waits before. */
+#ifndef RCG_WAIT_H
+#define RCG_WAIT_H
+
+#include "recorder.h"
+
+#define BUDGET_PROBE 20000u
+
+static Learned learned_nothing(uint32_t member) {
+    /* the two sides must not step aside together */
+    return (Learned){.budget = BUDGET_PROBE, .apart_limit = 16, .together_limit = member == 0 ? 24 : 8};
+}
+
+typedef struct {
+    atomic_u64 *word; /* the wait ends when it is not `seen` any more */
+    uint64_t seen;
+    atomic_u32 *waiting; /* announced here */
+    atomic_u32 *cpu;     /* where the other side last ran, plus one; may be NULL */
+} Watch;
+
+#define BUDGET_MAX 200000u /* never spin longer, and only while waits keep ending that soon */
+#define CROWDED_BUDGET 50000u
+#define QUICK 200000u /* a wait that ended so soon says that the next may as well */
+#define PAUSE_PHASE 2000u
+#define CROWDED_LIMIT 48
+#define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
+
+static bool watch_ready(const Watch *w, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (atomic_load_explicit(w[i].word, memory_order_acquire) != w[i].seen) return true;
+    return false;
+}
+
+/* Moves this thread off processor `cpu`, or onto it, and allows all again at once: a nudge that the scheduler may undo.
+ * Never to a processor that the thread was not allowed before. */
+static void nudge(uint32_t cpu, bool onto) {
+    cpu_set_t all, wanted;
+    if (sched_getaffinity(0, sizeof all, &all) || (onto && !CPU_ISSET(cpu, &all))) return;
+    if (onto) CPU_ZERO(&wanted);
+    else wanted = all;
+    if (onto) CPU_SET(cpu, &wanted);
+    else CPU_CLR(cpu, &wanted);
+    if (!CPU_COUNT(&wanted) || sched_setaffinity(0, sizeof wanted, &wanted)) return;
+    sched_setaffinity(0, sizeof all, &all);
+}
+
+/* Both sides on one processor: spinning would only keep the peer from running, and the scheduler may leave them there
+ * for seconds. Every so often step off this processor; the two sides use different limits, or they would move
+ * together. */
+static void step_aside(Learned *l, uint32_t cpu, uint32_t most) {
+    if (++l->together < l->together_limit) return;
+    l->together = 0;
+    if (l->together_limit < most) l->together_limit *= 2;
+    nudge(cpu, false);
+}
+
+/* The futex policy never spins, and waking an idle processor takes ten times as long as a switch on this one (on
+ * virtual machines; FACTS: 20 to 100 us against 4 to 9). So while waits are short, which is when both sides take turns
+ * and cannot run at the same time anyway, the loop goes where its writer is. */
+static void step_closer(const Watch *w, Learned *l) {
+    uint32_t there = w->cpu ? atomic_load_explicit(w->cpu, memory_order_relaxed) : 0;
+    int here = sched_getcpu();
+    if (!there || here < 0 || there == (uint32_t)here + 1 || !l->is_quick || ++l->apart < l->apart_limit) return;
+    l->apart = 0;
+    if (l->apart_limit < 4096) l->apart_limit *= 2;
+    nudge(there - 1, true);
+}
+
+/* A wait ended after `took`: how long the next one may keep the processor. A loop that shares processors with the
+ * rest of its graph yields rather than pauses, which costs the others nothing: it may do so for the whole budget
+ * while executions follow each other closely, and a miss ends that. */
+static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, uint64_t more) {
+    uint64_t wanted = times * took + more, most = m->crowded ? CROWDED_BUDGET : BUDGET_MAX;
+    if (wanted > most || (m->crowded && m->looping)) wanted = most;
+    l->budget = m->crowded && m->looping ? wanted : (3 * l->budget + wanted) / 4;
+}
+
+/* The part of a wait that keeps the processor: how long it took until ready, or 0. */
+static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
+    uint64_t budget, pause_phase;
+    switch (m->policy) {
+    case POLICY_FUTEX: return 0;
+    case POLICY_YIELD: budget = CROWDED_BUDGET, pause_phase = 0; break;
+    case POLICY_SPIN: budget = pause_phase = BUDGET_MAX; break;
+    default:
+        budget = l->budget;
+        if (budget < PAUSE_PHASE) {
+            if (++l->probe < 32) return 0;
+            l->probe = 0;
+            budget = BUDGET_PROBE;
+        }
+        pause_phase = m->crowded ? 0 : PAUSE_PHASE;
+        if ((!m->crowded || !m->looping) && w->cpu) {
+            int cpu = sched_getcpu();
+            if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
+                step_aside(l, (uint32_t)cpu, m->crowded ? CROWDED_LIMIT : 65536);
+                return 0;
+            } else {
+                l->together = 0;
+                if (l->together_limit > 8 && !(++l->apart & 1023)) l->together_limit /= 2;
+            }
+        }
+    }
+    for (uint64_t t = 0; t < budget; t = since_ns(start)) {
+        if (t < pause_phase)
+            for (int i = 0; i < 16; i++) {
+                relax();
+                if (watch_ready(w, n)) goto ready;
+            }
+        else sched_yield();
+        if (watch_ready(w, n)) goto ready;
+        if (poisoned(m)) return 0;
+    }
+    l->budget /= 2;
+    return 0;
+ready:
+    atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
+    uint64_t took = since_ns(start);
+    learn(m, l, took, 2, 10000);
+    return took + !took;
+}
+
+/* A thread that waits for nothing but an interrupt has nothing to do: that is not counted. */
+static bool is_awaited(const Member *m, const Watch *w, uint32_t n) { return n > 1 || w->word != &m->interrupts; }
+
+static void count_wait(Member *m, uint64_t took) {
+    atomic_fetch_add_explicit(&m->recorder->waited_ns, took, memory_order_relaxed);
+}
+
+/* Waits, without the host's lock, until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. Adds
+ * how long it waited to `*took`, and stores in `*ended` when it woke up, if it slept. `now` is a timestamp just taken,
+ * or 0. */
+static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t now,
+                        uint64_t *took, uint64_t *ended) {
+    if (watch_ready(w, n)) return DONE;
+    if (poisoned(m)) return POISONED;
+    uint64_t start = now ? now : now_ns(), spun;
+    if (start >= deadline) return TIMED_OUT;
+    if ((spun = spin(m, w, n, l, start))) {
+        *took += spun;
+        if (is_awaited(m, w, n)) count_wait(m, spun);
+        return DONE;
+    }
+    if (m->policy == POLICY_FUTEX && m->looping && !m->crowded) step_closer(w, l);
+
+    atomic_u32 *bell = &m->bells[m->index].word;
+    bool is_main = is_main_thread();
+    Outcome outcome;
+    uint32_t state =
+        m->recording ? atomic_exchange_explicit(&m->recorder->state, NOW_WAITING, memory_order_relaxed) : 0;
+    if (is_awaited(m, w, n)) atomic_store_explicit(&m->recorder->waiting_since_ns, start, memory_order_relaxed);
+    for (uint32_t i = 0; i < n; i++) atomic_fetch_add(w[i].waiting, 1);
+    for (;;) {
+        uint32_t value = atomic_load(bell);
+        bool ready = false;
+        for (uint32_t i = 0; i < n && !ready; i++) ready = atomic_load(w[i].word) != w[i].seen;
+        if (ready) {
+            outcome = DONE;
+            break;
+        }
+        if (atomic_load(&m->board->poison)) {
+            outcome = POISONED;
+            break;
+        }
+        uint64_t t = now_ns(), left = deadline - t;
+        if (t >= deadline) {
+            outcome = TIMED_OUT;
+            break;
+        }
+        if (is_main && left > SIGNAL_SLICE) left = SIGNAL_SLICE;
+        struct timespec ts = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+        atomic_fetch_add_explicit(&m->sleeps, 1, memory_order_relaxed);
+        long r = futex(bell, FUTEX_WAIT, value, deadline == UINT64_MAX && !is_main ? NULL : &ts);
+        if (r && (errno == EINTR || (errno == ETIMEDOUT && is_main))) {
+            outcome = watch_ready(w, n) ? DONE : now_ns() >= deadline ? TIMED_OUT : SIGNALS;
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
+    if (m->recording) atomic_store_explicit(&m->recorder->state, state, memory_order_relaxed);
+    *ended = now_ns();
+    uint64_t slept = *ended > start ? *ended - start : 0;
+    if (is_awaited(m, w, n)) {
+        atomic_store_explicit(&m->recorder->waiting_since_ns, 0, memory_order_relaxed);
+        count_wait(m, slept);
+    }
+    l->is_quick = outcome == DONE && slept < QUICK;
+    if (l->is_quick) learn(m, l, slept, 1, 5000);
+    *took += slept;
+    return outcome;
+}
+
+/* Waits, with the host's lock held by the caller, and adds how long to `*waited`: DONE, TIMED_OUT, POISONED or
+ * INTERRUPTED. */
+static Outcome wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t now,
+                        uint64_t *waited) {
+    uint64_t took = 0, ended = 0;
+    Outcome outcome;
+    do {
+        void *state = m->host->leave();
+        outcome = wait_any(m, w, n, l, deadline, now, &took, &ended);
+        now = 0;
+        m->host->enter(state);
+    } while (outcome == SIGNALS && m->host->go_on());
+    *waited += took; /* waits of one op add up */
+    /* Who slept also waits for the host's lock; after a spin, another timestamp would only lengthen the way. */
+    if (ended && m->recording) *waited += now_ns() - ended;
+    if (took && is_awaited(m, w, n)) atomic_fetch_add_explicit(&m->recorder->waits, 1, memory_order_relaxed);
+    return outcome == SIGNALS ? INTERRUPTED : outcome;
+}
+
+#endif
