@@ -79,8 +79,8 @@
  * *tray* in the board, from a thread of the writer that needs no lock of its host, so it works while the writer runs
  * a user's method:
  *
- *   reader:  user = me | id, offset; turn += 1 (odd) | turn even? -> copy `bytes` out of the tray, next piece | user =
- * 0 writer:  turn odd? -> copy a piece into the tray; turn += 1
+ *   reader:  user = me | id, offset; turn += 1 (odd) | turn even? -> copy `bytes` out, next piece | user = 0
+ *   writer:  turn odd? -> copy a piece into the tray; turn += 1
  *
  * Nothing is taken by pulling: a reader that is interrupted begins again. The copy goes when every reader has moved
  * on past its frame.

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from rcg import _native
 from rcg.channels.segments import Layout
-from rcg.display import Displayed
+from rcg.display import Displayed, visible
 from rcg.plan import DRIVER, Plan
 from rcg.units import bytes_text
 
@@ -126,7 +126,7 @@ class Report(Displayed):
     asked: bool = False
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(visible, self._lines()))  # names are the user's
 
     __repr__ = __str__
 

@@ -113,3 +113,18 @@ def test_the_notebooks_theme_comes_before_the_browsers() -> None:
 
 def test_widgets_have_their_classes_to_themselves() -> None:
     assert "rcg-card" not in report_of(REPORT) and "rcg-static" in report_of(REPORT)
+
+
+def test_the_text_moves_no_cursor_and_has_no_line_of_the_users() -> None:
+    wicked = activity("a\x1b[2J\n\r\x07b\u202ec", "running", "Call\tx", 1.0)
+    stack = ("/home/\x1b]0;title\x07/x.py:1 in f",)
+    report = replace(
+        REPORT,
+        processes=(*REPORT.processes, replace(wicked, stack=stack)),
+        failures_dropped=1,
+        last_dropped="first line\nsecond\x00 line",
+    )
+    text = str(report)
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert len(text.split("\n")) == len(str(REPORT).split("\n")) + 4
+    assert r"a\x1b[2J\n\r\x07b\u202ec" in text
