@@ -48,6 +48,7 @@ from rcg.errors import PlacementError
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime import packets
+from rcg.runtime.endings import Ending, How
 from rcg.runtime.joining import join
 from rcg.runtime.packets import Packet, Received, natural_of, printable, text_of
 from rcg.runtime.reception import Reception, refusal_of
@@ -67,7 +68,7 @@ _LONGEST_LINE: Final = 400
 _LONGEST_TEXT: Final = 16_000
 _MOST_BYTES: Final = packets.MOST_BYTES * 3 // 4
 # What is said of a loop that ended as if it had been told to.
-_UNASKED: Final = "its loop failed: it ended, and nobody had told it to"
+_UNASKED: Final = Ending(How.FAILED, "it ended, and nobody had told it to")
 _LAST_NS: Final = (1 << 63) - 1  # of any clock
 _MOST_ARENAS: Final = 128
 
@@ -93,8 +94,8 @@ class ControlServer:
         graph_id: Part of the address, so that people can tell whose it is.
         processes: Who will connect.
         descriptors_for: Process -> the board's descriptor and one per member (-1 for none).
-        on_gone: Called with (process, how) on this server's thread when a member's process ends or
-            its loop fails before it was told to stop.
+        on_gone: Called with (process, ending) on this server's thread when a member's process ends
+            or its loop fails before it was told to stop.
         on_caller: Called with the connection of one who uses the graph from outside, and what he
             wants; it owns the connection from then on. On this server's thread: must not block.
     """
@@ -102,7 +103,7 @@ class ControlServer:
     graph_id: str
     processes: Sequence[str]
     descriptors_for: Callable[[str], tuple[int, list[int]]]
-    on_gone: Callable[[str, str], None]
+    on_gone: Callable[[str, Ending], None]
     on_caller: Callable[[socket.socket, str], None]
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
     pids: dict[str, int] = field(default_factory=dict)
@@ -242,10 +243,10 @@ class ControlServer:
         try:
             self._listen()
         except BaseException as problem:  # noqa: BLE001 - nobody may wait for a death unseen
-            why = f"its loop failed: the thread that watches it did: {describe_error(problem)}"
+            why = f"the thread that watches it failed: {describe_error(problem)}"
             for member in list(self._connected.values()):
                 with shielding():
-                    self._end(member, why)
+                    self._end(member, Ending(How.FAILED, why))
             _log.exception("rcg: the control thread of graph %s failed", self.graph_id)
         finally:
             self._is_closed = True
@@ -284,7 +285,7 @@ class ControlServer:
                 elif fd in by_pidfd:
                     member = by_pidfd.pop(fd)
                     poller.unregister(fd)
-                    self._end(member, "its process ended")
+                    self._end(member, Ending(How.DIED))
                 elif fd in reception or fd in self._connected:
                     member = self._connected.get(fd) or _Connected(reception.take(fd))
                     self._connected[fd] = member
@@ -331,13 +332,13 @@ class ControlServer:
         try:
             with packets.receive(member.connection) as received:
                 if received.packet is None:
-                    self._end(member, packets.how_it_ended(member.pidfd.fd))
+                    self._end(member, Ending(packets.how_it_ended(member.pidfd.fd)))
                     return False
                 return self._take(member, received.packet, is_stopping)
         except OSError:
-            self._end(member, packets.how_it_ended(member.pidfd.fd))
+            self._end(member, Ending(packets.how_it_ended(member.pidfd.fd)))
         except ValueError as problem:
-            self._end(member, f"its loop failed: it sent a wrong packet: {problem}")
+            self._end(member, Ending(How.FAILED, f"it sent a wrong packet: {problem}"))
         return False
 
     def _take(self, member: _Connected, message: Packet, is_stopping: bool) -> bool:
@@ -363,7 +364,7 @@ class ControlServer:
             self._mark_over(member.process)
             return False
         if kind == "failed":
-            self._end(member, text_of(message, "text"))
+            self._end(member, Ending(How.FAILED, text_of(message, "text")))
             return False
         raise ValueError("its type is unknown")
 
@@ -409,7 +410,7 @@ class ControlServer:
         self.pids[process] = pid
         return True
 
-    def _end(self, member: _Connected, how: str) -> None:
+    def _end(self, member: _Connected, ending: Ending) -> None:
         if member.state != "member":
             return
         member.state = "gone"
@@ -417,7 +418,7 @@ class ControlServer:
             if not self._was_told():
                 self.gone_ns[member.process] = now_ns()
                 self.gone.add(member.process)
-                self.on_gone(member.process, how)
+                self.on_gone(member.process, ending)
         finally:
             self._mark_over(member.process)
 
@@ -487,7 +488,7 @@ class ControlClient:
         try:
             self.board, self.arenas = _handed_over(joined.answer)
         except BaseException as error:
-            self.finish(f"its loop failed: it could not start: {error}")  # it counts us already
+            self.finish(f"it could not start: {error}")  # it counts us already
             joined.close()
             raise
 

@@ -31,6 +31,7 @@ from rcg.errors import (
 )
 from rcg.runtime import packets
 from rcg.runtime.awaiting import set_done
+from rcg.runtime.endings import How
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.inlet import Key
 from rcg.runtime.joining import Joined, join
@@ -274,7 +275,7 @@ class Link:
                     break
                 with packets.receive(self._socket, 1) as received:
                     if received.packet is None:
-                        if packets.how_it_ended(pidfd) == "its process ended":
+                        if packets.how_it_ended(pidfd) is How.DIED:
                             error = _owner_gone(self.facts)
                         break
                     self._take(received)

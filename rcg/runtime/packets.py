@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from rcg.descriptors import Descriptor, close_all, exhaustion_in
 from rcg.options import Deadline
+from rcg.runtime.endings import How
 
 __all__ = [
     "Packet",
@@ -129,11 +130,9 @@ def ends_within(pidfd: int, timeout_s: float | None) -> bool:
     return bool(poller.poll(None if timeout_s is None else timeout_s * 1e3))
 
 
-def how_it_ended(pidfd: int) -> str:
-    """Say whether a process whose connection ended has ended too; that may take a moment."""
-    if pidfd >= 0 and ends_within(pidfd, _MOMENT_S):
-        return "its process ended"
-    return "it closed its connection"
+def how_it_ended(pidfd: int) -> How:
+    """Return whether a process whose connection ended has ended too; that may take a moment."""
+    return How.DIED if pidfd >= 0 and ends_within(pidfd, _MOMENT_S) else How.LEFT
 
 
 def send(

@@ -33,6 +33,7 @@ from rcg.options import Deadline, Options
 from rcg.plan import DRIVER, Plan
 from rcg.runtime import packets
 from rcg.runtime.control import ControlServer
+from rcg.runtime.endings import Ending, How
 from rcg.runtime.report import Report, activities, queues
 
 __all__ = ["Session"]
@@ -75,7 +76,7 @@ class Session:
         self.pid = os.getpid()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
-        self._gone: tuple[str, str] | None = None
+        self._gone: tuple[str, Ending] | None = None
         self._cause: RcgError | None = None
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
@@ -109,7 +110,7 @@ class Session:
         self,
     ) -> tuple[
         Callable[[str], tuple[int, list[int]]],
-        Callable[[str, str], None],
+        Callable[[str, Ending], None],
         Callable[[socket.socket, str], None],
     ]:
         """Return what the control server calls.
@@ -125,10 +126,10 @@ class Session:
                 raise ConnectionAbortedError(f"graph {graph_id} has ended")
             return session._descriptors_for(process)
 
-        def member_gone(process: str, how: str) -> None:
+        def member_gone(process: str, ending: Ending) -> None:
             session = reference()
             if session is not None:
-                session._member_gone(process, how)
+                session._member_gone(process, ending)
 
         def caller_came(connection: socket.socket, wants: str) -> None:
             session = reference()
@@ -189,16 +190,16 @@ class Session:
         with contextlib.suppress(ValueError):
             self._on_close.remove(call)
 
-    def _member_gone(self, process: str, how: str) -> None:
+    def _member_gone(self, process: str, ending: Ending) -> None:
         """Note that a member is gone; on the control thread only."""
         if self._is_closed:
             return
         if self._gone is None:
-            self._gone = process, how
+            self._gone = process, ending
         self.is_over = True
         number = self.layout.members[process]
         self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
-        if "loop failed" not in how:
+        if ending.how is not How.FAILED:
             self.member.forget(number)  # a process that lives on lets go of its claims by itself
         _call_each(self._on_end)
 
@@ -226,11 +227,11 @@ class Session:
         # A new one each time: what is raised keeps the frames of whoever got it.
         return type(known)(known.message, **known.facts)
 
-    def _find_cause(self, process: str, how: str) -> RcgError:
+    def _find_cause(self, process: str, ending: Ending) -> RcgError:
         label = self.plan.label(process)
         last = self.last_words(process)
-        if "\n" in how or "loop failed" in how:
-            return ChannelBroken(f"{label} left the compiled graph: {how}", peer=label)
+        if ending.how is How.FAILED:
+            return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
         why = "Ray was shut down."
         if cluster.is_connected():
             try:
@@ -241,8 +242,8 @@ class Session:
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
                 why = shielded(str, error, otherwise="").strip() or describe_error(error)
         return ActorDiedError(
-            f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The other "
-            f"actors are usable: tear this graph down and compile a new one.\n{why}",
+            f"The actor {label} died unexpectedly: {ending}. It was last seen in: {last}. The "
+            f"other actors are usable: tear this graph down and compile a new one.\n{why}",
             actor=label,
             actor_id=cluster.actor_id(self.handles[process]),
         )

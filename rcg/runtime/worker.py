@@ -167,7 +167,7 @@ def _joined(instance: Any, spec: Start) -> _Loop:
         loop = _Loop(instance, spec, member, control)
     except BaseException as error:
         why = out_of_descriptors(error, "to take part in a compiled graph") or error
-        control.finish(f"its loop failed: it could not start: {describe_error(why)}")
+        control.finish(f"it could not start: {describe_error(why)}")
         control.close()
         raise
     control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
@@ -194,16 +194,16 @@ class _Loop:
 
     def run(self) -> None:
         """Run executions until the graph is closed or breaks; reports any other end."""
-        failure: str | None = "its loop failed: it ended without a reason"
+        failure: str | None = "it ended without a reason"
         try:
             try:
                 self._run_steps()
             except _native.Poisoned:
                 failure = None
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
-                failure = f"its loop failed: {type_name(type(error))}"
+                failure = type_name(type(error))
                 text = format_error(error, trace_of(error))
-                failure = f"its loop failed: {_translated(error)}\n{text}"
+                failure = f"{_translated(error)}\n{text}"
                 self._control.finish(failure)  # before users' log handlers run
                 _log.exception("the loop of %s ended", self._spec.program.process)
             self._steps = []  # releases what the slots hold

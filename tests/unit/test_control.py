@@ -26,6 +26,7 @@ from rcg.errors import OutOfDescriptors, PlacementError
 from rcg.options import Deadline
 from rcg.runtime import control, packets, reception
 from rcg.runtime.control import ControlClient, ControlServer
+from rcg.runtime.endings import Ending, How
 from tests.peers import (
     GUARD_S,
     descriptors,
@@ -46,13 +47,13 @@ class Served:
 
     def __init__(self, *processes: str) -> None:
         self.segments = [os.memfd_create(f"segment{i}") for i in range(3)]
-        self.gone: list[tuple[str, str]] = []
+        self.gone: list[tuple[str, Ending]] = []
         self.calls: list[str] = []
         self.server = ControlServer(
             "cafe" * 8,
             processes or PROCESSES,
             lambda _: (self.segments[0], [self.segments[1], -1, self.segments[2]]),
-            lambda process, how: self.gone.append((process, how)),
+            lambda process, ending: self.gone.append((process, ending)),
             self.call,
         )
 
@@ -153,8 +154,8 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
             assert is_over(member)
         # Whatever it was, nobody waits for that member any more.
         until(lambda at=name: at in served.server.over)
-    for _, how in served.gone:
-        how.encode()
+    for _, ending in served.gone:
+        str(ending).encode()
     for fd in given:
         os.close(fd)
     until(lambda: descriptors() == before)
@@ -533,7 +534,7 @@ def test_a_peer_with_a_descriptor_above_1023_is_watched():
     try:
         with watched(os.getppid()) as pidfd:
             assert pidfd.fd > 1023
-            assert packets.how_it_ended(pidfd.fd) == "it closed its connection"
+            assert packets.how_it_ended(pidfd.fd) is How.LEFT
     finally:
         for fd in held:
             os.close(fd)
