@@ -27,7 +27,7 @@ from rcg.profiles import Profile
 from rcg.runtime.followers import follow
 from rcg.runtime.session import Session
 from rcg.trace.clocks import now_ns
-from rcg.trace.recorder import Recorder, events_from
+from rcg.trace.recorder import Recorder, State, events_from, now_of
 from rcg.trace.trace import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
@@ -271,9 +271,10 @@ def _settle(session: Session) -> None:
     for process, number in session.layout.members.items():
         ops = session.plan.program(process).ops
         while process != DRIVER and not patience.expired:
-            _, op, _, since_ns, state, _, _ = session.member.now(number)
-            is_writing = bool(since_ns) and op < len(ops) and isinstance(ops[op], Write)
-            if not is_writing or state == _native.NOW_WAITING:
+            now = now_of(session.member, number)
+            has_op = bool(now.since_ns) and now.op < len(ops)
+            is_writing = has_op and isinstance(ops[now.op], Write)
+            if not is_writing or now.state is State.WAITING:
                 break
             time.sleep(_MOMENT_S)
 
@@ -285,7 +286,7 @@ def newest(session: Session) -> Trace:
     found = {}
     for process, number in session.layout.members.items():
         # Older ones that lie about since a profile are not asked for: there are holes between.
-        first = max(0, session.member.now(number)[-1] - EVENTS_PER_MEMBER)
+        first = max(0, now_of(session.member, number).events - EVENTS_PER_MEMBER)
         found[process] = 0, Recorder(session.member, number, first).drain()
     graph = _graph_trace(session, found, opened, end_ns)
     # What all processes remember: before, the busiest one has nothing to show.
@@ -304,20 +305,20 @@ def _open_ops(session: Session) -> dict[str, OpenOp]:
     ended = session.control.over - session.control.gone
     found = {}
     for process, number in layout.members.items():
-        _, op, execution, since_ns, state, ring, _ = member.now(number)
-        waiting_ns = member.waiting_since(number) if state == _native.NOW_WAITING else 0
-        if not since_ns or process in ended or (process == DRIVER and not waiting_ns):
+        now = now_of(member, number)
+        waiting_ns = member.waiting_since(number) if now.state is State.WAITING else 0
+        if not now.since_ns or process in ended or (process == DRIVER and not waiting_ns):
             continue
         peer = NO_PEER
-        if waiting_ns and ring in channels:
-            spec = specs[channels[ring]]
+        if waiting_ns and now.ring in channels:
+            spec = specs[channels[now.ring]]
             # Of several readers it is not known here which one is late.
             peer = layout.members[spec.readers[0] if spec.writer == process else spec.writer]
         if process == DRIVER:
-            if ring not in channels:
+            if now.ring not in channels:
                 continue  # the thread that serves asyncio waits for nothing particular
-            waiting_ns = since_ns  # waits of its main thread are cut into slices
-        found[process] = OpenOp(op, execution, since_ns, waiting_ns, peer)
+            waiting_ns = now.since_ns  # waits of its main thread are cut into slices
+        found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
     return found
 
 

@@ -18,6 +18,7 @@ from rcg import _native
 from rcg.channels.segments import Layout
 from rcg.display import Displayed, visible
 from rcg.plan import DRIVER, Plan
+from rcg.trace.recorder import State, counters_of, now_of
 from rcg.units import bytes_text
 
 __all__ = [
@@ -33,11 +34,7 @@ __all__ = [
 
 LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
 
-_STATES: Final = {
-    _native.NOW_IDLE: "idle",
-    _native.NOW_RUNNING: "running",
-    _native.NOW_WAITING: "waiting",
-}
+_STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,30 +223,30 @@ def activities(
     stacks = stacks or {}
     found = []
     for process, number in layout.members.items():
-        pid, op, execution, since_ns, code, ring, _ = member.now(number)
-        waits, waited_ns, shared_bytes = member.counters(number)
+        now, counted = now_of(member, number), counters_of(member, number)
         ops = plan.program(process).ops
-        if process == DRIVER and ring not in channels:
-            code = _native.NOW_IDLE  # the thread that serves asyncio waits for nothing particular
-        state = "dead" if process in dead else "ended" if process in ended else _STATES[code]
+        known = now.state
+        if process == DRIVER and now.ring not in channels:
+            known = State.IDLE  # the thread that serves asyncio waits for nothing particular
+        state = "dead" if process in dead else "ended" if process in ended else _STATES[known]
         waiting_for: tuple[str, ...] = ()
-        if state == "waiting" and ring in channels:
-            spec = specs[channels[ring]]
+        if state == "waiting" and now.ring in channels:
+            spec = specs[channels[now.ring]]
             waiting_for = spec.readers if spec.writer == process else (spec.writer,)
         stack = stacks.get(process)
         found.append(
             Activity(
                 process=process,
                 label=plan.label(process),
-                pid=pid,
+                pid=now.pid,
                 state=state,
-                op=str(ops[op]) if since_ns and op < len(ops) else "-",
-                execution=execution,
-                for_s=(time.monotonic_ns() - since_ns) / 1e9 if since_ns else 0.0,
+                op=str(ops[now.op]) if now.since_ns and now.op < len(ops) else "-",
+                execution=now.execution,
+                for_s=(time.monotonic_ns() - now.since_ns) / 1e9 if now.since_ns else 0.0,
                 waiting_for=", ".join(map(plan.label, waiting_for)),
-                shared_bytes=shared_bytes,
-                waits=waits,
-                waited_s=waited_ns / 1e9,
+                shared_bytes=counted.shared_bytes,
+                waits=counted.waits,
+                waited_s=counted.waited_ns / 1e9,
                 stack=() if process == DRIVER else None if stack is None else tuple(stack),
             )
         )
