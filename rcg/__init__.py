@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rcg.interop import compile
     from rcg.profiles import Profile
     from rcg.refs import get, put, wait
-    from rcg.runtime.execute import CompiledDAG
-    from rcg.runtime.handle import CompiledDAGHandle
-    from rcg.runtime.profiler import Profiler
-    from rcg.runtime.report import Reports
-    from rcg.runtime.results import CompiledDAGFuture, CompiledDAGRef
+    from rcg.runtime.driver.compiled_dag import CompiledDAG
+    from rcg.runtime.observe.profiler import Profiler
+    from rcg.runtime.observe.report import Reports
+    from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
+    from rcg.runtime.remote.handle import CompiledDAGHandle
     from rcg.trace.spans import span
     from rcg.trace.trace import Trace
 
@@ -93,9 +93,9 @@ _HOMES: Final = {
         "rcg.actors",
     ),
     **dict.fromkeys(("get", "put", "wait"), "rcg.refs"),
-    "CompiledDAG": "rcg.runtime.execute",
-    "CompiledDAGHandle": "rcg.runtime.handle",
-    **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.results"),
+    "CompiledDAG": "rcg.runtime.driver.compiled_dag",
+    "CompiledDAGHandle": "rcg.runtime.remote.handle",
+    **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.refs"),
     **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
     "compile": "rcg.interop",
     "Profile": "rcg.profiles",
@@ -111,7 +111,7 @@ def shutdown(**options: Any) -> None:
     Args:
         **options: Ray's options of ``shutdown``.
     """
-    execute = sys.modules.get("rcg.runtime.execute")
+    execute = sys.modules.get("rcg.runtime.driver.compiled_dag")
     if execute is not None:
         execute.teardown_all()
     importlib.import_module("rcg.cluster").shutdown(**options)
@@ -122,7 +122,7 @@ def report() -> Reports:
 
     One report for each, as ``CompiledDAG.report`` makes it; prints as text.
     """
-    execute = importlib.import_module("rcg.runtime.execute")
+    execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
     found: Reports = execute.report_all()
     return found
 
@@ -143,7 +143,7 @@ def profile(*, max_events: int | None = None) -> Profiler:
         max_events: How many events of each graph are kept; later ones are counted as lost. None for
             five million.
     """
-    execute = importlib.import_module("rcg.runtime.execute")
+    execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
     found: Profiler = execute.profile_all(max_events=max_events)
     return found
 

@@ -16,6 +16,8 @@ from typing import Any
 import rcg as ray
 from rcg.dag import InputNode, MultiOutputNode
 
+__rcg_user__ = True  # see rcg.frames
+
 CALLS = 300
 WARM_UP = 30
 

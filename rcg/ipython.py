@@ -21,15 +21,15 @@ import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 from rcg.actors import ActorHandle
 from rcg.dag.nodes import DAGNode
 from rcg.display import visible
-from rcg.runtime.execute import CompiledDAG, live_graphs
-from rcg.runtime.results import CompiledDAGRef
+from rcg.frames import is_ours
+from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs
+from rcg.runtime.refs import CompiledDAGRef
 
 __all__ = ["LetGo", "attach"]
 
@@ -38,7 +38,6 @@ _LATEST: Final = ("_", "__", "___")
 _NUMBERED: Final = re.compile(r"_\d+")
 _MOST_ITEMS: Final = 10_000  # of the values of cells that are looked at after each cell
 _MOST_TEXT: Final = 100
-_OWN_CODE: Final = str(Path(__file__).parent)
 
 _RESOURCES: Final = (CompiledDAG, DAGNode, ActorHandle)
 
@@ -314,7 +313,7 @@ def _clear_frames(values: list[Any]) -> None:
     """
     ids = set(map(id, values))
     for frame in _frames_of_last_error():
-        is_own = frame.f_code.co_filename.startswith(_OWN_CODE)
+        is_own = is_ours(frame)
         local = frame.f_locals if frame.f_locals is not frame.f_globals else {}
         if local and (is_own or any(_holds(value, ids) for value in local.values())):
             try:

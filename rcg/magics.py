@@ -29,11 +29,11 @@ from IPython.display import display
 from rcg.display import visible
 from rcg.errors import RcgError
 from rcg.ipython import attach
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.progress import progress
-from rcg.runtime.execute import CompiledDAG, live_graphs, profile_all
-from rcg.runtime.report import Reports
+from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
+from rcg.runtime.observe.report import Reports
 from rcg.trace.summary import summarize
 from rcg.trace.trace import Trace
 from rcg.views.bundle import bundle

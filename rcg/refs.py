@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.options import Deadline, timeout_from_user
-from rcg.runtime.results import CompiledDAGRef, get_refs, wait_refs
+from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
 __all__ = ["get", "put", "refuse_compiled_refs", "wait"]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad peers and bad days of the control socket, for tests of every layer.
 
-Packets that are almost right, with descriptors; and a process that has no descriptor left.
+Messages that are almost right, with descriptors; and a process that has no descriptor left.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DEEP_THAT_FITS = 60_000
 
 
 def mutants(good: dict[str, Any], seed: int, count: int) -> Iterator[bytes]:
-    """Packets that are almost like a good one: wrong fields, wrong JSON, cut, damaged, deep."""
+    """Messages that are almost like a good one: wrong fields, wrong JSON, cut, damaged, deep."""
     rng = random.Random(seed)
     whole = json.dumps(good).encode() + b"\0"
     yield from (

@@ -28,6 +28,8 @@ from rcg.bench.topologies import build
 from rcg.bench.workers import Worker
 from rcg.options import WaitPolicy
 
+__rcg_user__ = True  # see rcg.frames
+
 MOST_ACTORS = 4
 READY_TIMEOUT_S = 120
 ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}

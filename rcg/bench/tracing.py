@@ -23,10 +23,12 @@ from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure
 from rcg.bench.statistics import median
 from rcg.bench.workers import Worker
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.trace.trace import EVENT, NO_PEER, GraphTrace, Lane, Trace
 from rcg.views.page import page_of
+
+__rcg_user__ = True  # see rcg.frames
 
 COMPILES = 8
 ROUNDS = 8

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
+__rcg_user__ = True  # see rcg.frames
+
 ACTORS = 4
 
 

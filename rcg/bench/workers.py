@@ -9,6 +9,8 @@ from typing import Any
 
 from rcg.bench.usage import Usage, read_usage
 
+__rcg_user__ = True  # see rcg.frames
+
 
 class Worker:
     """Methods that cost next to nothing, so that what is measured is the way to them."""

@@ -22,7 +22,7 @@ from rcg.errors import (
     OutOfSharedMemory,
     RcgError,
 )
-from rcg.values import Codec, loads
+from rcg.serialization import Codec, loads
 
 __all__ = ["NATIVE_ERRORS", "Failure", "Reader", "Writer", "timeout_ns", "translate"]
 

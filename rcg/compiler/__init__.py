@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from rcg.compiler import place as _place
 from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
-from rcg.graph import Graph
+from rcg.ir.graph import Graph
 
 __all__ = ["compile_graph"]
 

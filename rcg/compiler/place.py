@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rcg.errors import PlacementError
-from rcg.graph import (
+from rcg.ir.graph import (
     Argument,
     ConstArg,
     Graph,
@@ -28,7 +28,7 @@ from rcg.graph import (
     Part,
     upstream_of,
 )
-from rcg.plan import (
+from rcg.ir.plan import (
     DRIVER,
     Build,
     Call,

@@ -25,7 +25,7 @@ Two stages that hand a value forth and back. The graph, as bound::
 ``place`` has decided the ways, ``schedule`` sets the order:
 
 >>> from rcg.compiler.place import place
->>> from rcg.graph import ActorSpec, Graph, InputValue, MethodCall, NodeArg, Site
+>>> from rcg.ir.graph import ActorSpec, Graph, InputValue, MethodCall, NodeArg, Site
 >>> site = Site("two.py", 1)
 >>> graph = Graph(
 ...     nodes=(
@@ -67,7 +67,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rcg.plan import DRIVER, Build, Call, Free, Input, Op, Output, Plan, Program, Read, Write
+from rcg.ir.plan import DRIVER, Build, Call, Free, Input, Op, Output, Plan, Program, Read, Write
 
 __all__ = ["schedule"]
 

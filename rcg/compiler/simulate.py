@@ -3,7 +3,7 @@
 
 Two actors that each wait for the other first:
 
->>> from rcg.plan import Plan
+>>> from rcg.ir.plan import Plan
 >>> plan = Plan.from_text('''
 ... plan positional=1 keywords=[] returns=one
 ... actor a0 'Left' ''
@@ -74,7 +74,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rcg.errors import DeadlockError
-from rcg.plan import DRIVER, Call, Op, Output, Plan, Program, Read, Write
+from rcg.ir.plan import DRIVER, Call, Op, Output, Plan, Program, Read, Write
 
 __all__ = ["Costs", "Simulation", "Span", "check_deadlock_free", "default_op_cost", "simulate"]
 

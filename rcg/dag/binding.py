@@ -23,7 +23,7 @@ from rcg.dag.records import (
     next_order,
 )
 from rcg.errors import GraphError, SignatureError, UnsupportedNodeError
-from rcg.graph import Site, Template
+from rcg.ir.graph import Site, Template
 
 __all__ = ["AsRecord", "bind_call"]
 

@@ -12,17 +12,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypedDict
 
-from rcg.channels.segments import MOST_IN_FLIGHT
 from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import CompileError
-from rcg.graph import Graph, MethodCall, Site
+from rcg.ir.graph import Graph, MethodCall, Site
 from rcg.options import Deadline, Options, timeout_from_user
-from rcg.runtime.execute import CompiledDAG
-from rcg.runtime.lifecycle import launch, locate
+from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.lifecycle import launch, locate
+from rcg.runtime.node.segments import MOST_IN_FLIGHT
 from rcg.warn import warn_user
 
 __all__ = ["CompileKeywords", "compile_record", "options_from_user"]

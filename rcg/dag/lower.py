@@ -27,7 +27,7 @@ from rcg.dag.records import (
     reached_from,
 )
 from rcg.errors import GraphError
-from rcg.graph import (
+from rcg.ir.graph import (
     ActorSpec,
     Argument,
     ConstArg,
@@ -39,7 +39,7 @@ from rcg.graph import (
     NodeArg,
     Part,
 )
-from rcg.plan import Bindings
+from rcg.ir.plan import Bindings
 
 __all__ = ["lower", "unreached_calls"]
 

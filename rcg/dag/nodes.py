@@ -29,8 +29,8 @@ from rcg.dag.records import (
 )
 from rcg.dag.site import find_site
 from rcg.errors import GraphError, UnsupportedNodeError
-from rcg.graph import Site
-from rcg.runtime.execute import CompiledDAG
+from rcg.ir.graph import Site
+from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 __all__ = [
     "ClassMethodNode",

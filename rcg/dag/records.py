@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rcg.errors import GraphError
-from rcg.graph import Site, Template
+from rcg.ir.graph import Site, Template
 
 __all__ = [
     "AttributeRecord",

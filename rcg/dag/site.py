@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in the user's source a node was made: the first frame that is not rcg's authoring code.
+"""Where in the user's source a node was made: the innermost frame that is not rcg's.
 
 A notebook cell compiles under a made-up file name, so its site is spelled as the user sees the
 cell, ``cell [3]``. This room must not import IPython: where the user runs one, it is loaded.
@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import sys
 
-from rcg.graph import Site
+from rcg.frames import innermost_of_user
+from rcg.ir.graph import Site
 
 __all__ = ["find_site"]
 
-# The modules that stand between a user's line and the node it makes.
-_AUTHORING = ("rcg.dag", "rcg.actors", "rcg.interop")
-
 
 def find_site() -> Site:
-    """Return the file and line of the innermost frame outside rcg's authoring modules."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_authoring(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
+    """Return the file and line of the innermost frame outside of rcg."""
+    frame, _ = innermost_of_user()
     file = frame.f_code.co_filename
     return Site(_cell_name(file) or file, frame.f_lineno)
-
-
-def _is_authoring(module: str) -> bool:
-    return module.startswith(_AUTHORING)
 
 
 def _cell_name(file: str) -> str | None:

@@ -27,7 +27,7 @@ SHM: Final = "/dev/shm"
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """What ``rcg.channels.ping`` found, or why it found nothing."""
+    """What ``rcg.doctor.ping`` found, or why it found nothing."""
 
     made: str = ""
     round_trip_ns: int = 0
@@ -37,7 +37,7 @@ class Ping:
 
 def try_ping() -> Ping:
     """Run the ping in a process of its own; whatever goes wrong is what it found."""
-    command = [sys.executable, "-m", "rcg.channels.ping"]
+    command = [sys.executable, "-m", "rcg.doctor.ping"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
         if done.returncode < 0:

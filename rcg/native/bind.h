@@ -6,7 +6,7 @@
 #include "core.h"
 
 typedef struct {
-    PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *frame_type, *tape_type;
+    PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *frame_type, *drain_type;
     PyObject *poisoned, *timed_out, *no_memory, *corrupt;
     PyObject *buffers_name, *execution_name, *state_name; /* "buffers", "execution", "state" */
 } State;

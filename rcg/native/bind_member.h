@@ -418,12 +418,13 @@ static PyMethodDef member_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef member_getset[] = {{"poisoned", member_get_poison, NULL, "(code, culprit or -1)", NULL},
                                       {NULL, NULL, NULL, NULL, NULL}};
-static PyType_Slot member_slots[] = {{Py_tp_doc, "One process of one graph: its bell, its arena, its ends of rings."},
-                                     {Py_tp_new, member_new},
-                                     {Py_tp_dealloc, member_dealloc},
-                                     {Py_tp_methods, member_methods},
-                                     {Py_tp_getset, member_getset},
-                                     {0, NULL}};
+static PyType_Slot member_slots[] = {
+    {Py_tp_doc, "One process of one graph: its doorbell, its arena, its ends of rings."},
+    {Py_tp_new, member_new},
+    {Py_tp_dealloc, member_dealloc},
+    {Py_tp_methods, member_methods},
+    {Py_tp_getset, member_getset},
+    {0, NULL}};
 static PyType_Spec member_spec = {"rcg._native.Member", sizeof(MemberObject), 0, Py_TPFLAGS_DEFAULT, member_slots};
 
 #endif

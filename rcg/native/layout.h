@@ -11,7 +11,7 @@
  * the driver is member 0). Segments have no name: their descriptors travel over the control socket.
  *
  *   board    +--------------+---------+-----+--------+---------+-------------+-----+--------+-----+-------+
- *   (RW)     | BoardHeader  | Bell[0] | ... | Ledger | Tray[0] | Recorder[0] | ... | Ring 0 | ... | tapes |
+ *   (RW)     | BoardHeader  | Doorbell[0] | ... | Ledger | Tray[0] | Recorder[0] | ... | Ring 0 | ... | drains |
  *            +--------------+---------+-----+--------+---------+-------------+-----+--------+-----+-------+
  *              magic, poison   one 64-byte line                  now-line and        control lines, then
  *              used / cap      per member                        events, per member  slots
@@ -41,17 +41,17 @@
  * a damaged frame is an error as often as it is read, and one that there was no memory for can be read again. What
  * boards and rings are made of is copied when they are opened, and an owner keeps books of its own about its blocks.
  *
- * ---- Bell -----------------------------------------------------------------------------------------------------
+ * ---- Doorbell -----------------------------------------------------------------------------------------------------
  *
  * A member sleeps on one futex word whatever it waits for. It announces the wait in the ring (`waiting` of a reader,
  * `room_wanted` of a writer) so that nobody rings for what is not awaited:
  *
- *   sleeper: waiting += 1 | v = bell | look at the condition once more | futex_wait(bell, v) | waiting -= 1
- *   waker:   publish      | waiting? -> bell += 1, futex_wake(bell)
+ *   sleeper: waiting += 1 | v = doorbell | look at the condition once more | futex_wait(doorbell, v) | waiting -= 1
+ *   waker:   publish      | waiting? -> doorbell += 1, futex_wake(doorbell)
  *
  * Publishing and the load of `waiting`, and likewise `waiting += 1` and the second look, are sequentially consistent:
  * of a store and the load after it (Dekker's pattern), at least one side sees the other. Poison is one word in the
- * board; who sets it rings every bell, so every waiter leaves at once.
+ * board; who sets it rings every doorbell, so every waiter leaves at once.
  *
  * ---- Block ----------------------------------------------------------------------------------------------------
  *
@@ -99,11 +99,11 @@
  * that was asked for.
  *
  *   Recorder (head, now-line) | Event[nevents] | SpanName[MAX_SPANS]       per member
- *   ...                       | Event[TAPE_EVENTS]                         per member, at the end of the board
+ *   ...                       | Event[DRAIN_EVENTS]                         per member, at the end of the board
  *
- * While somebody drains the recorders (a Tape), `taping` is set and events go to the larger ring, so that a reader who
- * comes every few milliseconds loses none. Its memory is sparse until then. Event number n is in one ring or the other;
- * its `seq` says whether it is there, so turning over needs no agreement with the writers.
+ * While somebody drains the recorders (a Drain), `draining` is set and events go to the larger ring, so that a reader
+ * who comes every few milliseconds loses none. Its memory is sparse until then. Event number n is in one ring or the
+ * other; its `seq` says whether it is there, so turning over needs no agreement with the writers.
  */
 #ifndef RCG_LAYOUT_H
 #define RCG_LAYOUT_H
@@ -138,7 +138,7 @@
 #define NO_BYTES UINT64_MAX
 #define SPAN_BASE 0x80000000u
 #define MAX_SPANS 256u
-#define TAPE_EVENTS 65536u
+#define DRAIN_EVENTS 65536u
 
 typedef _Atomic uint32_t atomic_u32;
 typedef _Atomic uint64_t atomic_u64;
@@ -150,27 +150,27 @@ typedef _Atomic uint64_t atomic_u64;
 enum { POISON_CLOSED = 1, POISON_BROKEN = 2 };
 
 typedef struct {
-    uint32_t magic, abi; /* constant, as all words up to tape_offset */
+    uint32_t magic, abi; /* constant, as all words up to drain_offset */
     uint32_t nmembers, nrings;
     uint64_t size_bytes;
     uint64_t recorder_offset, recorder_stride;
     uint32_t nevents, claim_bits;
     uint64_t cap_bytes;
-    uint64_t tape_offset; /* Event[nmembers][TAPE_EVENTS], to the end of the board */
+    uint64_t drain_offset; /* Event[nmembers][DRAIN_EVENTS], to the end of the board */
     /* 0, or POISON_*. Written by whoever notices first; read by every wait and by every op of a loop. */
     _Alignas(LINE) atomic_u32 poison;
     /* Member that died, or NO_MEMBER. Written before `poison` by the same member; read after it. */
     atomic_u32 culprit;
-    /* How many tapes run. Written by those who start and end one; read by every writer of events. */
-    atomic_u32 taping;
+    /* How many drains run. Written by those who start and end one; read by every writer of events. */
+    atomic_u32 draining;
     /* Whether the larger rings of events have memory. Written once by who claimed it; read by readers of events. */
-    atomic_u32 taped;
+    atomic_u32 drained;
     /* Bytes committed by all arenas of the graph. Added to by owners, taken from by whoever gives memory back; read
      * by owners against the cap. */
     _Alignas(LINE) atomic_u64 used_bytes;
     uint64_t ledger_offset, tray_offset; /* constant: Ledger; Tray[nmembers] */
     uint64_t pad1[5];
-    /* then uint64_t ring_offset[nrings] (constant), Bell[nmembers], the ledger, trays, recorders, rings, tapes */
+    /* then uint64_t ring_offset[nrings] (constant), Doorbell[nmembers], the ledger, trays, recorders, rings, drains */
 } BoardHeader;
 _Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
 
@@ -178,8 +178,8 @@ _Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
 typedef struct {
     _Alignas(LINE) atomic_u32 word;
     uint32_t pad[15];
-} Bell;
-_Static_assert(sizeof(Bell) == LINE, "Bell");
+} Doorbell;
+_Static_assert(sizeof(Doorbell) == LINE, "Doorbell");
 
 /* ---- ring */
 

@@ -31,10 +31,10 @@ typedef struct {
     uint64_t board_bytes, recorder_stride;
     uint32_t nrings, nevents;
     uint8_t *recorders;
-    Event *tapes;
+    Event *drains;
     Tray *trays;
     LedgerMap *ledger;
-    Bell *bells;
+    Doorbell *doorbells;
     Recorder *recorder;
     Arena *arenas[MAX_MEMBERS];
     uint32_t index, nmembers, generation;
@@ -59,7 +59,7 @@ typedef struct {
 
 static uint64_t *ring_offsets(BoardHeader *board) { return (uint64_t *)(board + 1); }
 
-static uint64_t bells_offset(uint64_t nrings) {
+static uint64_t doorbells_offset(uint64_t nrings) {
     return align_up(sizeof(BoardHeader) + nrings * sizeof(uint64_t), LINE);
 }
 
@@ -74,8 +74,8 @@ static bool member_is_ours(const Member *m) { return m->generation == atomic_loa
 
 static bool poisoned(const Member *m) { return atomic_load_explicit(&m->board->poison, memory_order_acquire) != 0; }
 
-static void ring_bell(Member *m, uint32_t member) {
-    atomic_u32 *word = &m->bells[member].word;
+static void ring_doorbell(Member *m, uint32_t member) {
+    atomic_u32 *word = &m->doorbells[member].word;
     atomic_fetch_add(word, 1);
     futex(word, FUTEX_WAKE, INT_MAX, NULL);
     atomic_fetch_add_explicit(&m->wakes, 1, memory_order_relaxed);
@@ -84,7 +84,7 @@ static void ring_bell(Member *m, uint32_t member) {
 /* Ends this process's own waits that listen for it; any thread, without the host's lock. */
 static void interrupt_waits(Member *m) {
     atomic_fetch_add(&m->interrupts, 1);
-    if (atomic_load(&m->interruptible)) ring_bell(m, m->index);
+    if (atomic_load(&m->interruptible)) ring_doorbell(m, m->index);
 }
 
 /* Ends every wait of every member; the first code stands, but closing also ends a broken graph. Whether this was the
@@ -94,7 +94,7 @@ static bool poison_board(Member *m, uint32_t code, uint32_t culprit) {
     if (!atomic_load(&m->board->poison) && culprit != NO_MEMBER) atomic_store(&m->board->culprit, culprit);
     bool first = atomic_compare_exchange_strong(&m->board->poison, &none, code);
     if (!first && code == POISON_CLOSED) atomic_store(&m->board->poison, code);
-    for (uint32_t i = 0; i < m->nmembers; i++) ring_bell(m, i);
+    for (uint32_t i = 0; i < m->nmembers; i++) ring_doorbell(m, i);
     return first;
 }
 

@@ -13,7 +13,7 @@
 #include <Python.h>
 
 #include "bind_member.h"
-#include "bind_tape.h"
+#include "bind_drain.h"
 
 /* ---- module functions */
 
@@ -162,7 +162,7 @@ static int module_exec(PyObject *module) {
         return -1;
     if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &frame_spec, &s->frame_type) ||
         add_type(module, &reader_spec, &s->reader_type) || add_type(module, &writer_spec, &s->writer_type) ||
-        add_type(module, &member_spec, &s->member_type) || add_type(module, &tape_spec, &s->tape_type))
+        add_type(module, &member_spec, &s->member_type) || add_type(module, &drain_spec, &s->drain_type))
         return -1;
     if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->poisoned) ||
         add_error(module, "TimedOut", "The deadline passed.", &s->timed_out) ||
@@ -181,7 +181,7 @@ static int module_exec(PyObject *module) {
                      {"MAX_MEMBERS", MAX_MEMBERS},
                      {"INLINE_BUFFER", INLINE_BUFFER},
                      {"MAX_SPANS", MAX_SPANS},
-                     {"TAPE_EVENTS", TAPE_EVENTS},
+                     {"DRAIN_EVENTS", DRAIN_EVENTS},
                      {"SPAN_BASE", SPAN_BASE},
                      {"FRAME_BYTES", sizeof(Frame)},
                      {"NOW_IDLE", NOW_IDLE},
@@ -200,7 +200,7 @@ static void module_free(void *module) {
     if (!s) return;
     Py_CLEAR(s->lease_type);
     Py_CLEAR(s->frame_type);
-    Py_CLEAR(s->tape_type);
+    Py_CLEAR(s->drain_type);
     Py_CLEAR(s->reader_type);
     Py_CLEAR(s->writer_type);
     Py_CLEAR(s->member_type);
@@ -216,7 +216,7 @@ static void module_free(void *module) {
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 static struct PyModuleDef module_def = {.m_base = PyModuleDef_HEAD_INIT,
                                         .m_name = "rcg._native",
-                                        .m_doc = "Rings, blocks, bells and the flight recorder in shared memory.",
+                                        .m_doc = "Rings, blocks, doorbells and the flight recorder in shared memory.",
                                         .m_size = sizeof(State),
                                         .m_methods = module_methods,
                                         .m_slots = module_slots,

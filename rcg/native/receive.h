@@ -222,7 +222,7 @@ static void read_take(End *e, Incoming *in, const Reading *times) {
     uint64_t waited = times->waited, payload = in->head.payload_bytes;
     settle(in, true);
     atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
-    if (atomic_load(&r->room_wanted)) ring_bell(m, e->writer);
+    if (atomic_load(&r->room_wanted)) ring_doorbell(m, e->writer);
     uint32_t peer = waited ? e->writer : NO_MEMBER;
     if (m->looping) {
         m->open.waited_ns += waited;

@@ -72,16 +72,16 @@ static inline uint64_t stamp(RecordClock *c) {
 /* ---- events */
 
 /* Where event number n lies, if the larger ring is in use or if it is not. */
-static Event *event_at(const Member *m, uint32_t member, uint64_t n, bool taping) {
-    return taping ? m->tapes + (uint64_t)member * TAPE_EVENTS + (n & (TAPE_EVENTS - 1))
-                  : (Event *)(recorder_of(m, member) + 1) + (n & (m->nevents - 1));
+static Event *event_at(const Member *m, uint32_t member, uint64_t n, bool draining) {
+    return draining ? m->drains + (uint64_t)member * DRAIN_EVENTS + (n & (DRAIN_EVENTS - 1))
+                    : (Event *)(recorder_of(m, member) + 1) + (n & (m->nevents - 1));
 }
 
 static SpanName *span_names(const Member *m, uint32_t member) {
     return (SpanName *)((Event *)(recorder_of(m, member) + 1) + m->nevents);
 }
 
-static bool is_taping(const Member *m) { return atomic_load_explicit(&m->board->taping, memory_order_relaxed); }
+static bool is_taping(const Member *m) { return atomic_load_explicit(&m->board->draining, memory_order_relaxed); }
 
 /* Under the host's lock: threads of a process write one after the other, so no locked instruction is needed, which
  * would wait until all that was just published has left this processor. */
@@ -100,10 +100,10 @@ static void write_event(Member *m, const Record *record) {
 
 /* Copies event number n of a member if it is (still) there. */
 static bool read_event(const Member *m, uint32_t member, uint64_t n, Record *out) {
-    bool taping = is_taping(m);
-    for (int i = 0; i < 2; i++, taping = !taping) {
-        if (taping && !atomic_load_explicit(&m->board->taped, memory_order_acquire)) continue; /* has no memory */
-        Event *e = event_at(m, member, n, taping);
+    bool draining = is_taping(m);
+    for (int i = 0; i < 2; i++, draining = !draining) {
+        if (draining && !atomic_load_explicit(&m->board->drained, memory_order_acquire)) continue; /* has no memory */
+        Event *e = event_at(m, member, n, draining);
         if (atomic_load_explicit(&e->seq, memory_order_acquire) != n + 1) continue;
         uint64_t words[RECORD_WORDS];
         for (size_t j = 0; j < RECORD_WORDS; j++) words[j] = atomic_load_explicit(&e->record[j], memory_order_relaxed);
@@ -118,7 +118,7 @@ static bool read_event(const Member *m, uint32_t member, uint64_t n, Record *out
 /* The oldest event from number n on that can still be there. */
 static uint64_t oldest_event(const Member *m, uint64_t n, uint64_t head) {
     uint64_t most = m->nevents;
-    if (most < TAPE_EVENTS && atomic_load_explicit(&m->board->taped, memory_order_acquire)) most = TAPE_EVENTS;
+    if (most < DRAIN_EVENTS && atomic_load_explicit(&m->board->drained, memory_order_acquire)) most = DRAIN_EVENTS;
     return head > most && n < head - most ? head - most : n;
 }
 

@@ -4,7 +4,7 @@
 #define RCG_SEGMENTS_H
 
 #include "receive.h"
-#include "tape.h"
+#include "drain.h"
 
 /* ---- making */
 
@@ -48,14 +48,14 @@ static bool is_board(uint32_t nmembers, uint32_t nevents) {
 /* Makes a file a board, whose figures have been checked: its size, or 0 with errno. */
 static uint64_t format_board(int fd, uint32_t nmembers, const RingSpec *rings, uint32_t nrings, uint32_t nevents,
                              uint64_t cap_bytes) {
-    uint64_t ledger = align_up(bells_offset(nrings) + nmembers * sizeof(Bell), LARGEST_PAGE);
+    uint64_t ledger = align_up(doorbells_offset(nrings) + nmembers * sizeof(Doorbell), LARGEST_PAGE);
     uint64_t trays = align_up(ledger + sizeof(Ledger), LARGEST_PAGE); /* the ledger's pages are its own */
     uint64_t recorders = trays + nmembers * sizeof(Tray);
     uint64_t stride = sizeof(Recorder) + (uint64_t)nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName);
-    uint64_t first = align_up(recorders + nmembers * stride, PAGE), tapes = first;
-    for (uint32_t i = 0; i < nrings; i++) tapes += ring_bytes(&rings[i]);
-    uint64_t size = tapes + nmembers * (uint64_t)TAPE_EVENTS * sizeof(Event);
-    if (claim_file(fd, 0, 0, tapes) || ftruncate(fd, (off_t)size)) return 0;
+    uint64_t first = align_up(recorders + nmembers * stride, PAGE), drains = first;
+    for (uint32_t i = 0; i < nrings; i++) drains += ring_bytes(&rings[i]);
+    uint64_t size = drains + nmembers * (uint64_t)DRAIN_EVENTS * sizeof(Event);
+    if (claim_file(fd, 0, 0, drains) || ftruncate(fd, (off_t)size)) return 0;
     BoardHeader *board = map_file(fd, 0, size, true);
     if (!board) return 0;
     board->abi = ABI_VERSION;
@@ -65,7 +65,7 @@ static uint64_t format_board(int fd, uint32_t nmembers, const RingSpec *rings, u
     board->recorder_offset = recorders;
     board->recorder_stride = stride;
     board->nevents = nevents;
-    board->tape_offset = tapes;
+    board->drain_offset = drains;
     board->ledger_offset = ledger;
     board->tray_offset = trays;
     board->cap_bytes = cap_bytes;
@@ -113,12 +113,12 @@ static bool board_fits(const BoardHeader *b) {
     return b->nevents && !(b->nevents & (b->nevents - 1)) && b->claim_bits == claim_bits_for(b->nmembers) &&
            recorders % LINE == 0 && stride % LINE == 0 && recorders <= room && stride <= room &&
            stride >= sizeof(Recorder) + b->nevents * sizeof(Event) + MAX_SPANS * sizeof(SpanName) &&
-           b->nmembers * stride <= room - recorders && b->tape_offset % PAGE == 0 && b->tape_offset <= room &&
-           b->nmembers * (uint64_t)TAPE_EVENTS * sizeof(Event) <= room - b->tape_offset &&
+           b->nmembers * stride <= room - recorders && b->drain_offset % PAGE == 0 && b->drain_offset <= room &&
+           b->nmembers * (uint64_t)DRAIN_EVENTS * sizeof(Event) <= room - b->drain_offset &&
            b->ledger_offset % LARGEST_PAGE == 0 && b->ledger_offset <= room &&
            sizeof(Ledger) <= room - b->ledger_offset && b->tray_offset % LINE == 0 && b->tray_offset <= room &&
            b->nmembers * sizeof(Tray) <= room - b->tray_offset &&
-           bells_offset(b->nrings) + b->nmembers * sizeof(Bell) <= recorders;
+           doorbells_offset(b->nrings) + b->nmembers * sizeof(Doorbell) <= recorders;
 }
 
 typedef enum {
@@ -158,10 +158,10 @@ static Joined member_open(Member *m, const Host *host, int board_fd, const int *
     m->board_bytes = head.size_bytes;
     m->nrings = head.nrings;
     m->nevents = head.nevents;
-    m->bells = (Bell *)(p + bells_offset(head.nrings));
+    m->doorbells = (Doorbell *)(p + doorbells_offset(head.nrings));
     m->recorders = p + head.recorder_offset;
     m->recorder_stride = head.recorder_stride;
-    m->tapes = (Event *)(p + head.tape_offset);
+    m->drains = (Event *)(p + head.drain_offset);
     m->trays = (Tray *)(p + head.tray_offset);
     m->page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (!(m->ledger = ledger_open(board_fd, head.ledger_offset))) return JOIN_SYSTEM;

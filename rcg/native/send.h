@@ -266,7 +266,7 @@ static void publish(End *e) {
     atomic_store_explicit(&r->cpu, (uint32_t)(cpu + 1), memory_order_relaxed);
     atomic_store(&r->seq, ++e->seq); /* sequentially consistent: before the loads of `waiting` */
     for (uint32_t i = 0; i < e->nreaders; i++)
-        if (atomic_load(&r->reader[i].waiting)) ring_bell(m, e->readers[i]);
+        if (atomic_load(&r->reader[i].waiting)) ring_doorbell(m, e->readers[i]);
 }
 
 /* ---- one frame after the other */

@@ -144,7 +144,7 @@ static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
     }
     if (m->policy == POLICY_FUTEX && m->looping && !m->crowded) step_closer(w, l);
 
-    atomic_u32 *bell = &m->bells[m->index].word;
+    atomic_u32 *doorbell = &m->doorbells[m->index].word;
     bool is_main = is_main_thread();
     Outcome outcome;
     uint32_t state =
@@ -152,7 +152,7 @@ static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
     if (is_awaited(m, w, n)) atomic_store_explicit(&m->recorder->waiting_since_ns, start, memory_order_relaxed);
     for (uint32_t i = 0; i < n; i++) atomic_fetch_add(w[i].waiting, 1);
     for (;;) {
-        uint32_t value = atomic_load(bell);
+        uint32_t value = atomic_load(doorbell);
         bool ready = false;
         for (uint32_t i = 0; i < n && !ready; i++) ready = atomic_load(w[i].word) != w[i].seen;
         if (ready) {
@@ -171,7 +171,7 @@ static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
         if (is_main && left > SIGNAL_SLICE) left = SIGNAL_SLICE;
         struct timespec ts = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
         atomic_fetch_add_explicit(&m->sleeps, 1, memory_order_relaxed);
-        long r = futex(bell, FUTEX_WAIT, value, deadline == UINT64_MAX && !is_main ? NULL : &ts);
+        long r = futex(doorbell, FUTEX_WAIT, value, deadline == UINT64_MAX && !is_main ? NULL : &ts);
         if (r && (errno == EINTR || (errno == ETIMEDOUT && is_main))) {
             outcome = watch_ready(w, n) ? DONE : now_ns() >= deadline ? TIMED_OUT : SIGNALS;
             break;

@@ -34,9 +34,9 @@ from rcg.error_text import (
     trace_of,
 )
 from rcg.errors import ExecutionError, RcgError
+from rcg.frames import is_plumbing
 
 __all__ = [
-    "FRAMES_OF_OTHERS",
     "Origin",
     "capture",
     "capture_own",
@@ -45,15 +45,6 @@ __all__ = [
     "smaller_failures",
     "to_exception",
 ]
-
-# What stands between the loop and the user's method: nothing he wants to read about.
-FRAMES_OF_OTHERS: Final = (
-    "rcg/runtime/worker.py",
-    "rcg/runtime/coroutines.py",
-    "concurrent/futures/_base.py",
-    "ray/util/tracing/tracing_helper.py",
-)
-
 
 # To so many characters each text of a failure is cut down, one after the other, until it fits.
 _SHORTER: Final = (8_000, 1_000, 100)
@@ -83,7 +74,7 @@ class _Report:
 def capture(error: BaseException, origin: Origin, method: str, execution: int) -> Failure:
     """Return a user's exception as a Failure; called in the actor, within ``except``."""
     trace = trace_of(error)
-    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(FRAMES_OF_OTHERS):
+    while trace is not None and is_plumbing(trace.tb_frame):
         trace = trace.tb_next
 
     def look() -> None:

@@ -23,10 +23,10 @@ __all__ = ["Sleepers", "emptied"]
 class Sleepers:
     """The threads that wait for news of one kind."""
 
-    __slots__ = ("_bells",)
+    __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._bells: deque[Any] = deque()
+        self._waiters: deque[Any] = deque()
 
     def wait(self, condition: Callable[[], object], timeout_s: float | None) -> bool:
         """Wait until ``condition`` holds; returns whether it does. Any thread, Ctrl-C anywhere."""
@@ -35,22 +35,22 @@ class Sleepers:
             left = deadline.remaining_s()
             if left == 0:
                 return False
-            bell = _thread.allocate_lock()
-            bell.acquire()
-            self._bells.append(bell)
+            waiter = _thread.allocate_lock()
+            waiter.acquire()
+            self._waiters.append(waiter)
             try:
                 if condition():
                     return True
-                bell.acquire(True, -1 if left is None else min(left, threading.TIMEOUT_MAX))
+                waiter.acquire(True, -1 if left is None else min(left, threading.TIMEOUT_MAX))
             finally:
                 with contextlib.suppress(ValueError):
-                    self._bells.remove(bell)
+                    self._waiters.remove(waiter)
         return True
 
     def wake(self) -> None:
         """Have everybody look again. To be called after the news is stored; any thread."""
-        for bell in emptied(self._bells):
-            bell.release()
+        for waiter in emptied(self._waiters):
+            waiter.release()
 
 
 def emptied(queue: deque[Any] | None) -> Iterator[Any]:

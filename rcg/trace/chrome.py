@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import ChannelSpec, Read
+from rcg.ir.plan import ChannelSpec, Read
 from rcg.progress import progress
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
 from rcg.trace.passage import depth, pairs, read_of, write_of

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import DRIVER, Read
+from rcg.ir.plan import DRIVER, Read
 from rcg.trace.executions import UNSEEN, Executions
 from rcg.trace.intervals import Times
 from rcg.trace.links import NONE, Links

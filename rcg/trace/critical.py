@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.plan import DRIVER, Read, Write
+from rcg.ir.plan import DRIVER, Read, Write
 from rcg.trace.executions import UNSEEN, Executions, executions_of
 from rcg.trace.links import NONE, Links, Walk
 from rcg.trace.names import actor_labels, name_of

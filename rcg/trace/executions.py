@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.plan import DRIVER, Read, Write
+from rcg.ir.plan import DRIVER, Read, Write
 from rcg.trace.intervals import Cover, Times
 from rcg.trace.parts import READ, WRITE
 from rcg.trace.passage import is_coding, is_waiting, movers, taken_ns

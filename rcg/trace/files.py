@@ -34,7 +34,7 @@ import rcg.checked as checked
 from rcg.compiler.simulate import check_deadlock_free
 from rcg.display import visible
 from rcg.errors import DeadlockError, InternalError, TraceError
-from rcg.plan import Call, Input, Plan, Program, Write
+from rcg.ir.plan import Call, Input, Plan, Program, Write
 from rcg.trace.trace import (
     EVENT,
     NO_PEER,

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import DRIVER, Read, Write
+from rcg.ir.plan import DRIVER, Read, Write
 from rcg.trace.intervals import Times
 from rcg.trace.parts import KINDS, READ, WRITE, Kind, bounds_of
 from rcg.trace.passage import movers

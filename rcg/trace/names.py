@@ -3,7 +3,7 @@
 
 This room must know nothing of those forms.
 
->>> from rcg.plan import Plan, Read
+>>> from rcg.ir.plan import Plan, Read
 >>> kind_of(Read("c1", 0)), name_of(Read("c1", 0), {})
 ('read', 'read c1')
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rcg.plan import Build, Call, Free, Input, Op, Output, Plan, Read, Write
+from rcg.ir.plan import Build, Call, Free, Input, Op, Output, Plan, Read, Write
 
 __all__ = ["SPAN", "UNKNOWN", "actor_labels", "kind_of", "name_of"]
 

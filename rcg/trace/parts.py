@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import Op, Program, Read, Write
+from rcg.ir.plan import Op, Program, Read, Write
 from rcg.trace.intervals import Times, disjoint, without
 from rcg.trace.trace import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp
 

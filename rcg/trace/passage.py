@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import Plan, Read, Write
+from rcg.ir.plan import Plan, Read, Write
 from rcg.trace.parts import READ
 from rcg.trace.trace import Events
 

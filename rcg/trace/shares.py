@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import DRIVER, ChannelSpec, Op, Read, Write
+from rcg.ir.plan import DRIVER, ChannelSpec, Op, Read, Write
 from rcg.trace.executions import Executions, executions_of
 from rcg.trace.intervals import Cover
 from rcg.trace.parts import READ, Kind, Parts, events_of, parts_of, shapes_of

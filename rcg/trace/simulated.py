@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
-from rcg.plan import Op, Plan, Read, Write
+from rcg.ir.plan import Op, Plan, Read, Write
 from rcg.trace.trace import EVENT, NO_PEER, Events, GraphTrace, Lane
 
 __all__ = ["LATEST_NS", "from_simulation"]

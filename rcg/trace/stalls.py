@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from rcg.plan import DRIVER, Call, Read, Write
+from rcg.ir.plan import DRIVER, Call, Read, Write
 from rcg.trace.critical import text_of
 from rcg.trace.executions import Executions
 from rcg.trace.trace import GraphTrace, Lane

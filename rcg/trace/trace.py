@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.plan import DRIVER, Call, Op, Plan, Program
+from rcg.ir.plan import DRIVER, Call, Op, Plan, Program
 
 if TYPE_CHECKING:
     import pandas as pd

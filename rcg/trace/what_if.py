@@ -21,7 +21,7 @@ from typing import ClassVar, Final
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.display import Displayed, visible
 from rcg.errors import DeadlockError, TraceError
-from rcg.plan import DRIVER, Call, Input, Plan, Write
+from rcg.ir.plan import DRIVER, Call, Input, Plan, Write
 from rcg.trace.costs import Cost, Measured, costs_of
 from rcg.trace.critical import text_of
 from rcg.trace.executions import Executions, executions_of

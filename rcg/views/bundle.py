@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rcg.display import shown_text
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.trace.summary import summarize
 from rcg.trace.trace import Trace
 from rcg.views.html import escaped

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
-from rcg.plan import DRIVER, Call, Op, Read, Write
+from rcg.ir.plan import DRIVER, Call, Op, Read, Write
 from rcg.trace.names import kind_of, name_of
 from rcg.trace.parts import READ, WRITE, Kind, Parts, events_of, parts_of
 from rcg.trace.passage import movers, taken_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rcg.plan import Call, Write
+from rcg.ir.plan import Call, Write
 from rcg.trace.ops import OpTimes
 from rcg.trace.parts import Kind
 from rcg.trace.report import stalled

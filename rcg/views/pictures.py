@@ -12,7 +12,7 @@ from typing import Final
 
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import DeadlockError, TraceError
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.trace.summary import GraphSummary
 from rcg.trace.trace import GraphTrace, Trace
 from rcg.trace.what_if import predict

@@ -31,7 +31,7 @@ _STATES: Final = {
 
 
 class Activity(Protocol):
-    """What one process does (``rcg.runtime.report.Activity``)."""
+    """What one process does (``rcg.runtime.observe.report.Activity``)."""
 
     @property
     def label(self) -> str: ...  # noqa: D102
@@ -54,7 +54,7 @@ class Activity(Protocol):
 
 
 class Queue(Protocol):
-    """Frames that wait for a reader (``rcg.runtime.report.Queue``)."""
+    """Frames that wait for a reader (``rcg.runtime.observe.report.Queue``)."""
 
     @property
     def channel(self) -> str: ...  # noqa: D102
@@ -67,7 +67,7 @@ class Queue(Protocol):
 
 
 class Report(Protocol):
-    """What a graph does at one moment (``rcg.runtime.report.Report``)."""
+    """What a graph does at one moment (``rcg.runtime.observe.report.Report``)."""
 
     @property
     def graph_id(self) -> str: ...  # noqa: D102

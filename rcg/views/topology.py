@@ -4,7 +4,7 @@
 A plan tells programs; a topology forgets their order and keeps who takes whose value, by which
 channel. This is what all pictures of a graph are made of.
 
->>> from rcg.plan import Plan
+>>> from rcg.ir.plan import Plan
 >>> plan = Plan.from_text('''
 ... plan positional=1 keywords=[] returns=one
 ... actor a0 'Stage' 'f00d'
@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
-from rcg.plan import DRIVER, Build, Call, Const, Input, Output, Plan, Program, Read, Slot, Write
+from rcg.ir.plan import DRIVER, Build, Call, Const, Input, Output, Plan, Program, Read, Slot, Write
 from rcg.views.kinds import LOCAL, kind_of_channel
 
 __all__ = [

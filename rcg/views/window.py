@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import Call
+from rcg.ir.plan import Call
 from rcg.trace.trace import SPAN_BASE, GraphTrace
 
 __all__ = ["Window", "window_of"]

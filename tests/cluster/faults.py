@@ -21,9 +21,9 @@ from typing import Any, Final
 import pytest
 
 import rcg
-from rcg.plan import DRIVER, Call, Read, Write
-from rcg.runtime import moments
-from rcg.runtime.report import Activity, activities
+from rcg.ir.plan import DRIVER, Call, Read, Write
+from rcg.runtime.actor import failpoints
+from rcg.runtime.observe.report import Activity, activities
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
 
 # Two come from outside, two happen in the process itself. The kernel's out-of-memory killer is the
@@ -49,13 +49,13 @@ class Fate:
         self.at, self.kind, self.gate = at, kind, gate
         self.execution = execution + 1 if at == "next" else execution
 
-    def __call__(self, moment: moments.Moment) -> None:
+    def __call__(self, point: failpoints.Failpoint) -> None:
         """Called by the runtime in the actor."""
-        if moment.kind != "op":
-            if moment.kind == self.at:
+        if point.kind != "op":
+            if point.kind == self.at:
                 self.meet()
-        elif moment.execution == self.execution:
-            match moment.op:
+        elif point.execution == self.execution:
+            match point.op:
                 case Read() if self.at in ("read", "next"):
                     self.meet()
                 case Write() if self.at == "write":
@@ -103,12 +103,12 @@ class Mortal(Living):
 
     def expect(self, fate: Fate | None) -> int:
         """Take a fate, for the graphs that are compiled from now on; returns the process id."""
-        moments.on_moment = fate
+        failpoints.on_failpoint = fate
         return os.getpid()
 
     def first(self, x):
         if getattr(_due, "now", False):
-            moments.on_moment.meet()
+            failpoints.on_failpoint.meet()
         return x + 1
 
     def second(self, x):

@@ -19,8 +19,8 @@ import rcg
 from rcg import _native
 from rcg.dag import InputNode
 from rcg.errors import ChannelBroken, OutOfDescriptors
-from rcg.runtime import packets
-from rcg.runtime.parcels import Prepared
+from rcg.wire import messages
+from rcg.wire.payloads import Prepared
 from tests.cluster.stage import Plain
 from tests.peers import descriptors, mutants, none_left, told, until, with_descriptors
 
@@ -207,11 +207,11 @@ def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, val
         threads_before = caller_threads()
         before = descriptors()
         for data in mutants(good, seed=count, count=30):
-            connection = packets.connect(control.address, 60)
+            connection = messages.connect(control.address, 60)
             call = {"type": "call", "secret": control.secret, "wants": "use"}
-            packets.send(connection, call)
-            with packets.receive(connection) as ready:
-                assert ready.packet == {"type": "ready"}
+            messages.send(connection, call)
+            with messages.receive(connection) as ready:
+                assert ready.message == {"type": "ready"}
             with_descriptors(connection, data.partition(b"\0")[0] + b"\0" + body, given)
             connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionError):
@@ -226,14 +226,14 @@ def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, val
         assert rcg.get(graph.execute(1)) == 1
 
 
-def as_sent(packet, value):
-    """A packet with a value as it goes over the wire: (packet, body, descriptor or -1)."""
+def as_sent(message, value):
+    """A message with a value as it goes over the wire: (message, body, descriptor or -1)."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, Prepared(packet, [value]) as prepared:
+    with ours, theirs, Prepared(message, [value]) as prepared:
         prepared.send(ours, number=5)
-        with packets.receive(theirs, 1) as received:
+        with messages.receive(theirs, 1) as received:
             fds = [os.dup(fd) for fd in received.fds]
-            return received.packet, received.body, fds[0] if fds else -1
+            return received.message, received.body, fds[0] if fds else -1
 
 
 def caller_threads():

@@ -18,8 +18,8 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.runtime import packets
-from rcg.runtime.link import ask_report
+from rcg.runtime.remote.client import ask_report
+from rcg.wire import messages
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -388,15 +388,15 @@ def test_a_closed_handle_says_so_and_leaves_the_others_of_its_process(stages, ca
         assert rcg.get(graph.execute(2)) == 2
 
 
-def test_a_packet_that_is_not_ours_harms_nothing(stages):
+def test_a_message_that_is_not_ours_harms_nothing(stages):
     with compile_chain(*stages(2)) as graph:
-        for packet in ({"type": "call", "secret": "\u00e9"}, {"type": "call"}, {"type": 3}):
-            connection = packets.connect(graph.session.control.address, GUARD_S)
-            packets.send(connection, packet)
-            with packets.receive(connection) as received:
-                assert received.packet is None
+        for message in ({"type": "call", "secret": "\u00e9"}, {"type": "call"}, {"type": 3}):
+            connection = messages.connect(graph.session.control.address, GUARD_S)
+            messages.send(connection, message)
+            with messages.receive(connection) as received:
+                assert received.message is None
             connection.close()
-        raw = packets.connect(graph.session.control.address, GUARD_S)
+        raw = messages.connect(graph.session.control.address, GUARD_S)
         raw.send(b"no json at all")
         assert raw.recv(10) == b""
         raw.close()

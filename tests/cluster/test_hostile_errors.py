@@ -19,8 +19,8 @@ import rcg
 from rcg import _native
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError, UnpicklableError
-from rcg.plan import Call
-from rcg.runtime import moments
+from rcg.ir.plan import Call
+from rcg.runtime.actor import failpoints
 from tests.cluster.faults import noted
 from tests.cluster.stage import GUARD_S, in_thread
 from tests.hostile import (
@@ -81,9 +81,9 @@ class Raiser:
         except ChannelTimeout as error:
             return str(error)
 
-    def on_moment(self, call):
+    def on_failpoint(self, call):
         """Have the loops of the next graphs call this."""
-        moments.on_moment = call
+        failpoints.on_failpoint = call
 
     def break_logging(self, is_broken):
         log = logging.getLogger("rcg")
@@ -238,7 +238,7 @@ class Raises:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, moment: moments.Moment) -> None:
+    def __call__(self, moment: failpoints.Failpoint) -> None:
         if type(moment.op) is Call and moment.execution == 1:
             if self.name == "poisoned":
                 raise _native.Poisoned(_native.POISON_CLOSED, 0)
@@ -248,7 +248,7 @@ class Raises:
 class EndsWithoutAWord(Raises):
     """The loop ends, and cannot say why."""
 
-    def __call__(self, moment: moments.Moment) -> None:
+    def __call__(self, moment: failpoints.Failpoint) -> None:
         super().__call__(moment)
         if moment.kind == "stop":
             raise SystemExit("hostile")
@@ -269,7 +269,7 @@ class EndsWithoutAWord(Raises):
     ids=lambda ending: f"{type(ending).__name__} {ending.name}",
 )
 def test_a_loop_that_ends_unasked_breaks_the_graph(others, victim, ending, is_logging_broken):
-    rcg.get([victim.on_moment.remote(ending), victim.break_logging.remote(is_logging_broken)])
+    rcg.get([victim.on_failpoint.remote(ending), victim.break_logging.remote(is_logging_broken)])
     with InputNode() as inp:
         dag = others[0].echo.bind(victim.echo.bind(inp))
     graph = dag.experimental_compile()
@@ -310,7 +310,7 @@ def test_a_log_handler_of_the_drivers_that_raises_ends_nothing(others):
     log.addHandler(handler)
     try:
         victim = Sync.remote()
-        rcg.get(victim.on_moment.remote(Raises("poisoned")))
+        rcg.get(victim.on_failpoint.remote(Raises("poisoned")))
         graph = compile_one(victim)
         assert get(graph.execute(0)) == 0
         with pytest.raises(ChannelBroken):

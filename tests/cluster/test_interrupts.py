@@ -91,4 +91,4 @@ def test_ctrl_c_before_any_line_of_execute_or_get(is_listed):
         del last
         rcg.get(graph.execute(i, extra=0))
         assert not graph.left
-        assert not any(outlet.frames for outlet in graph.outlets)
+        assert not any(buffer.frames for buffer in graph.buffers)

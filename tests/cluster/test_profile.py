@@ -18,8 +18,8 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
-from rcg.plan import Call, Read, Write
-from rcg.runtime import profiler as profiling
+from rcg.ir.plan import Call, Read, Write
+from rcg.runtime.observe import profiler as profiling
 from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock
 from tests.cluster.stage import in_thread, until
 
@@ -417,7 +417,7 @@ def test_ctrl_c_while_it_stops_loses_nothing(stages, monkeypatch, at):
             rcg.get(graph.execute(i))
         for name in ("_open_ops", "events_from", "now_ns", "_graph_trace", "_info"):
             monkeypatch.setattr(
-                f"rcg.runtime.profiler.{name}", interrupted(getattr(profiling, name))
+                f"rcg.runtime.observe.profiler.{name}", interrupted(getattr(profiling, name))
             )
         with pytest.raises(KeyboardInterrupt):
             profiler.stop()

@@ -269,9 +269,9 @@ say("done")
 """
 
 LOGGING = """\
-import rcg.runtime.session
+import rcg.runtime.driver.session
 from pathlib import Path
-rcg.runtime.session._PATIENCE_S = 0.05  # after which a teardown says whom it waits for
+rcg.runtime.driver.session._PATIENCE_S = 0.05  # after which a teardown says whom it waits for
 
 class Handler(logging.Handler):
     def emit(self, record):
@@ -365,7 +365,7 @@ del last
 gc.collect()
 graph.statistics()  # lets go of what was dropped
 assert len(graph.left) <= len(swallowed), (graph.left, swallowed)
-assert sum(len(outlet.frames) for outlet in graph.outlets) <= len(swallowed)
+assert sum(len(buffer.frames) for buffer in graph.buffers) <= len(swallowed)
 graph.teardown()
 say("done", len(noted), pressed, len(missing))
 """

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from rcg import _native, cluster
-from rcg.channels.segments import Segments
 from rcg.channels.shm import (
     NATIVE_ERRORS,
     Failure,
@@ -34,8 +33,9 @@ from rcg.errors import (
     OutOfSharedMemory,
     UnpicklableError,
 )
-from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
-from rcg.values import Codec
+from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.runtime.node.segments import Segments
+from rcg.serialization import Codec
 from tests.board import until_waiting
 
 torch = pytest.importorskip("torch")

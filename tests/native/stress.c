@@ -536,31 +536,32 @@ static void *play_thread(void *arg) {
     return NULL;
 }
 
-/* A tape beside the members: it must find each event once, or count it as lost. */
-static Tape tape;
-static void *play_tape(void *arg) {
+/* A drain beside the members: it must find each event once, or count it as lost. */
+static Drain drain;
+static void *run_drain(void *arg) {
     (void)arg;
-    tape_follow(&tape, 1000000);
+    drain_follow(&drain, 1000000);
     return NULL;
 }
 
-static void check_tape(const Member *m) {
+static void check_drain(const Member *m) {
     for (uint32_t i = 0; i < MEMBERS; i++) {
-        const Track *t = &tape.tracks[i];
-        if (t->count + t->lost != atomic_load(&recorder_of(m, i)->head)) fail("the tape missed events of member %u", i);
+        const Track *t = &drain.tracks[i];
+        if (t->count + t->lost != atomic_load(&recorder_of(m, i)->head))
+            fail("the drain missed events of member %u", i);
         for (size_t j = 0; j < t->count; j++)
             if (t->records[j].end_ns < t->records[j].start_ns || t->records[j].op >= RINGS)
-                fail("the tape has an event that never was");
+                fail("the drain has an event that never was");
     }
 }
 
 static void play_threads(int ending) {
-    pthread_t threads[MEMBERS], taper;
+    pthread_t threads[MEMBERS], drainer;
     Member observer = {0};
     join(&observer, VICTIM, POLICY_FUTEX);
-    tape = (Tape){0};
-    if (tape_open(&tape, &observer, board_fd, 1u << 20)) fail("no tape: errno %d", errno);
-    pthread_create(&taper, NULL, play_tape, NULL);
+    drain = (Drain){0};
+    if (drain_open(&drain, &observer, board_fd, 1u << 20)) fail("no drain: errno %d", errno);
+    pthread_create(&drainer, NULL, run_drain, NULL);
     for (uintptr_t i = 0; i < MEMBERS; i++)
         pthread_create(&threads[i], NULL, play_thread, (void *)(i * ENDINGS + (uintptr_t)ending));
     for (uint32_t i = 0; i < MEMBERS; i++) pthread_join(threads[i], NULL);
@@ -575,10 +576,10 @@ static void play_threads(int ending) {
         free(dead);
         dead = NULL;
     }
-    tape_halt(&tape);
-    pthread_join(taper, NULL);
-    check_tape(&observer);
-    tape_close(&tape);
+    drain_halt(&drain);
+    pthread_join(drainer, NULL);
+    check_drain(&observer);
+    drain_close(&drain);
     member_close(&observer);
 }
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from rcg.channels.shm import Reader, Writer
 from rcg.cluster import by_value_pickler, modules_pickled_by_value, opaque_types
-from rcg.values import Codec
+from rcg.serialization import Codec
 from tests.board import Board, Ring, finish
 
 OTHER = """
 from rcg.channels.shm import Reader, Writer
 from rcg.cluster import by_value_pickler, modules_pickled_by_value, opaque_types
-from rcg.values import Codec
+from rcg.serialization import Codec
 
 class Namesake:
     pass

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rcg.graph import (
+from rcg.ir.graph import (
     ActorSpec,
     Argument,
     ConstArg,
@@ -29,7 +29,7 @@ from rcg.graph import (
     Template,
     upstream_of,
 )
-from rcg.plan import (
+from rcg.ir.plan import (
     DRIVER,
     Build,
     Call,

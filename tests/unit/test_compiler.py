@@ -18,7 +18,7 @@ from rcg.compiler.place import MAX_PROCESSES, place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import check_deadlock_free, default_op_cost, simulate
 from rcg.errors import DeadlockError, InternalError, PlacementError
-from rcg.graph import (
+from rcg.ir.graph import (
     ActorSpec,
     ConstArg,
     Graph,
@@ -29,7 +29,7 @@ from rcg.graph import (
     Part,
     Site,
 )
-from rcg.plan import DRIVER, Call, Free, Op, Output, Plan, Program, Read, Write
+from rcg.ir.plan import DRIVER, Call, Free, Op, Output, Plan, Program, Read, Write
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret
 
 HERE = "node-1"
@@ -371,7 +371,7 @@ def test_scheduling_keeps_a_read_that_nothing_uses_and_a_value_passed_on():
 def test_the_same_graph_gives_the_same_plan_whatever_the_hash_seed():
     code = """
         from rcg.compiler import compile_graph
-        from rcg.graph import *
+        from rcg.ir.graph import *
         site = Site("a.py", 1)
         nodes = [InputValue(i, key, site) for i, key in enumerate([0, "x", "y", 2])]
         for i in range(4, 40):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket against peers of the same user: strangers, floods, packets that are none.
+"""The control socket against peers of the same user: strangers, floods, messages that are none.
 
 Real sockets and real threads. A leak is a descriptor more in /proc/self/fd than before.
 """
@@ -24,9 +24,12 @@ import pytest
 from rcg.descriptors import Descriptor
 from rcg.errors import OutOfDescriptors, PlacementError
 from rcg.options import Deadline
-from rcg.runtime import control, packets, reception
-from rcg.runtime.control import ControlClient, ControlServer
-from rcg.runtime.endings import Ending, How
+from rcg.runtime.control import client as control_client
+from rcg.runtime.control import reception
+from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.server import ControlServer
+from rcg.wire import liveness, messages
+from rcg.wire.liveness import Ending, How
 from tests.peers import (
     GUARD_S,
     descriptors,
@@ -98,7 +101,7 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-# --- packets that are none
+# --- messages that are none
 
 HELLO, CALL = "hello", "call"
 
@@ -146,9 +149,9 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
     given = [os.dup(served.segments[0]) for _ in range(count)]
     for name, data in zip(PROCESSES, mutants(good, seed=count, count=40), strict=False):
         with served.stranger() as member:
-            packets.send(member, served.hello(name))
-            with packets.receive(member, 8) as answer:
-                assert answer.packet is not None and answer.packet["type"] == "welcome"
+            messages.send(member, served.hello(name))
+            with messages.receive(member, 8) as answer:
+                assert answer.message is not None and answer.message["type"] == "welcome"
             with_descriptors(member, data, given)
             member.shutdown(socket.SHUT_WR)
             assert is_over(member)
@@ -184,7 +187,7 @@ class Loop:
 def listener() -> Iterator[tuple[str, socket.socket]]:
     """What a test answers with in place of a driver: (address, socket)."""
     address = f"\0rcg-test-{os.getpid()}-{time.monotonic_ns()}"
-    made = packets.listen(address)
+    made = messages.listen(address)
     made.setblocking(True)
     yield address, made
     made.close()
@@ -194,7 +197,7 @@ def listener() -> Iterator[tuple[str, socket.socket]]:
 def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
     listener, count, monkeypatch
 ):
-    monkeypatch.setattr(control, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(control_client, "_ANSWER_TIMEOUT_S", 0.5)
     address, server = listener
     before = descriptors()
     given = [os.memfd_create("x") for _ in range(count)]
@@ -241,7 +244,7 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
         thread.start()
         connection, _ = server.accept()
         connection.recv(1 << 16)
-        packets.send(connection, {"type": "welcome", "arenas": [True]}, fds)
+        messages.send(connection, {"type": "welcome", "arenas": [True]}, fds)
         thread.join()
         loop = Loop()
         made[0].close_descriptors()
@@ -279,12 +282,12 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
     before = descriptors()
     step = 0
     while True:
-        packets.send(theirs, {"type": "x"}, given)
+        messages.send(theirs, {"type": "x"}, given)
         count = 0
 
         def interrupt(frame, event, _, at=step):
             nonlocal count
-            if frame.f_code.co_filename.endswith(("packets.py", "descriptors.py")):
+            if frame.f_code.co_filename.endswith(("messages.py", "descriptors.py")):
                 if is_closing(frame):
                     return None
                 frame.f_trace_opcodes = True
@@ -295,7 +298,7 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
 
         sys.settrace(interrupt)
         try:
-            with packets.receive(ours, 3) as received:
+            with messages.receive(ours, 3) as received:
                 assert len(received.fds) == 3
         except KeyboardInterrupt:
             pass
@@ -303,7 +306,7 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
             sys.settrace(None)
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            packets.receive(ours, 3).close()  # it was not received yet
+            messages.receive(ours, 3).close()  # it was not received yet
         ours.setblocking(True)
         assert descriptors() == before, step
         if count < step:
@@ -402,7 +405,7 @@ JOIN = """
 import os, sys
 sys.modules["ray"] = None  # which takes seconds to import, and is not needed here
 from rcg.errors import OutOfDescriptors
-from rcg.runtime.control import ControlClient
+from rcg.runtime.control.client import ControlClient
 try:
     client = ControlClient("\\0" + sys.argv[1], sys.argv[2], "a0")
     print("joined")
@@ -503,7 +506,7 @@ def test_a_member_without_descriptors_says_so(served, spare):
 SERVE = """
 import os, sys
 sys.modules["ray"] = None
-from rcg.runtime.control import ControlServer
+from rcg.runtime.control.server import ControlServer
 fds = [os.memfd_create("x") for _ in range(3)]
 server = ControlServer(
     "cafe" * 8, ["a0"], lambda _: (fds[0], fds[1:]), lambda *_: None, lambda *_: None
@@ -534,7 +537,7 @@ def test_a_peer_with_a_descriptor_above_1023_is_watched():
     try:
         with watched(os.getppid()) as pidfd:
             assert pidfd.fd > 1023
-            assert packets.how_it_ended(pidfd.fd) is How.LEFT
+            assert liveness.how_it_ended(pidfd.fd) is How.LEFT
     finally:
         for fd in held:
             os.close(fd)
@@ -542,7 +545,7 @@ def test_a_peer_with_a_descriptor_above_1023_is_watched():
 
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[Descriptor]:
-    found = packets.pidfd_of(pid)
+    found = liveness.pidfd_of(pid)
     yield found
     found.close()
 

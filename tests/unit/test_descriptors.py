@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rcg.channels.segments import Segments
 from rcg.descriptors import Descriptor, exhaustion_in, out_of_descriptors, telling_exhaustion
 from rcg.errors import CompileError, OutOfDescriptors, OutOfSharedMemory
-from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.runtime.node.segments import Segments
 from tests.peers import descriptors, none_left, told
 
 

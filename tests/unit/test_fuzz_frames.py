@@ -206,7 +206,7 @@ class Stage:
                 return fd, at + READER[field][0], READER[field][1]
             case "board":
                 return fd, BOARD[field][0], BOARD[field][1]
-            case "bell":
+            case "doorbell":
                 return fd, (192 + 8 * len(RINGS) + 63) // 64 * 64 + LINE * field, 4
             case "recorder":
                 return fd, recorders + which[0] * stride + RECORDER[field][0], RECORDER[field][1]
@@ -532,7 +532,7 @@ anywhere = st.one_of(
     target("ring", RING, st.integers(0, 3)),
     target("reader", READER, st.integers(0, 3), st.just(0)),
     target("board", BOARD),
-    target("bell", range(3)),
+    target("doorbell", range(3)),
     target("recorder", RECORDER, st.integers(0, 2)),
     target("arena", ARENA, st.integers(0, 2)),
     target("block", BLOCKS, st.integers(0, 1), st.integers(0, 4)),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.errors import GraphError
-from rcg.graph import (
+from rcg.ir.graph import (
     ActorSpec,
     ConstArg,
     Graph,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native core, from its own side: rings, blocks and claims, bells, poison, the recorder."""
+"""The native core, from its own side: rings, blocks and claims, doorbells, poison, the recorder."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.errors import InternalError
-from rcg.plan import (
+from rcg.ir.plan import (
     ActorSpec,
     Bindings,
     Build,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rcg import _native
-from rcg.channels import segments as rooms
-from rcg.channels.segments import Layout, Segments, default_memory_cap, slots_for
 from rcg.errors import OutOfSharedMemory
-from rcg.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.runtime.node import segments as rooms
+from rcg.runtime.node.segments import Layout, Segments, default_memory_cap, slots_for
 from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (

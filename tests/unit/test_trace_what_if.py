@@ -11,7 +11,7 @@ from hypothesis import given
 
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import TraceError
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.trace.costs import costs_of
 from rcg.trace.executions import executions_of
 from rcg.trace.simulated import from_simulation

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.views.blocks import Block, End, Link, count_crossings
 from rcg.views.layout import Layout, Rect, Sizes, lay_out, layers_of
 from rcg.views.topology import Topology, topology_of

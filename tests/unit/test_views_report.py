@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.runtime.report import Activity, Queue, Report
+from rcg.runtime.observe.report import Activity, Queue, Report
 from rcg.views.report import report_of
 from tests.unit.views_traces import WICKED
 

@@ -24,7 +24,7 @@ pytest.importorskip(
 
 import rcg_widgets
 from rcg.errors import TraceError
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.trace.trace import SPAN_BASE, Trace
 from rcg_widgets import (
     LiveMonitor,

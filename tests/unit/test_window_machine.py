@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from rcg._native import release
 from rcg.errors import CapacityExceededError
-from rcg.runtime.window import Window
+from rcg.runtime.driver.window import Window
 
 
 class WindowMachine(RuleBasedStateMachine):

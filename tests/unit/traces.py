@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.trace.trace import EVENT, NO_PEER, Events, GraphTrace, Lane, OpenOp, Trace
 
 PIPELINE = """

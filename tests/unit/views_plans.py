@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rcg.compiler import compile_graph
-from rcg.graph import (
+from rcg.ir.graph import (
     ActorSpec,
     Argument,
     ConstArg,
@@ -19,7 +19,7 @@ from rcg.graph import (
     Part,
     Site,
 )
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 
 _SITE = Site("/home/me/pipeline.py", 1)
 

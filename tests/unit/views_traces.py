@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from rcg.compiler.simulate import simulate
-from rcg.plan import Call, Op, Plan, Read, Write
+from rcg.ir.plan import Call, Op, Plan, Read, Write
 from rcg.trace.trace import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane, Trace
 from rcg.views.text import width_of
 from tests.unit.views_plans import Builder

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation, default_op_cost, simulate
 from rcg.errors import TraceError
-from rcg.plan import Call, Free, Op, Plan, Read, Write
+from rcg.ir.plan import Call, Free, Op, Plan, Read, Write
 from rcg.trace.trace import SPAN_BASE, GraphTrace
 from rcg.trace.what_if import predict
 from rcg.views.palette import EXECUTIONS

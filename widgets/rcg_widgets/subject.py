@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rcg.plan import Plan
+from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.trace.trace import GraphTrace, Trace
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.plan import Call, Op, Read, Write
+from rcg.ir.plan import Call, Op, Read, Write
 from rcg.trace.trace import GraphTrace
 from rcg.views.marks import COLUMNS, SPAN, Marks, marks_of
 from rcg.views.palette import KIND_COLOURS, TITLES

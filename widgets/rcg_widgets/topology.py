@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any, Final
 
-from rcg.plan import DRIVER, Call, Input, Output, Plan, Read, Write
+from rcg.ir.plan import DRIVER, Call, Input, Output, Plan, Read, Write
 from rcg.trace.ops import OpTimes, ops_of
 from rcg.trace.trace import GraphTrace
 from rcg.units import bytes_text

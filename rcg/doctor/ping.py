@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ping through shared memory, ``python -m rcg.doctor.ping``: what ``rcg doctor`` runs.
+
+Makes the segments of a small graph, sends frames to another process and back, and prints what it
+found as JSON. It is a process of its own, so that whatever goes wrong in it is only told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any, Final
+
+from rcg import _native
+from rcg.ir.plan import DRIVER, Plan
+from rcg.runtime.node.segments import Segments, default_memory_cap
+
+__all__ = ["main"]
+
+ROUNDS: Final = 200
+UNCOUNTED: Final = 20
+BLOCK_BYTES: Final = 1 << 20
+CAP_BYTES: Final = 64 << 20
+PATIENCE_NS: Final = 10_000_000_000
+
+PLAN: Final = """
+plan positional=1 keywords=[] returns=one
+actor a0 'Echo' ''
+channel c0 driver -> a0 ring node=0 slots=2
+channel c1 a0 -> driver ring node=1 slots=2
+reach driver <- driver a0
+reach a0 <- driver a0
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c1 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Write s0 -> c1
+  Free s0
+"""
+
+
+def main() -> int:
+    """Run the ping and print ``{"made": ..., "round_trip_ns": ..., "cap_bytes": ...}``."""
+    plan = Plan.from_text(PLAN)
+    segments = Segments(plan, cap_bytes=CAP_BYTES)
+    made = os.readlink(f"/proc/self/fd/{segments.board}")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _echo(segments, plan)
+            status = 0
+        finally:
+            os._exit(status)
+    times = _ping(segments, plan)
+    _, status = os.waitpid(child, 0)
+    found = {
+        "made": "memfd_create" if "memfd" in made else "O_TMPFILE in /dev/shm",
+        "round_trip_ns": int(statistics.median(times[UNCOUNTED:])),
+        "cap_bytes": default_memory_cap(),
+    }
+    print(json.dumps(found))
+    return os.waitstatus_to_exitcode(status)
+
+
+def _ends(segments: Segments, plan: Plan, process: str, reads: str, writes: str) -> Any:
+    layout = segments.layout
+    member = _native.Member(
+        segments.board,
+        segments.arenas,
+        layout.members[process],
+        reach=layout.reach(plan, process),
+    )
+    reader = member.reader(layout.rings[reads], 0, _buffers, _buffers)
+    return reader, member.writer(layout.rings[writes], 0)
+
+
+def _buffers(data: Any, buffers: Any = ()) -> Any:
+    return [bytes(buffer) for buffer in buffers]
+
+
+def _echo(segments: Segments, plan: Plan) -> None:
+    reader, writer = _ends(segments, plan, "a0", "c0", "c1")
+    for _ in range(ROUNDS + 1):
+        writer.write(_native.KIND_PICKLE, b"", reader.read(PATIENCE_NS), 0, PATIENCE_NS)
+
+
+def _ping(segments: Segments, plan: Plan) -> list[int]:
+    reader, writer = _ends(segments, plan, DRIVER, "c1", "c0")
+    times = []
+    for number in range(ROUNDS + 1):
+        sent = [os.urandom(BLOCK_BYTES if number == ROUNDS else 64)]
+        start = time.perf_counter_ns()
+        writer.write(_native.KIND_PICKLE, b"", sent, 0, PATIENCE_NS)
+        found = reader.read(PATIENCE_NS)
+        times.append(time.perf_counter_ns() - start)
+        if found != sent:
+            raise RuntimeError(f"ping {number} came back changed")
+    return times[:ROUNDS]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

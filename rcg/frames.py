@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose a stack frame is: the user's, or rcg's.
+
+A module says it itself, with a name in its globals, so moving a file changes nothing:
+
+* ``__rcg_plumbing__ = True``: its frames stand between a loop and the user's method, and say
+  nothing about what went wrong there;
+* ``__rcg_user__ = True``: it belongs to rcg and uses rcg as its users do (demo, bench).
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Final
+
+__all__ = ["innermost_of_user", "is_ours", "is_plumbing"]
+
+_PACKAGE: Final = __name__.partition(".")[0]
+# Modules of others that stand there as well.
+_FOREIGN_PLUMBING: Final = ("concurrent.futures._base", "ray.util.tracing.tracing_helper")
+
+
+def is_plumbing(frame: FrameType) -> bool:
+    """Return whether a frame is of what runs users' methods."""
+    names = frame.f_globals
+    return "__rcg_plumbing__" in names or names.get("__name__") in _FOREIGN_PLUMBING
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Return whether a frame is of rcg's code, and not of a program that uses it."""
+    names = frame.f_globals
+    name = names.get("__name__", "")
+    is_of_package = isinstance(name, str) and name.partition(".")[0] == _PACKAGE
+    return is_of_package and "__rcg_user__" not in names
+
+
+def innermost_of_user() -> tuple[FrameType, int]:
+    """Return the innermost frame that is not rcg's, and how far from the caller it is.
+
+    The distance is a ``stacklevel`` of ``warnings.warn`` for the caller.
+    """
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and is_ours(frame):
+        frame, depth = frame.f_back, depth + 1
+    return frame, depth

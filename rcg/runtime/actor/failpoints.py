@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failpoints: named points in an actor's loop at which a test can intervene.
+
+A test sets ``on_failpoint`` in the actor's process before it compiles. A loop that was made while
+it is None contains nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from rcg.ir.plan import Op
+
+__all__ = ["Failpoint", "on_failpoint", "reach"]
+
+
+class Failpoint(NamedTuple):
+    """Where the loop of one process of a graph stands.
+
+    Attributes:
+        kind: "describe" (the driver asks what this actor is), "start" (before the loop connects to
+            the driver), "op" (before an op of the program), "stop" (after the last one, before the
+            driver is told).
+        process: Its name in the plan; "" while it is being described.
+        execution: Index of the execution.
+        op: The op that comes next, for "op".
+    """
+
+    kind: Literal["describe", "start", "op", "stop"]
+    process: str = ""
+    execution: int = 0
+    op: Op | None = None
+
+
+on_failpoint: Callable[[Failpoint], None] | None = None
+
+
+def reach(failpoint: Failpoint) -> None:
+    """Call what a test has set, if anything; not for the hot path."""
+    if on_failpoint is not None:
+        on_failpoint(failpoint)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member's end of the control socket: saying who it is, and listening for the driver.
+
+The protocol is drawn in ``server``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+from typing import Final, Protocol
+
+from rcg.descriptors import out_of_descriptors
+from rcg.error_text import shielded, shortened
+from rcg.errors import PlacementError
+from rcg.runtime.control.joining import join
+from rcg.trace.clocks import clock_identity, now_ns
+from rcg.wire import messages
+from rcg.wire.messages import Message, Received, natural_of
+
+__all__ = ["ControlClient", "Watched"]
+
+_ANSWER_TIMEOUT_S: Final = 30.0  # of a driver that was connected to
+_MAX_ARENAS: Final = 128
+_MAX_NUMBER: Final = (1 << 63) - 1
+# These keep a message within its size.
+_MAX_FRAMES: Final = 40
+_MAX_LINE: Final = 400
+_MAX_TEXT: Final = 16_000
+_MAX_BYTES: Final = messages.MOST_BYTES * 3 // 4
+
+
+class Watched(Protocol):
+    """A loop, as the thread sees it that listens for the driver."""
+
+    def on_stop(self) -> None:
+        """The graph ends."""
+
+    def on_owner_gone(self) -> None:
+        """The driver is gone before the loop ended."""
+
+    def where(self) -> list[str]:
+        """Return the stack of the user's method that runs now, innermost last; [] in none."""
+
+
+class ControlClient:
+    """A member's side.
+
+    Args:
+        address: The driver's address.
+        secret: Proves that the driver sent us.
+        process: Who we are in the plan.
+
+    Raises:
+        PlacementError: The driver cannot be reached from here.
+    """
+
+    def __init__(self, address: str, secret: str, process: str) -> None:
+        hello = {
+            "type": "hello",
+            "process": process,
+            "secret": secret,
+            "clock": clock_identity(),
+        }
+        try:
+            joined = join(address, hello, _ANSWER_TIMEOUT_S, _check_user, descriptors=_MAX_ARENAS)
+        except ConnectionAbortedError as error:
+            raise PlacementError(
+                "the driver refused the connection: its graph has ended"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise PlacementError(
+                f"this process cannot reach the driver's control socket ({error}): driver and "
+                "actors on a node must share a network namespace (one container, or host network)"
+            ) from error
+        self._joined = joined
+        self._socket = joined.connection
+        self._is_over = False
+        try:
+            self.board, self.arenas = _handed_over(joined.answer)
+        except BaseException as error:
+            self.finish(f"it could not start: {error}")  # it counts us already
+            joined.close()
+            raise
+
+    def close_descriptors(self) -> None:
+        """Close what was handed over; what is mapped stays."""
+        self.board, self.arenas = -1, []
+        self._joined.answer.close()
+
+    def watch(self, loop: Watched, name: str) -> None:
+        """Listen for the driver on a thread of this name, until ``finish`` or the driver's end."""
+        threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True).start()
+
+    def _watch(self, loop: Watched) -> None:
+        try:
+            while messages.wait_for_message(self._socket, self._joined.pidfd.fd):
+                with messages.receive(self._socket) as received:
+                    if received.message is None:
+                        return
+                    self._answer(received.message, loop)
+        except (OSError, ValueError):
+            return  # closed by `finish`, or broken: the same to us
+        finally:
+            if not self._is_over:
+                loop.on_owner_gone()
+            self._joined.close()
+
+    def _answer(self, message: Message, loop: Watched) -> None:
+        match message.get("type"):
+            case "stop":
+                loop.on_stop()  # the loop itself is ended by the poison in shared memory
+            case "where":
+                number = natural_of(message, "number", _MAX_NUMBER)
+                found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
+                stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
+                while len(json.dumps(stack)) > _MAX_BYTES:
+                    del stack[0]
+                answer = {
+                    "type": "here",
+                    "number": number,
+                    "stack": stack,
+                    "clock_ns": now_ns(),
+                }
+                messages.send(self._socket, answer, may_wait=False)
+
+    def finish(self, failure: str | None = None) -> None:
+        """Say that the loop has ended, and why if it was not told to. Ends the watching thread.
+
+        Idempotent: what was said first stands.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            message: Message = {"type": "stopped"}
+            if failure is not None:
+                message = {"type": "failed", "text": _fitting(failure)}
+            with contextlib.suppress(OSError):
+                messages.send(self._socket, message)
+        finally:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of everything; what is mapped stays. For a member whose loop never ran."""
+        self.close_descriptors()
+        self._joined.close()
+
+
+def _check_user(_: int, uid: int) -> None:
+    if uid != os.getuid():
+        raise PlacementError(
+            f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared memory is "
+            "only shared within one user"
+        )
+
+
+def _handed_over(answer: Received) -> tuple[int, list[int]]:
+    """Return the descriptors of the board and of each arena, -1 for those that are not for us.
+
+    Raises:
+        OutOfDescriptors: They did not arrive, because there was none left for them.
+        PlacementError: It is no welcome.
+    """
+    if answer.is_short:
+        missing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise out_of_descriptors(missing, "for the shared memory of a compiled graph") or missing
+    present = (answer.message or {}).get("arenas")
+    if not isinstance(present, list) or 1 + sum(map(bool, present)) != len(answer.fds):
+        raise PlacementError("what answered on the driver's control socket is not rcg's driver")
+    board, *rest = answer.fds
+    arenas = iter(rest)
+    return board, [next(arenas) if is_present else -1 for is_present in present]
+
+
+def _fitting(text: str) -> str:
+    """Return a text with its middle left out, if need be, so that a message can hold it."""
+    longest = _MAX_TEXT
+    while len(json.dumps(found := shortened(text, longest))) > _MAX_BYTES:
+        longest //= 2
+    return found

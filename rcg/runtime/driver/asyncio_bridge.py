@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asyncio: a thread that waits in shared memory and wakes event loops.
+
+One per graph, started by the first ``await`` that has to wait. It takes frames off the buffers that
+are awaited, as threads in ``get`` may at the same time, and tells the loops with
+``call_soon_threadsafe``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rcg import _native
+from rcg.runtime.driver.output import OutputBuffer
+from rcg.runtime.driver.session import Session
+from rcg.runtime.sleepers import emptied
+
+__all__ = ["AsyncioBridge", "Queue", "set_done"]
+
+_NEVER: Final = 1 << 62  # an execution that never comes
+
+_Waiter = tuple[OutputBuffer, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class Queue:
+    """Coroutines of one event loop that want to execute, in the order in which they came.
+
+    Entered by ``async with``; only the first of them looks for room, so each result wakes one.
+
+    Args:
+        on_empty: Called when the last one has left.
+    """
+
+    def __init__(self, on_empty: Callable[[], object]) -> None:
+        self._turn = asyncio.Lock()
+        self._on_empty = on_empty
+        self.length = 0
+
+    async def __aenter__(self) -> None:
+        self.length += 1
+        try:
+            await self._turn.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        # No await in here: whoever leaves executes before the next one looks.
+        self._turn.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.length -= 1
+        if not self.length:
+            self._on_empty()
+
+
+class AsyncioBridge:
+    """Wakes coroutines when results arrive.
+
+    Args:
+        session: The graph.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._member = session.member
+        self._new: deque[_Waiter] = deque()
+        # Who serves, put there by the thread itself. Without a lock: a thread that finds another
+        # ends at once, so it does no harm to start one too many.
+        self._serving: dict[int, object] = {}
+        self._queues: dict[asyncio.AbstractEventLoop, Queue] = {}
+        self._graph_id = session.graph_id
+        session.on_end(self.wake)
+
+    def wait_for(self, buffer: OutputBuffer, execution: int) -> asyncio.Future[None]:
+        """Return a future of the running loop, done when the result has arrived or never will."""
+        loop = asyncio.get_running_loop()
+        self._member.interrupt()  # raises in a forked child, where no thread of ours would answer
+        future: asyncio.Future[None] = loop.create_future()
+        self._new.append((buffer, execution, loop, future))
+        if not self._serving:
+            threading.Thread(
+                target=self._run, name=f"rcg-await-{self._graph_id[:6]}", daemon=True
+            ).start()
+        self.wake()
+        return future
+
+    def wait_for_end(self, buffer: OutputBuffer) -> asyncio.Future[None]:
+        """Return a future, done when the graph has ended and the session knows why."""
+        return self.wait_for(buffer, _NEVER)
+
+    def has_queue(self) -> bool:
+        """Whether coroutines of the running loop wait for room."""
+        return bool(self._queues) and asyncio.get_running_loop() in self._queues
+
+    def queue(self) -> Queue:
+        """Return the queue of the running loop, to be entered at once."""
+        loop = asyncio.get_running_loop()
+        found = self._queues.get(loop)
+        if found is None:
+            found = self._queues[loop] = Queue(lambda: self._queues.pop(loop, None))
+        return found
+
+    def wake(self) -> None:
+        """Have the thread look around; any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._member.interrupt()
+
+    def _run(self) -> None:
+        thread = threading.current_thread()
+        if self._serving.setdefault(0, thread) is thread:
+            self._serve()
+
+    def _serve(self) -> None:
+        waiters: list[_Waiter] = []
+        seen = 0
+        try:
+            while True:
+                for waiter in emptied(self._new):
+                    waiter[0].awaited.add(waiter[1])
+                    waiters.append(waiter)
+                buffers = list({waiter[0].channel: waiter[0] for waiter in waiters}.values())
+                # Where each ring stood before we looked: whatever comes from then on ends the
+                # wait, also what a thread in `get` takes off the ring before it begins.
+                seqs = [(buffer.end, buffer.arrived) for buffer in buffers]
+                waiters = self._tell(waiters, buffers)
+                if not waiters:
+                    seqs = []
+                seen = self._member.wait_any(seqs, -1, seen)
+                for buffer in buffers:
+                    buffer.drain()
+        except (_native.Poisoned, RuntimeError):
+            pass  # the graph ended
+        except (_native.Corrupt, MemoryError, OSError):
+            pass  # whoever waits meets it when the result is fetched
+        finally:
+            # The graph ended: whoever waits learns why from the result itself. Ray may have to be
+            # asked for that, which is done here and not on an event loop.
+            try:
+                if not self._session.has_cause:
+                    self._session.end_error()
+            finally:
+                # Who comes from now on starts another, which ends in the same way.
+                self._serving.clear()
+                waiters.extend(emptied(self._new))
+                for _, _, loop, future in waiters:
+                    set_done(loop, future)
+
+    def _tell(self, waiters: list[_Waiter], buffers: list[OutputBuffer]) -> list[_Waiter]:
+        """Wake those whose result is there; returns the others."""
+        left = []
+        for waiter in waiters:
+            buffer, execution, loop, future = waiter
+            if execution < buffer.arrived:
+                set_done(loop, future)
+            elif not future.cancelled():
+                left.append(waiter)
+        for buffer in buffers:
+            buffer.awaited = {waiter[1] for waiter in left if waiter[0] is buffer}
+        return left
+
+
+def set_done(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    """Have who awaits a future of this loop go on; any thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_set_done, future)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting a plan: asking the actors where they are, and starting their loops.
+
+Both steps are ordinary actor calls, so a busy actor answers when its method has returned; after
+some seconds a log line says whom we wait for, and at the deadline an error names them.
+"""
+
+from __future__ import annotations
+
+import platform
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg import _native, cluster
+from rcg.errors import (
+    ActorDiedError,
+    ChannelTimeout,
+    CompileError,
+    PlacementError,
+    RcgError,
+    UnsupportedNodeError,
+)
+from rcg.ir.graph import Site
+from rcg.ir.plan import Bindings, Build, Call, Const, Plan, Program
+from rcg.log import Log
+from rcg.options import Deadline, Options
+from rcg.runtime.actor.loop import Start, describe, start
+from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.session import Session
+from rcg.runtime.node.segments import Segments, default_memory_cap
+from rcg.version import __version__
+
+__all__ = ["Located", "launch", "locate"]
+
+_log = Log()
+
+_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.2
+_TICK_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where everybody is.
+
+    Attributes:
+        actors: The Ray node of each actor, by its id in the plan.
+        driver: The Ray node of this process.
+    """
+
+    actors: dict[str, str]
+    driver: str
+
+
+Methods = Mapping[str, Mapping[str, Site | None]]
+
+
+def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
+    """Ask every actor where it is and whether it can take part.
+
+    Args:
+        bindings: The actors' handles.
+        deadline: Until when they have to answer.
+        methods: What the graph calls of each actor, and where the user bound it.
+
+    Raises:
+        ActorDiedError: An actor is dead.
+        PlacementError: An actor's process has no rcg, or another one.
+        UnsupportedNodeError: A method is an asynchronous generator.
+        ChannelTimeout: Some did not answer in time; the text names them.
+    """
+    _refuse_taken(bindings, methods)
+    own = cluster.current_actor_id()
+    calls: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for actor, handle in bindings.actors.items():
+        names = tuple(methods[actor])
+        if own is not None and cluster.actor_id(handle) == own:
+            found[actor] = describe(_own_instance(), names)
+        else:
+            calls[actor] = cluster.ask(handle, describe, names)
+    found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
+    for actor, description in found.items():
+        _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
+    return Located({actor: found[actor]["node"] for actor in bindings.actors}, cluster.node_id())
+
+
+def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
+    """Raise where a graph of this process has an actor's main thread: it would never answer."""
+    taken = CompiledDAG.main_threads_taken()
+    for actor, handle in bindings.actors.items():
+        graph = taken.get(cluster.actor_id(handle))
+        if graph is not None:
+            named = _Named(bindings, methods)
+            raise CompileError(
+                f'{named.name(actor)} gave its main thread to {graph} (thread="main"), so it can '
+                "take part in no other graph: tear that one down first, or compile it with "
+                'thread="own"',
+                **named.facts(actor),
+            )
+
+
+def _own_instance() -> Any:
+    instance = cluster.current_actor_instance()
+    if instance is None:
+        raise CompileError("this actor takes part in the graph it compiles, but was not found here")
+    return instance
+
+
+def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Site | None]) -> None:
+    version, abi = description["version"], description["abi"]
+    if (version, abi) != (__version__, _native.ABI_VERSION):
+        raise PlacementError(
+            f"{label} on node {description['node']} has rcg {version} (shared memory layout {abi}) "
+            f"and the driver has {__version__} ({_native.ABI_VERSION}): install the same version "
+            "on every node, or give it in the actor's runtime_env",
+            actor=label,
+            location=description["node"],
+        )
+    if description["machine"] != platform.machine():
+        raise PlacementError(f"{label} runs on another kind of machine", actor=label)
+    for name in description["missing"]:
+        raise CompileError(
+            f"{label} has no method {name!r}",
+            actor=label,
+            node=f"{label}.{name}",
+            site=methods[name],
+        )
+    for name in description["generators"]:
+        raise UnsupportedNodeError(
+            f"{label}.{name} is an asynchronous generator, and a compiled graph has no node for "
+            "many values: bind a method that returns them as a list",
+            node=f"{label}.{name}",
+            site=methods[name],
+        )
+
+
+class _Named:
+    """What errors call an actor: its handle, and where the graph first uses it."""
+
+    def __init__(self, bindings: Bindings, methods: Methods | None = None) -> None:
+        self._bindings = bindings
+        self._methods = methods or {}
+
+    def name(self, actor: str) -> str:
+        """Return the handle's text."""
+        return repr(self._bindings.actors[actor])
+
+    def id(self, actor: str) -> str:
+        """Return Ray's id of the actor, in hex."""
+        return cluster.actor_id(self._bindings.actors[actor])
+
+    def facts(self, actor: str) -> dict[str, Any]:
+        """Return the facts of an error about this actor."""
+        handle = self._bindings.actors[actor]
+        bound = next(iter(self._methods.get(actor, {}).items()), None)
+        return {
+            "actor": self.name(actor),
+            "node": None if bound is None else f"{cluster.actor_label(handle)}.{bound[0]}",
+            "site": None if bound is None else bound[1],
+        }
+
+
+def _gather(
+    calls: Mapping[str, Any],
+    named: _Named,
+    deadline: Deadline,
+    verb: str,
+    session: Session | None = None,
+) -> dict[str, Any]:
+    """Wait for the answers of several actors; raises the first error as rcg's own.
+
+    With a session it also raises when one dies that has answered already.
+    """
+    pending = dict(calls)
+    answers: dict[str, Any] = {}
+    begun = Deadline(_PATIENCE_S)
+    has_told = False
+    while pending:
+        left = deadline.remaining_s()
+        refs = list(pending.values())
+        cluster.wait(refs, timeout_s=_POLL_S if left is None else min(_POLL_S, left))
+        ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
+        for actor in [a for a, ref in pending.items() if ref in ready]:
+            answers[actor] = _answer(actor, pending.pop(actor), named)
+        if pending and session is not None and session.control.gone - set(pending):
+            session.check_running()
+        names = ", ".join(map(named.name, pending))
+        if pending and deadline.expired:
+            raise ChannelTimeout(
+                f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
+                f"{names}. They may still be running a method or starting up; raise `timeout`, or "
+                "see what they do with `ray stack`.",
+                timeout_s=deadline.timeout_s,
+            )
+        if pending and begun.expired and not has_told:
+            has_told = True
+            _log.warning(
+                "rcg: compile() waits for %s to %s (still starting, or busy with a method?)",
+                names,
+                verb,
+            )
+    return answers
+
+
+def _answer(actor: str, ref: Any, named: _Named) -> Any:
+    name, facts = named.name(actor), named.facts(actor)
+    try:
+        return cluster.get(ref)
+    except RcgError:
+        raise
+    except Exception as error:
+        if cluster.is_actor_death(error):
+            raise ActorDiedError(
+                f"{name} is dead, so the graph cannot be compiled: {error}",
+                actor_id=named.id(actor),
+                **facts,
+            ) from error
+        own = cluster.cause_of(error)
+        if isinstance(own, RcgError):
+            raise own from None  # it says all, and Ray's traceback says nothing more
+        if isinstance(own, ImportError):
+            raise PlacementError(
+                f"the process of {name} cannot import rcg ({own}): install rcg "
+                f"{__version__} on that node, or give it in the actor's runtime_env "
+                '({"pip": ["rcg"]})',
+                **facts,
+            ) from error
+        raise CompileError(
+            f"{name} could not start its part of the graph: {error}", **facts
+        ) from error
+
+
+def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline) -> CompiledDAG:
+    """Start the loops of a plan on its actors and return the graph, ready to execute.
+
+    Raises:
+        OutOfSharedMemory: There is no room for the channels.
+        ActorDiedError, PlacementError, ChannelTimeout: As in ``locate``; what was started is
+            stopped again.
+    """
+    graph_id = uuid.uuid4().hex
+    segments = Segments(plan, cap_bytes=options.memory_cap_bytes or default_memory_cap())
+    try:
+        session = Session(graph_id, plan, dict(bindings.actors), options, segments)
+    except BaseException:
+        segments.close()
+        raise
+    try:
+        _start_loops(session, bindings, deadline)
+        session.check_running()
+        session.seal()
+        return CompiledDAG(session)
+    except BaseException:
+        session.control.forget(sorted(set(bindings.actors) - set(session.control.pids)))
+        session.close(timeout_s=5.0)
+        raise
+
+
+def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> None:
+    own = cluster.current_actor_id()
+    calls: dict[str, Any] = {}
+    for actor, handle in bindings.actors.items():
+        spec = _start_for(session, actor, handle, bindings)
+        if own is not None and cluster.actor_id(handle) == own:
+            if session.options.thread == "main":
+                raise CompileError(
+                    "an actor that compiles a graph it takes part in is busy on its main thread, "
+                    'so the graph cannot have it: use thread="own"'
+                )
+            start(_own_instance(), spec)
+        else:
+            calls[actor] = cluster.submit(handle, start, spec)
+    if session.options.thread == "main":
+        _wait_connected(session, calls, _Named(bindings), deadline)
+    else:
+        _gather(calls, _Named(bindings), deadline, "start", session)
+
+
+def _wait_connected(
+    session: Session, calls: Mapping[str, Any], named: _Named, deadline: Deadline
+) -> None:
+    """Wait for loops whose start call returns only when the graph ends."""
+    while missing := sorted(set(calls) - set(session.control.pids)):
+        ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_TICK_S)
+        for actor in missing:
+            if calls[actor] in ready:
+                _answer(actor, calls[actor], named)
+        session.check_running()
+        if deadline.expired:
+            _gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
+
+
+def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) -> Start:
+    program = session.plan.program(actor)
+    named = _constants_of(program)
+    return Start(
+        graph_id=session.graph_id,
+        program=program,
+        member=session.layout.members[actor],
+        rings=session.layout.rings,
+        reach=session.layout.reach(session.plan, actor),
+        address=session.control.address,
+        secret=session.control.secret,
+        constants={name: bindings.constants[name] for name in named},
+        options=session.options,
+        actor=(cluster.actor_label(handle), cluster.actor_id(handle), repr(handle)),
+        version=__version__,
+        abi=_native.ABI_VERSION,
+    )
+
+
+def _constants_of(program: Program) -> list[str]:
+    """Return the constants and templates that a program names."""
+    names: dict[str, None] = {}
+    for op in program.ops:
+        match op:
+            case Build():
+                names[op.template] = None
+            case Call():
+                given = (*op.args, *(value for _, value in op.kwargs))
+                names.update((value.id, None) for value in given if isinstance(value, Const))
+    return list(names)

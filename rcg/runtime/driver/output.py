@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One output of a graph at the driver: frames in order, results in any order, from any thread.
+
+Whoever needs a result takes frames off the ring until its own has been taken, by itself or by
+another thread that waits there; frames for others wait in a dict, undecoded, until they are asked
+for. There is no lock to hold and so none to be interrupted with: taking a frame puts it into the
+dict in one step of the native core, decoding may be repeated, and a result is filled from the dict.
+Ctrl-C between any two lines loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from rcg import _native
+from rcg.channels.shm import Failure, Reader, timeout_ns
+from rcg.options import Deadline
+from rcg.runtime.failure import error_of_unpickling
+
+__all__ = ["FAILED", "NEW", "PENDING", "READY", "OutputBuffer", "Result"]
+
+NEW: Final = _native.REF_NEW  # not submitted yet: one that goes away leaves nothing behind
+PENDING: Final = _native.REF_PENDING
+READY: Final = 1
+FAILED: Final = 2
+
+# Two threads that get the same ref at the same moment: the second looks this often whether the
+# first has decoded it, and so often at most. Then it decodes, too: the first may be in code that
+# waits for the second.
+_MOMENT_S: Final = 0.0001
+_MOST_LOOKS: Final = 5000
+
+
+class Result(Protocol):
+    """What an buffer fills: ``state`` last."""
+
+    execution: int
+    state: int
+    value: Any
+
+
+class OutputBuffer:
+    """The driver's end of one output channel. Any thread may use it.
+
+    Args:
+        channel: Its id in the plan.
+        number: Which of the graph's buffers it is.
+        reader: The reading end.
+        on_awaited: Called when frames arrived that asyncio waits for; must not block.
+    """
+
+    __slots__ = (
+        "_collect",
+        "awaited",
+        "channel",
+        "dropped",
+        "end",
+        "failures_dropped",
+        "frames",
+        "last_dropped",
+        "number",
+        "on_awaited",
+    )
+
+    def __init__(
+        self, channel: str, number: int, reader: Reader, on_awaited: Callable[[], None]
+    ) -> None:
+        self.channel = channel
+        self.number = number
+        self.end = reader.end
+        self._collect = reader.end.collect
+        self.on_awaited = on_awaited
+        # Taken off the ring and not fetched yet, by execution.
+        self.frames: dict[int, _native.Frame] = {}
+        # Executions whose ref was dropped unread. A deque, because refs die anywhere, also in the
+        # middle of what follows: appending is one step.
+        self.dropped: deque[int] = deque()
+        # Failures among them that nobody will see, for the report.
+        self.failures_dropped = 0
+        self.last_dropped: _native.Frame | None = None
+        # Executions that coroutines wait for.
+        self.awaited: set[int] = set()
+
+    @property
+    def arrived(self) -> int:
+        """How many frames were taken off the ring."""
+        return self.end.seq
+
+    @property
+    def here(self) -> int:
+        """How many frames have come, also those that lie on the ring."""
+        return self.end.seq + self.end.pending()
+
+    def has(self, execution: int) -> bool:
+        """Return whether the result can be had without waiting."""
+        return execution < self.end.seq or execution < self.here
+
+    def fetch(self, result: Result, timeout_s: float | None) -> bool:
+        """Wait for one result and fill it; READY or FAILED afterwards.
+
+        Returns:
+            Whether this call filled it, and not another thread's.
+
+        Raises:
+            _native.TimedOut: The time was up; the result can be fetched later.
+            _native.Poisoned: The graph ended before the result came.
+        """
+        execution, frames = result.execution, self.frames
+        self._collect(frames, execution, -1 if timeout_s is None else timeout_ns(timeout_s))
+        if self.dropped or self.awaited:
+            self._tell()
+        looks = 0
+        while True:
+            frame = frames.get(execution)
+            if frame is not None:
+                try:
+                    value = frame.decode() if looks < _MOST_LOOKS else frame.decode(True)
+                except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
+                    value = None
+                    failed = error_of_unpickling(error, frame.decode)
+                    if result.state == PENDING:
+                        result.value, result.state = failed, FAILED
+                    break
+                if value is not frame:
+                    break
+            elif result.state != PENDING:
+                return False
+            looks += 1
+            time.sleep(_MOMENT_S)
+        if result.state == PENDING:
+            if type(value) is Failure:
+                # It becomes an exception when it is raised: one that is kept would keep, by its
+                # traceback, the frames of whoever got it, and the refs in them.
+                result.value = value
+                result.state = FAILED
+            else:
+                result.value = value
+                result.state = READY
+        return frames.pop(execution, None) is not None
+
+    def advance_to(self, count: int, deadline: Deadline) -> None:
+        """Wait until ``count`` frames have arrived, keeping them.
+
+        Raises:
+            _native.TimedOut, _native.Poisoned: As in ``fetch``.
+        """
+        self._collect(self.frames, count - 1, timeout_ns(deadline.remaining_s()))
+        self.take_pending()
+
+    def take_pending(self) -> None:
+        """Take what lies on the ring, without waiting."""
+        self.drain()
+        if self.dropped or self.awaited:
+            self._tell()
+
+    def drain(self) -> None:
+        """``take_pending`` for the thread that serves asyncio, which nobody has to tell."""
+        self.end.collect_pending(self.frames)
+
+    def _tell(self) -> None:
+        """Frames came, or refs went: let go of what nobody wants, and wake who waits elsewhere."""
+        if self.dropped:
+            self.discard_dropped()
+        if self.awaited:
+            self.on_awaited()
+
+    def discard_dropped(self) -> None:
+        """Let go of frames whose refs are gone."""
+        for _ in range(len(self.dropped)):
+            try:
+                execution = self.dropped.popleft()
+            except IndexError:
+                return  # another thread is at it
+            if execution >= self.end.seq:
+                self.dropped.append(execution)  # still to come
+            else:
+                frame = self.frames.pop(execution, None)
+                if frame is not None and frame.is_failure:
+                    self.failures_dropped += 1
+                    self.last_dropped = frame

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running graph as its driver sees it: shared memory, control socket, state, and its end.
+
+A session is *running*, then *broken* (a member died) or *closed* (torn down), and a broken one can
+still be closed. It never calls Ray but to ask for the cause of a death and to kill on request, so
+that ending one is safe anywhere: in ``__del__``, in a signal handler, at interpreter exit, without
+a cluster. There is no lock: each step of its end may be repeated, by any thread at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rcg import _native, cluster
+from rcg.channels.shm import translate
+from rcg.error_text import describe_error, shielded, shielding
+from rcg.errors import (
+    ActorDiedError,
+    ChannelBroken,
+    ChannelClosed,
+    OutOfSharedMemory,
+    RcgError,
+)
+from rcg.ir.plan import DRIVER, Plan
+from rcg.log import Log
+from rcg.options import Deadline, Options
+from rcg.runtime.control.server import ControlServer
+from rcg.runtime.node.segments import Layout, Segments
+from rcg.runtime.observe.report import Report, activities, queues
+from rcg.wire import liveness
+from rcg.wire.liveness import Ending, How
+
+__all__ = ["Session"]
+
+_log = Log()
+
+# How long to wait for Ray's own words about a death that the kernel has already confirmed.
+_CAUSE_PATIENCE_S: Final = 1.0
+# How long to wait for actors that were killed to be dead.
+_KILL_PATIENCE_S: Final = 2.0
+# After this long a teardown says whom it waits for.
+_PATIENCE_S: Final = 5.0
+
+
+class Session:
+    """The driver's hold on one running graph.
+
+    Args:
+        graph_id: Hex id.
+        plan: What runs.
+        handles: Ray's handles of the actors, by process.
+        options: Of the graph.
+        segments: Shared memory; closed with the session.
+    """
+
+    def __init__(
+        self,
+        graph_id: str,
+        plan: Plan,
+        handles: Mapping[str, Any],
+        options: Options,
+        segments: Segments,
+    ) -> None:
+        self.graph_id = graph_id
+        self.plan = plan
+        self.handles = handles
+        self.options = options
+        self.layout: Layout = segments.layout
+        self._segments = segments
+        self.pid = os.getpid()
+        self.is_over = False  # closed or broken: one look for `execute`
+        self._is_closed = False
+        self._gone: tuple[str, Ending] | None = None
+        self._cause: RcgError | None = None
+        self._on_end: deque[Callable[[], None]] = deque()
+        self._on_close: deque[Callable[[], None]] = deque()
+        # Who serves those that use the graph from outside; set once there is a graph to use.
+        self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
+            connection.close()
+        )
+        try:
+            self.member = _native.Member(
+                segments.board,
+                segments.arenas,
+                0,
+                options.wait,
+                options.record,
+                False,
+                self.layout.reach(plan, DRIVER),
+            )
+        except OSError as error:
+            raise OutOfSharedMemory(
+                f"this process cannot map the shared memory of one more graph ({error.strerror}): "
+                "tear other graphs down, let go of their results, or lower `memory_cap_bytes`",
+                cap_bytes=segments.cap_bytes,
+            ) from error
+        self.control = ControlServer(
+            graph_id,
+            list(handles),
+            *self._calls_of_control(),
+        )
+
+    def _calls_of_control(
+        self,
+    ) -> tuple[
+        Callable[[str], tuple[int, list[int]]],
+        Callable[[str, Ending], None],
+        Callable[[socket.socket, str], None],
+    ]:
+        """Return what the control server calls.
+
+        It holds the session weakly: otherwise these two would hold each other, and with them the
+        actors of a graph that nobody has any more, until the garbage collector comes by.
+        """
+        reference = weakref.ref(self)
+
+        def descriptors_for(process: str) -> tuple[int, list[int]]:
+            session = reference()
+            if session is None:
+                raise ConnectionAbortedError(f"graph {graph_id} has ended")
+            return session._descriptors_for(process)
+
+        def member_gone(process: str, ending: Ending) -> None:
+            session = reference()
+            if session is not None:
+                session._member_gone(process, ending)
+
+        def caller_came(connection: socket.socket, wants: str) -> None:
+            session = reference()
+            if session is None:
+                connection.close()
+            else:
+                session._caller_came(connection, wants)
+
+        graph_id = self.graph_id
+        return descriptors_for, member_gone, caller_came
+
+    def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
+        return self._segments.board, self._segments.arenas
+
+    def seal(self) -> None:
+        """Close the descriptors once every member has them, but for what a profile needs."""
+        self._segments.seal()
+
+    @property
+    def board(self) -> int:
+        """The board's descriptor, for a drain; -1 once the graph has ended."""
+        return self._segments.board
+
+    def _caller_came(self, connection: socket.socket, wants: str) -> None:
+        self.on_caller(connection, wants)
+
+    # --- state
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the graph was torn down."""
+        return self._is_closed
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a member died."""
+        return self._gone is not None
+
+    @property
+    def has_cause(self) -> bool:
+        """Whether ``end_error`` answers at once, without asking Ray how a member died."""
+        return self._is_closed or self._gone is None or self._cause is not None
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once when the session breaks or closes; it must not block."""
+        self._on_end.append(call)
+        if self.is_over:
+            _call_each(self._on_end)
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once when the graph is torn down; it must not block."""
+        self._on_close.append(call)
+        if self._is_closed:
+            _call_each(self._on_close)
+
+    def forget_close(self, call: Callable[[], None]) -> None:
+        """Undo ``on_close``."""
+        with contextlib.suppress(ValueError):
+            self._on_close.remove(call)
+
+    def _member_gone(self, process: str, ending: Ending) -> None:
+        """Note that a member is gone; on the control thread only."""
+        if self._is_closed:
+            return
+        if self._gone is None:
+            self._gone = process, ending
+        self.is_over = True
+        number = self.layout.members[process]
+        self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
+        if ending.how is not How.FAILED:
+            self.member.forget(number)  # a process that lives on lets go of its claims by itself
+        _call_each(self._on_end)
+
+    # --- errors
+
+    def check_running(self) -> None:
+        """Raise what stands in the way of using the graph, if anything does.
+
+        Raises:
+            ChannelClosed: It was torn down.
+            ActorDiedError: A member died.
+        """
+        if self._is_closed or self._gone is not None:
+            raise self.end_error()
+
+    def end_error(self) -> RcgError:
+        """Return the error of a graph that ended: closed by us, or the death of a member."""
+        if self._is_closed:
+            return ChannelClosed("Channel closed. The compiled graph was torn down.")
+        if self._gone is None:
+            return ChannelBroken("a process of the graph is gone")
+        known = self._cause
+        if known is None:
+            known = self._cause = self._find_cause(*self._gone)
+        # A new one each time: what is raised keeps the frames of whoever got it.
+        return type(known)(known.message, **known.facts)
+
+    def _find_cause(self, process: str, ending: Ending) -> RcgError:
+        label = self.plan.label(process)
+        last = self.last_words(process)
+        if ending.how is How.FAILED:
+            return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
+        why = "Ray was shut down."
+        if cluster.is_connected():
+            try:
+                cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
+                why = "Ray runs the actor again, but the graph has lost it."
+            except TimeoutError:
+                why = "Ray has not told the cause yet."
+            except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
+                why = shielded(str, error, otherwise="").strip() or describe_error(error)
+        return ActorDiedError(
+            f"The actor {label} died unexpectedly: {ending}. It was last seen in: {last}. The "
+            f"other actors are usable: tear this graph down and compile a new one.\n{why}",
+            actor=label,
+            actor_id=cluster.actor_id(self.handles[process]),
+        )
+
+    def last_words(self, process: str) -> str:
+        """Return what the flight recorder has as the process's last op."""
+        for activity in activities(self.member, self.plan, self.layout):
+            if activity.process == process:
+                return f"{activity.op}, execution {activity.execution}"
+        return "unknown"
+
+    def report(self, patience_s: float) -> Report:
+        """Return who does what and waits for whom, also for stuck and dead processes.
+
+        Args:
+            patience_s: How long live processes may take to say where they are; 0 asks none.
+        """
+        stacks = self.control.ask_where(patience_s)
+        found = self.member.statistics()
+        dead = set(self.control.gone)
+        return Report(
+            graph_id=self.graph_id,
+            state="closed" if self._is_closed else "broken" if dead else "running",
+            processes=tuple(
+                activities(
+                    self.member,
+                    self.plan,
+                    self.layout,
+                    stacks=stacks,
+                    dead=dead,
+                    ended=self.control.over,
+                )
+            ),
+            queues=tuple(queues(self.member, self.plan, self.layout)),
+            used_bytes=found["used_bytes"],
+            cap_bytes=found["cap_bytes"],
+            asked=patience_s > 0,
+        )
+
+    def translate(self, error: BaseException) -> RcgError:
+        """Return rcg's error for one of the native core's, with what this session knows."""
+        if isinstance(error, _native.Poisoned):
+            return self.end_error()
+        return translate(error)
+
+    # --- the end
+
+    def close(
+        self,
+        *,
+        timeout_s: float | None,
+        kill_actors: bool = False,
+        warn: Callable[[str], object] = _log.warning,
+    ) -> list[str]:
+        """Stop every loop and let go of shared memory. Idempotent, any thread.
+
+        Blocks until the loops have ended, or ``timeout_s``; a loop that is still in a user's method
+        ends when the method returns. It may be called again to go on waiting. On the thread that
+        would hear of their ends, as in a ``__del__`` that comes there, it does not wait.
+
+        Args:
+            timeout_s: How long to wait.
+            kill_actors: Kill the actors as well.
+            warn: Told whom it has been waiting for too long.
+
+        Returns:
+            The processes whose loops have not ended.
+        """
+        if not self._begin_close():
+            return []
+        if self.control.serves_here:
+            if kill_actors:
+                self._kill(list(self.handles))
+            self._let_go()
+            return []
+        deadline = Deadline(timeout_s)
+        patience = Deadline(_PATIENCE_S if timeout_s is None else min(_PATIENCE_S, timeout_s))
+        late = self.control.wait_stopped(patience)
+        if late and (kill_actors or not deadline.expired):
+            for process in late:
+                warn(self._lateness(process, kill_actors))
+        if kill_actors:
+            self._kill(list(self.handles))
+            late = []
+        elif late:
+            late = self.control.wait_stopped(deadline)
+        if not late:
+            self._let_go()
+        return late
+
+    def close_nowait(self) -> None:
+        """Tell everyone to stop and return at once: for garbage collection and interpreter exit."""
+        if self._begin_close():
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.control.close()
+        self._segments.close()
+
+    def _begin_close(self) -> bool:
+        """Mark as closed and wake everybody; False in a forked child, which has no graph."""
+        self._is_closed = self.is_over = True
+        if os.getpid() != self.pid:
+            return False
+        self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
+        self.member.poison(_native.POISON_CLOSED)
+        _call_each(self._on_end)
+        _call_each(self._on_close)
+        return True
+
+    def _lateness(self, process: str, kill_actors: bool) -> str:
+        advice = " Call teardown(kill_actors=True) to kill the actors instead."
+        return (
+            f"rcg: {self.plan.label(process)} is still running {self.last_words(process)} after "
+            f"teardown(); waiting for it.{'' if kill_actors else advice}"
+        )
+
+    def _kill(self, processes: list[str]) -> None:
+        if not cluster.is_connected():
+            return  # they ended with the cluster
+        pids = [
+            pid for process, pid in self.control.pids.items() if process not in self.control.gone
+        ]
+        pidfds = [liveness.open_pidfd(pid) for pid in pids if pid != os.getpid()]
+        for process in processes:
+            try:
+                cluster.kill(self.handles[process])
+            except Exception:  # noqa: BLE001 - dead already, or no cluster any more
+                continue
+        # Ray only asks for the kill; who asked us wants them dead when we return.
+        deadline = Deadline(_KILL_PATIENCE_S)
+        for pidfd in filter(lambda fd: fd >= 0, pidfds):
+            liveness.ends_within(pidfd, deadline.remaining_s())
+            os.close(pidfd)
+
+
+def _call_each(calls: deque[Callable[[], None]]) -> None:
+    """Call what is in there, each once, whichever threads are at it."""
+    while True:
+        try:
+            call = calls.popleft()
+        except IndexError:
+            return
+        with shielding():  # one that fails keeps no other from being called
+            call()

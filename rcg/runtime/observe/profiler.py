@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording profiles: draining the recorders of running graphs into a trace.
+
+A profile needs nothing of the actors: events are taken out of shared memory by a thread of the
+driver that never waits for Python's lock, so it also records who is stuck and what the dead did.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from rcg import _native
+from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
+from rcg.ir.plan import DRIVER, Write
+from rcg.options import Deadline
+from rcg.profiles import Profile
+from rcg.runtime.control.registry import follow
+from rcg.runtime.driver.session import Session
+from rcg.runtime.node.segments import EVENTS_PER_MEMBER
+from rcg.trace.clocks import now_ns
+from rcg.trace.recorder import Recorder, State, events_from, now_of
+from rcg.trace.trace import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
+from rcg.version import __version__
+from rcg.warn import warn_user
+
+__all__ = ["MOST_EVENTS", "Profiler", "newest", "profiler_of"]
+
+MOST_EVENTS: Final = 5_000_000
+"""How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
+
+# The larger rings of the native core hold what the fastest graphs do in 80 ms.
+_PERIOD_NS: Final = 5_000_000
+# How long writes that are under way are waited for at the end, and how often they are looked at.
+_SETTLE_S: Final = 0.02
+_MOMENT_S: Final = 0.0002
+# How long members whose clocks are not ours may take to tell.
+_CLOCKS_S: Final = 0.4
+
+
+class Profiler:
+    """Records some graphs; what ``rcg.profile()`` and ``CompiledDAG.profile()`` return.
+
+    ``with`` starts it, gives the ``Profile``, and stops it at the end of the block: from then on
+    the profile is complete. ``start()`` and ``stop()`` do the same by hand, as often as one likes,
+    for another profile each time. From any thread, and without a lock: what ``stop()`` does may be
+    done twice.
+
+    Args:
+        sessions: Returns the graphs, when it starts. They are not kept alive.
+        is_following: Whether graphs that are compiled meanwhile are recorded, too, and those that
+            have ended are left out.
+        max_events: How many events of each graph are kept.
+
+    Raises:
+        ValueError: ``max_events`` is no positive integer.
+    """
+
+    def __init__(
+        self,
+        sessions: Callable[[], Iterable[Session]],
+        *,
+        is_following: bool = False,
+        max_events: int = MOST_EVENTS,
+    ) -> None:
+        if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
+            raise ValueError(f"`max_events` must be a positive integer, found {max_events!r}")
+        self._sessions = sessions
+        self._is_following = is_following
+        self._max_events = max_events
+        self._run = _Run()
+        self._run.is_over = True
+
+    def _latest(self) -> _Run:
+        """Return the run that was begun last."""
+        run = self._run
+        while run.next:
+            run = run.next[0]
+        self._run = run
+        return run
+
+    def graph_started(self, session: Session) -> None:
+        """Record a new graph, if it follows what is compiled."""
+        run = self._latest()
+        if not run.is_over:
+            try:
+                self._record(run, session)
+            except OutOfSharedMemory as error:
+                warn_user(f"the profile that runs leaves out this graph: {error}", RuntimeWarning)
+
+    def start(self) -> Profile:
+        """Start recording and return the profile, which is complete after ``stop``.
+
+        Raises:
+            TraceError: It is recording already, or a graph has no recorder.
+            OutOfSharedMemory: There is no room to record in.
+            ChannelClosed, ActorDiedError: A graph has ended.
+        """
+        run, last = _Run(), self._latest()
+        try:
+            if not last.is_over or last.next.setdefault(0, run) is not run:
+                raise TraceError("this profile is being recorded already: stop() it first")
+            if self._is_following:  # for good: one that does not record takes no note
+                follow(self)
+            for session in self._sessions():
+                if not self._is_following:
+                    session.check_running()
+                if not session.is_over:
+                    self._record(run, session)
+            return run.profile
+        except BaseException:
+            run.is_over = True
+            raise
+
+    def _record(self, run: _Run, session: Session) -> None:
+        if session.options.record:
+            try:
+                if session.graph_id not in run.recordings:
+                    recording = _Recording(session, self._max_events)
+                    run.recordings.setdefault(session.graph_id, recording)
+            except (ChannelClosed, ActorDiedError):
+                if not self._is_following:
+                    raise
+            return
+        text = (
+            f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
+            "record=False, or RCG_RECORD=0), so there is nothing to profile: compile it with "
+            "record=True"
+        )
+        if not self._is_following:
+            raise TraceError(text)
+        warn_user(text, RuntimeWarning)
+
+    def stop(self) -> Profile:
+        """Stop recording and return the profile, which is complete now. Ctrl-C finishes first.
+
+        Raises:
+            TraceError: It is not recording.
+        """
+        run = self._latest()
+        if run.is_over:
+            raise TraceError("this profile is not being recorded: start() it first")
+        is_interrupted = is_stopped = False
+        while not is_stopped:
+            try:
+                self._stop(run)
+                is_stopped = True
+            except KeyboardInterrupt:
+                is_interrupted = True
+        if is_interrupted:
+            raise KeyboardInterrupt
+        return run.profile
+
+    def _stop(self, run: _Run) -> None:
+        """Complete a profile: steps that can be repeated, and the last says that all are done."""
+        end_ns = run.end()
+        recordings = list(run.recordings.values())
+        for recording in recordings:
+            recording.end()
+        if not run.profile.is_complete:
+            graphs = tuple(recording.graph(end_ns) for recording in recordings)
+            run.complete(Trace(graphs, run.start_ns, end_ns, _info(run.began)))
+        run.is_over = True
+
+    __enter__ = start
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def profiler_of(
+    sessions: Callable[[], Iterable[Session]],
+    *,
+    is_following: bool = False,
+    max_events: int | None = None,
+) -> Profiler:
+    """Return what records these graphs; see ``Profiler``."""
+    most = MOST_EVENTS if max_events is None else max_events
+    return Profiler(sessions, is_following=is_following, max_events=most)
+
+
+class _Run:
+    """One recording of all graphs, from ``start`` to ``stop``; what is set is set once.
+
+    Attributes:
+        profile: What it is for.
+        recordings: One for each graph, by its id.
+        is_over: Whether its last step is done.
+        next: The run that was begun after it, under 0: the first that put itself there.
+    """
+
+    def __init__(self) -> None:
+        self.start_ns, self.began = now_ns(), time.time()
+        self.profile = Profile()
+        self.recordings: dict[str, _Recording] = {}
+        self.is_over = False
+        self.next: dict[int, _Run] = {}
+        self._end: dict[int, int] = {}
+        self._trace: dict[int, Trace] = {}
+
+    def end(self) -> int:
+        """Return when it ended: now, or what this said before."""
+        return self._end.setdefault(0, now_ns())
+
+    def complete(self, trace: Trace) -> None:
+        """Complete the profile, if no other thread has."""
+        self.profile.complete(self._trace.setdefault(0, trace))
+
+
+class _Recording:
+    """Of one graph, from now on until it is stopped or dropped."""
+
+    def __init__(self, session: Session, most: int) -> None:
+        self._session = session
+        self._opened: dict[str, OpenOp] | None = None
+        try:
+            drain = self._drain = _native.Drain(session.member, session.board, most)
+        except OSError as error:
+            session.check_running()  # it ended meanwhile, and its memory is gone
+            raise OutOfSharedMemory(
+                f"there is no shared memory to record a profile in ({error.strerror}): it takes 4 "
+                "MiB for each process of the graph. Drop results that are still held, or make "
+                "/dev/shm larger."
+            ) from error
+        # Nobody waits for a drain of which nobody knows any more.
+        weakref.finalize(self, drain.stop)
+        self._thread = threading.Thread(
+            target=drain.run, args=(_PERIOD_NS,), name="rcg-profile", daemon=True
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """Record nothing more."""
+        if self._opened is None:
+            _settle(self._session)
+            # First: what ends from now on is no longer open.
+            opened = _open_ops(self._session)
+            self._opened = opened if self._opened is None else self._opened
+        self._drain.stop()
+
+    def graph(self, end_ns: int) -> GraphTrace:
+        """Return what was recorded until a moment."""
+        self._thread.join()
+        found = {}
+        for process, number in self._session.layout.members.items():
+            lost, records = self._drain.take(number)
+            found[process] = lost, events_from(records)
+        return _graph_trace(self._session, found, self._opened or {}, end_ns)
+
+
+def _settle(session: Session) -> None:
+    """Let loops that have just published a frame write down that they did.
+
+    A result may arrive before that, by some tens of nanoseconds, or by as long as who wrote it is
+    kept off its processor.
+    """
+    patience = Deadline(_SETTLE_S)
+    for process, number in session.layout.members.items():
+        ops = session.plan.program(process).ops
+        while process != DRIVER and not patience.expired:
+            now = now_of(session.member, number)
+            has_op = bool(now.since_ns) and now.op < len(ops)
+            is_writing = has_op and isinstance(ops[now.op], Write)
+            if not is_writing or now.state is State.WAITING:
+                break
+            time.sleep(_MOMENT_S)
+
+
+def newest(session: Session) -> Trace:
+    """Return what the flight recorder still has of a graph: the newest 4096 events per process."""
+    end_ns, began = now_ns(), time.time()
+    opened = _open_ops(session)
+    found = {}
+    for process, number in session.layout.members.items():
+        # Older ones that lie about since a profile are not asked for: there are holes between.
+        first = max(0, now_of(session.member, number).events - EVENTS_PER_MEMBER)
+        found[process] = 0, Recorder(session.member, number, first).drain()
+    graph = _graph_trace(session, found, opened, end_ns)
+    # What all processes remember: before, the busiest one has nothing to show.
+    start_ns = max(
+        (int(lane.events["start_ns"][0]) for lane in graph.lanes if len(lane.events)),
+        default=end_ns,
+    )
+    return Trace((graph,), start_ns, end_ns, _info(began - (end_ns - start_ns) / 1e9))
+
+
+def _open_ops(session: Session) -> dict[str, OpenOp]:
+    """Return what each process is in now; nothing for those that are between ops or have ended."""
+    member, layout = session.member, session.layout
+    channels = {number: name for name, number in layout.rings.items()}
+    specs = session.plan.channels_by_id()
+    ended = session.control.over - session.control.gone
+    found = {}
+    for process, number in layout.members.items():
+        now = now_of(member, number)
+        waiting_ns = member.waiting_since(number) if now.state is State.WAITING else 0
+        if not now.since_ns or process in ended or (process == DRIVER and not waiting_ns):
+            continue
+        peer = NO_PEER
+        if waiting_ns and now.ring in channels:
+            spec = specs[channels[now.ring]]
+            # Of several readers it is not known here which one is late.
+            peer = layout.members[spec.readers[0] if spec.writer == process else spec.writer]
+        if process == DRIVER:
+            if now.ring not in channels:
+                continue  # the thread that serves asyncio waits for nothing particular
+            waiting_ns = now.since_ns  # waits of its main thread are cut into slices
+        found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
+    return found
+
+
+def _graph_trace(
+    session: Session,
+    found: Mapping[str, tuple[int, Events]],
+    opened: Mapping[str, OpenOp],
+    end_ns: int,
+) -> GraphTrace:
+    """Put together what is known of each process until a moment, on the driver's clock."""
+    clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_S)}
+    pids = {DRIVER: session.pid, **session.control.pids}
+    lanes = []
+    for process, (lost, events) in found.items():
+        clock = clocks.get(process, Clock())
+        op = opened.get(process)
+        if op is not None and len(events) and (events["start_ns"] == op.since_ns).any():
+            op = None  # it ended before we looked at the events
+        if clock.offset_ns:
+            events = events.copy()
+            events["start_ns"] += clock.offset_ns
+            events["end_ns"] += clock.offset_ns
+            op = None if op is None else op.moved(clock.offset_ns)
+        events = events[events["start_ns"] < end_ns]
+        op = None if op is None or op.since_ns >= end_ns else op
+        died_ns = session.control.gone_ns.get(process)
+        if op is not None and died_ns is not None:
+            events, op = _with_last(events, op, died_ns), None
+        lanes.append(
+            Lane(
+                process=process,
+                label=session.plan.label(process),
+                events=events,
+                spans=tuple(session.member.spans(session.layout.members[process])),
+                node=platform.node(),
+                pid=pids.get(process, 0),
+                clock=clock,
+                lost=lost,
+                open=op,
+            )
+        )
+    limit = session.options.max_inflight_executions
+    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit)
+
+
+def _with_last(events: Events, op: OpenOp, died_ns: int) -> Events:
+    """Return events with the one that death ended."""
+    waited_ns = max(0, died_ns - op.waiting_since_ns) if op.waiting_since_ns else 0
+    end_ns = max(died_ns, op.since_ns)
+    last = np.array([(op.since_ns, end_ns, waited_ns, 0, op.execution, 0, op.op, op.peer)], EVENT)
+    return np.concatenate([events, last])
+
+
+def _info(began: float) -> dict[str, Any]:
+    return {
+        "host": platform.node(),
+        "time": began,
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": {"rcg": __version__, "python": platform.python_version()},
+    }

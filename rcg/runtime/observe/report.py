@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who does what, since when, and who waits for whom: the flight recorder as data and as text.
+
+Read from shared memory, so it answers for processes that are stuck or dead. Where live processes
+are in users' code, they say themselves.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from rcg import _native
+from rcg.display import Displayed, visible
+from rcg.ir.plan import DRIVER, Plan
+from rcg.runtime.node.segments import Layout
+from rcg.trace.recorder import State, counters_of, now_of
+from rcg.units import bytes_text
+
+__all__ = [
+    "LONGEST_QUESTION_S",
+    "Activity",
+    "Queue",
+    "Report",
+    "Reports",
+    "activities",
+    "queues",
+    "table",
+]
+
+LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
+
+_STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one process of a graph does now.
+
+    Attributes:
+        process: Its name in the plan.
+        label: Its name for people.
+        pid: Its process id; 0 before it has started.
+        state: "running", "waiting", "idle" (the driver, between calls), "dead" or "ended".
+        op: The op it is in, or was in last, as text; "-" before the first.
+        execution: Index of the execution.
+        for_s: Seconds since the op began; since it ended, when idle.
+        waiting_for: Labels of the processes that have to act first, or "".
+        shared_bytes: Shared memory that its arena takes.
+        waits: How often it waited so far.
+        waited_s: How long it waited so far, in seconds.
+        stack: Where it is in the user's method, ``file:line in function``, innermost last; () in
+            none. None if it did not answer, or was not asked.
+    """
+
+    process: str
+    label: str
+    pid: int
+    state: str
+    op: str
+    execution: int
+    for_s: float
+    waiting_for: str
+    shared_bytes: int
+    waits: int
+    waited_s: float
+    stack: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Frames that were written to a channel and not read yet by one of its readers.
+
+    Attributes:
+        channel: Its id in the plan.
+        writer: Label of who writes it.
+        reader: Label of who reads it.
+        length: How many frames wait.
+        slots: How many may.
+    """
+
+    channel: str
+    writer: str
+    reader: str
+    length: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Report(Displayed):
+    """What a graph does at one moment; prints as text.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        state: "running", "broken" (a member died) or "closed".
+        processes: What each process does, the driver first.
+        queues: Channels with frames that wait.
+        used_bytes: Shared memory that the graph's values take.
+        cap_bytes: Shared memory that they may take.
+        in_flight: Executions that are under way.
+        limit: Executions that may be.
+        failures_dropped: Failures that nobody saw, because their refs were dropped unread.
+        last_dropped: What failed, in the newest of these.
+        asked: Whether live processes were asked where they are.
+    """
+
+    _shown_by: ClassVar[str] = "of_reports"
+
+    graph_id: str
+    state: str
+    processes: tuple[Activity, ...]
+    queues: tuple[Queue, ...]
+    used_bytes: int
+    cap_bytes: int
+    in_flight: int = 0
+    limit: int = 0
+    failures_dropped: int = 0
+    last_dropped: str = ""
+    asked: bool = False
+
+    def __str__(self) -> str:
+        return "\n".join(map(visible, self._lines()))  # names are the user's
+
+    __repr__ = __str__
+
+    def _shown(self) -> tuple[Any, ...]:
+        return [self], str(self)
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"CompiledDAG({self.graph_id}), {self.state}: {self.in_flight} of {self.limit} "
+            f"executions in flight, {bytes_text(self.used_bytes)} of "
+            f"{bytes_text(self.cap_bytes)} shared memory",
+            *table(
+                ("process", "pid", "state", "op", "execution", "since", "waiting for", "memory"),
+                [
+                    (
+                        activity.label,
+                        str(activity.pid or "-"),
+                        activity.state,
+                        activity.op,
+                        str(activity.execution),
+                        f"{activity.for_s:.3g} s",
+                        activity.waiting_for,
+                        bytes_text(activity.shared_bytes),
+                    )
+                    for activity in self.processes
+                ],
+            ),
+        ]
+        if self.queues:
+            lines.append("written and not read yet:")
+        lines += [
+            f"  {queue.channel}: {queue.writer} -> {queue.reader}: {queue.length} of {queue.slots}"
+            for queue in self.queues
+        ]
+        if self.failures_dropped:
+            lines.append(
+                f"failures that were dropped unread: {self.failures_dropped}, the last: "
+                f"{self.last_dropped}"
+            )
+        for activity in self.processes:
+            if activity.stack:
+                lines.append(f"{activity.label} is in:")
+                for line in activity.stack:
+                    lines += [f"  {line}", *_source_of(line)]
+            elif self.asked and activity.stack is None and activity.state in ("running", "waiting"):
+                lines.append(
+                    f"{activity.label} does not answer: it is stopped, or native code that it "
+                    "runs holds Python's lock"
+                )
+        return lines
+
+
+def _source_of(line: str) -> list[str]:
+    """Return the source of a line of a stack, if it is known here: cells of a notebook are."""
+    if found := re.fullmatch(r"(.+):(\d+) in .*", line):
+        source = linecache.getline(found[1], int(found[2])).strip()
+        return [f"      {source}"] if source else []
+    return []
+
+
+class Reports(tuple[Report, ...], Displayed):
+    """The reports of several graphs; prints as text."""
+
+    __slots__ = ()
+    _shown_by = "of_reports"
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self)) or "no compiled graph is alive in this process"
+
+    __repr__ = __str__
+
+    def _shown(self) -> tuple[Any, ...]:
+        return self, str(self)
+
+
+def activities(
+    member: _native.Member,
+    plan: Plan,
+    layout: Layout,
+    *,
+    stacks: Mapping[str, list[str]] | None = None,
+    dead: Collection[str] = (),
+    ended: Collection[str] = (),
+) -> list[Activity]:
+    """Return what every process of the graph does, from their recorders.
+
+    Args:
+        member: This process in the graph.
+        plan: What runs.
+        layout: The processes' numbers.
+        stacks: Where live processes say they are.
+        dead: Processes that died.
+        ended: Processes whose loop has ended in good order.
+    """
+    channels = {number: name for name, number in layout.rings.items()}
+    specs = plan.channels_by_id()
+    stacks = stacks or {}
+    found = []
+    for process, number in layout.members.items():
+        now, counted = now_of(member, number), counters_of(member, number)
+        ops = plan.program(process).ops
+        known = now.state
+        if process == DRIVER and now.ring not in channels:
+            known = State.IDLE  # the thread that serves asyncio waits for nothing particular
+        state = "dead" if process in dead else "ended" if process in ended else _STATES[known]
+        waiting_for: tuple[str, ...] = ()
+        if state == "waiting" and now.ring in channels:
+            spec = specs[channels[now.ring]]
+            waiting_for = spec.readers if spec.writer == process else (spec.writer,)
+        stack = stacks.get(process)
+        found.append(
+            Activity(
+                process=process,
+                label=plan.label(process),
+                pid=now.pid,
+                state=state,
+                op=str(ops[now.op]) if now.since_ns and now.op < len(ops) else "-",
+                execution=now.execution,
+                for_s=(time.monotonic_ns() - now.since_ns) / 1e9 if now.since_ns else 0.0,
+                waiting_for=", ".join(map(plan.label, waiting_for)),
+                shared_bytes=counted.shared_bytes,
+                waits=counted.waits,
+                waited_s=counted.waited_ns / 1e9,
+                stack=() if process == DRIVER else None if stack is None else tuple(stack),
+            )
+        )
+    return found
+
+
+def queues(member: _native.Member, plan: Plan, layout: Layout) -> list[Queue]:
+    """Return the channels on which frames wait to be read."""
+    found = []
+    for channel in plan.channels:
+        published, consumed = member.ring(layout.rings[channel.id])
+        found += [
+            Queue(
+                channel.id,
+                plan.label(channel.writer),
+                plan.label(reader),
+                published - seen,
+                channel.slots,
+            )
+            for reader, seen in zip(channel.readers, consumed, strict=True)
+            if published > seen
+        ]
+    return found
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table; columns with nothing in them are left out."""
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    cells = [[row[i] for i in used] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]

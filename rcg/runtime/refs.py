@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refs: the results of executions as the user holds them, and waiting for several of them.
+
+A ref knows its graph and its buffer and nothing of how frames travel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
+
+from rcg._native import release
+from rcg.channels.shm import Failure
+from rcg.errors import ChannelTimeout
+from rcg.options import Deadline, timeout_from_user
+from rcg.runtime.actor.turns import turns
+from rcg.runtime.driver.output import FAILED, NEW, PENDING, READY
+from rcg.runtime.failure import to_exception
+from rcg.runtime.observe.report import LONGEST_QUESTION_S
+
+__all__ = [
+    "Arrivals",
+    "CompiledDAGFuture",
+    "CompiledDAGRef",
+    "ResultSource",
+    "TwinRef",
+    "confirm",
+    "get_refs",
+    "refs_of",
+    "timed_out",
+    "wait_refs",
+]
+
+# A get of several refs waits this long for one before it looks whether another has failed.
+# First this long, then longer and longer.
+_LOOK_AROUND_S: Final = 0.002
+_LONGEST_LOOK_S: Final = 0.1
+_SHORT_LOOK_S: Final = 0.005
+_UNSET: Final[Any] = object()
+
+
+class Arrivals(Protocol):
+    """One output of a graph, as its refs see it.
+
+    Attributes:
+        channel: Its id in the plan.
+        number: Which of the graph's buffers it is.
+        frames: Results that came and were not fetched, by execution.
+        dropped: Executions whose ref went away unread.
+    """
+
+    channel: str
+    number: int
+    dropped: deque[int]
+
+    @property
+    def frames(self) -> Mapping[int, object]:
+        """See the class."""
+
+
+class ResultSource(Protocol):
+    """A graph, as its refs see it: one that this process compiled, or a handle on another's.
+
+    Attributes:
+        get_timeout_s: How long ``get`` waits if its caller does not say.
+        left: The outputs that are still wanted, a bit for each, by execution.
+    """
+
+    get_timeout_s: float | None
+    left: dict[int, int]
+
+    def get_id(self) -> str:
+        """Return the id of the graph."""
+
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        """Wait for the result of a ref and fill it; False when the time is up."""
+
+    def report_within(self, patience_s: float) -> str | None:
+        """Return who does what, asking live processes for at most this long."""
+
+    def has(self, ref: CompiledDAGRef) -> bool:
+        """Return whether ``get`` of a ref would not wait."""
+
+    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
+        """Wait until something happened to one of these refs."""
+
+    async def wait_async(self, ref: CompiledDAGRef) -> None:
+        """Wait until ``get`` of a ref would not wait."""
+
+
+class CompiledDAGRef:
+    """The result of one output of one execution.
+
+    It can be got any number of times (the same object each time), in any order, from any thread of
+    the process that executed, and awaited. Dropping it unread lets go of the result.
+
+    It is made before its execution is submitted. That gives it its number and its state in the step
+    that publishes the inputs, so a ref that goes away stands for nothing or for all of a result.
+    """
+
+    __slots__ = ("__weakref__", "_dag", "buffer", "channel_index", "execution", "state", "value")
+
+    def __init__(
+        self,
+        dag: ResultSource,
+        buffer: Arrivals,
+        execution: int = NEW,
+        channel_index: int | None = None,
+    ) -> None:
+        self._dag = dag
+        self.buffer = buffer
+        self.execution = execution
+        self.channel_index = channel_index
+        self.state = NEW
+        self.value: Any = None
+
+    @property
+    def execution_index(self) -> int:
+        """Which execution this belongs to, counted from 0."""
+        return self.execution
+
+    def get(self, timeout: float | None = _UNSET) -> Any:
+        """Wait for the result and return it.
+
+        Args:
+            timeout: Seconds; None waits as long as the actors live. Without it, the graph's
+                ``get_timeout``.
+
+        Raises:
+            Exception: What a method raised: the user's own type and a ``RayTaskError``.
+            ChannelTimeout: The time was up; the result can be got later.
+            ActorDiedError: An actor of the graph is dead.
+            ChannelClosed: The graph was torn down first.
+        """
+        if self.state < READY:
+            dag = self._dag
+            if timeout is _UNSET:
+                timeout = dag.get_timeout_s
+            elif timeout is not None:
+                timeout = timeout_from_user(timeout, "timeout")
+            if not dag.try_fetch(self, timeout):
+                raise _late(self, timeout)
+        if self.state == FAILED:
+            try:
+                raise _error_of(self.value)
+            finally:
+                del self  # the traceback of the exception holds this frame, and the ref holds it
+        return self.value
+
+    def settle(self) -> Any:
+        """Wait for the result as it came: the value, a ``Failure``, or what unpickling raised.
+
+        Raises:
+            ActorDiedError, ChannelClosed: There is none.
+        """
+        if self.state < READY:
+            _fetch(self, None)
+        return self.value
+
+    def done(self) -> bool:
+        """Return whether ``get`` would return, or raise, without waiting."""
+        return self.state >= READY or self._dag.has(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self.state < READY:
+            yield from self._dag.wait_async(self).__await__()
+        return self.get()
+
+    def __repr__(self) -> str:
+        return (
+            f"CompiledDAGRef({self._dag.get_id()}, execution_index={self.execution}, "
+            f"channel_index={self.channel_index})"
+        )
+
+    def __del__(self) -> None:
+        # Nothing here may take a lock: this runs wherever the last reference happens to go. Python
+        # swallows what is raised here, so Ctrl-C in the middle of it must not keep the result.
+        try:
+            self._let_go()
+        except KeyboardInterrupt:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Let go of the result; twice is as good as once."""
+        try:
+            if self.state == NEW:
+                return
+            buffer, execution = self.buffer, self.execution
+            release(self._dag.left, execution, buffer.number)
+            if self.state == PENDING or execution in buffer.frames:
+                buffer.dropped.append(execution)
+        except AttributeError:
+            pass  # never completely made
+
+    def __copy__(self) -> NoReturn:
+        raise ValueError("CompiledDAGRef cannot be copied.")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise ValueError("CompiledDAGRef cannot be deep copied.")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "CompiledDAGRef cannot be used as Ray task/actor argument, put or pickled: its result "
+            "lives in the process that called execute(). Get it there and pass the value. "
+            "(It was found to be non-serializable.)"
+        )
+
+
+CompiledDAGFuture = CompiledDAGRef
+
+
+class TwinRef(CompiledDAGRef):
+    """The second ref of an output that is listed twice: it shares the first one's result."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: CompiledDAGRef, channel_index: int | None) -> None:
+        super().__init__(first._dag, first.buffer, first.execution, channel_index)
+        self._first = first
+
+    def get(self, timeout: float | None = _UNSET) -> Any:
+        """Get the first one's result."""
+        return self._first.get(timeout)
+
+    def done(self) -> bool:
+        """Return whether the first one is done."""
+        return self._first.done()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._first.__await__()
+
+    def __del__(self) -> None:
+        pass
+
+
+def refs_of(
+    dag: ResultSource, outputs: Sequence[Arrivals], execution: int = NEW
+) -> list[CompiledDAGRef]:
+    """Return the refs of an execution, one for each output that the user listed."""
+    refs: list[CompiledDAGRef] = []
+    first: dict[str, CompiledDAGRef] = {}
+    for index, buffer in enumerate(outputs):
+        known = first.get(buffer.channel)
+        if known is None:
+            known = first[buffer.channel] = CompiledDAGRef(dag, buffer, execution, index)
+            refs.append(known)
+        else:
+            refs.append(TwinRef(known, index))
+    return refs
+
+
+def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
+    """Note that another process has submitted the execution of these refs."""
+    if type(refs) is CompiledDAGRef:
+        refs.state = PENDING
+    else:
+        for ref in refs:  # type: ignore[union-attr]
+            ref.state = PENDING
+
+
+def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelTimeout:
+    """Return the error that says what has not happened in time, with a report of the graph."""
+    timeout_s = timeout_s or 0.0
+    return ChannelTimeout(
+        f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting."
+        f"{turns.why_waiting(dag.get_id())}",
+        timeout_s=timeout_s,
+        report=dag.report_within(min(timeout_s, LONGEST_QUESTION_S)),
+    )
+
+
+def _fetch(ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None) -> None:
+    """Wait for the result of a ref and fill it; see ``CompiledDAGRef.get`` for the errors.
+
+    Args:
+        ref: Of any graph.
+        timeout_s: How long to wait.
+        asked_s: The timeout that the user gave, if this wait is only the last part of it.
+    """
+    if not ref._dag.try_fetch(ref, timeout_s):
+        raise _late(ref, timeout_s if asked_s is None else asked_s)
+
+
+def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
+    return timed_out(ref._dag, f"execution {ref.execution} has no result yet", asked_s)
+
+
+def _error_of(value: Any) -> BaseException:
+    """Return what to raise for the value of a failed ref."""
+    error: BaseException = to_exception(value) if type(value) is Failure else value
+    return BaseException.with_traceback(error, None)  # a class of the user's may have its own
+
+
+def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:
+    """Return the results of several refs; raises as soon as any of them has failed.
+
+    Args:
+        refs: Of any compiled graphs of this process.
+        timeout_s: For all of them together; without it, the ``get_timeout`` of the first's graph.
+
+    Raises:
+        Exception: See ``CompiledDAGRef.get``.
+    """
+    deadline = Deadline(refs[0]._dag.get_timeout_s if timeout_s is _UNSET else timeout_s)
+    values = []
+    refs = [ref._first if type(ref) is TwinRef else ref for ref in refs]
+    for index, ref in enumerate(refs):
+        if ref.state < READY:
+            _fetch_watching(ref, refs[index + 1 :], deadline)
+        if ref.state == FAILED:
+            try:
+                raise _error_of(ref.value)
+            finally:
+                del refs, ref  # the traceback of the exception holds this frame
+        values.append(ref.value)
+    return values
+
+
+def _fetch_watching(
+    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline
+) -> None:
+    """Wait for ``ref``; raises the failure of another one that came first."""
+    dag = ref._dag
+    patience = _LOOK_AROUND_S
+    while True:
+        left = deadline.remaining_s()
+        if not others or (left is not None and left <= patience):
+            _fetch(ref, left, deadline.timeout_s)
+            return
+        if dag.try_fetch(ref, patience):
+            return
+        for other in others:
+            if other.done():
+                other.get()
+        patience = min(2 * patience, _LONGEST_LOOK_S)
+
+
+def wait_refs(
+    refs: Sequence[CompiledDAGRef], *, num_returns: int = 1, timeout_s: float | None = None
+) -> tuple[list[CompiledDAGRef], list[CompiledDAGRef]]:
+    """Wait until ``num_returns`` of the refs are done; returns (done, others), each in order.
+
+    Nothing is fetched. At most ``num_returns`` refs are in the first list, as in Ray.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        done = [ref for ref in refs if ref.done()]
+        if len(done) >= num_returns or deadline.expired:
+            chosen = set(map(id, done[:num_returns]))
+            return (
+                [ref for ref in refs if id(ref) in chosen],
+                [ref for ref in refs if id(ref) not in chosen],
+            )
+        pending = [ref for ref in refs if not ref.done()]
+        if pending:  # another thread may have taken in what was missing a moment ago
+            _wait_for_any(pending, deadline)
+
+
+def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
+    """Wait until something happened at the graph of one of these refs, but not for long.
+
+    Other graphs, and other threads that take the frames, are looked after by looking again.
+    """
+    left = deadline.remaining_s()
+    dag = pending[0]._dag
+    slice_s = _LONGEST_LOOK_S if all(ref._dag is dag for ref in pending) else _SHORT_LOOK_S
+    wait_s = slice_s if left is None else min(slice_s, left)
+    dag.wait_for_any([ref for ref in pending if ref._dag is dag], wait_s)

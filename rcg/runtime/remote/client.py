@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection of a process to the owner of a graph, and the thread that takes in what he sends.
+
+It knows messages and payloads, and what came and was not got yet; nothing of arguments and refs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg import _native, cluster
+from rcg.channels.shm import Failure
+from rcg.descriptors import out_of_descriptors
+from rcg.error_text import describe_error
+from rcg.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelTimeout,
+    ExecutionError,
+    PlacementError,
+    RcgError,
+)
+from rcg.runtime.control.joining import Joined, join
+from rcg.runtime.driver.asyncio_bridge import set_done
+from rcg.runtime.driver.output import FAILED, READY
+from rcg.runtime.driver.submission import Key
+from rcg.runtime.failure import error_of_unpickling, to_exception
+from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.wire import liveness, messages
+from rcg.wire.liveness import How
+from rcg.wire.messages import Received, natural_of
+from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
+
+__all__ = ["HandleFacts", "Client", "RemoteOutput", "Reply", "ask_report", "no_answer"]
+
+_MOMENT_S: Final = 1.0
+_MOST_NUMBER: Final = (1 << 63) - 1
+_PATIENCE_S: Final = 30.0  # until the owner says that it serves us
+
+_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandleFacts:
+    """What a handle knows of its graph."""
+
+    graph_id: str
+    address: str
+    secret: str
+    owner_pid: int
+    node: str | None
+    keys: tuple[Key, ...]
+    num_positional: int
+    keywords: tuple[str, ...]
+    buffers: tuple[str, ...]  # their channels
+    outputs: tuple[int, ...]  # numbers of buffers
+    is_multi: bool
+    get_timeout_s: float | None
+    submit_timeout_s: float | None
+
+
+class _Arrived:
+    """A result that came and was not got yet."""
+
+    __slots__ = ("_lost", "_outcome", "_payload")
+
+    def __init__(self, payload: Payload | None, lost: Exception | None) -> None:
+        self._payload = payload
+        self._lost = lost
+        self._outcome: dict[int, tuple[Any, int]] = {}
+
+    def settle(self) -> tuple[Any, int]:
+        """Return (value, state) for a ref; the same for all threads that ask at once."""
+        known = self._outcome.get(0)
+        return known or self._outcome.setdefault(0, self._decode())
+
+    def _decode(self) -> tuple[Any, int]:
+        if self._payload is None:
+            return self._lost, FAILED
+        try:
+            value = self._payload.decode()
+        except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
+            return error_of_unpickling(error, self._payload.decode), FAILED
+        # A failure becomes an exception when it is raised: see OutputBuffer.fetch.
+        return value, FAILED if type(value) is Failure else READY
+
+
+class RemoteOutput:
+    """One output of the graph, as refs see it: what came and was not got yet."""
+
+    __slots__ = ("channel", "dropped", "frames", "last", "number")
+
+    def __init__(self, channel: str, number: int) -> None:
+        self.channel = channel
+        self.number = number
+        self.frames: dict[int, _Arrived] = {}
+        self.dropped: deque[int] = deque()
+        self.last = -1  # the newest execution that has come
+
+    def arrive(self, execution: int, result: _Arrived) -> None:
+        """Keep a result until it is got."""
+        self.frames[execution] = result
+        self.last = execution
+        self.purge()
+
+    def purge(self) -> None:
+        """Let go of results whose refs went away before they were got. Any thread."""
+        for _ in range(len(self.dropped)):
+            try:
+                execution = self.dropped.popleft()
+            except IndexError:
+                return  # another thread is at it
+            if execution > self.last:
+                self.dropped.append(execution)  # still to come: results come in order
+            else:
+                self.frames.pop(execution, None)
+
+
+class Reply:
+    """What the owner says to one ``execute``: ``is_done`` last."""
+
+    __slots__ = ("_refusal", "execution", "is_abandoned", "is_done")
+
+    def __init__(self) -> None:
+        self.execution = -1
+        self._refusal: Payload | RcgError | None = None
+        self.is_abandoned = False
+        self.is_done = False
+
+    def refuse(self, refusal: Payload | RcgError) -> None:
+        """Note why there is no execution: the payload that says it, or what happened to that."""
+        self._refusal = refusal
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why there is no execution. Unpickled by whoever asks, which runs any code."""
+        if not isinstance(self._refusal, Payload):
+            return self._refusal
+        value = self._refusal.decode()
+        if type(value) is not Failure:
+            return ChannelBroken("the process that compiled the graph refused and did not say why")
+        return to_exception(value)
+
+
+class Client:
+    """The connection to an owner, and the thread that takes in what it sends.
+
+    Shared by the handles of one graph in a process. It holds no handle, so that one which nobody
+    uses is let go of.
+
+    There is no lock: Ctrl-C comes anywhere, also between taking a lock and knowing that one has it,
+    and signal handlers and ``__del__`` may execute in the middle of an execute. Messages are whole:
+    the kernel keeps those of several threads apart. State changes in single steps, in an order that
+    lets who waits look again: a waiter leaves a lock of his own and looks, the thread stores and
+    releases all of them.
+    """
+
+    def __init__(self, facts: HandleFacts) -> None:
+        self.facts = facts
+        self.pid = os.getpid()
+        self.users: set[object] = set()
+        self.outputs = [RemoteOutput(channel, i) for i, channel in enumerate(facts.buffers)]
+        self.error: RcgError | None = None
+        self._replies: dict[int, Reply] = {}
+        self._numbers = itertools.count()
+        self._sleepers = Sleepers()
+        self._awaiting: dict[Any, deque[_Waiter]] = {}
+        self._is_hung_up = False
+        self._joined = _join(facts, "use", _PATIENCE_S)
+        self._socket = self._joined.connection
+        try:
+            if (self._joined.answer.message or {}).get("type") != "ready":
+                raise _not_understood(facts)
+            threading.Thread(
+                target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
+            ).start()
+        except BaseException:
+            self._joined.close()
+            raise
+
+    # --- any thread
+
+    def submit(self, prepared: PreparedPayloads, *, may_wait: bool = True) -> Reply:
+        """Ask the owner to execute.
+
+        Raises:
+            BlockingIOError: The owner is behind, and ``may_wait`` is False.
+            RcgError: The connection is over.
+        """
+        if self.error is not None:
+            raise self.raised()
+        reply, number = Reply(), next(self._numbers)
+        self._replies[number] = reply
+        try:
+            prepared.send(self._socket, may_wait=may_wait, number=number)
+        except BlockingIOError:
+            del self._replies[number]
+            raise
+        except OSError as error:
+            self._replies.pop(number, None)
+            told = out_of_descriptors(error, "to send an input to the process that compiled it")
+            if told is not None:
+                raise told from error
+            self.wait(lambda: self.error is not None, _MOMENT_S)
+            raise self.raised() from None
+        return reply
+
+    def wait(self, condition: Callable[[], object], timeout_s: float | None) -> bool:
+        """Wait until ``condition`` holds; returns whether it does."""
+        return self._sleepers.wait(condition, timeout_s)
+
+    async def wait_async(self, condition: Callable[[], bool], key: object) -> None:
+        """Wait until ``condition`` holds, which happens when something came under ``key``."""
+        loop = asyncio.get_running_loop()
+        while not condition():
+            future: asyncio.Future[None] = loop.create_future()
+            entry = loop, future
+            waiting = self._awaiting.setdefault(key, deque())
+            waiting.append(entry)
+            try:
+                if condition() or self.error is not None:
+                    return
+                await future
+            finally:
+                with contextlib.suppress(ValueError):
+                    waiting.remove(entry)
+
+    def raised(self) -> RcgError:
+        """Return the error of a connection that is over, a new one each time."""
+        error = self.error or ChannelClosed("Channel closed.")
+        return type(error)(error.message, **error.facts)
+
+    def abandon(self, reply: Reply) -> None:
+        """Nobody has refs of what was asked for: its results are let go of."""
+        reply.is_abandoned = True
+        if reply.is_done and reply.execution >= 0:
+            for output in self.outputs:
+                output.dropped.append(reply.execution)
+
+    def join(self, user: object) -> bool:
+        """Count a user; False if the client is about to end."""
+        self.users.add(user)
+        return not self._is_hung_up and self.error is None
+
+    def leave(self, user: object) -> None:
+        """Count a user less; the last one hangs up. Without a lock: handles go away anywhere."""
+        self.users.discard(user)
+        if self.users or self.pid != os.getpid():  # a forked child's copy is the parent's
+            return
+        self._is_hung_up = True
+        if self.users:  # somebody joined meanwhile; who comes from now on makes a client of his own
+            self._is_hung_up = False
+            return
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    # --- the thread
+
+    def _listen(self) -> None:
+        error: RcgError = _torn_down(self.facts)
+        pidfd = self._joined.pidfd.fd
+        try:
+            while True:
+                if not messages.wait_for_message(self._socket, pidfd):
+                    error = _owner_gone(self.facts)
+                    break
+                with messages.receive(self._socket, 1) as received:
+                    if received.message is None:
+                        if liveness.how_it_ended(pidfd) is How.DIED:
+                            error = _owner_gone(self.facts)
+                        break
+                    self._take(received)
+        except BaseException as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            error = ChannelBroken(
+                f"the connection to the process {self.facts.owner_pid}, which compiled the graph, "
+                f"failed: {describe_error(problem)}",
+                peer=str(self.facts.owner_pid),
+            )
+        if self._is_hung_up:
+            error = ChannelClosed("Channel closed. The handle was closed.")
+        self.error = error
+        for key in list(self._awaiting):
+            self._wake(key)
+        self._wake(None)
+        self._joined.close()
+
+    def _take(self, received: Received) -> None:
+        """Take in a message of the owner's.
+
+        Raises:
+            ValueError: It is none.
+        """
+        message = received.message or {}
+        kind = message.get("type")
+        payload: Payload | None = None
+        lost: RcgError | None = None
+        if kind in ("result", "refused"):
+            try:
+                (payload,) = open_payloads(received)
+            except (OSError, MemoryError) as problem:  # this one value is lost, nothing else
+                lost = _lost(problem)
+        elif kind != "submitted":
+            raise ValueError("the type of a message is unknown")
+        if kind == "result":
+            output = self.outputs[natural_of(message, "output", len(self.outputs) - 1)]
+            execution = natural_of(message, "execution", _MOST_NUMBER)
+            if lost is not None:
+                lost = type(lost)(lost.message, **lost.facts, execution=execution)
+            output.arrive(execution, _Arrived(payload, lost))
+            self._wake((output.number, execution))
+            return
+        number = natural_of(message, "number", _MOST_NUMBER)
+        if number not in self._replies:
+            raise ValueError("nobody asked for that")
+        if kind == "submitted":
+            execution = natural_of(message, "execution", _MOST_NUMBER)
+            reply = self._replies.pop(number)
+            reply.execution = execution
+        else:
+            reply = self._replies.pop(number)
+            reply.refuse(payload or lost or _torn_down(self.facts))
+        reply.is_done = True
+        if reply.is_abandoned:
+            self.abandon(reply)
+        self._wake(reply)
+
+    def _wake(self, key: object) -> None:
+        """Have everybody look again that waits for this."""
+        # Taken one by one: who waits may give up meanwhile, and take itself out.
+        for loop, future in emptied(self._awaiting.pop(key, None)):
+            set_done(loop, future)
+        self._sleepers.wake()
+
+
+def _lost(problem: OSError | MemoryError) -> RcgError:
+    """Return the error of a value that did not arrive in this process."""
+    told = out_of_descriptors(problem, "to receive a value of a compiled graph")
+    text = str(problem) or "there is no memory for it"
+    return told or ExecutionError(f"a value did not arrive: {text}")
+
+
+def _join(facts: HandleFacts, wants: str, patience_s: float, *, descriptors: int = 0) -> Joined:
+    """Connect to the owner and return what he answers.
+
+    Raises:
+        ChannelClosed: The graph was torn down.
+        ChannelBroken: The owner is gone.
+        ChannelTimeout: He does not answer.
+        PlacementError: He is on another node.
+        OutOfDescriptors: Here, or there.
+    """
+
+    def check(pid: int, uid: int) -> None:
+        # Once the owner is gone, his address is free for anybody, or a child of his still has it.
+        if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
+            raise _owner_gone(facts)
+
+    hello = {"type": "call", "secret": facts.secret, "wants": wants}
+    try:
+        joined = join(facts.address, hello, patience_s, check, descriptors=descriptors)
+    except ConnectionRefusedError:
+        here = cluster.node_id() if cluster.is_connected() else None
+        if facts.node is not None and here is not None and facts.node != here:
+            raise PlacementError(
+                f"this handle works on the node of the process that compiled the graph, "
+                f"{facts.node}, and this is node {here}",
+                location=here,
+            ) from None
+        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
+    except ProcessLookupError:
+        raise _owner_gone(facts) from None
+    except ConnectionAbortedError:
+        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
+    except TimeoutError:
+        raise no_answer(facts, "it may be stopped", patience_s) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, RcgError):
+            raise
+        raise no_answer(facts, str(error), patience_s) from error
+    return joined
+
+
+def ask_report(facts: HandleFacts, patience_s: float = _PATIENCE_S) -> str:
+    """Return the owner's report of a graph.
+
+    Raises:
+        ChannelClosed: The graph was torn down.
+        ChannelBroken: The owner is gone.
+        ChannelTimeout: He does not answer.
+        OutOfDescriptors: Here, or there.
+    """
+    joined = _join(facts, "report", patience_s, descriptors=1)
+    try:
+        (payload,) = open_payloads(joined.answer)
+        if payload.encoded[0] != _native.KIND_BYTES:
+            raise ValueError("a report is text")
+        return str(payload.decode(), "utf-8", "replace")
+    except (OSError, ValueError) as error:
+        told = out_of_descriptors(error, "to receive a report")
+        raise told or no_answer(facts, str(error), patience_s) from error
+    finally:
+        joined.close()
+
+
+def no_answer(facts: HandleFacts, why: str, timeout_s: float) -> ChannelTimeout:
+    """Return the error that says that the owner does not answer."""
+    return ChannelTimeout(
+        f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
+        timeout_s=timeout_s,
+    )
+
+
+def _not_understood(facts: HandleFacts) -> ChannelBroken:
+    return ChannelBroken(
+        f"process {facts.owner_pid}, which compiled the graph, answers what this rcg does not "
+        "understand: use one version of rcg in all processes",
+        peer=str(facts.owner_pid),
+    )
+
+
+def _owner_gone(facts: HandleFacts) -> ChannelBroken:
+    return ChannelBroken(
+        f"the process {facts.owner_pid}, which compiled the graph, is gone. Its actors are usable: "
+        "compile a new graph in a process that lives.",
+        peer=str(facts.owner_pid),
+    )
+
+
+def _torn_down(facts: HandleFacts) -> ChannelClosed:
+    return ChannelClosed(
+        "Channel closed. The compiled graph was torn down by its owner (process "
+        f"{facts.owner_pid})."
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled graph of another process: what a pickled ``CompiledDAG`` becomes elsewhere.
+
+A handle is a client of its owner's control socket. It connects when it is first used, and shares
+that ``Client`` with the other handles on the graph in its process; results wait there until
+they are got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from rcg import cluster
+from rcg.descriptors import telling_exhaustion
+from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
+from rcg.runtime.actor.loop import make_codec
+from rcg.runtime.driver.output import READY
+from rcg.runtime.driver.submission import arguments_by_key
+from rcg.runtime.refs import CompiledDAGRef, confirm, refs_of
+from rcg.runtime.remote.client import (
+    Client,
+    HandleFacts,
+    RemoteOutput,
+    Reply,
+    ask_report,
+    no_answer,
+)
+from rcg.wire.payloads import PreparedPayloads
+
+if TYPE_CHECKING:
+    from rcg.runtime.driver.compiled_dag import CompiledDAG
+
+__all__ = ["CompiledDAGHandle", "handle_of"]
+
+_AGAIN_S: Final = 0.001
+_GRACE_S: Final = 5.0
+
+# Graphs of this process that were pickled, and connections to others', by graph. Without a lock:
+# two threads that connect at the same moment have a connection each.
+_owned: weakref.WeakValueDictionary[str, CompiledDAG] = weakref.WeakValueDictionary()
+_clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+
+
+def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[HandleFacts]]:
+    """Return how a graph of this process is pickled."""
+    session = dag.session
+    _owned[session.graph_id] = dag
+    facts = HandleFacts(
+        graph_id=session.graph_id,
+        address=session.control.address,
+        secret=session.control.secret,
+        owner_pid=session.pid,
+        node=cluster.node_id() if cluster.is_connected() else None,
+        keys=dag.input_keys,
+        num_positional=dag.plan.num_positional,
+        keywords=tuple(dag.plan.keywords),
+        buffers=tuple(buffer.channel for buffer in dag.buffers),
+        outputs=dag.output_numbers,
+        is_multi=dag.plan.is_multi,
+        get_timeout_s=dag.get_timeout_s,
+        submit_timeout_s=session.options.submit_timeout_s,
+    )
+    return _handle_from, (facts,)
+
+
+def _handle_from(facts: HandleFacts) -> Any:
+    """Return the graph itself in its own process, elsewhere a handle."""
+    if facts.owner_pid == os.getpid():
+        own = _owned.get(facts.graph_id)
+        if own is not None:
+            return own
+    return CompiledDAGHandle(facts)
+
+
+class CompiledDAGHandle:
+    """A compiled graph of another process on this node: execute and get as on the graph itself.
+
+    Made by pickling a ``CompiledDAG``: pass it to an actor or a task. The process that compiled it
+    owns its window, options and end: it has to stay alive and keep the graph. Results are sent on
+    as they come, so a limit on executions in flight counts, for a handle, those that have not
+    completed; what was not got yet waits in this process.
+    """
+
+    def __init__(self, facts: HandleFacts) -> None:
+        self._facts = facts
+        self.get_timeout_s = facts.get_timeout_s
+        # Refs note here when they go away; at a handle it is the outputs that count.
+        self.left: dict[int, int] = {}
+        self._codec = make_codec()
+        self._client: Client | None = None
+        # The client of each process that this handle was used in (it may have forked), and how to
+        # leave it: what is there first stays, so that all threads have one.
+        self._used: dict[int, tuple[Client, weakref.finalize[..., Any]]] = {}
+        self._is_closed = False
+
+    # --- running
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Start one execution and return its ref, or a list of refs; see ``CompiledDAG.execute``.
+
+        Raises:
+            Exception: As there.
+            ChannelBroken: The process that compiled the graph is gone.
+            OutOfDescriptors: There is none left, in this process or in that one.
+        """
+        client = self._connected()
+        with self._prepared(args, kwargs) as prepared:
+            reply = client.submit(prepared)
+        is_kept = False
+        try:
+            limit_s = self._facts.submit_timeout_s
+            if limit_s is not None:
+                limit_s += _GRACE_S  # the owner keeps the limit, if it can
+            if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
+                raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
+            refs = self._refs(client, reply)
+            is_kept = True
+            return refs
+        finally:
+            if not is_kept:
+                client.abandon(reply)
+            for output in client.outputs:
+                if output.dropped:
+                    output.purge()
+
+    async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``execute``, without blocking the event loop."""
+        client = self._client
+        if client is None or client.pid != os.getpid() or self._is_closed:
+            client = await asyncio.to_thread(self._connected)
+        with self._prepared(args, kwargs) as prepared:
+            while True:
+                try:
+                    reply = client.submit(prepared, may_wait=False)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_AGAIN_S)
+        is_kept = False
+        try:
+            known = client
+            await client.wait_async(lambda: reply.is_done or known.error is not None, reply)
+            refs = self._refs(client, reply)
+            is_kept = True
+            return refs
+        finally:
+            if not is_kept:
+                client.abandon(reply)
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
+        facts = self._facts
+        values = arguments_by_key(
+            args, kwargs, facts.keys, num_positional=facts.num_positional, keywords=facts.keywords
+        )
+        encoded = [self._codec.encode(values[key]) for key in facts.keys]
+        with telling_exhaustion("to send an input to the process that compiled the graph"):
+            return PreparedPayloads({"type": "execute"}, encoded)
+
+    def _connected(self) -> Client:
+        client = self._client
+        if self._is_closed:
+            raise ChannelClosed("Channel closed. The handle was closed.")
+        if client is not None and client.pid == os.getpid():
+            return client
+        shared = _clients.get(self._facts.graph_id)
+        user = object()
+        if shared is None or shared.pid != os.getpid() or not shared.join(user):
+            shared = Client(self._facts)
+            shared.join(user)
+            _clients[self._facts.graph_id] = shared
+        let_go = weakref.finalize(self, shared.leave, user)
+        let_go.atexit = False
+        first, _ = self._used.setdefault(os.getpid(), (shared, let_go))
+        if first is not shared:
+            let_go()  # another thread, or a signal handler, was faster
+        self._client = first
+        return first
+
+    def _refs(self, client: Client, reply: Reply) -> Any:
+        error = reply.error
+        if error is not None:
+            raise error
+        if not reply.is_done:
+            raise client.raised()
+        listed = [client.outputs[number] for number in self._facts.outputs]
+        refs: Any
+        if self._facts.is_multi:
+            refs = refs_of(self, listed, reply.execution)
+        else:
+            refs = CompiledDAGRef(self, listed[0], reply.execution, None)
+        confirm(refs)
+        return refs
+
+    # --- what refs ask
+
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        """Wait for the result of a ref and fill it; False when the time is up."""
+        client, output = self._client_of(ref)
+        if not client.wait(lambda: self._is_settled(ref), timeout_s):
+            return False
+        arrived = output.frames.get(ref.execution)
+        if arrived is not None:
+            # Read, filled, and only then let go of: Ctrl-C between any two lines loses nothing.
+            ref.value, ref.state = arrived.settle()
+            output.frames.pop(ref.execution, None)
+        elif ref.state < READY:
+            raise client.raised()
+        return True
+
+    def _client_of(self, ref: CompiledDAGRef) -> tuple[Client, RemoteOutput]:
+        client = self._client
+        if client is None or client.pid != os.getpid() or ref.buffer not in client.outputs:
+            raise ExecutionError(
+                "this process was forked from the one that executed, and the result goes there"
+            )
+        return client, client.outputs[ref.buffer.number]
+
+    def _is_settled(self, ref: CompiledDAGRef) -> bool:
+        client, output = self._client_of(ref)
+        return ref.state >= READY or ref.execution in output.frames or client.error is not None
+
+    def has(self, ref: CompiledDAGRef) -> bool:
+        """Return whether ``get`` of a ref would not wait."""
+        return self._is_settled(ref)
+
+    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
+        """Wait until something happened to one of these refs."""
+        client, _ = self._client_of(refs[0])
+        client.wait(lambda: any(map(self._is_settled, refs)), timeout_s)
+
+    async def wait_async(self, ref: CompiledDAGRef) -> None:
+        """Wait until ``get`` of a ref would not wait."""
+        client, output = self._client_of(ref)
+        await client.wait_async(lambda: self._is_settled(ref), (output.number, ref.execution))
+
+    # --- seeing
+
+    def get_id(self) -> str:
+        """Return the id of the graph, in hex."""
+        return self._facts.graph_id
+
+    def report(self) -> str:
+        """Return the owner's report: who does what, since when, and who waits for whom.
+
+        Raises:
+            ChannelClosed: The graph was torn down.
+            ChannelBroken: The process that compiled the graph is gone.
+            ChannelTimeout: It does not answer.
+        """
+        return ask_report(self._facts)
+
+    def report_within(self, patience_s: float) -> str | None:
+        """Return the owner's report, or why there is none; None if there is no time for it."""
+        if not patience_s:
+            return None
+        try:
+            return ask_report(self._facts, 2 * patience_s)  # the owner asks its actors first
+        except RcgError as error:
+            return str(error)
+
+    def __repr__(self) -> str:
+        return f"CompiledDAGHandle({self._facts.graph_id}, owner={self._facts.owner_pid})"
+
+    # --- elsewhere, and the end
+
+    def __reduce__(self) -> Any:
+        return _handle_from, (self._facts,)
+
+    def close(self) -> None:
+        """Hang up: it cannot be used any more. The graph, and other handles on it, go on."""
+        self._is_closed = True
+        used = self._used.get(os.getpid())
+        if used is not None:
+            used[1]()
+
+    def teardown(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: only the process that compiled a graph can tear it down.
+
+        Raises:
+            GraphError: Always.
+        """
+        raise GraphError(
+            f"only the process that compiled the graph, {self._facts.owner_pid}, can tear it "
+            "down; close() lets go of this handle"
+        )

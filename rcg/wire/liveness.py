@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a process lives, as the kernel tells it, and how one left a graph unasked."""
+
+from __future__ import annotations
+
+import enum
+import os
+import select
+from dataclasses import dataclass
+from typing import Final
+
+from rcg.descriptors import Descriptor, exhaustion_in
+
+__all__ = ["Ending", "How", "ends_within", "how_it_ended", "open_pidfd", "pidfd_of"]
+
+# How long after its connection a process may take to end: the kernel closes sockets first.
+_EXIT_TIMEOUT_S: Final = 0.25
+
+
+class How(enum.Enum):
+    """What happened to the process; the value is what people read."""
+
+    DIED = "its process ended"
+    LEFT = "it closed its connection"
+    FAILED = "its loop failed"  # the process lives on
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process left.
+
+    Attributes:
+        how: What happened.
+        why: Of a loop that failed: what it said, or what is known.
+    """
+
+    how: How
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.how.value}: {self.why}" if self.why else self.how.value
+
+
+def open_pidfd(pid: int) -> int:
+    """Return a descriptor that becomes readable when the process ends; -1 where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1  # an old kernel, or a pid of another namespace: the socket's end has to do
+
+
+def pidfd_of(pid: int) -> Descriptor:
+    """Return ``open_pidfd`` with an owner. This very process needs no watching: it has none.
+
+    Raises:
+        OSError: This process has no descriptor left, so a death would go unseen.
+    """
+    if pid == os.getpid():
+        return Descriptor()
+    try:
+        return Descriptor(os.pidfd_open, pid)
+    except OSError as error:
+        if exhaustion_in(error):
+            raise
+        return Descriptor()
+
+
+def ends_within(pidfd: int, timeout_s: float | None) -> bool:
+    """Wait for the end of a process; returns whether it came."""
+    poller = select.poll()  # `select.select` takes no descriptor above 1023
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1e3))
+
+
+def how_it_ended(pidfd: int) -> How:
+    """Return whether a process whose connection ended has ended too; that may take a moment."""
+    return How.DIED if pidfd >= 0 and ends_within(pidfd, _EXIT_TIMEOUT_S) else How.LEFT

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoded values on their way through a local socket: in the message or, if large, in a memfd.
+
+What is received is copied to the heap once, so nothing of a payload (no mapping, no descriptor) is
+left while its values are held.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import pickle
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg import _native
+from rcg.channels.shm import Failure
+from rcg.descriptors import Descriptor
+from rcg.serialization import Encoded, loads
+from rcg.wire import messages
+from rcg.wire.messages import Message, Received, natural_of
+
+__all__ = ["Payload", "PreparedPayloads", "encoded_failure", "open_payloads", "send_payloads"]
+
+# With the message's JSON this stays below the limit of a message.
+_MOST_INSIDE: Final = 32 * 1024
+_ALIGNMENT: Final = 64
+_MOST_BYTES: Final = 1 << 47  # more than there are addresses
+_BLOCK_BYTES: Final = 512  # of what a file says that it takes
+_KINDS: Final = (_native.KIND_PICKLE, _native.KIND_FAILURE, _native.KIND_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One encoded value that arrived.
+
+    Attributes:
+        encoded: As the codec made it; its buffers lie in memory of the payload's own.
+    """
+
+    encoded: Encoded
+
+    def decode(self) -> Any:
+        """Return the value, or a ``Failure`` in its place."""
+        kind, data, buffers, _ = self.encoded
+        if kind == _native.KIND_FAILURE:
+            return Failure(bytes(data))
+        if kind == _native.KIND_BYTES:
+            return bytes(data)
+        return loads(data) if buffers is None else loads(data, buffers=buffers)
+
+
+def encoded_failure(failure: Failure) -> Encoded:
+    """Return a failure as what stands for it in a channel."""
+    return _native.KIND_FAILURE, failure.data, None, 0
+
+
+class PreparedPayloads:
+    """Values that are packed and can be sent, also after an attempt that would have had to wait.
+
+    Layout: a table in JSON that says where everything is, then pickles and buffers.
+
+    Args:
+        message: What goes with them.
+        values: As the codec made them.
+
+    Raises:
+        OSError: There is no memory, or no descriptor, for a memfd.
+    """
+
+    def __init__(self, message: Message, values: Sequence[Encoded]) -> None:
+        table: list[list[Any]] = []
+        parts: list[tuple[int, Any]] = []
+        end = 0
+        for kind, data, buffers, writable in values:
+            flags = list(map(bool, writable)) if isinstance(writable, bytes) else int(writable)
+            spans: list[tuple[int, int]] | None = None if buffers is None else []
+            row: list[Any] = [kind, end, len(data), spans, flags]
+            parts.append((end, data))
+            end += len(data)
+            for buffer in buffers or ():
+                raw = pickle.PickleBuffer(buffer).raw()
+                end = _aligned(end)
+                row[3].append((end, raw.nbytes))
+                parts.append((end, raw))
+                end += raw.nbytes
+            table.append(row)
+        head = json.dumps(table).encode()
+        start = _aligned(len(head))
+        size = start + end
+        self._message = {**message, "table_bytes": len(head), "bytes": size}
+        self._memfd = Descriptor()
+        self._body = b""
+        parts = [(0, head), *((start + at, part) for at, part in parts)]
+        if size <= _MOST_INSIDE:
+            body = bytearray(size)
+            for at, part in parts:
+                body[at : at + len(part)] = part
+            self._body = bytes(body)
+            return
+        self._memfd = Descriptor(os.memfd_create, "rcg-payload", os.MFD_CLOEXEC)
+        try:
+            fd = self._memfd.fd
+            os.posix_fallocate(fd, 0, size)  # no room is an error here, not a SIGBUS later
+            with mmap.mmap(fd, size) as memory:
+                for at, part in parts:
+                    memory[at : at + len(part)] = part
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, connection: socket.socket, *, may_wait: bool = True, number: int = 0) -> None:
+        """Send it.
+
+        Args:
+            connection: Where to.
+            may_wait: Whether to wait while the peer does not read.
+            number: What the peer answers by.
+
+        Raises:
+            BlockingIOError: The peer does not read.
+            OSError: The connection is over.
+        """
+        fds = [self._memfd.fd] if self._memfd.fd >= 0 else []
+        message = {**self._message, "number": number}
+        messages.send(connection, message, fds, body=self._body, may_wait=may_wait)
+
+    def close(self) -> None:
+        """Let go of it; idempotent."""
+        self._memfd.close()
+
+    def __enter__(self) -> PreparedPayloads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def send_payloads(connection: socket.socket, message: Message, values: Sequence[Encoded]) -> None:
+    """Send a message with encoded values; ``open_payloads`` is its other end.
+
+    Raises:
+        OSError: As for ``PreparedPayloads`` and its ``send``.
+    """
+    with PreparedPayloads(message, values) as prepared:
+        prepared.send(connection, number=message.get("number", 0))
+
+
+def open_payloads(received: Received) -> list[Payload]:
+    """Return the values that came with a message; closes the descriptors.
+
+    Everything is checked before memory is taken or a value is made: the message may be anybody's.
+
+    Raises:
+        OSError: The memfd did not arrive, because this process has no descriptor left.
+        ValueError: It is no payload.
+        MemoryError: There is no memory for it.
+    """
+    message = received.message or {}
+    size = natural_of(message, "bytes", _MOST_BYTES)
+    table_bytes = natural_of(message, "table_bytes", size)
+    if received.is_short:
+        raise OSError(errno.EMFILE, "a value did not arrive")
+    whole = memoryview(_contents(received, size))
+    received.close()
+    try:
+        table = json.loads(bytes(whole[:table_bytes]))
+    except (ValueError, RecursionError):
+        table = None
+    if not isinstance(table, list):
+        raise ValueError("the payload has no table")
+    start = _aligned(table_bytes)
+    return [_payload(whole[start:], row) for row in table]
+
+
+def _contents(received: Received, size: int) -> bytearray:
+    """Return what is in a payload: of its message's body, or of the file that came with it."""
+    if not received.fds:
+        if len(received.body) != size:
+            raise ValueError("the payload has another size than it says")
+        return bytearray(received.body)
+    fd = received.fds[0]
+    found = os.fstat(fd)
+    # Whoever sends so much has taken memory for it, so a number alone has us take none.
+    if not stat.S_ISREG(found.st_mode) or min(found.st_size, found.st_blocks * _BLOCK_BYTES) < size:
+        raise ValueError("the payload has another size than it says")
+    memory = bytearray(size)
+    with memoryview(memory) as view:
+        at = 0
+        while at < size:
+            count = os.preadv(fd, [view[at:]], at)
+            if not count:
+                raise ValueError("the payload is shorter than it says")
+            at += count
+    return memory
+
+
+def _payload(content: memoryview, row: Any) -> Payload:
+    """Return what a row of the table describes."""
+    if not isinstance(row, list) or len(row) != 5:
+        raise ValueError("a row of the payload's table is none")
+    kind, offset, length, spans, flags = row
+    if type(kind) is not int or kind not in _KINDS:
+        raise ValueError("a value of the payload is of no known kind")
+    data: Any = _part(content, offset, length).toreadonly()
+    if spans is None:
+        if type(flags) is not int or flags:
+            raise ValueError("a value of the payload has flags for no buffers")
+        return Payload((kind, data, None, 0))
+    if not isinstance(spans, list):
+        raise ValueError("the buffers of the payload are none")
+    writable = _flags(flags, len(spans))
+    buffers: Any = []
+    for span, is_writable in zip(spans, writable, strict=True):
+        if not isinstance(span, list) or len(span) != 2:
+            raise ValueError("a buffer of the payload is none")
+        part = _part(content, *span)
+        buffers.append(part if is_writable else part.toreadonly())
+    return Payload((kind, data, buffers, bytes(writable) if isinstance(flags, list) else flags))
+
+
+def _part(content: memoryview, offset: object, length: object) -> memoryview:
+    if type(offset) is not int or type(length) is not int:
+        raise ValueError("a part of the payload is none")
+    if offset < 0 or length < 0 or offset + length > len(content):
+        raise ValueError("a part of the payload lies outside of it")
+    return content[offset : offset + length]
+
+
+def _flags(flags: object, count: int) -> list[bool]:
+    """Return which buffers may be written to: as a list, or as the bits of a number."""
+    if isinstance(flags, list) and len(flags) == count and all(type(f) is bool for f in flags):
+        return flags
+    if type(flags) is int and 0 <= flags < 1 << min(count, 64):
+        return [bool(flags >> i & 1) for i in range(count)]
+    raise ValueError("the flags of the payload's buffers are none")
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection of a handle against an owner that sends nonsense, and without descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rcg import _native
+from rcg.channels.shm import Failure
+from rcg.errors import OutOfDescriptors, RcgError
+from rcg.runtime.remote.client import Client, HandleFacts, ask_report
+from rcg.runtime.remote.handle import CompiledDAGHandle
+from rcg.wire import messages
+from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads
+from tests.peers import (
+    GUARD_S,
+    descriptors,
+    mutants,
+    none_left,
+    told,
+    until,
+    with_descriptors,
+)
+
+SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
+LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
+ARRAYS = (_native.KIND_PICKLE, b"x" * 10, [bytearray(50), b"y" * 40_000], 1)
+
+
+class Owner:
+    """A process that compiled a graph, as far as a handle sees it: the test says what it answers.
+
+    Args:
+        answers: Called with each connection, after it was told that it is served.
+    """
+
+    def __init__(self, answers: Callable[[socket.socket], None], ready: bool = True) -> None:
+        address = f"\0rcg-owner-{os.getpid()}-{time.monotonic_ns()}"
+        self._listener = messages.listen(address)
+        self._listener.setblocking(True)
+        self._answers = answers
+        self._ready = ready
+        self._is_closing = False
+        self.facts = HandleFacts(
+            graph_id="cafe" * 8,
+            address=address,
+            secret="secret",
+            owner_pid=os.getpid(),
+            node=None,
+            keys=(None,),
+            num_positional=1,
+            keywords=(),
+            buffers=("c1", "c2"),
+            outputs=(0, 1),
+            is_multi=True,
+            get_timeout_s=None,
+            submit_timeout_s=None,
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection:
+                if self._is_closing:
+                    return
+                connection.recv(1 << 16)
+                if self._ready:
+                    messages.send(connection, {"type": "ready"})
+                with contextlib.suppress(OSError):
+                    self._answers(connection)
+
+    def close(self) -> None:
+        self._is_closing = True
+        messages.connect(self.facts.address, GUARD_S).close()
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.fixture
+def owners() -> Iterator[Callable[..., Owner]]:
+    made: list[Owner] = []
+
+    def make(*args: Any, **options: Any) -> Owner:
+        made.append(Owner(*args, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def payload_message(message: dict[str, Any], *values: Any) -> tuple[dict[str, Any], bytes, int]:
+    """A message with values as it goes over the wire: (message, body, descriptor or -1)."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, PreparedPayloads(message, values) as prepared:
+        prepared.send(ours)
+        with messages.receive(theirs, 1) as received:
+            fds = [os.dup(fd) for fd in received.fds]
+            assert received.message is not None
+            return received.message, received.body, fds[0] if fds else -1
+
+
+RESULT = {"type": "result", "execution": 0, "output": 0}
+PACKETS = {
+    "small result": (RESULT, SMALL),
+    "large result": (RESULT, LARGE),
+    "result with buffers": (RESULT, ARRAYS),
+    "refused": ({"type": "refused", "number": 0}, encoded_failure(Failure(b"no pickle"))),
+    "submitted": ({"type": "submitted", "number": 0, "execution": 3}, None),
+}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 100])
+@pytest.mark.parametrize("name", PACKETS)
+def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, name, count):
+    message, value = PACKETS[name]
+    good, body, fd = (message, b"", -1) if value is None else payload_message(message, value)
+    good = {"number": 0, **good}
+    given = [os.dup(0 if fd < 0 else fd) for _ in range(count)]
+    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(good, count, 60)]
+    asked = iter(todo)
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)  # what is to be executed
+        with_descriptors(connection, next(asked), given)
+
+    owner = owners(answer)
+    before = descriptors()
+    for _ in todo:
+        client = Client(owner.facts)
+        client.join(client)
+        with PreparedPayloads({"type": "execute"}, [SMALL]) as prepared:
+            reply = client.submit(prepared)
+        assert client.wait(lambda: reply.is_done or client.error is not None, GUARD_S)  # noqa: B023
+        assert client.wait(lambda: client.error is not None, GUARD_S)  # noqa: B023
+        with contextlib.suppress(Exception):
+            raise reply.error or client.raised()
+    until(lambda: descriptors() <= before)
+    for each in given:
+        os.close(each)
+    if fd >= 0:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_what_an_owner_sends_as_a_report_leaves_no_descriptor(owners, count):
+    report = (_native.KIND_BYTES, b"all is well", None, 0)
+    good, body, _ = payload_message({"type": "report"}, report)
+    given = [os.dup(0) for _ in range(count)]
+    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(good, count, 60)]
+    asked = iter(todo)
+    owner = owners(lambda c: with_descriptors(c, next(asked), given), ready=False)
+    before = descriptors()
+    for _ in todo:
+        with contextlib.suppress(RcgError):
+            assert isinstance(ask_report(owner.facts, 0.5), str)
+    until(lambda: descriptors() <= before)
+    for each in given:
+        os.close(each)
+
+
+# --- payloads
+
+
+def opened(head: dict[str, Any], body: bytes, fds: list[int]) -> Any:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        with_descriptors(ours, json.dumps(head).encode() + b"\0" + body, fds)
+        with messages.receive(theirs, 1) as received:
+            return open_payloads(received)
+
+
+GOOD_ROW = [_native.KIND_PICKLE, 0, 5, None, 0]
+BAD_TABLES = [
+    None,
+    7,
+    {},
+    [7],
+    [[]],
+    [[*GOOD_ROW, 1]],
+    *(
+        [[*GOOD_ROW[:at], wrong, *GOOD_ROW[at + 1 :]]]
+        for at in range(3)
+        for wrong in (-1, 1 << 70, None, "1", True, 1.0, [])
+    ),
+    [[0, 0, 5, None, 0]],
+    [[4, 0, 5, None, 0]],
+    [[1, 0, 5, 7, 0]],
+    [[1, 0, 5, None, 1]],
+    [[1, 0, 5, None, [True]]],
+    *([[1, 0, 5, [span], 0]] for span in (7, [], [1], [0, -1], [-1, 2], [0, 1 << 62], [True, 1])),
+    *([[1, 0, 5, [[0, 1]], flags]] for flags in (-1, 2, 1 << 80, None, [], [1], [True, True], "1")),
+]
+
+
+@pytest.mark.parametrize("table", BAD_TABLES, ids=str)
+def test_a_table_that_is_wrong_is_no_payload(table):
+    text = json.dumps(table).encode()
+    body = text + bytes(-len(text) % 64) + b"hello"
+    with pytest.raises(ValueError, match="payload"):
+        opened({"bytes": len(body), "table_bytes": len(text)}, body, [])
+
+
+def test_a_table_that_is_right_is_a_payload():
+    """So that the others fail for the reason that they are about."""
+    text = json.dumps([GOOD_ROW, [1, 0, 5, [[1, 3]], [True]]]).encode()
+    body = text + bytes(-len(text) % 64) + b"hello"
+    first, second = opened({"bytes": len(body), "table_bytes": len(text)}, body, [])
+    assert bytes(first.encoded[1]) == b"hello"
+    assert bytes(second.encoded[2][0]) == b"ell"
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 30, 1 << 46, 1 << 80, None, "7", True])
+@pytest.mark.parametrize("kind", ["nothing", "small", "sparse", "pipe", "folder", "device"])
+def test_a_size_takes_no_memory_that_was_not_sent(size, kind):
+    """Also where a file says that it is so large and is empty; and nothing waits for a pipe."""
+    before = descriptors()
+    fds: list[int] = []
+    match kind:
+        case "small" | "sparse":
+            fds = [os.memfd_create("x")]
+            if kind == "sparse":
+                os.truncate(fds[0], 1 << 46)
+        case "pipe":
+            fds = list(os.pipe())
+        case "folder":
+            fds = [os.open("/", os.O_RDONLY)]
+        case "device":
+            fds = [os.open("/dev/zero", os.O_RDONLY)]
+    with pytest.raises(ValueError):
+        opened({"bytes": size, "table_bytes": 2}, b"[]", fds[:1])
+    for fd in fds:
+        os.close(fd)
+    assert descriptors() == before
+
+
+# --- no descriptors left
+
+
+def test_a_handle_without_descriptors_says_so(owners):
+    """Whichever is missing: the socket, or the file of a large input."""
+    owner = owners(lambda connection: connection.recv(1 << 16))
+    handle = CompiledDAGHandle(owner.facts)
+    with none_left(), pytest.raises(OutOfDescriptors) as caught:
+        Client(owner.facts)
+    assert told(caught.value)
+    client = handle._connected()
+    with none_left(), pytest.raises(OutOfDescriptors) as caught:
+        handle.execute(bytes(100_000))
+    assert told(caught.value)
+    assert client.error is None  # nothing was submitted, and it goes on
+    with none_left(), pytest.raises(OutOfDescriptors) as caught:
+        ask_report(owner.facts)
+    assert told(caught.value)
+    handle.close()
+
+
+def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
+    """The handle says why, and the connection goes on."""
+    good, body, fd = payload_message({**RESULT, "output": 1}, LARGE)
+    small, small_body, _ = payload_message({**RESULT, "execution": 1, "output": 1}, SMALL)
+    go = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        go.wait(GUARD_S)
+        with_descriptors(connection, json.dumps(good).encode() + b"\0" + body, [fd])
+        messages.send(connection, small, body=small_body)
+        connection.recv(1 << 16)
+
+    owner = owners(answer)
+    client = Client(owner.facts)
+    client.join(client)
+    output = client.outputs[1]
+    with none_left():
+        go.set()
+        assert client.wait(lambda: 1 in output.frames, GUARD_S)
+    lost, _ = output.frames[0].settle()
+    assert isinstance(lost, OutOfDescriptors) and told(lost) and lost.execution == 0
+    assert output.frames[1].settle()[0] == 7
+    assert client.error is None
+    client.leave(client)
+    os.close(fd)
+
+
+def test_an_owner_without_descriptors_is_told_by_its_handles(owners):
+    def answer(connection: socket.socket) -> None:
+        refusal = {"type": "refused", "text": "process 5 has no file descriptor left", "pid": 5}
+        messages.send(connection, {**refusal, "limit": 77})
+
+    owner = owners(answer, ready=False)
+    for call in (lambda: Client(owner.facts), lambda: ask_report(owner.facts)):
+        with pytest.raises(OutOfDescriptors, match="process 5 has no") as caught:
+            call()
+        assert (caught.value.pid, caught.value.limit) == (5, 77)
+
+
+# --- no lock
+
+
+def test_a_handle_may_be_used_in_the_middle_of_its_own_calls(owners):
+    """By a signal handler or ``__del__``, and by threads that those wait for."""
+    going = []
+
+    def answer(connection: socket.socket) -> None:
+        threading.Thread(target=serve, args=(connection.dup(),)).start()
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            while True:
+                with messages.receive(connection, 1) as received:
+                    if received.message is None:
+                        return
+                    number = received.message["number"]
+                going.append(number)
+                accepted = {"type": "submitted", "number": number, "execution": number}
+                messages.send(connection, accepted)
+
+    owner = owners(answer)
+    handle = CompiledDAGHandle(owner.facts)
+    handled = 0
+
+    def inside() -> None:
+        nonlocal handled
+        handled += 1
+        thread = threading.Thread(target=handle.execute, args=(2,))
+        thread.start()
+        thread.join(GUARD_S)
+        assert not thread.is_alive(), "another thread waits for a lock that is held here"
+        handle.execute(3)
+
+    busy: list[int] = []
+    seen: set[Any] = set()
+
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.endswith(("handle.py", "client.py", "sleepers.py")):
+            return None
+        if event == "line" and not busy and (frame.f_code, frame.f_lineno) not in seen:
+            seen.add((frame.f_code, frame.f_lineno))
+            busy.append(1)
+            sys.settrace(None)
+            inside()
+            sys.settrace(trace)
+            busy.clear()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        handle.execute(1)
+    finally:
+        sys.settrace(None)
+    assert handled > 20
+    assert len(going) == 2 * handled + 1
+    handle.close()
+    until(lambda: not threads_named("rcg-handle"))
+
+
+def threads_named(prefix: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]

@@ -1,0 +1,1093 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values go through a real ring and arrive as they were: see ``rcg.serialization``."""
+
+from __future__ import annotations
+
+import copyreg
+import datetime
+import decimal
+import fractions
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import hypothesis.extra.numpy as arrays_of
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg import _native, cluster
+from rcg.channels.shm import Reader, Writer
+from rcg.errors import UnpicklableError
+from rcg.serialization import Codec, size_of
+from tests.board import ROOT, Board, Ring, claimed
+from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
+
+torch = pytest.importorskip("torch")
+
+LARGE = 40_000  # elements: more than any frame holds
+
+
+def make_codec(**changes: Any) -> Codec:
+    return Codec(
+        cluster.by_value_pickler(),
+        changes.get("opaque_types", cluster.opaque_types()),
+        changes.get("registered_by_value", cluster.modules_pickled_by_value),
+    )
+
+
+class Link:
+    """A channel from a process to `readers` others, all of them this one."""
+
+    def __init__(self, readers: int = 1, codec: Codec | None = None) -> None:
+        numbers = tuple(range(1, readers + 1))
+        self.board = Board(readers + 1, [Ring(0, numbers, slot_bytes=16 * 1024)])
+        self.sender = self.board.member(0)
+        self.codec = codec or make_codec()
+        self._writer = Writer(self.sender, 0, 0, self.codec)
+        self._readers = [Reader(self.board.member(number), 0, 0) for number in numbers]
+
+    def send(self, value: Any) -> list[Any]:
+        """Return what each reader gets."""
+        self._writer.write(value)
+        return [reader.read(0) for reader in self._readers]
+
+    def through(self, value: Any) -> Any:
+        """Return what the only reader gets."""
+        (found,) = self.send(value)
+        return found
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    made = Link()
+    yield made
+    made.board.close()
+
+
+SHARED = Link()
+
+
+def through(value: Any) -> Any:
+    return SHARED.through(value)
+
+
+def same_array(found: Any, wanted: Any) -> bool:
+    return (
+        type(found) is type(wanted)
+        and found.dtype == wanted.dtype
+        and found.shape == wanted.shape
+        and (found.tobytes() == wanted.tobytes() or bool(np.array_equal(found, wanted)))
+    )
+
+
+def same_tensor(found: Any, wanted: Any) -> bool:
+    def raw(tensor: Any) -> bytes:
+        if not tensor.numel():
+            return b""
+        plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+        plain = plain.contiguous().as_strided((tensor.numel(),), (1,))
+        return bytes(plain.view(torch.uint8).numpy())
+
+    return (
+        type(found) is type(wanted)
+        and found.dtype == wanted.dtype
+        and found.shape == wanted.shape
+        and found.requires_grad == wanted.requires_grad
+        and raw(found) == raw(wanted)
+    )
+
+
+# --- plain Python -------------------------------------------------------------------------------
+
+atoms = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text()
+    | st.binary() | st.binary().map(bytearray) | st.decimals() | st.datetimes() | st.just(Ellipsis)
+)  # fmt: skip
+keys = st.integers() | st.text() | st.binary() | st.none()
+plain_values = st.recursive(
+    atoms,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(keys, inner)
+        | st.lists(inner).map(deque)
+    ),
+)
+
+
+@given(plain_values)
+def test_plain_values_arrive_as_they_were(value: Any) -> None:
+    found = through(value)
+    assert type(found) is type(value)
+    assert repr(found) == repr(value)  # NaN included, and the order of dicts
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        frozenset({"a"}),
+        OrderedDict(a=1),
+        range(3, 9, 2),
+        slice(1, 2, 3),
+        decimal.Decimal("1.10"),
+        fractions.Fraction(1, 3),
+        datetime.timedelta(days=1),
+        int,
+        len,
+        fractions.Fraction,
+        "x" * 100_000,
+        b"x" * 100_000,
+        bytearray(b"x" * 100_000),
+        list(range(20_000)),
+        2**100_000,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_some_values_by_hand(value: Any) -> None:
+    found = through(value)
+    assert type(found) is type(value) and found == value
+
+
+def test_bytes_and_bytearrays_are_the_readers_own() -> None:
+    assert type(through(b"x" * 100_000)) is bytes
+    found = through(bytearray(100_000))
+    found[0] = 1
+    assert through([bytearray(100_000)])[0][0] == 0
+
+
+def test_what_is_shared_within_a_value_stays_shared(link: Link) -> None:
+    inner: list[Any] = [1]
+    cyclic: list[Any] = [inner, inner]
+    cyclic.append(cyclic)
+    found = link.through(cyclic)
+    assert found[0] is found[1] and found[2] is found
+    array = np.arange(LARGE)
+    first, second = link.through([array, array])
+    assert first is second
+
+
+def test_no_value_is_kept_by_the_codec(link: Link) -> None:
+    class Thing:
+        def __reduce__(self) -> Any:
+            return str, ("thing",)
+
+    thing = Thing()
+    seen = weakref.ref(thing)
+    assert link.through([thing, [thing]]) == ["thing", ["thing"]]
+    del thing
+    gc.collect()
+    assert seen() is None
+
+
+def test_one_value_after_the_other_stands_alone(link: Link) -> None:
+    """A pickler that is used again must not refer to what the last value contained."""
+    shared = ("a", "tuple", "that", "a pickler", "remembers")
+    array = np.arange(10)
+    for _ in range(3):
+        assert link.through([shared, array.shape])[0] == shared
+        assert same_array(link.through([shared, array])[1], array)
+
+
+def test_many_threads_encode_with_one_codec(link: Link) -> None:
+    codec, found = link.codec, []
+
+    def work(seed: int) -> None:
+        for i in range(200):
+            value = [seed, i, np.full(50, seed), f"{seed} {i}"]
+            _, data, buffers, _ = codec.encode(value)
+            found.append(pickle.loads(data, buffers=buffers or ())[:2] == [seed, i])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 800
+
+
+def test_a_value_that_encodes_while_it_is_pickled(link: Link) -> None:
+    class Nested:
+        def __reduce__(self) -> Any:
+            link.codec.encode([np.arange(3), {"inner": 1}])
+            return list, ((1, 2),)
+
+    assert link.through([Nested(), "after", np.arange(3)])[:2] == [[1, 2], "after"]
+
+
+def test_size_counts_pickle_and_buffers() -> None:
+    codec = make_codec()
+    assert size_of(codec.encode(b"12345")) == 5
+    assert 80_000 < size_of(codec.encode([np.zeros(10_000), 1])) < 80_500
+
+
+# --- arrays -------------------------------------------------------------------------------------
+
+RECORD = np.dtype([("a", "u1"), ("b", "f8"), ("c", "U3")], align=True)
+assert RECORD.itemsize > 1 + 8 + 12  # padding
+NESTED = np.dtype([("p", RECORD, (2,)), ("when", "M8[us]"), ("raw", "V5")])
+
+DTYPES = [
+    *"?bBhHiIlLqQefdgFDG",
+    ">i2", ">i8", ">f4", ">c16", ">U4", "<U4", "U0", "S7", "S0", "V3",
+    "M8[s]", "M8[ns]", "M8[D]", "M8", "m8[ms]", "m8", ">M8[us]",
+    RECORD, NESTED, np.dtype([]), np.dtype([("x", ">i4"), ("y", "<i4")]),
+]  # fmt: skip
+
+
+def filled(dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape))
+    if dtype.kind in "US" and dtype.itemsize:
+        return np.array([f"{i % 900}" for i in range(count)], dtype).reshape(shape)
+    if dtype.kind in "?biufcmM":
+        return (np.arange(count) % 120).astype(dtype).reshape(shape)
+    raw = np.random.default_rng(1).integers(0, 100, count * dtype.itemsize, np.uint8)
+    array = np.zeros(shape, dtype)
+    if raw.size and dtype.kind == "V" and dtype.names is None:
+        return np.frombuffer(raw, dtype).reshape(shape)
+    if dtype == RECORD:
+        array["a"], array["b"], array["c"] = 7, 1.5, "xyz"
+    return array
+
+
+SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (0, 3), (3, 0, 2), (2, 3, 4), (LARGE,), (200, 200)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_arrays_of_every_dtype_and_rank(dtype: Any, shape: tuple[int, ...]) -> None:
+    array = filled(dtype, shape)
+    found = through(array)
+    assert same_array(found, array)
+    assert not found.flags.writeable
+    assert found.flags.aligned
+    assert same_array(through({"a": [array]})["a"][0], array)
+
+
+LAYOUTS = {
+    "every second": lambda a: a[::2],
+    "backwards": lambda a: a[::-1, ::-1],
+    "column": lambda a: a[:, 3],
+    "transposed": lambda a: a.T,
+    "fortran": np.asfortranarray,
+    "fortran slice": lambda a: np.asfortranarray(a)[1:-1],
+    "broadcast": lambda a: np.broadcast_to(a[0], (7, a.shape[1])),
+    "diagonal": lambda a: a.diagonal(),
+    "permuted": lambda a: a.reshape(a.shape[0], -1, 2).transpose(2, 0, 1),
+    "new axes": lambda a: a[None, :, None],
+    "one row of many": lambda a: a[:1],
+    "read-only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+}
+
+
+@pytest.mark.parametrize("size", [6, 200])
+@pytest.mark.parametrize("dtype", ["f8", "M8[s]", ">i4", "U3", RECORD, "O"], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_of_every_layout(layout: str, dtype: Any, size: int) -> None:
+    if layout == "read-only" and dtype == "O":
+        pytest.skip("objects have no bytes")
+    base = filled("i4", (size, size)).astype("O") if dtype == "O" else filled(dtype, (size, size))
+    array = LAYOUTS[layout](base)
+    found = through([array])[0]
+    assert found.dtype == array.dtype and found.shape == array.shape
+    assert found.tolist() == array.tolist()
+
+
+@st.composite
+def strange_arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    dtype = draw(
+        arrays_of.scalar_dtypes() | arrays_of.unicode_string_dtypes()
+        | arrays_of.byte_string_dtypes() | arrays_of.array_dtypes() | arrays_of.nested_dtypes()
+    )  # fmt: skip
+    shape = draw(arrays_of.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+    array: Any = draw(arrays_of.arrays(dtype, shape))
+    if array.ndim:
+        array = array[draw(arrays_of.basic_indices(array.shape, allow_ellipsis=False))]
+    if isinstance(array, np.ndarray) and array.ndim > 1:
+        array = array.transpose(draw(st.permutations(range(array.ndim))))
+    return np.asarray(array) if draw(st.booleans()) else np.asfortranarray(array)
+
+
+@given(strange_arrays())
+def test_strange_arrays(array: np.ndarray[Any, Any]) -> None:
+    found = through(array)
+    assert found.dtype == array.dtype and found.shape == array.shape
+    assert found.tobytes() == array.tobytes()
+    assert not found.flags.writeable
+
+
+def test_objects_in_arrays() -> None:
+    array = np.array([[1, "two"], [None, {"four": np.arange(3)}]], dtype=object)
+    found = through(array)
+    assert found.shape == (2, 2) and found[0].tolist() == [1, "two"]
+    assert found[1, 1]["four"].tolist() == [0, 1, 2]
+    record = np.array([(1, [2]), (3, {4})], dtype=[("n", "i4"), ("o", "O")])
+    assert through(record).tolist() == [(1, [2]), (3, {4})]
+
+
+def test_the_string_dtype_of_numpy_2() -> None:
+    array = np.array(["a", "long enough to live elsewhere " * 10], np.dtypes.StringDType())
+    assert through(array).tolist() == array.tolist()
+    assert through([array])[0].dtype == array.dtype
+
+
+def test_scalars_of_numpy() -> None:
+    for kind in "?bBhHiIlLqQefdgFDG":
+        scalar = np.dtype(kind).type(1)
+        assert through(scalar).dtype == scalar.dtype and through(scalar) == scalar
+    assert through(np.datetime64("2020-01-01")) == np.datetime64("2020-01-01")
+    record = filled(RECORD, (2,))[0]
+    assert through(record) == record
+
+
+@pytest.mark.parametrize("size", [3, 200])
+def test_subclasses_of_arrays_stay_what_they_are(size: int) -> None:
+    base = np.arange(size * size, dtype="f8").reshape(size, size)
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.asmatrix(base)
+    assert same_array(through(matrix), matrix)
+    masked = np.ma.masked_array(base, base % 3 == 0, fill_value=7)
+    found = through({"m": masked})["m"]
+    assert type(found) is np.ma.MaskedArray
+    assert found.tolist() == masked.tolist() and found.fill_value == 7
+    records = np.rec.fromarrays([base[0], base[1]], names=["x", "y"])
+    found = through(records)
+    assert type(found) is np.recarray and found.y.tolist() == records.y.tolist()
+
+
+def test_a_memory_mapped_array_arrives_with_its_numbers(tmp_path: Any) -> None:
+    array = np.memmap(tmp_path / "numbers", dtype="f8", mode="w+", shape=(100, 100))
+    array[:] = np.arange(10_000).reshape(100, 100)
+    assert np.asarray(through(array)).tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f8", "M8[s]", RECORD], ids=str)
+def test_large_arrays_share_memory_and_go_on_by_reference(dtype: Any) -> None:
+    board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
+    here, there, codec = board.member(0), board.member(1), make_codec()
+    array = filled(dtype, (LARGE,))
+    Writer(here, 0, 0, codec).write({"a": array})
+    found = Reader(there, 0, 0).read(0)["a"]
+    assert claimed(here) >= array.nbytes  # it *is* the block
+    Writer(there, 1, 0, codec).write([found[100:-100], found[::2]])
+    assert there.statistics()["forwards"] == 1
+    middle, sparse = Reader(here, 1, 0).read(0)
+    assert middle.tolist() == array[100:-100].tolist()
+    assert sparse.tolist() == array[::2].tolist()
+    del found, middle, sparse
+    assert claimed(here) == claimed(there) == 0
+    board.close()
+
+
+@pytest.mark.parametrize("count", [65, 300])
+@pytest.mark.parametrize("size", [10, 5000])
+def test_many_arrays_beside_a_tensor_stay_read_only(link: Link, count: int, size: int) -> None:
+    arrays = [np.full(size, i) for i in range(count)]
+    found, tensor = link.through([arrays, torch.ones(size)])
+    assert all(same_array(a, b) for a, b in zip(found, arrays, strict=True))
+    assert not any(array.flags.writeable for array in found)
+    tensor += 1
+    del found, tensor
+    assert claimed(link.sender) == 0
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 300])
+def test_many_tensors(link: Link, count: int) -> None:
+    tensors = [torch.full((i % 7 * 400,), float(i)) for i in range(count)]
+    found = link.through(tensors)
+    assert all(same_tensor(a, b) for a, b in zip(found, tensors, strict=True))
+    for tensor in found:
+        tensor += 1
+    assert all(same_tensor(a, b + 1) for a, b in zip(found, tensors, strict=True))
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+TENSOR_DTYPES = """
+    float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool
+    complex32 complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz
+    float8_e8m0fnu
+    """.split()  # noqa: SIM905 - a list of this length is for reading
+
+
+def tensor_of(dtype: str, shape: tuple[int, ...]) -> Any:
+    kind = getattr(torch, dtype)
+    count = int(np.prod(shape))
+    raw = torch.arange(count * kind.itemsize, dtype=torch.int64) % (2 if dtype == "bool" else 60)
+    return raw.to(torch.uint8).view(kind).reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 8, 8)], ids=str)
+@pytest.mark.parametrize("dtype", TENSOR_DTYPES)
+def test_tensors_of_every_dtype_and_rank(dtype: str, shape: tuple[int, ...]) -> None:
+    tensor = tensor_of(dtype, shape)
+    assert same_tensor(through(tensor), tensor)
+    assert same_tensor(through({"t": (tensor,)})["t"][0], tensor)
+
+
+VIEWS = {
+    "every second": lambda t: t[::2],
+    "transposed": lambda t: t.T,
+    "column": lambda t: t[:, 1],
+    "expanded": lambda t: t[0].expand(5, -1),
+    "channels last": lambda t: t.reshape(1, 2, -1, 6).contiguous(memory_format=torch.channels_last),
+    "flipped": lambda t: t.flip(0),
+    "slice of storage": lambda t: t[1:3],
+    "empty slice": lambda t: t[3:3],
+    "one element": lambda t: t[2, 2],
+    "conjugated": lambda t: t.to(torch.complex64).mul(1j).conj(),
+    "imaginary of conjugated": lambda t: t.to(torch.complex64).mul(1j).conj().imag,
+    "detached": lambda t: t.clone().requires_grad_().detach(),
+}
+
+
+@pytest.mark.parametrize("size", [6, 300])
+@pytest.mark.parametrize("view", VIEWS)
+def test_tensors_of_every_layout(view: str, size: int) -> None:
+    tensor = VIEWS[view](torch.arange(size * size, dtype=torch.float32).reshape(size, size))
+    found = through(tensor)
+    assert same_tensor(found, tensor)
+    assert found.stride() == tensor.stride()
+    part = found[0] if view == "expanded" else found  # of which all rows are one
+    part.mul_(2)  # writable, whatever it was here
+    assert not same_tensor(found, tensor) or not tensor.any()
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_what_requires_grad_still_does(size: int) -> None:
+    leaf = torch.ones(size, requires_grad=True)
+    found = through([leaf, leaf * 2, torch.nn.Parameter(torch.ones(size))])
+    assert [tensor.requires_grad for tensor in found] == [True] * 3
+    assert all(tensor.is_leaf for tensor in found)
+    assert type(found[2]) is torch.nn.Parameter
+    (found[0] * 3).sum().backward()
+    assert found[0].grad.tolist() == [3.0] * size
+    frozen = torch.nn.Parameter(torch.ones(size), requires_grad=False)
+    assert not through(frozen).requires_grad
+
+
+def test_a_module_with_its_weights(link: Link) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(200, 100), torch.nn.ReLU())
+    found = link.through(module)
+    values = torch.ones(2, 200)
+    assert torch.equal(found(values), module(values))
+    found(values).sum().backward()
+    with torch.no_grad():
+        found[0].weight.add_(1)
+    assert not torch.equal(found[0].weight, module[0].weight)
+    state = link.through(module.state_dict())
+    assert list(state) == list(module.state_dict())
+
+
+def test_tensors_without_plain_memory_go_torchs_own_way() -> None:
+    sparse = torch.eye(5).to_sparse()
+    assert torch.equal(through(sparse).to_dense(), torch.eye(5))
+    meta = torch.empty(3, 4, device="meta")
+    assert through([meta])[0].shape == (3, 4) and through(meta).is_meta
+
+
+def test_a_large_tensor_is_the_block_of_its_one_reader(link: Link) -> None:
+    tensor = torch.arange(LARGE)
+    found = link.through({"t": tensor})["t"]
+    assert claimed(link.sender) >= tensor.nbytes
+    found[0] = 77
+    assert tensor[0] == 0
+    view = found[5:10]
+    del found
+    assert view.tolist() == [5, 6, 7, 8, 9]
+    assert claimed(link.sender) > 0  # a view holds it
+    del view
+    assert claimed(link.sender) == 0
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_no_reader_sees_what_another_writes_into_a_tensor(size: int) -> None:
+    link = Link(readers=3)
+    tensor, array = torch.zeros(size), np.zeros(size)
+    found = link.send([tensor, array])
+    for i, (own, _) in enumerate(found):
+        own += i + 1
+    assert [own[0].item() for own, _ in found] == [1, 2, 3]
+    assert not tensor.any()
+    assert all(not shared.flags.writeable and not shared.any() for _, shared in found)
+    link.board.close()
+
+
+def test_an_array_over_a_tensor_is_an_array(link: Link) -> None:
+    tensor = torch.arange(LARGE)
+    found = link.through([tensor.numpy(), tensor])
+    assert not found[0].flags.writeable
+    found[1] += 1
+    assert found[0].tolist() == list(range(LARGE))
+
+
+def test_a_received_tensor_is_sent_on_as_a_copy() -> None:
+    board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
+    here, there, codec = board.member(0), board.member(1), make_codec()
+    Writer(here, 0, 0, codec).write(torch.zeros(LARGE))
+    tensor = Reader(there, 0, 0).read(0)
+    writer, reader = Writer(there, 1, 0, codec), Reader(here, 1, 0)
+    writer.write(tensor)
+    writer.write(tensor.numpy())
+    back, array = reader.read(0), reader.read(0)
+    tensor += 1
+    back += 2
+    assert back[0] == 2 and array[0] == 0
+    assert there.statistics()["forwards"] == 0
+    board.close()
+
+
+# What pickle keeps of tensors: compared with pickle itself.
+
+
+def place_of(tensor: Any) -> tuple[int, int]:
+    """The storage of a tensor, and where in it the tensor begins, in bytes."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset() * tensor.element_size()
+
+
+def sharing(tensors: list[Any]) -> list[list[int | None]]:
+    """For each pair how far they are apart in their storage; None if they have not one."""
+    places = [place_of(tensor) for tensor in tensors]
+    return [[b - d if a == c else None for c, d in places] for a, b in places]
+
+
+def as_pickle_has_it(found: Any, wanted: Any) -> bool:
+    """Whether one is what pickle made the other to be, but for where in its storage it lies."""
+    return (
+        same_tensor(found, wanted)
+        and found.stride() == wanted.stride()
+        and found.is_leaf == wanted.is_leaf
+        and (found.is_conj(), found.is_neg()) == (wanted.is_conj(), wanted.is_neg())
+        and sorted(vars(found)) == sorted(vars(wanted))
+        and all(repr(vars(found)[name]) == repr(value) for name, value in vars(wanted).items())
+    )
+
+
+# Torch pickles tensors of these dtypes and does not load them again.
+NOT_LOADED = torch.storage._new_dtypes()
+
+
+class Tagged(torch.Tensor):  # type: ignore[misc]
+    """A subclass that keeps attributes."""
+
+
+@st.composite
+def views_of(draw: st.DrawFn, base: Any) -> Any:
+    """A tensor in the storage of another one."""
+    tensor = base.detach()
+    for _ in range(draw(st.integers(0, 3))):
+        match draw(
+            st.sampled_from(["slice", "turn", "expand", "strides", "bytes", "axis", "flat"])
+        ):
+            case "slice" if tensor.ndim:
+                axis = draw(st.integers(0, tensor.ndim - 1))
+                start = draw(st.integers(0, tensor.shape[axis]))
+                stop = draw(st.integers(start, tensor.shape[axis]))
+                step = draw(st.integers(1, 3))
+                tensor = tensor[(*[slice(None)] * axis, slice(start, stop, step))]
+            case "turn" if tensor.ndim:
+                tensor = tensor.permute(draw(st.permutations(range(tensor.ndim))))
+            case "expand":
+                tensor = tensor.expand(draw(st.integers(1, 3)), *tensor.shape)
+            case "strides":
+                room = tensor.untyped_storage().nbytes() // tensor.element_size()
+                start, size, step = (draw(st.integers(0, 4)) for _ in range(3))
+                if start + max(size - 1, 0) * step < room:
+                    tensor = tensor.as_strided((size, 1), (step, 7), start)
+            case "bytes" if tensor.ndim and tensor.stride(-1) == 1 and tensor.is_contiguous():
+                tensor = tensor.view(torch.uint8)
+            case "axis":
+                tensor = tensor.unsqueeze(draw(st.integers(0, tensor.ndim)))
+            case "flat" if tensor.is_contiguous():
+                tensor = tensor.reshape(-1)
+    return tensor
+
+
+@st.composite
+def values_with_tensors(draw: st.DrawFn) -> tuple[Any, list[Any]]:
+    """A container, and the tensors in it: some in one storage."""
+    tensors = []
+    sizes = st.sampled_from([0, 1, 2, 5, 12, 60, 3000])
+    for _ in range(draw(st.integers(1, 3))):
+        dtype = draw(st.sampled_from(TENSOR_DTYPES))
+        base = tensor_of(dtype, (draw(sizes),))
+        for _ in range(draw(st.integers(1, 3))):
+            tensor = draw(views_of(base))
+            can_need_grad = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+            needs_grad = can_need_grad and draw(st.booleans())
+            if tensor.dtype is torch.complex64 and draw(st.booleans()):
+                tensor = tensor.conj() if draw(st.booleans()) else tensor.conj().imag
+            match draw(st.sampled_from(["plain", "plain", "parameter", "subclass", "buffer"])):
+                case "parameter" if can_need_grad:
+                    tensor = torch.nn.Parameter(tensor, requires_grad=needs_grad)
+                case "subclass" if tensor.dtype not in NOT_LOADED:
+                    tensor = tensor.as_subclass(Tagged)
+                case "buffer":
+                    tensor = torch.nn.Buffer(tensor)
+            if needs_grad and tensor.is_leaf:
+                tensor.requires_grad_()
+            if draw(st.booleans()):
+                tensor.tag = draw(plain_values)
+            tensors.append(tensor)
+    places = [draw(st.sampled_from(["list", "dict", "tuple"])) for _ in tensors]
+    value: list[Any] = []
+    for tensor, place in zip(tensors, places, strict=True):
+        value.append({"list": [tensor], "dict": {"key": tensor}, "tuple": (1, tensor)}[place])
+    return value, tensors
+
+
+def as_pickled(tensor: Any) -> Any:
+    """What pickle makes of it; the tensor itself if torch cannot load what it pickles of it."""
+    return tensor if tensor.dtype in NOT_LOADED else pickle.loads(pickle.dumps(tensor, 5))
+
+
+def inner(value: Any) -> list[Any]:
+    """The tensors in what ``values_with_tensors`` made."""
+    return [part["key"] if isinstance(part, dict) else part[-1] for part in value]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")  # comparing tensors of this dtype warns
+@given(values_with_tensors())
+def test_of_tensors_everything_arrives_that_pickle_keeps(made: tuple[Any, list[Any]]) -> None:
+    value, tensors = made
+    pickled = pickle.dumps(value, 5)
+    found, wanted = inner(through(value)), map(as_pickled, tensors)
+    for tensor, other in zip(found, wanted, strict=True):
+        assert as_pickle_has_it(tensor, other)
+    assert sharing(found) == sharing(tensors)  # which pickle alone does not keep
+    encoded = SHARED.codec.encode(value)
+    assert size_of(encoded) <= len(pickled) + 100 * len(tensors)
+
+
+def test_tensors_of_one_storage_are_written_to_together(link: Link) -> None:
+    base = torch.arange(LARGE, dtype=torch.float32)
+    value = {"all": base, "some": base[10:20], "turned": base.view(200, -1).T, "bytes": None}
+    value["bytes"] = base.view(torch.int32)[15:]
+    found = link.through(value)
+    assert len(link.codec.encode(value)[2] or ()) == 1
+    found["some"][5] = 1.0
+    assert found["all"][15] == 1.0
+    assert found["bytes"][0] == 0x3F800000
+    assert found["turned"][15, 0] == 1.0
+    assert base[15] == 15.0
+    del found
+    assert claimed(link.sender) == 0
+
+
+def test_what_a_module_shares_it_shares_when_it_arrives(link: Link) -> None:
+    module = torch.nn.ModuleDict({"a": torch.nn.Linear(50, 50), "b": torch.nn.Linear(50, 50)})
+    module["b"].weight = torch.nn.Parameter(module["a"].weight.data)  # two parameters, one storage
+    found = link.through(module)
+    with torch.no_grad():
+        found["a"].weight.zero_()
+    assert not found["b"].weight.any()
+    assert module["a"].weight.all()
+
+
+def test_a_small_part_of_a_large_storage_travels_alone(link: Link) -> None:
+    large = torch.zeros(1_000_000, 8)
+    size = size_of(link.codec.encode(large[77]))
+    assert size < 1000
+    rows = [large[77], large[80]]
+    assert size_of(link.codec.encode(rows)) < 1000
+    assert link.through(rows)[1].stride() == (1,)
+    expanded = torch.ones(1).expand(50_000_000)
+    assert size_of(link.codec.encode(expanded)) < 1000
+    found = link.through([expanded])[0]
+    assert found.shape == (50_000_000,) and found.stride() == (0,)
+
+
+def test_a_received_part_is_all_there_is_of_its_storage(link: Link) -> None:
+    found = link.through(torch.arange(100_000)[50_000:50_010])
+    assert found.tolist() == list(range(50_000, 50_010))
+    assert found.untyped_storage().nbytes() < 200
+
+
+def test_an_attribute_may_be_anything_even_the_tensor(link: Link) -> None:
+    tensor = torch.arange(10)
+    tensor.tag = {"part": tensor[2:4], "self": tensor}
+    found = link.through(tensor)
+    assert found.tag["self"] is found
+    found[2] = 77
+    assert found.tag["part"].tolist() == [77, 3]
+
+
+def test_a_backward_hook_stays_here_with_a_warning_as_with_pickle(link: Link) -> None:
+    tensor = torch.ones(3, requires_grad=True)
+    tensor.register_hook(lambda grad: grad)
+    with pytest.warns(UserWarning, match="hook"):
+        found = link.through(tensor)
+    assert found.requires_grad and found.tolist() == [1.0] * 3
+
+
+def strange_tensors() -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about what is experimental in torch
+        rows = [torch.arange(float(n)) for n in (3, 5, 1000)]
+        dense = torch.eye(50)
+        return {
+            "nested": torch.nested.nested_tensor(rows),
+            "nested jagged": torch.nested.nested_tensor(rows, layout=torch.jagged),
+            "sparse": dense.to_sparse(),
+            "compressed rows": dense.to_sparse_csr(),
+            "compressed columns": dense.to_sparse_csc(),
+            "quantized": torch.quantize_per_tensor(dense, 0.1, 3, torch.quint8),
+            "quantized by channel": torch.quantize_per_channel(
+                dense, torch.rand(50) + 1, torch.zeros(50, dtype=torch.int64), 0, torch.qint8
+            ),
+            "meta": torch.empty(3, 4, device="meta"),
+        }
+
+
+def dense_of(tensor: Any) -> Any:
+    if tensor.is_meta:
+        return (tensor.shape, tensor.dtype)
+    if tensor.is_nested:
+        return [row.tolist() for row in tensor.unbind()]
+    if tensor.is_quantized:
+        return tensor.int_repr().tolist(), tensor.qscheme(), tensor.dequantize().tolist()
+    return tensor.to_dense().tolist()
+
+
+@pytest.mark.parametrize("name", strange_tensors())
+def test_tensors_of_every_kind_arrive_as_pickle_has_them(link: Link, name: str) -> None:
+    tensor = strange_tensors()[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = pickle.loads(pickle.dumps(tensor))
+        found, again = link.through([tensor, tensor])
+        assert found is again
+        assert type(found) is type(wanted) and found.layout == wanted.layout
+        assert found.dtype == wanted.dtype
+        assert dense_of(found) == dense_of(wanted)
+
+
+def test_storages_are_values_too(link: Link) -> None:
+    tensor = torch.arange(1000)
+    storage, typed, found = link.through([tensor.untyped_storage(), tensor.storage(), tensor])
+    assert bytes(storage) == bytes(tensor.untyped_storage())
+    assert typed.dtype == torch.int64 and typed.tolist() == tensor.tolist()
+    found[0] = 7
+    assert storage[0] == 7 and typed[0] == 7
+
+
+# --- buffers of others --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 10, 5000, 1_000_000])
+@pytest.mark.parametrize("kind", [bytes, bytearray, np.array])
+@pytest.mark.parametrize("is_by_value", [False, True])
+def test_a_buffer_that_was_received_can_be_sent_on(kind: Any, size: int, is_by_value: bool) -> None:
+    """And it goes on by reference, like an array."""
+    board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
+    here, there, codec = board.member(0), board.member(1), make_codec()
+    raw = bytes(i % 251 for i in range(size))
+    buffer = pickle.PickleBuffer(np.frombuffer(raw, np.uint8) if kind is np.array else kind(raw))
+    extra = (lambda: 1) if is_by_value else 1
+    Writer(here, 0, 0, codec).write([buffer, extra])
+    found, _ = Reader(there, 0, 0).read(0)
+    assert bytes(found) == raw
+    writer, reader = Writer(there, 1, 0, codec), Reader(here, 1, 0)
+    writer.write([found, extra])
+    writer.write({"a": pickle.PickleBuffer(found)})
+    assert bytes(reader.read(0)[0]) == raw
+    assert bytes(reader.read(0)["a"]) == raw
+    assert there.statistics()["forwards"] == (2 if size > 4096 else 0)
+    del found, buffer
+    assert claimed(here) == claimed(there) == 0
+    board.close()
+
+
+class Holder:
+    """A user's class that pickles a buffer out of band."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return Holder, (pickle.PickleBuffer(self.buffer),)
+
+
+@pytest.mark.parametrize("size", [0, 10, 100_000])
+def test_a_users_own_out_of_band_buffers(link: Link, size: int) -> None:
+    for buffer in (bytes(size), bytearray(size)):
+        found = link.through([Holder(buffer)])[0]
+        assert bytes(found.buffer) == bytes(size)
+        assert memoryview(found.buffer).readonly
+
+
+# --- by value, opaque, unpicklable --------------------------------------------------------------
+
+
+def test_definitions_of_main_keep_their_identity_in_another_process() -> None:
+    out = subprocess.run(
+        [sys.executable, ROOT / "tests/unit/main_definitions.py"],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert out.stderr == ""
+    kinds = "Plain Plain Plain Derived Namesake Dictionary Mistake Point Colour Pair"
+    assert out.stdout.splitlines() == [
+        *(f"{name} True True True" for name in kinds.split()),
+        "ndarray True True True",
+        "made there [True, True, True, True, True]",
+        "attributes of the script",
+        "equal True",
+        "members True",
+        "method 5",
+        "closure 42",
+        "function 120",
+        "functions [6, 4, -3] [24, 5, -4]",
+        "inside True",
+        "array True",
+    ]
+
+
+def test_lambdas_and_local_classes() -> None:
+    amount = 3
+
+    class Local:
+        value = amount
+
+    assert through([lambda number: number + amount])[0](4) == 7
+    assert type(through(Local())) is Local
+    assert through(Local) is Local
+
+
+def test_a_string_that_only_looks_like_main_is_a_string() -> None:
+    assert through(["__main__", "if __name__ == '__main__':"])[0] == "__main__"
+    array = np.frombuffer(b"__main__" * 5000, np.uint8)
+    assert same_array(through([array, "__main__"])[0], array)
+    assert same_tensor(through([torch.ones(5), "__main__"])[0], torch.ones(5))
+
+
+def test_buffers_stay_out_of_band_in_values_pickled_by_value(link: Link) -> None:
+    array, tensor = np.arange(LARGE), torch.arange(LARGE)
+    function, found, other = link.through([lambda: 5, array, tensor])
+    assert function() == 5 and same_array(found, array) and same_tensor(other, tensor)
+    assert not found.flags.writeable
+    other += 1
+    assert claimed(link.sender) >= array.nbytes + tensor.nbytes
+    assert link.sender.statistics()["copies"] == 2
+
+
+class OnlyByValue:
+    """Stands for what the cluster counts: it may be written by the second pickler alone."""
+
+    def __reduce__(self) -> Any:
+        return OnlyByValue, ()
+
+
+def test_opaque_types_are_left_to_the_clusters_pickler() -> None:
+    seen: list[str] = []
+
+    class Counting(cluster.by_value_pickler()):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if type(obj) is OnlyByValue:
+                seen.append("met")
+            return super().reducer_override(obj)
+
+    codec = Codec(Counting, [OnlyByValue])
+    link = Link(codec=codec)
+    assert type(link.through([1, {"a": OnlyByValue()}])[1]["a"]) is OnlyByValue
+    assert seen == ["met"]
+    assert link.through([1, 2]) == [1, 2]
+    assert seen == ["met"]
+    link.board.close()
+
+
+def test_modules_registered_by_value_are_written_by_value() -> None:
+    registered: list[str] = []
+    codec = make_codec(registered_by_value=lambda: registered)
+    by_name = codec.encode([Holder, np.arange(3)])
+    cloudpickle = sys.modules[cluster.by_value_pickler().__module__]
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    registered.append(__name__)
+    try:
+        by_value = codec.encode([Holder, np.arange(3)])
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+        registered.clear()
+    assert len(by_value[1]) > len(by_name[1]) + 200
+    assert codec.encode([Holder, np.arange(3)])[1] == by_name[1]
+
+
+class Late:
+    pass
+
+
+def test_reducers_that_are_registered_later_count() -> None:
+    codec = make_codec()
+    codec.encode([1])
+    copyreg.pickle(Late, lambda _: (str, ("late",)))
+    try:
+        _, data, _, _ = codec.encode([Late()])
+    finally:
+        del copyreg.dispatch_table[Late]
+    assert pickle.loads(data) == ["late"]
+
+
+class Lock:
+    def __init__(self) -> None:
+        self.ok = 1
+        self.lock = threading.Lock()
+
+
+class Deep:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+
+class Refuses:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("I stay here")
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "what"),
+    [
+        ({"a": [1, 2, 3, threading.Lock()]}, "value['a'][3]", "_thread.lock"),
+        (threading.Lock(), "value", "_thread.lock"),
+        ([1, (2, Lock())], "value[1][1].lock", "_thread.lock"),
+        ({1: {"x": {Refuses()}}}, "value[1]['x']{...}", "I stay here"),
+        ([np.arange(3), (i for i in range(3))], "value[1]", "generator"),
+        ({"a": Deep(threading.Lock())}, "value['a']", "Deep"),
+        ({"fine": 1, "wrong": [lambda: 1, Refuses()]}, "value['wrong'][1]", "Refuses"),
+        (np.array([1, threading.Lock()], dtype=object), "value", "numpy.ndarray"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_pickle_is_named(link: Link, value: Any, where: str, what: str) -> None:
+    with pytest.raises(UnpicklableError) as caught:
+        link.through(value)
+    assert caught.value.where == where
+    assert str(caught.value).startswith(f"{where} cannot be sent to another process")
+    assert what in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert link.through("the channel works") == "the channel works"
+    assert claimed(link.sender) == 0
+
+
+def in_thread(call: Any) -> Any:
+    """What ``call`` returns or raises on a thread that nobody presses Ctrl-C on."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_ends_programs_is_why_a_value_does_not_pickle(kind: str, way: str) -> None:
+    value = {"a": [1, RaisesWhenDumped(kind, way)]}
+    with pytest.raises(UnpicklableError, match=f"{kind}") as caught:
+        in_thread(lambda: make_codec().encode(value))
+    assert caught.value.where == "value['a'][1]"
+
+
+def test_ctrl_c_while_a_value_is_pickled_is_ctrl_c() -> None:
+    raising = RaisesWhenDumped("KeyboardInterrupt", "__reduce__")
+    for value in (raising, [lambda: 1, InterruptsOnce()]):
+        with pytest.raises(KeyboardInterrupt):
+            make_codec().encode(value)
+
+
+class InterruptsOnce:
+    """Stands for a signal that comes while it is pickled, and whose handler raises."""
+
+    def __init__(self, kind: type[BaseException] = KeyboardInterrupt, at: int = 1) -> None:
+        self.kind, self.at, self.times = kind, at, 0
+
+    def __reduce__(self) -> Any:
+        self.times += 1
+        if self.times == self.at:
+            raise self.kind("a signal")
+        return str, ("through",)
+
+
+@pytest.mark.parametrize("at", [1, 2])  # by the first pickler, and by the second
+def test_a_signal_whose_handler_exits_is_no_property_of_the_value(at: int) -> None:
+    codec = make_codec()
+    value = [InterruptsOnce(SystemExit, at), lambda: 1]
+    with pytest.raises(SystemExit, match="a signal"):
+        codec.encode(value)
+    assert pickle.loads(codec.encode(value)[1])[0] == "through"
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_whatever_pickling_raises_is_told(name: str) -> None:
+    class Raises:
+        def __reduce__(self) -> Any:
+            raise make_error(name)
+
+    value = {1: Raises()}
+    with pytest.raises(UnpicklableError) as caught:
+        in_thread(lambda: make_codec().encode(value))
+    assert caught.value.where == "value[1]"
+    assert MARK in str(caught.value) or name in SILENT
+
+
+class StrangeKey:
+    def __repr__(self) -> str:
+        raise SystemExit("hostile")
+
+
+def test_the_way_to_a_part_is_short_and_known_whatever_its_keys() -> None:
+    with pytest.raises(UnpicklableError) as caught:
+        through({"k" * 1_000_000: {StrangeKey(): threading.Lock()}})
+    assert caught.value.where and len(caught.value.where) < 200
+    assert caught.value.where.endswith("[...]")
+
+
+def test_what_was_pickled_in_vain_is_let_go_of_at_once() -> None:
+    """Without the garbage collector: it may be large."""
+    codec = make_codec()
+    array, tensor = np.arange(LARGE), torch.arange(LARGE)
+    seen = weakref.ref(array), weakref.ref(tensor)
+    gc.disable()
+    try:
+        for value in ([array, tensor, tensor[3:]], [array, tensor[1:], lambda: 1]):
+            codec.encode(value)
+        with pytest.raises(UnpicklableError):
+            codec.encode([array, tensor[2:], tensor, threading.Lock()])
+        del array, tensor, value
+        assert [reference() for reference in seen] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_value_that_contains_itself_and_does_not_pickle() -> None:
+    cyclic: list[Any] = [1]
+    cyclic.append(cyclic)
+    cyclic.append(threading.Lock())
+    with pytest.raises(UnpicklableError) as caught:
+        through(cyclic)
+    assert caught.value.where and caught.value.where.startswith("value[")
+
+
+def test_a_value_too_deep_to_pickle_is_an_error_and_no_crash() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(UnpicklableError, match="recursion"):
+        through(deep)
+
+
+def test_nothing_is_held_after_all_of_this() -> None:
+    gc.collect()
+    assert claimed(SHARED.sender) == 0
+    assert SHARED.sender.statistics()["used_bytes"] <= _native.MIN_BLOCK * 4096
