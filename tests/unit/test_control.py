@@ -28,6 +28,7 @@ from rcg.runtime.control import client as control_client
 from rcg.runtime.control import reception
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.server import ControlServer
+from rcg.runtime.sleepers import Sleepers
 from rcg.wire import liveness, messages
 from rcg.wire.liveness import Ending, How
 from tests.peers import (
@@ -277,6 +278,7 @@ def is_closing(frame: Any) -> bool:
 
 def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
     """Each line and each instruction of ``receive`` is interrupted once."""
+    watched = messages.__name__, Descriptor.__module__
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     given = [os.memfd_create("x") for _ in range(3)]
     before = descriptors()
@@ -287,7 +289,7 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
 
         def interrupt(frame, event, _, at=step):
             nonlocal count
-            if frame.f_code.co_filename.endswith(("messages.py", "descriptors.py")):
+            if frame.f_globals.get("__name__") in watched:
                 if is_closing(frame):
                     return None
                 frame.f_trace_opcodes = True
@@ -555,6 +557,7 @@ def watched(pid: int) -> Iterator[Descriptor]:
 
 def test_a_signal_handler_may_use_the_server_wherever_the_main_thread_is(served):
     """Each line of what a driver calls is interrupted by a handler that calls the same."""
+    watched = ControlServer.__module__, Sleepers.__module__
     member = served.client("a0")
     calls: list[Callable[[], object]] = [
         lambda: served.server.ask_where(0.001),
@@ -576,7 +579,7 @@ def test_a_signal_handler_may_use_the_server_wherever_the_main_thread_is(served)
             call()
 
     def trace(frame, event, _):
-        if not frame.f_code.co_filename.endswith(("control.py", "sleepers.py")):
+        if frame.f_globals.get("__name__") not in watched:
             return None
         if event == "line" and not busy:
             busy.append(1)
