@@ -79,6 +79,8 @@ class Member:
         record: bool = True,
         looping: bool = False,
         reach: int = -1,
+        errors: tuple[type[Exception], type[Exception], type[Exception], type[Exception]]
+        | None = None,
     ) -> Member: ...
     @property
     def poisoned(self) -> tuple[int, int]: ...

@@ -32,11 +32,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from rcg import _native
 from rcg.error_text import describe_error, is_ctrl_c_possible, shielded, shortened, type_name
 from rcg.errors import UnpicklableError
 
-__all__ = ["Codec", "Encoded", "loads", "size_of"]
+__all__ = [
+    "KIND_BYTES",
+    "KIND_FAILURE",
+    "KIND_PICKLE",
+    "Codec",
+    "Encoded",
+    "Failure",
+    "loads",
+    "size_of",
+]
 
 loads: Final = pickle.loads
 
@@ -54,13 +62,31 @@ _NUMPYS: Final = frozenset(
 _ALIGNMENT: Final = 64  # of what is cut out of a storage, within it
 
 
+# What a frame carries. The native core reads these numbers, too.
+KIND_PICKLE: Final = 1
+KIND_BYTES: Final = 2  # the value itself, without a pickle
+KIND_FAILURE: Final = 3
+
 # A value ready for a channel: (kind, data, buffers, writable). A plain tuple, for speed.
-#   kind      _native.KIND_PICKLE, or KIND_BYTES: `data` is the value itself
+#   kind      KIND_PICKLE, or KIND_BYTES: `data` is the value itself
 #   data      the pickle
 #   buffers   its out-of-band buffers in order, or None
 #   writable  bit i is set when the object over buffer i will be written to (a tensor); with more
 #             than 64 buffers, byte i
 Encoded = tuple[int, bytes, "list[pickle.PickleBuffer] | None", "int | bytes"]
+
+
+class Failure:
+    """A value that is not there, because a method failed: what travels in its place.
+
+    Args:
+        data: The pickled error, passed on unread by everyone but the driver.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
 
 def size_of(encoded: Encoded) -> int:
@@ -373,6 +399,7 @@ class Codec:
             alive.
         opaque_types: Exact types that only this pickler may write.
         registered_by_value: Says which whole modules the user asked to be pickled by value.
+        buffer_types: Types of buffers that arrive in values and are passed on as they are.
     """
 
     def __init__(
@@ -380,10 +407,11 @@ class Codec:
         by_value_pickler: type[Any],
         opaque_types: Iterable[type] = (),
         registered_by_value: Callable[[], Iterable[str]] = tuple,
+        buffer_types: Iterable[type] = (),
     ) -> None:
         reducers: dict[type, Callable[[Any], Any]] = {
             np.ndarray: _reduce_array,
-            _native.Lease: _reduce_buffer,
+            **dict.fromkeys(buffer_types, _reduce_buffer),
         }
         self._reducers = reducers
         self._registered_by_value = registered_by_value
@@ -418,9 +446,9 @@ class Codec:
             UnpicklableError: Some part of the value cannot be pickled; the text says which.
         """
         if type(value) is bytes:
-            return _native.KIND_BYTES, value, None, 0
+            return KIND_BYTES, value, None, 0
         if type(value) in _ATOMS:
-            return _native.KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
+            return KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
         if not self._dtypes or len(copyreg.dispatch_table) != self._copyreg_seen:
             self._catch_up()
         buffers: list[pickle.PickleBuffer] = []
@@ -451,8 +479,8 @@ class Codec:
                 raise
             data = self._encode_by_value(value, buffers := [])
         if not buffers:
-            return _native.KIND_PICKLE, data, None, 0
-        return _native.KIND_PICKLE, data, buffers, self._writable(buffers)
+            return KIND_PICKLE, data, None, 0
+        return KIND_PICKLE, data, buffers, self._writable(buffers)
 
     def _encode_by_value(self, value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
         file = io.BytesIO()

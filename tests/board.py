@@ -17,9 +17,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from rcg import _native
+from rcg.channels.shm import RingWriter
+from rcg.serialization import Codec, Failure, loads
 from rcg.trace.recorder import events_from
 from rcg.trace.trace import Events
 
@@ -279,6 +282,16 @@ class Board:
         at = self._slot(ring, seq) + _FRAME.size + index * _DESC.size
         with self.map() as board:
             _DESC.pack_into(board, at, *changed)
+
+
+def writer_of(member: _native.Member, ring: int, codec: Codec) -> RingWriter:
+    """Return a member's writing end of a ring, which encodes."""
+    return RingWriter(member.writer(ring, 0), SimpleNamespace(encode=codec.encode))
+
+
+def reader_of(member: _native.Member, ring: int) -> _native.Reader:
+    """Return a member's reading end of a ring, which decodes."""
+    return member.reader(ring, 0, loads, Failure)
 
 
 def finish(process: subprocess.Popen[str], text: str | None = None) -> str:

@@ -1,2 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels: one writer, n readers, in order. Today over shared memory (``shm``)."""
+"""Channels: one writer, n readers, in order.
+
+``base`` says what the runtime may rely on, ``shm`` and ``local`` carry it out. A plan says of each
+channel which kind it is; the ends of it are opened here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from rcg.channels import shm
+from rcg.channels.base import Endpoint, FrameReader, FrameWriter, Reader, Writer
+from rcg.errors import InternalError
+from rcg.ir.plan import ChannelSpec
+
+__all__ = ["open_input", "open_output", "open_reader", "open_writer"]
+
+_Opener = TypeVar("_Opener")
+
+_READERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Reader]]] = {
+    "ring": shm.open_reader,
+}
+_WRITERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Writer]]] = {
+    "ring": shm.open_writer,
+}
+_INPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameWriter]]] = {
+    "ring": shm.open_input,
+}
+_OUTPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameReader]]] = {
+    "ring": shm.open_reader,
+}
+
+
+def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Reader:
+    """Return this process's reading end of a channel.
+
+    Args:
+        spec: The channel, of the plan.
+        op: Index of the Read in this process's program, for the flight recorder.
+        endpoint: This process's place on its node.
+
+    Raises:
+        InternalError: No process can read channels of this kind.
+    """
+    return _opener(_READERS, spec)(spec, op, endpoint)
+
+
+def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Writer:
+    """Return this process's writing end of a channel; see ``open_reader``."""
+    return _opener(_WRITERS, spec)(spec, op, endpoint)
+
+
+def open_input(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameWriter:
+    """Return the driver's end of an input, for an ``InputPublisher``; see ``open_reader``."""
+    return _opener(_INPUTS, spec)(spec, op, endpoint)
+
+
+def open_output(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameReader:
+    """Return the driver's reading end of an output; see ``open_reader``."""
+    return _opener(_OUTPUTS, spec)(spec, op, endpoint)
+
+
+def _opener(openers: Mapping[str, _Opener], spec: ChannelSpec) -> _Opener:
+    if spec.kind not in openers:
+        raise InternalError(f"channel {spec.id} is of the kind {spec.kind!r}, which nothing opens")
+    return openers[spec.kind]

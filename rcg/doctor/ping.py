@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import statistics
 import sys
 import time
-from typing import Any, Final
+from typing import Final
 
-from rcg import _native
+from rcg.channels import open_reader, open_writer
+from rcg.channels.base import Reader, Writer
 from rcg.ir.plan import DRIVER, Plan
-from rcg.runtime.node.segments import Segments, default_memory_cap
+from rcg.options import Options
+from rcg.runtime.node.memory import default_memory_cap
+from rcg.runtime.node.node import Node
+from rcg.runtime.node.segments import Segments
+from rcg.serialization import Codec
 
 __all__ = ["main"]
 
@@ -24,7 +30,7 @@ ROUNDS: Final = 200
 UNCOUNTED: Final = 20
 BLOCK_BYTES: Final = 1 << 20
 CAP_BYTES: Final = 64 << 20
-PATIENCE_NS: Final = 10_000_000_000
+TIMEOUT_NS: Final = 10_000_000_000
 
 PLAN: Final = """
 plan positional=1 keywords=[] returns=one
@@ -70,36 +76,37 @@ def main() -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _ends(segments: Segments, plan: Plan, process: str, reads: str, writes: str) -> Any:
-    layout = segments.layout
-    member = _native.Member(
+def _ends(
+    segments: Segments, plan: Plan, process: str, reads: str, writes: str
+) -> tuple[Reader, Writer]:
+    options = Options.from_environment()
+    node = Node(
         segments.board,
         segments.arenas,
-        layout.members[process],
-        reach=layout.reach(plan, process),
+        segments.layout,
+        process,
+        options,
+        Codec(pickle.Pickler),
+        is_looping=False,
     )
-    reader = member.reader(layout.rings[reads], 0, _buffers, _buffers)
-    return reader, member.writer(layout.rings[writes], 0)
-
-
-def _buffers(data: Any, buffers: Any = ()) -> Any:
-    return [bytes(buffer) for buffer in buffers]
+    channels = plan.channels_by_id()
+    return open_reader(channels[reads], 0, node), open_writer(channels[writes], 0, node)
 
 
 def _echo(segments: Segments, plan: Plan) -> None:
     reader, writer = _ends(segments, plan, "a0", "c0", "c1")
     for _ in range(ROUNDS + 1):
-        writer.write(_native.KIND_PICKLE, b"", reader.read(PATIENCE_NS), 0, PATIENCE_NS)
+        writer.write(reader.read(TIMEOUT_NS))
 
 
 def _ping(segments: Segments, plan: Plan) -> list[int]:
     reader, writer = _ends(segments, plan, DRIVER, "c1", "c0")
     times = []
     for number in range(ROUNDS + 1):
-        sent = [os.urandom(BLOCK_BYTES if number == ROUNDS else 64)]
+        sent = os.urandom(BLOCK_BYTES if number == ROUNDS else 64)
         start = time.perf_counter_ns()
-        writer.write(_native.KIND_PICKLE, b"", sent, 0, PATIENCE_NS)
-        found = reader.read(PATIENCE_NS)
+        writer.write(sent)
+        found = reader.read(TIMEOUT_NS)
         times.append(time.perf_counter_ns() - start)
         if found != sent:
             raise RuntimeError(f"ping {number} came back changed")

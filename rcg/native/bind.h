@@ -5,9 +5,15 @@
 
 #include "core.h"
 
+/* What is raised for an outcome: Poisoned(code, culprit), TimedOut(), NoMemory(wanted, used, cap, errno),
+ * Corrupt(text). */
+typedef struct {
+    PyObject *poisoned, *timed_out, *no_memory, *corrupt;
+} Errors;
+
 typedef struct {
     PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *frame_type, *drain_type;
-    PyObject *poisoned, *timed_out, *no_memory, *corrupt;
+    Errors errors;
     PyObject *buffers_name, *execution_name, *state_name; /* "buffers", "execution", "state" */
 } State;
 
@@ -20,6 +26,7 @@ enum { REF_NEW = -1, REF_PENDING = 0 };
 typedef struct {
     PyObject_HEAD
     State *state;
+    Errors errors; /* owned; whoever made the member may give its own */
     Member core;
 } MemberObject;
 
@@ -89,7 +96,7 @@ COLD static PyObject *raise_poison(MemberObject *o) {
     uint32_t culprit = atomic_load(&board->culprit);
     PyObject *args = Py_BuildValue("(Ii)", atomic_load(&board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
     if (args) {
-        PyErr_SetObject(o->state->poisoned, args);
+        PyErr_SetObject(o->errors.poisoned, args);
         Py_DECREF(args);
     }
     return NULL;
@@ -112,7 +119,7 @@ static int check_usable(MemberObject *o) {
 COLD static int raise_of_member(MemberObject *o, Outcome outcome) {
     switch (outcome) {
     case DONE: return 0;
-    case TIMED_OUT: PyErr_SetNone(o->state->timed_out); break;
+    case TIMED_OUT: PyErr_SetNone(o->errors.timed_out); break;
     case POISONED: raise_poison(o); break;
     case INTERRUPTED: break; /* what a signal handler raised */
     case FORKED: raise_forked(); break;
@@ -125,7 +132,7 @@ COLD static int raise_of_member(MemberObject *o, Outcome outcome) {
 /* What an end of a ring has returned: 0, or -1 with an exception. */
 COLD static int raise_of_end(EndObject *o, Outcome outcome) {
     const End *e = &o->core;
-    PyObject *corrupt = o->member->state->corrupt;
+    PyObject *corrupt = o->member->errors.corrupt;
     switch (outcome) {
     case IN_USE: PyErr_SetString(PyExc_RuntimeError, "this end of the ring is in use by another thread"); return -1;
     case DAMAGED:
@@ -146,7 +153,7 @@ COLD static PyObject *raise_no_memory(MemberObject *o, uint64_t bytes, int reaso
                                    (unsigned long long)atomic_load_explicit(&board->used_bytes, memory_order_relaxed),
                                    (unsigned long long)board->cap_bytes, reason);
     if (args) {
-        PyErr_SetObject(o->state->no_memory, args);
+        PyErr_SetObject(o->errors.no_memory, args);
         Py_DECREF(args);
     }
     return NULL;

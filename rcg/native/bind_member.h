@@ -9,7 +9,12 @@
 /* ---- joining */
 
 static void member_dealloc(PyObject *self) {
-    member_close(&((MemberObject *)self)->core);
+    MemberObject *o = (MemberObject *)self;
+    member_close(&o->core);
+    Py_XDECREF(o->errors.poisoned);
+    Py_XDECREF(o->errors.timed_out);
+    Py_XDECREF(o->errors.no_memory);
+    Py_XDECREF(o->errors.corrupt);
     free_object(self);
 }
 
@@ -26,13 +31,13 @@ static int raise_of_join(MemberObject *o, Joined joined, uint32_t which) {
     case JOINED: return 0;
     case JOIN_NO_HEAP: PyErr_NoMemory(); break;
     case JOIN_NO_BOARD:
-        PyErr_SetString(o->state->corrupt, "the descriptor is not a board of this version of rcg");
+        PyErr_SetString(o->errors.corrupt, "the descriptor is not a board of this version of rcg");
         break;
     case JOIN_ARENA_COUNT:
         PyErr_SetString(PyExc_ValueError, "arena_fds must be a list with one descriptor (or -1) per member");
         break;
     case JOIN_WRONG_ARENA:
-        PyErr_Format(o->state->corrupt, "the segment handed over for member %u is not its arena", which);
+        PyErr_Format(o->errors.corrupt, "the segment handed over for member %u is not its arena", which);
         break;
     case JOIN_NO_ARENA: PyErr_SetString(PyExc_ValueError, "a member needs its own arena"); break;
     default: PyErr_SetFromErrno(PyExc_OSError);
@@ -40,20 +45,42 @@ static int raise_of_join(MemberObject *o, Joined joined, uint32_t which) {
     return -1;
 }
 
-/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1); the descriptors stay the
- * caller's. Bit i of `reach` says whether blocks of member i may arrive here; the free ones of all can be reclaimed. */
+/* Takes the exceptions that a caller gave, (poisoned, timed_out, no_memory, corrupt), or the module's own: 0, or -1. */
+static int errors_from(MemberObject *o, PyObject *given) {
+    Errors e = o->state->errors;
+    if (given && given != Py_None) {
+        if (!PyTuple_Check(given)) {
+            PyErr_SetString(PyExc_TypeError, "errors is a tuple of four classes");
+            return -1;
+        }
+        if (!PyArg_ParseTuple(given, "OOOO", &e.poisoned, &e.timed_out, &e.no_memory, &e.corrupt)) return -1;
+    }
+    PyObject *all[] = {e.poisoned, e.timed_out, e.no_memory, e.corrupt};
+    for (int i = 0; i < 4; i++)
+        if (!PyExceptionClass_Check(all[i])) {
+            PyErr_SetString(PyExc_TypeError, "errors is a tuple of four classes of exceptions");
+            return -1;
+        }
+    for (int i = 0; i < 4; i++) Py_INCREF(all[i]);
+    o->errors = e;
+    return 0;
+}
+
+/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1, errors=None); the descriptors
+ * stay the caller's. Bit i of `reach` says whether blocks of member i may arrive here; the free ones of all can be
+ * reclaimed. */
 static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     MemberObject *o = (MemberObject *)self;
-    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", "reach", NULL};
+    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", "reach", "errors", NULL};
     unsigned long long reach = ~0ull;
     int fd, record = 1, looping = 0, policy, arenas[MAX_MEMBERS];
     unsigned index;
-    PyObject *fds;
+    PyObject *fds, *errors = NULL;
     const char *wait = "auto";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|sppK", names, &fd, &fds, &index, &wait, &record, &looping,
-                                     &reach))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|sppKO", names, &fd, &fds, &index, &wait, &record, &looping,
+                                     &reach, &errors))
         return -1;
-    if (!(o->state = state_of(Py_TYPE(self)))) return -1;
+    if (!(o->state = state_of(Py_TYPE(self))) || errors_from(o, errors)) return -1;
     if ((policy = policy_of(wait)) < 0) return -1;
     Py_ssize_t n = PyList_Check(fds) ? PyList_Size(fds) : 0;
     if (n > MAX_MEMBERS) n = 0; /* as many as no board has */
@@ -80,7 +107,7 @@ static int shape_of(MemberObject *o, unsigned index, Shape *shape) {
     if (index >= o->core.nrings)
         PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", o->core.nrings, index);
     else if (ring_shape(&o->core, index, shape))
-        PyErr_Format(o->state->corrupt, "ring %u: its description is damaged", index);
+        PyErr_Format(o->errors.corrupt, "ring %u: its description is damaged", index);
     else return 0;
     return -1;
 }

@@ -101,7 +101,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     while (e->seq <= execution) {
         if (e->busy) { /* another thread is copying a frame out of its slot */
             if (now_ns() >= deadline) {
-                PyErr_SetNone(o->member->state->timed_out);
+                PyErr_SetNone(o->member->errors.timed_out);
                 return NULL;
             }
             struct timespec moment = {0, 20000};
@@ -153,7 +153,7 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
         int failed = collect_one(o, frames, &times);
         if (failed > 0 && PyErr_CheckSignals()) return NULL;
         if (failed < 0) {
-            if (!PyErr_ExceptionMatches(o->member->state->timed_out)) return NULL;
+            if (!PyErr_ExceptionMatches(o->member->errors.timed_out)) return NULL;
             PyErr_Clear(); /* its writer does not answer now: the frame stays where it is */
             break;
         }

@@ -164,10 +164,10 @@ static int module_exec(PyObject *module) {
         add_type(module, &reader_spec, &s->reader_type) || add_type(module, &writer_spec, &s->writer_type) ||
         add_type(module, &member_spec, &s->member_type) || add_type(module, &drain_spec, &s->drain_type))
         return -1;
-    if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->poisoned) ||
-        add_error(module, "TimedOut", "The deadline passed.", &s->timed_out) ||
-        add_error(module, "NoMemory", "NoMemory(wanted, used, cap, errno)", &s->no_memory) ||
-        add_error(module, "Corrupt", "A frame or a segment is damaged.", &s->corrupt))
+    if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->errors.poisoned) ||
+        add_error(module, "TimedOut", "The deadline passed.", &s->errors.timed_out) ||
+        add_error(module, "NoMemory", "NoMemory(wanted, used, cap, errno)", &s->errors.no_memory) ||
+        add_error(module, "Corrupt", "A frame or a segment is damaged.", &s->errors.corrupt))
         return -1;
     static const struct {
         const char *name;
@@ -204,10 +204,10 @@ static void module_free(void *module) {
     Py_CLEAR(s->reader_type);
     Py_CLEAR(s->writer_type);
     Py_CLEAR(s->member_type);
-    Py_CLEAR(s->poisoned);
-    Py_CLEAR(s->timed_out);
-    Py_CLEAR(s->no_memory);
-    Py_CLEAR(s->corrupt);
+    Py_CLEAR(s->errors.poisoned);
+    Py_CLEAR(s->errors.timed_out);
+    Py_CLEAR(s->errors.no_memory);
+    Py_CLEAR(s->errors.corrupt);
     Py_CLEAR(s->buffers_name);
     Py_CLEAR(s->execution_name);
     Py_CLEAR(s->state_name);

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
-from rcg.channels.shm import Failure
 from rcg.error_text import (
     describe_error,
     format_error,
@@ -35,6 +34,7 @@ from rcg.error_text import (
 )
 from rcg.errors import ExecutionError, RcgError
 from rcg.frames import is_plumbing
+from rcg.serialization import Failure
 
 __all__ = [
     "Origin",

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from rcg._native import release
-from rcg.channels.shm import Failure
+from rcg.channels.shm import release
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.driver.output import FAILED, NEW, PENDING, READY
 from rcg.runtime.failure import to_exception
 from rcg.runtime.observe.report import LONGEST_QUESTION_S
+from rcg.serialization import Failure
 
 __all__ = [
     "Arrivals",

@@ -15,7 +15,7 @@ from rcg.units import bytes_text
 from rcg.views.html import Cell, card, escaped, table, themed
 from rcg.views.units import count_text, time_text
 
-__all__ = ["Activity", "Queue", "Report", "report_of"]
+__all__ = ["Activity", "Backlog", "Report", "report_of"]
 
 _LONG_S: Final = 1.0
 """How long something lasts before it is called stuck."""
@@ -53,8 +53,8 @@ class Activity(Protocol):
     def stack(self) -> tuple[str, ...] | None: ...  # noqa: D102
 
 
-class Queue(Protocol):
-    """Frames that wait for a reader (``rcg.runtime.observe.report.Queue``)."""
+class Backlog(Protocol):
+    """Frames that wait for a reader (``rcg.runtime.observe.report.Backlog``)."""
 
     @property
     def channel(self) -> str: ...  # noqa: D102
@@ -76,7 +76,7 @@ class Report(Protocol):
     @property
     def processes(self) -> Sequence[Activity]: ...  # noqa: D102
     @property
-    def queues(self) -> Sequence[Queue]: ...  # noqa: D102
+    def backlogs(self) -> Sequence[Backlog]: ...  # noqa: D102
     @property
     def used_bytes(self) -> int: ...  # noqa: D102
     @property
@@ -172,7 +172,7 @@ def _is_silent(report: Report, activity: Activity) -> bool:
 
 def _queue(report: Report, activity: Activity) -> Cell:
     """Of the channels that it reads the fullest, and all of them where the pointer rests."""
-    queues = [queue for queue in report.queues if queue.reader == activity.label]
+    queues = [queue for queue in report.backlogs if queue.reader == activity.label]
     if not queues:
         return Cell("0", "rcg-number rcg-dim")
     fullest = max(queues, key=lambda queue: queue.length / max(queue.slots, 1))

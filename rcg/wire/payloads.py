@@ -18,10 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import _native
-from rcg.channels.shm import Failure
 from rcg.descriptors import Descriptor
-from rcg.serialization import Encoded, loads
+from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Encoded, Failure, loads
 from rcg.wire import messages
 from rcg.wire.messages import Message, Received, natural_of
 
@@ -32,7 +30,7 @@ _MOST_INSIDE: Final = 32 * 1024
 _ALIGNMENT: Final = 64
 _MOST_BYTES: Final = 1 << 47  # more than there are addresses
 _BLOCK_BYTES: Final = 512  # of what a file says that it takes
-_KINDS: Final = (_native.KIND_PICKLE, _native.KIND_FAILURE, _native.KIND_BYTES)
+_KINDS: Final = (KIND_PICKLE, KIND_FAILURE, KIND_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +46,16 @@ class Payload:
     def decode(self) -> Any:
         """Return the value, or a ``Failure`` in its place."""
         kind, data, buffers, _ = self.encoded
-        if kind == _native.KIND_FAILURE:
+        if kind == KIND_FAILURE:
             return Failure(bytes(data))
-        if kind == _native.KIND_BYTES:
+        if kind == KIND_BYTES:
             return bytes(data)
         return loads(data) if buffers is None else loads(data, buffers=buffers)
 
 
 def encoded_failure(failure: Failure) -> Encoded:
     """Return a failure as what stands for it in a channel."""
-    return _native.KIND_FAILURE, failure.data, None, 0
+    return KIND_FAILURE, failure.data, None, 0
 
 
 class PreparedPayloads:

@@ -55,7 +55,7 @@ def chain(victim, survivors, **options):
 
 def claimed_bytes(graph):
     """What anybody holds of the driver's own blocks."""
-    return graph.session.member.statistics()["claimed_bytes"]
+    return graph.session.node.memory().claimed_bytes
 
 
 def raises_death(call):

@@ -16,7 +16,7 @@ import pytest
 from ray.exceptions import RayTaskError
 
 import rcg
-from rcg import _native
+from rcg.channels.base import GraphEnded
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError, UnpicklableError
 from rcg.ir.plan import Call
@@ -241,7 +241,7 @@ class Raises:
     def __call__(self, moment: failpoints.Failpoint) -> None:
         if type(moment.op) is Call and moment.execution == 1:
             if self.name == "poisoned":
-                raise _native.Poisoned(_native.POISON_CLOSED, 0)
+                raise GraphEnded(is_closed=True)
             raise make_error(self.name)
 
 

@@ -72,7 +72,7 @@ def check(found, number, size):
 
 
 def used(graph):
-    return graph.session.member.statistics()["used_bytes"]
+    return graph.session.node.memory().used_bytes
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 4])

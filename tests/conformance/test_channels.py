@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every channel does, whatever carries it: one suite, one line per implementation.
 
-A new kind of channel adds a function to ``OPENERS`` that opens a writer and n readers of it.
+A new kind of channel adds a line to ``KINDS``: a function that opens a writer and n readers of it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ import numpy as np
 import pytest
 
 from rcg import _native, cluster
-from rcg.channels.shm import (
-    NATIVE_ERRORS,
-    Failure,
-    Reader,
-    Writer,
-    timeout_ns,
-    translate,
-)
+from rcg.channels import open_reader, open_writer
+from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
+from rcg.channels.local import LocalQueue
+from rcg.channels.shm import BUFFER_TYPES, ERRORS
 from rcg.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -34,8 +30,10 @@ from rcg.errors import (
     UnpicklableError,
 )
 from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.options import Options
+from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
-from rcg.serialization import Codec
+from rcg.serialization import Codec, Failure
 from tests.board import until_waiting
 
 torch = pytest.importorskip("torch")
@@ -45,15 +43,15 @@ torch = pytest.importorskip("torch")
 class Channel:
     """An open channel: what the suite needs of an implementation."""
 
-    writer: Writer
-    readers: list[Reader]
-    members: list[_native.Member]  # the writer's, then the readers'
+    writer: Any
+    readers: list[Any]
+    nodes: list[Node]  # the writer's, then the readers'
     slots: int  # frames that fit while nobody reads
     edges: tuple[int, ...]  # sizes in bytes around which something changes
     close: Callable[[], None]
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> Any:
         (reader,) = self.readers
         return reader
 
@@ -64,63 +62,110 @@ class Channel:
 
     def claimed(self) -> int:
         """Bytes that somebody still holds or that are on their way."""
-        return sum(member.statistics()["claimed_bytes"] for member in self.members)
+        return sum(node.memory().claimed_bytes for node in self.nodes)
 
 
-def open_members(
-    specs: Sequence[ChannelSpec], cap_bytes: int
-) -> tuple[Segments, list[_native.Member]]:
+def open_nodes(
+    specs: Sequence[ChannelSpec], cap_bytes: int, *, is_looping: bool = False
+) -> tuple[Segments, list[Node]]:
     processes = (DRIVER, *dict.fromkeys(reader for spec in specs for reader in spec.readers))
+    rings = tuple(spec for spec in specs if spec.kind == "ring")
     plan = Plan(
         programs=tuple(Program(process, ()) for process in processes),
-        channels=tuple(specs),
+        channels=rings,
         actors=(),
         is_multi=False,
         num_positional=1,
         keywords=(),
-        reach=reach_over(processes, specs),
+        reach=reach_over(processes, rings),
     )
     segments = Segments(plan, cap_bytes=cap_bytes)
-    members = [
-        _native.Member(
-            segments.board, segments.arenas, number, reach=segments.layout.reach(plan, process)
+    nodes = [
+        Node(
+            segments.board,
+            segments.arenas,
+            segments.layout,
+            process,
+            Options(),
+            Codec(cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES),
+            is_looping=is_looping,
         )
-        for process, number in segments.layout.members.items()
+        for process in segments.layout.members
     ]
-    return segments, members
+    return segments, nodes
 
 
 def open_shm(readers: int, slots: int, cap_bytes: int) -> Channel:
     actors = tuple(f"a{i}" for i in range(readers))
     spec = ChannelSpec("c0", DRIVER, actors, "ring", 0, slots)
-    segments, members = open_members([spec], cap_bytes)
-    codec = Codec(cluster.by_value_pickler(), cluster.opaque_types())
+    segments, nodes = open_nodes([spec], cap_bytes)
+    held = max(2, 1 << (slots - 1).bit_length())
     return Channel(
-        Writer(members[0], 0, 0, codec),
-        [Reader(member, 0, 0) for member in members[1:]],
-        members,
-        max(2, 1 << (slots - 1).bit_length()),
-        (_native.INLINE_BUFFER, 256 * 1024 // max(2, 1 << (slots - 1).bit_length())),
+        open_writer(spec, 0, nodes[0]),
+        [open_reader(spec, 0, node) for node in nodes[1:]],
+        nodes,
+        held,
+        (_native.INLINE_BUFFER, 256 * 1024 // held),
         segments.close,
     )
 
 
-OPENERS: dict[str, Callable[[int, int, int], Channel]] = {"shm": open_shm}
+def open_local(readers: int, slots: int, cap_bytes: int) -> Channel:
+    spec = ChannelSpec("c0", DRIVER, ("a0",), "local", 0, slots)
+    segments, nodes = open_nodes([spec], cap_bytes, is_looping=True)
+    queue = LocalQueue(spec, *nodes)
+    return Channel(
+        queue.open_writer(0), [queue.open_reader(0)], nodes, slots, (1 << 20,), segments.close
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One implementation, and what it does not claim to do."""
+
+    open: Callable[[int, int, int], Channel]
+    max_readers: int = 64
+    copies: bool = True  # readers get values of their own, in memory that has a cap
+    has_frames: bool = True  # frames can be taken and decoded later
+
+
+KINDS: dict[str, Kind] = {
+    "shm": Kind(open_shm),
+    "local": Kind(open_local, max_readers=1, copies=False, has_frames=False),
+}
 
 Open = Callable[..., Channel]
 
 
-@pytest.fixture(params=OPENERS)
-def channel(request: pytest.FixtureRequest) -> Iterator[Open]:
+def opening(kind: Kind) -> Iterator[Open]:
     opened: list[Channel] = []
 
     def make(readers: int = 1, slots: int = 16, cap_bytes: int = 1 << 28) -> Channel:
-        opened.append(OPENERS[request.param](readers, slots, cap_bytes))
+        """Open a channel with so many readers, or with as many as it can have."""
+        opened.append(kind.open(min(readers, kind.max_readers), slots, cap_bytes))
         return opened[-1]
 
     yield make
     for one in opened:
         one.close()
+
+
+@pytest.fixture(params=KINDS)
+def channel(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Channels of every kind."""
+    yield from opening(KINDS[request.param])
+
+
+@pytest.fixture(params=[name for name, kind in KINDS.items() if kind.copies])
+def copying(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Channels whose readers get values of their own."""
+    yield from opening(KINDS[request.param])
+
+
+@pytest.fixture(params=[name for name, kind in KINDS.items() if kind.has_frames])
+def framed(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Channels whose frames can be taken and decoded later."""
+    yield from opening(KINDS[request.param])
 
 
 def assert_same(found: Any, wanted: Any) -> None:
@@ -129,7 +174,7 @@ def assert_same(found: Any, wanted: Any) -> None:
         case np.ndarray():
             assert found.dtype == wanted.dtype and found.shape == wanted.shape
             assert found.tobytes() == wanted.tobytes()
-            assert not found.flags.writeable
+            assert found is wanted or not found.flags.writeable
         case torch.Tensor():
             assert torch.equal(found, wanted)
         case list():
@@ -181,14 +226,14 @@ FORMS = [as_bytes, as_text, as_array, as_tensor, as_failure, as_both, as_small_a
 def test_every_reader_gets_every_value_in_order(channel: Open, readers: int) -> None:
     opened = channel(readers, slots=4)
     dice = random.Random(readers)
-    read = [0] * readers
+    read = [0] * len(opened.readers)
     for written in range(300):
         while written - min(read) == opened.slots:
             slowest = read.index(min(read))
             assert opened.readers[slowest].read(0) == ["value", read[slowest]]
             read[slowest] += 1
         opened.writer.write(["value", written])
-        lucky = dice.randrange(readers)
+        lucky = dice.randrange(len(read))
         if read[lucky] <= written:
             assert opened.readers[lucky].read(0) == ["value", read[lucky]]
             read[lucky] += 1
@@ -204,7 +249,7 @@ def test_readers_and_a_writer_at_once(channel: Open) -> None:
     values = [dice.choice(FORMS)(int(2 ** dice.uniform(0, 17))) for _ in range(400)]
     wrong: list[BaseException] = []
 
-    def read(reader: Reader) -> None:
+    def read(reader: Any) -> None:
         kept = []
         try:
             for value in values:
@@ -213,7 +258,7 @@ def test_readers_and_a_writer_at_once(channel: Open) -> None:
                     assert_same(*kept.pop(0))
         except BaseException as error:  # noqa: BLE001 - told to the test's own thread
             wrong.append(error)
-            opened.members[0].poison(_native.POISON_BROKEN)
+            opened.nodes[0].end_broken(DRIVER)
 
     threads = [threading.Thread(target=read, args=(reader,)) for reader in opened.readers]
     for thread in threads:
@@ -248,8 +293,8 @@ def test_sizes_around_every_edge(channel: Open, form: Callable[[int], Any], read
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 500, 5000])
 @pytest.mark.parametrize("size", [0, 1, 100, 5000])
-def test_any_number_of_buffers(channel: Open, count: int, size: int) -> None:
-    opened = channel(readers=2)
+def test_any_number_of_buffers(copying: Open, count: int, size: int) -> None:
+    opened = copying(readers=2)
     value = [as_array(size) for _ in range(count)]
     for found in opened.send(value):
         assert_same(found, value)
@@ -270,9 +315,16 @@ def test_failures_are_no_values_and_exceptions_are(channel: Open) -> None:
         assert_same(found, Failure(b"why"))
     for found in opened.send(ValueError("a value like any other")):
         assert type(found) is ValueError and found.args == ("a value like any other",)
+
+
+def test_a_frame_that_was_taken_knows_whether_it_is_a_failure(framed: Open) -> None:
+    opened = framed(readers=2)
     opened.writer.write(Failure(b"once more"))
+    opened.writer.write("a value")
     for reader in opened.readers:
-        assert_same(reader.take(0).decode(), Failure(b"once more"))
+        failure, value = reader.take(0), reader.take(0)
+        assert failure.is_failure and not value.is_failure
+        assert_same(failure.decode(), Failure(b"once more"))
 
 
 def test_a_failure_is_passed_on_unread(channel: Open) -> None:
@@ -282,8 +334,8 @@ def test_a_failure_is_passed_on_unread(channel: Open) -> None:
         assert_same(second.send(failure)[0], as_failure(size))
 
 
-def test_frames_are_taken_now_and_decoded_later_in_any_order(channel: Open) -> None:
-    opened = channel(slots=4)
+def test_frames_are_taken_now_and_decoded_later_in_any_order(framed: Open) -> None:
+    opened = framed(slots=4)
     values = [as_both(size) for size in (10, 100_000, 5000, 70_000)]
     for value in values:
         opened.writer.write(value)
@@ -298,8 +350,8 @@ def test_frames_are_taken_now_and_decoded_later_in_any_order(channel: Open) -> N
 
 
 @pytest.mark.parametrize("form", [as_array, as_tensor, as_both, as_small_arrays])
-def test_what_is_held_never_changes(channel: Open, form: Callable[[int], Any]) -> None:
-    opened = channel(readers=2, slots=2)
+def test_what_is_held_never_changes(copying: Open, form: Callable[[int], Any]) -> None:
+    opened = copying(readers=2, slots=2)
     sizes = [1000 * i for i in range(1, 60)]
     held = [(found, form(size)) for size in sizes for found in opened.send(form(size))]
     for found, wanted in held:
@@ -309,8 +361,8 @@ def test_what_is_held_never_changes(channel: Open, form: Callable[[int], Any]) -
     assert opened.claimed() == 0
 
 
-def test_no_reader_sees_what_another_changes(channel: Open) -> None:
-    opened = channel(readers=3)
+def test_no_reader_sees_what_another_changes(copying: Open) -> None:
+    opened = copying(readers=3)
     for size in (3, 10_000, 1_000_000):
         tensor = as_tensor(size)
         found = opened.send([tensor, [tensor.clone()]])
@@ -325,29 +377,29 @@ def test_no_reader_sees_what_another_changes(channel: Open) -> None:
 # --- refusals -----------------------------------------------------------------------------------
 
 
-def test_a_value_that_does_not_pickle_writes_nothing(channel: Open) -> None:
-    opened = channel()
+def test_a_value_that_does_not_pickle_writes_nothing(copying: Open) -> None:
+    opened = copying()
     with pytest.raises(UnpicklableError, match=r"value\['lock'\]"):
         opened.writer.write({"array": as_array(100_000), "lock": threading.Lock()})
     assert (opened.writer.seq, opened.reader.pending(), opened.claimed()) == (0, 0, 0)
     assert opened.send("next") == ["next"]
 
 
-def test_a_value_without_memory_writes_nothing(channel: Open) -> None:
-    opened = channel(cap_bytes=1_000_000)
+def test_a_value_without_memory_writes_nothing(copying: Open) -> None:
+    opened = copying(cap_bytes=1_000_000)
     many = [as_array(i * 100_000) for i in range(1, 9)]
     for value in (as_bytes(2_000_000), as_array(2_000_000), many):
-        with pytest.raises(NATIVE_ERRORS) as caught:
+        with pytest.raises(NoMemory) as caught:
             opened.writer.write(value)
-        error = translate(caught.value, channel="c0")
+        error = caught.value.public(channel="c0")
         assert isinstance(error, OutOfSharedMemory)
         assert error.cap_bytes == 1_000_000 and error.channel == "c0"
         assert (opened.writer.seq, opened.reader.pending(), opened.claimed()) == (0, 0, 0)
     assert_same(opened.send(as_array(600_000))[0], as_array(600_000))
 
 
-def test_a_value_that_does_not_load_loses_nothing_else(channel: Open) -> None:
-    opened = channel()
+def test_a_value_that_does_not_load_loses_nothing_else(copying: Open) -> None:
+    opened = copying()
     opened.writer.write([as_array(100_000), Stubborn()])
     opened.writer.write("next")
     with pytest.raises(RuntimeError, match="I do not load"):
@@ -372,15 +424,15 @@ def refuse() -> None:
 def test_nothing_to_read_times_out_and_comes_later(channel: Open, timeout_s: float) -> None:
     opened = channel(readers=2)
     for reader in opened.readers:
-        for call in (reader.read, reader.take):
-            with pytest.raises(NATIVE_ERRORS) as caught:
+        for call in (reader.read, getattr(reader, "take", reader.read)):
+            with pytest.raises(TimedOut) as caught:
                 call(timeout_ns(timeout_s))
-            assert isinstance(translate(caught.value), ChannelTimeout)
-    assert opened.send(5) == [5, 5]
+            assert isinstance(caught.value.public(), ChannelTimeout)
+    assert opened.send(5) == [5] * len(opened.readers)
 
 
 def test_timeouts_in_nanoseconds() -> None:
-    assert [timeout_ns(t) for t in (None, 0, 0.5, 2, -3)] == [-1, 0, 500_000_000, 2 * 10**9, 0]
+    assert [timeout_ns(t) for t in (None, 0, 0.5, 2, -3)] == [None, 0, 500_000_000, 2 * 10**9, 0]
 
 
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -390,7 +442,7 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
     def run() -> None:
         try:
             outcome.append(call())
-        except NATIVE_ERRORS as error:
+        except Signal as error:
             outcome.append(error)
 
     thread = threading.Thread(target=run)
@@ -401,7 +453,7 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
 def test_a_reader_waits_for_the_writer(channel: Open) -> None:
     opened = channel()
     thread, outcome = in_thread(opened.reader.read)
-    until_waiting(opened.members[0], 1)
+    until_waiting(opened.nodes[0].member, 1)
     opened.writer.write("at last")
     thread.join()
     assert outcome == ["at last"]
@@ -411,74 +463,96 @@ def test_the_writer_waits_for_the_slowest_reader(channel: Open) -> None:
     opened = channel(readers=2, slots=2)
     for i in range(opened.slots):
         opened.writer.write(i)
-    opened.readers[0].read(0)
+    *_, slowest = opened.readers
+    for reader in opened.readers[:-1]:
+        reader.read(0)
     thread, outcome = in_thread(lambda: opened.writer.write(["new", as_array(100_000)]))
-    until_waiting(opened.members[1], 0)
+    until_waiting(opened.nodes[1].member, 0)
     assert opened.writer.seq == opened.slots
-    opened.readers[1].read(0)
+    slowest.read(0)
     thread.join()
     assert outcome == [None]
-    assert [opened.readers[1].read(0) for _ in range(opened.slots - 1)] == [*range(1, opened.slots)]
-    assert opened.readers[1].read(0)[0] == "new"
+    assert [slowest.read(0) for _ in range(opened.slots - 1)] == [*range(1, opened.slots)]
+    assert slowest.read(0)[0] == "new"
 
 
 # --- the end ------------------------------------------------------------------------------------
 
-ENDS: Sequence[tuple[int, type[ChannelError]]] = [
-    (_native.POISON_CLOSED, ChannelClosed),
-    (_native.POISON_BROKEN, ChannelBroken),
+ENDS: Sequence[tuple[Callable[[Node], None], type[ChannelError]]] = [
+    (Node.end_closed, ChannelClosed),
+    (lambda node: node.end_broken(DRIVER), ChannelBroken),
 ]
 
 
-@pytest.mark.parametrize(("code", "error_type"), ENDS)
-def test_the_end_wakes_who_waits(channel: Open, code: int, error_type: type[ChannelError]) -> None:
+@pytest.mark.parametrize(("end", "error_type"), ENDS)
+def test_the_end_wakes_a_writer(
+    channel: Open, end: Callable[[Node], None], error_type: type[ChannelError]
+) -> None:
     opened = channel(readers=2, slots=2)
     for i in range(opened.slots):
         opened.writer.write(i)
-        opened.readers[0].read(0)
-    waits = [
-        in_thread(lambda: opened.writer.write("no room")),
-        in_thread(opened.readers[0].read),
-    ]
-    until_waiting(opened.members[2], 0)
-    until_waiting(opened.members[2], 1)
-    opened.members[2].poison(code, 1)
-    for thread, outcome in waits:
-        thread.join()
-        (error,) = outcome
-        assert isinstance(error, _native.Poisoned)
-        assert type(translate(error, channel="c0")) is error_type
+    thread, outcome = in_thread(lambda: opened.writer.write("no room"))
+    until_waiting(opened.nodes[-1].member, 0)
+    end(opened.nodes[-1])
+    thread.join()
+    (error,) = outcome
+    assert isinstance(error, GraphEnded)
+    assert type(error.public(channel="c0")) is error_type
     assert opened.writer.seq == opened.slots
 
 
-@pytest.mark.parametrize(("code", "error_type"), ENDS)
+@pytest.mark.parametrize(("end", "error_type"), ENDS)
+def test_the_end_wakes_a_reader(
+    channel: Open, end: Callable[[Node], None], error_type: type[ChannelError]
+) -> None:
+    opened = channel(readers=2)
+    waits = [in_thread(reader.read) for reader in opened.readers]
+    for number in range(1, 1 + len(waits)):
+        until_waiting(opened.nodes[0].member, number)
+    end(opened.nodes[0])
+    for thread, outcome in waits:
+        thread.join()
+        (error,) = outcome
+        assert isinstance(error, GraphEnded)
+        assert type(error.public(channel="c0")) is error_type
+
+
+@pytest.mark.parametrize(("end", "error_type"), ENDS)
 def test_what_was_written_before_the_end_is_read(
-    channel: Open, code: int, error_type: type[ChannelError]
+    channel: Open, end: Callable[[Node], None], error_type: type[ChannelError]
 ) -> None:
     opened = channel()
     opened.writer.write("small")
     opened.writer.write(as_array(100_000))
-    opened.members[0].poison(code)
+    end(opened.nodes[0])
     assert opened.reader.pending() == 2
     assert opened.reader.read() == "small"
     assert_same(opened.reader.read(), as_array(100_000))
     for _ in range(2):
-        with pytest.raises(_native.Poisoned) as caught:
+        with pytest.raises(GraphEnded) as caught:
             opened.reader.read()
-        assert type(translate(caught.value)) is error_type
+        assert type(caught.value.public()) is error_type
 
 
-def test_every_native_error_has_a_name_of_ours() -> None:
-    cases: list[tuple[BaseException, type[Exception]]] = [
-        (_native.TimedOut(), ChannelTimeout),
-        (_native.NoMemory(10, 20, 30, 28), OutOfSharedMemory),
-        (_native.Poisoned(_native.POISON_CLOSED, -1), ChannelClosed),
-        (_native.Poisoned(_native.POISON_BROKEN, 2), ChannelBroken),
-        (_native.Corrupt("ring 0"), ChannelError),
-        (ValueError("else"), InternalError),
-    ]
-    for error, wanted in cases:
-        found = translate(error, channel="c7")
-        assert type(found) is wanted
-        assert "c7" in str(getattr(found, "channel", "c7"))
-    assert {type(error) for error, _ in cases} >= set(NATIVE_ERRORS)
+def test_every_signal_of_shared_memory_has_a_public_error() -> None:
+    cases: dict[type[Exception], list[tuple[tuple[Any, ...], type[Exception]]]] = {
+        ERRORS[0]: [
+            ((_native.POISON_CLOSED, -1), ChannelClosed),
+            ((_native.POISON_BROKEN, 2), ChannelBroken),
+        ],
+        ERRORS[1]: [((), ChannelTimeout)],
+        ERRORS[2]: [((10, 20, 30, 28), OutOfSharedMemory), ((10, 20, 30, 27), OutOfSharedMemory)],
+        ERRORS[3]: [(("ring 0",), ChannelError)],
+    }
+    assert set(cases) == set(ERRORS)
+    for signal, wanted in cases.items():
+        for arguments, error_type in wanted:
+            found = signal(*arguments).public(channel="c7")
+            assert type(found) is error_type and found.channel == "c7"
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    spec = ChannelSpec("c0", DRIVER, ("a0",), "pigeon", 0, 1)
+    for opener in (open_reader, open_writer):
+        with pytest.raises(InternalError, match="'pigeon'"):
+            opener(spec, 0, None)

@@ -13,22 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rcg.channels.shm import Reader, Writer
-from rcg.cluster import by_value_pickler, modules_pickled_by_value, opaque_types
-from rcg.serialization import Codec
-from tests.board import Board, Ring, finish
+from rcg.runtime.codec import make_codec
+from tests.board import Board, Ring, finish, reader_of, writer_of
 
 OTHER = """
-from rcg.channels.shm import Reader, Writer
-from rcg.cluster import by_value_pickler, modules_pickled_by_value, opaque_types
-from rcg.serialization import Codec
+from rcg.runtime.codec import make_codec
 
 class Namesake:
     pass
 
 member = board.member(1)
-codec = Codec(by_value_pickler(), opaque_types(), modules_pickled_by_value)
-reader, writer = Reader(member, 0, 0), Writer(member, 1, 0, codec)
+codec = make_codec()
+reader, writer = reader_of(member, 0), writer_of(member, 1, codec)
 while (message := reader.read()) is not None:
     function, value = message
     writer.write((function(value), value))
@@ -91,8 +87,8 @@ def main() -> None:
     board = Board(2, [Ring(0, (1,), slots=2, slot_bytes=4096), Ring(1, (0,), slot_bytes=4096)])
     process = board.start(OTHER)
     member = board.member(0)
-    codec = Codec(by_value_pickler(), opaque_types(), modules_pickled_by_value)
-    writer, reader = Writer(member, 0, 0, codec), Reader(member, 1, 0)
+    codec = make_codec()
+    writer, reader = writer_of(member, 0, codec), reader_of(member, 1)
 
     def there_and_back(function: Any, value: Any) -> tuple[Any, Any]:
         writer.write((function, value))

@@ -15,11 +15,11 @@ from tests.board import PICKLE, reader
 
 
 def opened(boards: Any, decode: Any) -> tuple[OutputBuffer, list[SimpleNamespace]]:
-    """An buffer on whose ring one result lies, and two who ask for it."""
+    """A buffer on whose ring one result lies, and two who ask for it."""
     board = boards()
     board.member(0).writer(0, 0).write(PICKLE, b"", [b"small"])
     end = reader(board.member(1), decode=decode)
-    buffer = OutputBuffer("c0", 0, SimpleNamespace(end=end), lambda: None)  # type: ignore[arg-type]
+    buffer = OutputBuffer("c0", 0, end, lambda: None)
     result = SimpleNamespace(execution=0, state=PENDING, value=None)
     return buffer, [result, result]
 

@@ -15,8 +15,9 @@ import pytest
 from rcg import _native
 from rcg.errors import OutOfSharedMemory
 from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
-from rcg.runtime.node import segments as rooms
-from rcg.runtime.node.segments import Layout, Segments, default_memory_cap, slots_for
+from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, addresses_for, default_memory_cap
+from rcg.runtime.node.segments import Segments, slots_for
 from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (
@@ -46,17 +47,17 @@ def test_numbers_of_processes_and_channels() -> None:
     layout = Layout.of(plan_of(*LINE))
     assert layout.members == {DRIVER: 0, "a0": 1, "a1": 2, "a2": 3}
     assert layout.rings == {"c0": 0, "c1": 1}
-    assert [layout.process(i) for i in range(4)] == [DRIVER, "a0", "a1", "a2"]
+    assert [layout.channel(i) for i in range(3)] == ["c0", "c1", None]
 
 
 def test_a_process_takes_blocks_only_from_those_that_may_reach_it() -> None:
     plan = plan_of(*LINE)
     segments = Segments(plan, cap_bytes=1 << 20)
     names = (DRIVER, "a0", "a1", "a2")
-    reach = {process: segments.layout.reach(plan, process) for process in names}
-    assert reach == {DRIVER: 0b0001, "a0": 0b0011, "a1": 0b0111, "a2": 0b1011}
+    sources = segments.layout.sources
+    assert sources == {DRIVER: 0b0001, "a0": 0b0011, "a1": 0b0111, "a2": 0b1011}
     members = {
-        process: _native.Member(segments.board, segments.arenas, number, reach=reach[process])
+        process: _native.Member(segments.board, segments.arenas, number, reach=sources[process])
         for number, process in enumerate(names)
     }
     members["a0"].writer(1, 0).write(PICKLE, b"", [pattern(BLOCK)])
@@ -121,7 +122,7 @@ def test_the_cap_is_a_share_of_what_there_is() -> None:
     cap = default_memory_cap()
     found = os.statvfs("/dev/shm")
     assert cap >= 64 << 20
-    if found.f_blocks * found.f_frsize >= rooms.SMALLEST_USEFUL_SHM:
+    if found.f_blocks * found.f_frsize >= SMALLEST_USEFUL_SHM:
         assert cap <= max(64 << 20, found.f_bavail * found.f_frsize)
     total = next(
         int(line.split()[1]) * 1024
@@ -134,7 +135,7 @@ def test_the_cap_is_a_share_of_what_there_is() -> None:
 @pytest.mark.parametrize("members", [1, 2, 9, 64])
 @pytest.mark.parametrize("cap", [1, 1 << 20, 1 << 34, 1 << 38, 1 << 44])
 def test_a_graph_of_any_size_finds_its_addresses(members: int, cap: int) -> None:
-    reserve = rooms._addresses_for(cap, members)
+    reserve = addresses_for(cap, members)
     board = Board(members, [Ring(0, (0,))], cap_bytes=cap, reserve_bytes=reserve)
     member = board.member(0)
     writer = member.writer(0, 0)
@@ -150,7 +151,7 @@ def test_a_graph_of_any_size_finds_its_addresses(members: int, cap: int) -> None
 def test_addresses_last_whatever_sizes_come() -> None:
     """Growing and shrinking arrays, several under way: blocks keep their addresses for ever."""
     cap = 1 << 26
-    board = Board(cap_bytes=cap, reserve_bytes=rooms._addresses_for(cap, 2))
+    board = Board(cap_bytes=cap, reserve_bytes=addresses_for(cap, 2))
     sender = board.member(0)
     writer, end = sender.writer(0, 0), reader(board.member(1))
     source = memoryview(bytes(cap))

@@ -26,10 +26,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg import _native, cluster
-from rcg.channels.shm import Reader, Writer
+from rcg.channels.shm import BUFFER_TYPES
 from rcg.errors import UnpicklableError
 from rcg.serialization import Codec, size_of
-from tests.board import ROOT, Board, Ring, claimed
+from tests.board import ROOT, Board, Ring, claimed, reader_of, writer_of
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
 torch = pytest.importorskip("torch")
@@ -42,10 +42,11 @@ def make_codec(**changes: Any) -> Codec:
         cluster.by_value_pickler(),
         changes.get("opaque_types", cluster.opaque_types()),
         changes.get("registered_by_value", cluster.modules_pickled_by_value),
+        BUFFER_TYPES,
     )
 
 
-class Link:
+class Channel:
     """A channel from a process to `readers` others, all of them this one."""
 
     def __init__(self, readers: int = 1, codec: Codec | None = None) -> None:
@@ -53,8 +54,8 @@ class Link:
         self.board = Board(readers + 1, [Ring(0, numbers, slot_bytes=16 * 1024)])
         self.sender = self.board.member(0)
         self.codec = codec or make_codec()
-        self._writer = Writer(self.sender, 0, 0, self.codec)
-        self._readers = [Reader(self.board.member(number), 0, 0) for number in numbers]
+        self._writer = writer_of(self.sender, 0, self.codec)
+        self._readers = [reader_of(self.board.member(number), 0) for number in numbers]
 
     def send(self, value: Any) -> list[Any]:
         """Return what each reader gets."""
@@ -68,13 +69,13 @@ class Link:
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
-    made = Link()
+def channel() -> Iterator[Channel]:
+    made = Channel()
     yield made
     made.board.close()
 
 
-SHARED = Link()
+SHARED = Channel()
 
 
 def through(value: Any) -> Any:
@@ -166,41 +167,41 @@ def test_bytes_and_bytearrays_are_the_readers_own() -> None:
     assert through([bytearray(100_000)])[0][0] == 0
 
 
-def test_what_is_shared_within_a_value_stays_shared(link: Link) -> None:
+def test_what_is_shared_within_a_value_stays_shared(channel: Channel) -> None:
     inner: list[Any] = [1]
     cyclic: list[Any] = [inner, inner]
     cyclic.append(cyclic)
-    found = link.through(cyclic)
+    found = channel.through(cyclic)
     assert found[0] is found[1] and found[2] is found
     array = np.arange(LARGE)
-    first, second = link.through([array, array])
+    first, second = channel.through([array, array])
     assert first is second
 
 
-def test_no_value_is_kept_by_the_codec(link: Link) -> None:
+def test_no_value_is_kept_by_the_codec(channel: Channel) -> None:
     class Thing:
         def __reduce__(self) -> Any:
             return str, ("thing",)
 
     thing = Thing()
     seen = weakref.ref(thing)
-    assert link.through([thing, [thing]]) == ["thing", ["thing"]]
+    assert channel.through([thing, [thing]]) == ["thing", ["thing"]]
     del thing
     gc.collect()
     assert seen() is None
 
 
-def test_one_value_after_the_other_stands_alone(link: Link) -> None:
+def test_one_value_after_the_other_stands_alone(channel: Channel) -> None:
     """A pickler that is used again must not refer to what the last value contained."""
     shared = ("a", "tuple", "that", "a pickler", "remembers")
     array = np.arange(10)
     for _ in range(3):
-        assert link.through([shared, array.shape])[0] == shared
-        assert same_array(link.through([shared, array])[1], array)
+        assert channel.through([shared, array.shape])[0] == shared
+        assert same_array(channel.through([shared, array])[1], array)
 
 
-def test_many_threads_encode_with_one_codec(link: Link) -> None:
-    codec, found = link.codec, []
+def test_many_threads_encode_with_one_codec(channel: Channel) -> None:
+    codec, found = channel.codec, []
 
     def work(seed: int) -> None:
         for i in range(200):
@@ -216,13 +217,13 @@ def test_many_threads_encode_with_one_codec(link: Link) -> None:
     assert found == [True] * 800
 
 
-def test_a_value_that_encodes_while_it_is_pickled(link: Link) -> None:
+def test_a_value_that_encodes_while_it_is_pickled(channel: Channel) -> None:
     class Nested:
         def __reduce__(self) -> Any:
-            link.codec.encode([np.arange(3), {"inner": 1}])
+            channel.codec.encode([np.arange(3), {"inner": 1}])
             return list, ((1, 2),)
 
-    assert link.through([Nested(), "after", np.arange(3)])[:2] == [[1, 2], "after"]
+    assert channel.through([Nested(), "after", np.arange(3)])[:2] == [[1, 2], "after"]
 
 
 def test_size_counts_pickle_and_buffers() -> None:
@@ -377,12 +378,12 @@ def test_large_arrays_share_memory_and_go_on_by_reference(dtype: Any) -> None:
     board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
     here, there, codec = board.member(0), board.member(1), make_codec()
     array = filled(dtype, (LARGE,))
-    Writer(here, 0, 0, codec).write({"a": array})
-    found = Reader(there, 0, 0).read(0)["a"]
+    writer_of(here, 0, codec).write({"a": array})
+    found = reader_of(there, 0).read(0)["a"]
     assert claimed(here) >= array.nbytes  # it *is* the block
-    Writer(there, 1, 0, codec).write([found[100:-100], found[::2]])
+    writer_of(there, 1, codec).write([found[100:-100], found[::2]])
     assert there.statistics()["forwards"] == 1
-    middle, sparse = Reader(here, 1, 0).read(0)
+    middle, sparse = reader_of(here, 1).read(0)
     assert middle.tolist() == array[100:-100].tolist()
     assert sparse.tolist() == array[::2].tolist()
     del found, middle, sparse
@@ -392,20 +393,22 @@ def test_large_arrays_share_memory_and_go_on_by_reference(dtype: Any) -> None:
 
 @pytest.mark.parametrize("count", [65, 300])
 @pytest.mark.parametrize("size", [10, 5000])
-def test_many_arrays_beside_a_tensor_stay_read_only(link: Link, count: int, size: int) -> None:
+def test_many_arrays_beside_a_tensor_stay_read_only(
+    channel: Channel, count: int, size: int
+) -> None:
     arrays = [np.full(size, i) for i in range(count)]
-    found, tensor = link.through([arrays, torch.ones(size)])
+    found, tensor = channel.through([arrays, torch.ones(size)])
     assert all(same_array(a, b) for a, b in zip(found, arrays, strict=True))
     assert not any(array.flags.writeable for array in found)
     tensor += 1
     del found, tensor
-    assert claimed(link.sender) == 0
+    assert claimed(channel.sender) == 0
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 300])
-def test_many_tensors(link: Link, count: int) -> None:
+def test_many_tensors(channel: Channel, count: int) -> None:
     tensors = [torch.full((i % 7 * 400,), float(i)) for i in range(count)]
-    found = link.through(tensors)
+    found = channel.through(tensors)
     assert all(same_tensor(a, b) for a, b in zip(found, tensors, strict=True))
     for tensor in found:
         tensor += 1
@@ -477,16 +480,16 @@ def test_what_requires_grad_still_does(size: int) -> None:
     assert not through(frozen).requires_grad
 
 
-def test_a_module_with_its_weights(link: Link) -> None:
+def test_a_module_with_its_weights(channel: Channel) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(200, 100), torch.nn.ReLU())
-    found = link.through(module)
+    found = channel.through(module)
     values = torch.ones(2, 200)
     assert torch.equal(found(values), module(values))
     found(values).sum().backward()
     with torch.no_grad():
         found[0].weight.add_(1)
     assert not torch.equal(found[0].weight, module[0].weight)
-    state = link.through(module.state_dict())
+    state = channel.through(module.state_dict())
     assert list(state) == list(module.state_dict())
 
 
@@ -497,36 +500,36 @@ def test_tensors_without_plain_memory_go_torchs_own_way() -> None:
     assert through([meta])[0].shape == (3, 4) and through(meta).is_meta
 
 
-def test_a_large_tensor_is_the_block_of_its_one_reader(link: Link) -> None:
+def test_a_large_tensor_is_the_block_of_its_one_reader(channel: Channel) -> None:
     tensor = torch.arange(LARGE)
-    found = link.through({"t": tensor})["t"]
-    assert claimed(link.sender) >= tensor.nbytes
+    found = channel.through({"t": tensor})["t"]
+    assert claimed(channel.sender) >= tensor.nbytes
     found[0] = 77
     assert tensor[0] == 0
     view = found[5:10]
     del found
     assert view.tolist() == [5, 6, 7, 8, 9]
-    assert claimed(link.sender) > 0  # a view holds it
+    assert claimed(channel.sender) > 0  # a view holds it
     del view
-    assert claimed(link.sender) == 0
+    assert claimed(channel.sender) == 0
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_no_reader_sees_what_another_writes_into_a_tensor(size: int) -> None:
-    link = Link(readers=3)
+    channel = Channel(readers=3)
     tensor, array = torch.zeros(size), np.zeros(size)
-    found = link.send([tensor, array])
+    found = channel.send([tensor, array])
     for i, (own, _) in enumerate(found):
         own += i + 1
     assert [own[0].item() for own, _ in found] == [1, 2, 3]
     assert not tensor.any()
     assert all(not shared.flags.writeable and not shared.any() for _, shared in found)
-    link.board.close()
+    channel.board.close()
 
 
-def test_an_array_over_a_tensor_is_an_array(link: Link) -> None:
+def test_an_array_over_a_tensor_is_an_array(channel: Channel) -> None:
     tensor = torch.arange(LARGE)
-    found = link.through([tensor.numpy(), tensor])
+    found = channel.through([tensor.numpy(), tensor])
     assert not found[0].flags.writeable
     found[1] += 1
     assert found[0].tolist() == list(range(LARGE))
@@ -535,9 +538,9 @@ def test_an_array_over_a_tensor_is_an_array(link: Link) -> None:
 def test_a_received_tensor_is_sent_on_as_a_copy() -> None:
     board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
     here, there, codec = board.member(0), board.member(1), make_codec()
-    Writer(here, 0, 0, codec).write(torch.zeros(LARGE))
-    tensor = Reader(there, 0, 0).read(0)
-    writer, reader = Writer(there, 1, 0, codec), Reader(here, 1, 0)
+    writer_of(here, 0, codec).write(torch.zeros(LARGE))
+    tensor = reader_of(there, 0).read(0)
+    writer, reader = writer_of(there, 1, codec), reader_of(here, 1)
     writer.write(tensor)
     writer.write(tensor.numpy())
     back, array = reader.read(0), reader.read(0)
@@ -670,64 +673,64 @@ def test_of_tensors_everything_arrives_that_pickle_keeps(made: tuple[Any, list[A
     assert size_of(encoded) <= len(pickled) + 100 * len(tensors)
 
 
-def test_tensors_of_one_storage_are_written_to_together(link: Link) -> None:
+def test_tensors_of_one_storage_are_written_to_together(channel: Channel) -> None:
     base = torch.arange(LARGE, dtype=torch.float32)
     value = {"all": base, "some": base[10:20], "turned": base.view(200, -1).T, "bytes": None}
     value["bytes"] = base.view(torch.int32)[15:]
-    found = link.through(value)
-    assert len(link.codec.encode(value)[2] or ()) == 1
+    found = channel.through(value)
+    assert len(channel.codec.encode(value)[2] or ()) == 1
     found["some"][5] = 1.0
     assert found["all"][15] == 1.0
     assert found["bytes"][0] == 0x3F800000
     assert found["turned"][15, 0] == 1.0
     assert base[15] == 15.0
     del found
-    assert claimed(link.sender) == 0
+    assert claimed(channel.sender) == 0
 
 
-def test_what_a_module_shares_it_shares_when_it_arrives(link: Link) -> None:
+def test_what_a_module_shares_it_shares_when_it_arrives(channel: Channel) -> None:
     module = torch.nn.ModuleDict({"a": torch.nn.Linear(50, 50), "b": torch.nn.Linear(50, 50)})
     module["b"].weight = torch.nn.Parameter(module["a"].weight.data)  # two parameters, one storage
-    found = link.through(module)
+    found = channel.through(module)
     with torch.no_grad():
         found["a"].weight.zero_()
     assert not found["b"].weight.any()
     assert module["a"].weight.all()
 
 
-def test_a_small_part_of_a_large_storage_travels_alone(link: Link) -> None:
+def test_a_small_part_of_a_large_storage_travels_alone(channel: Channel) -> None:
     large = torch.zeros(1_000_000, 8)
-    size = size_of(link.codec.encode(large[77]))
+    size = size_of(channel.codec.encode(large[77]))
     assert size < 1000
     rows = [large[77], large[80]]
-    assert size_of(link.codec.encode(rows)) < 1000
-    assert link.through(rows)[1].stride() == (1,)
+    assert size_of(channel.codec.encode(rows)) < 1000
+    assert channel.through(rows)[1].stride() == (1,)
     expanded = torch.ones(1).expand(50_000_000)
-    assert size_of(link.codec.encode(expanded)) < 1000
-    found = link.through([expanded])[0]
+    assert size_of(channel.codec.encode(expanded)) < 1000
+    found = channel.through([expanded])[0]
     assert found.shape == (50_000_000,) and found.stride() == (0,)
 
 
-def test_a_received_part_is_all_there_is_of_its_storage(link: Link) -> None:
-    found = link.through(torch.arange(100_000)[50_000:50_010])
+def test_a_received_part_is_all_there_is_of_its_storage(channel: Channel) -> None:
+    found = channel.through(torch.arange(100_000)[50_000:50_010])
     assert found.tolist() == list(range(50_000, 50_010))
     assert found.untyped_storage().nbytes() < 200
 
 
-def test_an_attribute_may_be_anything_even_the_tensor(link: Link) -> None:
+def test_an_attribute_may_be_anything_even_the_tensor(channel: Channel) -> None:
     tensor = torch.arange(10)
     tensor.tag = {"part": tensor[2:4], "self": tensor}
-    found = link.through(tensor)
+    found = channel.through(tensor)
     assert found.tag["self"] is found
     found[2] = 77
     assert found.tag["part"].tolist() == [77, 3]
 
 
-def test_a_backward_hook_stays_here_with_a_warning_as_with_pickle(link: Link) -> None:
+def test_a_backward_hook_stays_here_with_a_warning_as_with_pickle(channel: Channel) -> None:
     tensor = torch.ones(3, requires_grad=True)
     tensor.register_hook(lambda grad: grad)
     with pytest.warns(UserWarning, match="hook"):
-        found = link.through(tensor)
+        found = channel.through(tensor)
     assert found.requires_grad and found.tolist() == [1.0] * 3
 
 
@@ -761,21 +764,21 @@ def dense_of(tensor: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", strange_tensors())
-def test_tensors_of_every_kind_arrive_as_pickle_has_them(link: Link, name: str) -> None:
+def test_tensors_of_every_kind_arrive_as_pickle_has_them(channel: Channel, name: str) -> None:
     tensor = strange_tensors()[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted = pickle.loads(pickle.dumps(tensor))
-        found, again = link.through([tensor, tensor])
+        found, again = channel.through([tensor, tensor])
         assert found is again
         assert type(found) is type(wanted) and found.layout == wanted.layout
         assert found.dtype == wanted.dtype
         assert dense_of(found) == dense_of(wanted)
 
 
-def test_storages_are_values_too(link: Link) -> None:
+def test_storages_are_values_too(channel: Channel) -> None:
     tensor = torch.arange(1000)
-    storage, typed, found = link.through([tensor.untyped_storage(), tensor.storage(), tensor])
+    storage, typed, found = channel.through([tensor.untyped_storage(), tensor.storage(), tensor])
     assert bytes(storage) == bytes(tensor.untyped_storage())
     assert typed.dtype == torch.int64 and typed.tolist() == tensor.tolist()
     found[0] = 7
@@ -795,10 +798,10 @@ def test_a_buffer_that_was_received_can_be_sent_on(kind: Any, size: int, is_by_v
     raw = bytes(i % 251 for i in range(size))
     buffer = pickle.PickleBuffer(np.frombuffer(raw, np.uint8) if kind is np.array else kind(raw))
     extra = (lambda: 1) if is_by_value else 1
-    Writer(here, 0, 0, codec).write([buffer, extra])
-    found, _ = Reader(there, 0, 0).read(0)
+    writer_of(here, 0, codec).write([buffer, extra])
+    found, _ = reader_of(there, 0).read(0)
     assert bytes(found) == raw
-    writer, reader = Writer(there, 1, 0, codec), Reader(here, 1, 0)
+    writer, reader = writer_of(there, 1, codec), reader_of(here, 1)
     writer.write([found, extra])
     writer.write({"a": pickle.PickleBuffer(found)})
     assert bytes(reader.read(0)[0]) == raw
@@ -820,9 +823,9 @@ class Holder:
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000])
-def test_a_users_own_out_of_band_buffers(link: Link, size: int) -> None:
+def test_a_users_own_out_of_band_buffers(channel: Channel, size: int) -> None:
     for buffer in (bytes(size), bytearray(size)):
-        found = link.through([Holder(buffer)])[0]
+        found = channel.through([Holder(buffer)])[0]
         assert bytes(found.buffer) == bytes(size)
         assert memoryview(found.buffer).readonly
 
@@ -874,14 +877,14 @@ def test_a_string_that_only_looks_like_main_is_a_string() -> None:
     assert same_tensor(through([torch.ones(5), "__main__"])[0], torch.ones(5))
 
 
-def test_buffers_stay_out_of_band_in_values_pickled_by_value(link: Link) -> None:
+def test_buffers_stay_out_of_band_in_values_pickled_by_value(channel: Channel) -> None:
     array, tensor = np.arange(LARGE), torch.arange(LARGE)
-    function, found, other = link.through([lambda: 5, array, tensor])
+    function, found, other = channel.through([lambda: 5, array, tensor])
     assert function() == 5 and same_array(found, array) and same_tensor(other, tensor)
     assert not found.flags.writeable
     other += 1
-    assert claimed(link.sender) >= array.nbytes + tensor.nbytes
-    assert link.sender.statistics()["copies"] == 2
+    assert claimed(channel.sender) >= array.nbytes + tensor.nbytes
+    assert channel.sender.statistics()["copies"] == 2
 
 
 class OnlyByValue:
@@ -901,12 +904,12 @@ def test_opaque_types_are_left_to_the_clusters_pickler() -> None:
             return super().reducer_override(obj)
 
     codec = Codec(Counting, [OnlyByValue])
-    link = Link(codec=codec)
-    assert type(link.through([1, {"a": OnlyByValue()}])[1]["a"]) is OnlyByValue
+    channel = Channel(codec=codec)
+    assert type(channel.through([1, {"a": OnlyByValue()}])[1]["a"]) is OnlyByValue
     assert seen == ["met"]
-    assert link.through([1, 2]) == [1, 2]
+    assert channel.through([1, 2]) == [1, 2]
     assert seen == ["met"]
-    link.board.close()
+    channel.board.close()
 
 
 def test_modules_registered_by_value_are_written_by_value() -> None:
@@ -973,15 +976,15 @@ class Refuses:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_does_not_pickle_is_named(link: Link, value: Any, where: str, what: str) -> None:
+def test_what_does_not_pickle_is_named(channel: Channel, value: Any, where: str, what: str) -> None:
     with pytest.raises(UnpicklableError) as caught:
-        link.through(value)
+        channel.through(value)
     assert caught.value.where == where
     assert str(caught.value).startswith(f"{where} cannot be sent to another process")
     assert what in str(caught.value)
     assert caught.value.__cause__ is not None
-    assert link.through("the channel works") == "the channel works"
-    assert claimed(link.sender) == 0
+    assert channel.through("the channel works") == "the channel works"
+    assert claimed(channel.sender) == 0
 
 
 def in_thread(call: Any) -> Any:

@@ -169,7 +169,7 @@ def _of_graph(graph: Any) -> Read:
     found = {
         "in_flight": float(statistics.in_flight),
         "limit": statistics.limit,
-        "queued": float(sum(queue.length for queue in report.queues)),
+        "queued": float(sum(each.length for each in report.backlogs)),
         "state": report.state,
         "processes": report.processes,
     }

@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import _native, cluster
-from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer, translate
+from rcg import cluster
+from rcg.channels import open_reader, open_writer
+from rcg.channels.base import FrameDamaged, GraphEnded, NoMemory, Signal, TimedOut
 from rcg.descriptors import out_of_descriptors, telling_exhaustion
 from rcg.error_text import describe_error, format_error, trace_of, type_name
 from rcg.errors import (
@@ -34,12 +35,25 @@ from rcg.errors import (
     UnpicklableError,
 )
 from rcg.frames import is_plumbing
-from rcg.ir.plan import Build, Call, Const, Free, Op, Program, Read, Slot, Write
+from rcg.ir.plan import (
+    DRIVER,
+    Build,
+    Call,
+    ChannelSpec,
+    Const,
+    Free,
+    Op,
+    Program,
+    Read,
+    Slot,
+    Write,
+)
 from rcg.log import Log
 from rcg.options import Options
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.coroutines import Coroutines
 from rcg.runtime.actor.turns import turns
+from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.failure import (
     Origin,
@@ -47,14 +61,16 @@ from rcg.runtime.failure import (
     capture_own,
     smaller_failures,
 )
-from rcg.serialization import Codec
+from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.node import ABI_VERSION, Node
+from rcg.serialization import Failure
 from rcg.trace import spans
 from rcg.trace.clocks import now_ns
 from rcg.version import __version__
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Start", "describe", "make_codec", "start"]
+__all__ = ["Start", "describe", "start"]
 
 _log = Log()
 
@@ -71,9 +87,8 @@ class Start:
     Attributes:
         graph_id: Hex id of the graph.
         program: What to run.
-        member: This process's number in shared memory.
-        rings: Number of each channel's ring.
-        reach: Whose blocks may arrive here: bit i for member i.
+        channels: The channels that it reads and writes.
+        layout: The numbers of processes and channels on this node.
         address: The driver's control socket.
         secret: Proves that the driver sent us.
         constants: The constants and templates that the program names.
@@ -85,9 +100,8 @@ class Start:
 
     graph_id: str
     program: Program
-    member: int
-    rings: Mapping[str, int]
-    reach: int
+    channels: Mapping[str, ChannelSpec]
+    layout: Layout
     address: str
     secret: str
     constants: Mapping[str, Any]
@@ -95,13 +109,6 @@ class Start:
     actor: tuple[str, str, str]
     version: str
     abi: int
-
-
-def make_codec() -> Codec:
-    """Return the codec of a process that is part of a Ray cluster."""
-    return Codec(
-        cluster.by_value_pickler(), cluster.opaque_types(), cluster.modules_pickled_by_value
-    )
 
 
 def describe(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def describe(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
     cls = type(instance)
     return {
         "version": __version__,
-        "abi": _native.ABI_VERSION,
+        "abi": ABI_VERSION,
         "machine": platform.machine(),
         "node": cluster.node_id(),
         "pid": os.getpid(),
@@ -136,9 +143,9 @@ def start(instance: Any, spec: Start) -> None:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
         OutOfDescriptors: This process, or the driver's, has none left.
     """
-    if (spec.version, spec.abi) != (__version__, _native.ABI_VERSION):
+    if (spec.version, spec.abi) != (__version__, ABI_VERSION):
         raise PlacementError(
-            f"this process has rcg {__version__} (shared memory layout {_native.ABI_VERSION}), the "
+            f"this process has rcg {__version__} (shared memory layout {ABI_VERSION}), the "
             f"driver has {spec.version} ({spec.abi}): install the same version on every node"
         )
     failpoints.reach(failpoints.Failpoint("start", spec.program.process))
@@ -155,17 +162,17 @@ def _joined(instance: Any, spec: Start) -> _Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
     control = ControlClient(spec.address, spec.secret, spec.program.process)
     try:
-        member = _native.Member(
+        node = Node(
             control.board,
             control.arenas,
-            spec.member,
-            spec.options.wait,
-            spec.options.record,
-            True,
-            spec.reach,
+            spec.layout,
+            spec.program.process,
+            spec.options,
+            make_codec(),
+            is_looping=True,
         )
         control.close_descriptors()
-        loop = _Loop(instance, spec, member, control)
+        loop = _Loop(instance, spec, node, control)
     except BaseException as error:
         why = out_of_descriptors(error, "to take part in a compiled graph") or error
         control.finish(f"it could not start: {describe_error(why)}")
@@ -178,20 +185,17 @@ def _joined(instance: Any, spec: Start) -> _Loop:
 class _Loop:
     """Runs one program on one actor until the graph ends."""
 
-    def __init__(
-        self, instance: Any, spec: Start, member: _native.Member, control: ControlClient
-    ) -> None:
-        self._member = member
+    def __init__(self, instance: Any, spec: Start, node: Node, control: ControlClient) -> None:
+        self._node = node
         self._control = control
         self._spec = spec
-        self._codec = make_codec()
         label, actor_id, actor_repr = spec.actor
         self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
         self.execution = 0  # the one that runs now
         self._thread = 0
         self._is_kept_out = False  # by another graph's method
         self.coroutines: Coroutines | None = None
-        self._steps = _Steps(self, instance, spec, member, self._codec).make()
+        self._steps = _Steps(self, instance, spec, node).make()
 
     def run(self) -> None:
         """Run executions until the graph is closed or breaks; reports any other end."""
@@ -199,14 +203,15 @@ class _Loop:
         try:
             try:
                 self._run_steps()
-            except _native.Poisoned:
-                failure = None
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
-                failure = type_name(type(error))
-                text = format_error(error, trace_of(error))
-                failure = f"{_translated(error)}\n{text}"
-                self._control.finish(failure)  # before users' log handlers run
-                _log.exception("the loop of %s ended", self._spec.program.process)
+                if issubclass(type(error), GraphEnded) and self._node.is_over:
+                    failure = None
+                else:
+                    failure = type_name(type(error))
+                    text = format_error(error, trace_of(error))
+                    failure = f"{_translated(error)}\n{text}"
+                    self._control.finish(failure)  # before users' log handlers run
+                    _log.exception("the loop of %s ended", self._spec.program.process)
             self._steps = []  # releases what the slots hold
             failpoints.reach(
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
@@ -218,7 +223,7 @@ class _Loop:
         """Run executions until something is raised."""
         steps = self._steps
         self._thread = threading.get_ident()
-        writer = spans.SpanWriter(self._member, lambda: self.execution)
+        writer = self._node.span_writer(lambda: self.execution)
         outside = spans.here.set(writer if self._spec.options.record else None)
         try:
             while True:
@@ -233,7 +238,7 @@ class _Loop:
         self._is_kept_out = True
         start_ns = now_ns()
         turns.wait(self._spec.graph_id, self.origin.label)
-        self._member.waited(now_ns() - start_ns)
+        self._node.waited(now_ns() - start_ns)
         self._is_kept_out = False
 
     def blame(self, error: UnpicklableError) -> UnpicklableError:
@@ -251,7 +256,7 @@ class _Loop:
     def on_owner_gone(self) -> None:
         """End the loop, and every other member's: the driver is dead."""
         with contextlib.suppress(RuntimeError):
-            self._member.poison(_native.POISON_BROKEN, 0)
+            self._node.end_broken(DRIVER)
         self.on_stop()
 
     def where(self) -> list[str]:
@@ -280,14 +285,12 @@ class _Steps:
         loop: _Loop,
         instance: Any,
         spec: Start,
-        member: _native.Member,
-        codec: Codec,
+        node: Node,
     ) -> None:
         self._loop = loop
         self._instance = instance
         self._spec = spec
-        self._member = member
-        self._codec = codec
+        self._node = node
         made = (slot for op in spec.program.ops for slot in op.made())
         self._slots: list[Any] = [None] * (max(made, default=-1) + 1)
         self._has_read = False
@@ -324,8 +327,8 @@ class _Steps:
         raise InternalError(f"an actor cannot run the op {op}")
 
     def _read(self, index: int, op: Read) -> _Step:
-        reader = Reader(self._member, self._spec.rings[op.channel], index)
-        slots, out, read, trim = self._slots, op.out, reader.read, self._member.trim
+        reader = open_reader(self._spec.channels[op.channel], index, self._node)
+        slots, out, read, trim = self._slots, op.out, reader.read, self._node.trim
         loop = self._loop
 
         # It does not raise: an error that its own traceback holds would keep the loop, and with it
@@ -350,7 +353,7 @@ class _Steps:
             except BaseException as error:
                 if is_about_value(error):
                     return
-                if type(error) is not _native.TimedOut:
+                if type(error) is not TimedOut:
                     raise
             else:
                 return
@@ -361,7 +364,7 @@ class _Steps:
         return first_step if is_first else step
 
     def _write(self, index: int, op: Write) -> _Step:
-        writer = Writer(self._member, self._spec.rings[op.channel], index, self._codec)
+        writer = open_writer(self._spec.channels[op.channel], index, self._node)
         slots, source, write, channel = self._slots, op.slot, writer.write, op.channel
         loop = self._loop
 
@@ -369,27 +372,27 @@ class _Steps:
             """Write that the value could not be written. Nothing was: the graph goes on."""
             if type(error) is UnpicklableError:
                 failure = capture_own(loop.blame(error))
-            elif type(error) is not _native.NoMemory:
+            elif type(error) is not NoMemory:
                 failure = capture(error, loop.origin, "(sending its result)", loop.execution)
             elif type(slots[source]) is Failure:
                 failure = slots[source]
             else:
-                failure = capture_own(translate(error, channel=channel))
+                failure = capture_own(error.public(channel=channel))
             try:
                 write(failure)
-            except _native.NoMemory:
+            except NoMemory:
                 write_shortened(failure)
 
         def write_shortened(failure: Failure) -> None:
             for shorter in smaller_failures(failure):
-                with contextlib.suppress(_native.NoMemory):
+                with contextlib.suppress(NoMemory):
                     write(shorter)
                     return
 
         def step() -> None:
             try:
                 write(slots[source])
-            except (_native.Poisoned, _native.TimedOut, _native.Corrupt):
+            except (GraphEnded, FrameDamaged):
                 raise
             except BaseException as error:  # noqa: BLE001 - pickling runs any code
                 fail(error)
@@ -427,7 +430,7 @@ class _Steps:
         return step
 
     def _call(self, index: int, op: Call) -> _Step:
-        slots, mark, loop = self._slots, self._member.mark, self._loop
+        slots, mark, loop = self._slots, self._node.mark, self._loop
         method = self._method(op.method)
         acquire, release = turns.lock.acquire, turns.lock.release
         if self._spec.options.concurrent:
@@ -538,8 +541,8 @@ class _Steps:
 
 def _translated(error: BaseException) -> str:
     """Return what ended a loop: an error of the native core, or none that should get here."""
-    if type(error) in NATIVE_ERRORS:
-        return str(translate(error))
+    if isinstance(error, Signal):
+        return str(error.public())
     return str(InternalError(f"unexpected: {describe_error(error)}"))
 
 

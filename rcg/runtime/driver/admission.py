@@ -24,7 +24,7 @@ _NO_LIMIT: Final = 1 << 62
 
 
 class Ledger(Protocol):
-    """What the native core counts; a ``_native.Member``."""
+    """What the native core counts; a ``Node``."""
 
     def survey(self, seen: int, complete: int, submitted: int, /) -> tuple[int, int, int, int]:
         """Return bytes claimed, peak of those that are complete, live and peak of the others."""

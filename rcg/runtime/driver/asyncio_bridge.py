@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from rcg import _native
+from rcg.channels.base import Signal
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.sleepers import emptied
@@ -69,7 +69,7 @@ class AsyncioBridge:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._member = session.member
+        self._node = session.node
         self._new: deque[_Waiter] = deque()
         # Who serves, put there by the thread itself. Without a lock: a thread that finds another
         # ends at once, so it does no harm to start one too many.
@@ -81,7 +81,7 @@ class AsyncioBridge:
     def wait_for(self, buffer: OutputBuffer, execution: int) -> asyncio.Future[None]:
         """Return a future of the running loop, done when the result has arrived or never will."""
         loop = asyncio.get_running_loop()
-        self._member.interrupt()  # raises in a forked child, where no thread of ours would answer
+        self._node.interrupt()  # raises in a forked child, where no thread of ours would answer
         future: asyncio.Future[None] = loop.create_future()
         self._new.append((buffer, execution, loop, future))
         if not self._serving:
@@ -110,7 +110,7 @@ class AsyncioBridge:
     def wake(self) -> None:
         """Have the thread look around; any thread."""
         with contextlib.suppress(RuntimeError):
-            self._member.interrupt()
+            self._node.interrupt()
 
     def _run(self) -> None:
         thread = threading.current_thread()
@@ -128,16 +128,14 @@ class AsyncioBridge:
                 buffers = list({waiter[0].channel: waiter[0] for waiter in waiters}.values())
                 # Where each ring stood before we looked: whatever comes from then on ends the
                 # wait, also what a thread in `get` takes off the ring before it begins.
-                seqs = [(buffer.end, buffer.arrived) for buffer in buffers]
+                seqs = [(buffer.reader, buffer.arrived) for buffer in buffers]
                 waiters = self._tell(waiters, buffers)
                 if not waiters:
                     seqs = []
-                seen = self._member.wait_any(seqs, -1, seen)
+                seen = self._node.wait_any(seqs, None, seen)
                 for buffer in buffers:
                     buffer.drain()
-        except (_native.Poisoned, RuntimeError):
-            pass  # the graph ended
-        except (_native.Corrupt, MemoryError, OSError):
+        except (Signal, RuntimeError, MemoryError, OSError):
             pass  # whoever waits meets it when the result is fetched
         finally:
             # The graph ended: whoever waits learns why from the result itself. Ray may have to be

@@ -20,15 +20,15 @@ from os import PathLike
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from rcg import _native, cluster
-from rcg._native import release
-from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
+from rcg import cluster
+from rcg.channels import open_input, open_output
+from rcg.channels.base import FrameWriter, NoMemory, Signal, TimedOut, timeout_ns
+from rcg.channels.shm import release
 from rcg.display import Displayed
 from rcg.errors import ChannelTimeout
 from rcg.ir.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.log import Log
 from rcg.options import timeout_from_user
-from rcg.runtime.actor.loop import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer
@@ -40,7 +40,7 @@ from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.handle import handle_of
 from rcg.runtime.remote.server import HandleServer
-from rcg.serialization import Encoded, size_of
+from rcg.serialization import Encoded, Failure, size_of
 from rcg.views.topology import topology_of
 from rcg.views.visualize import visualize
 
@@ -76,11 +76,11 @@ class CompiledDAG(Displayed):
         self._plan = session.plan
         options = session.options
         self.get_timeout_s = options.get_timeout_s
-        self.codec = make_codec()
+        self.codec = session.node.codec
         self.bridge = AsyncioBridge(session)
-        self.buffers, writers, self._outputs = self._open_channels()
+        self.buffers, inputs, self._outputs = self._open_channels()
         self._buffer = None if self._plan.is_multi else self._outputs[0]
-        self._submission = Submission(session, writers, self.codec, self.buffers)
+        self._submission = Submission(session, inputs, self._first_write(), self.buffers)
         self.left = self._submission.window.left
         session.on_caller = HandleServer(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
@@ -99,28 +99,33 @@ class CompiledDAG(Displayed):
 
     def _open_channels(
         self,
-    ) -> tuple[list[OutputBuffer], list[tuple[int | str | None, Writer]], list[OutputBuffer]]:
+    ) -> tuple[list[OutputBuffer], list[tuple[int | str | None, FrameWriter]], list[OutputBuffer]]:
         """Return the buffers, the writer of each input key, and the buffer of each output."""
-        session, rings = self.session, self.session.layout.rings
+        node, channels = self.session.node, self._plan.channels_by_id()
         keys: dict[int, int | str | None] = {}
         buffers: dict[int, OutputBuffer] = {}
-        writers: list[tuple[int | str | None, Writer]] = []
+        inputs: list[tuple[int | str | None, FrameWriter]] = []
         outputs: list[OutputBuffer] = []
         for index, op in enumerate(self._plan.program(DRIVER).ops):
             match op:
                 case Input():
                     keys[op.out] = op.key
                 case Write():
-                    writer = Writer(session.member, rings[op.channel], index, self.codec)
-                    writers.append((keys[op.slot], writer))
+                    writer = open_input(channels[op.channel], index, node)
+                    inputs.append((keys[op.slot], writer))
                 case Read():
-                    reader = Reader(session.member, rings[op.channel], index)
+                    reader = open_output(channels[op.channel], index, node)
                     buffers[op.out] = OutputBuffer(
                         op.channel, len(buffers), reader, self.bridge.wake
                     )
                 case Output():
                     outputs = [buffers[slot] for slot in op.slots]
-        return list(buffers.values()), writers, outputs
+        return list(buffers.values()), inputs, outputs
+
+    def _first_write(self) -> int:
+        """Return the index of the first Write in the driver's program."""
+        ops = self._plan.program(DRIVER).ops
+        return next(index for index, op in enumerate(ops) if isinstance(op, Write))
 
     # --- running
 
@@ -184,7 +189,7 @@ class CompiledDAG(Displayed):
         inputs = self._submission.encode(args, kwargs)
         refs = self._refs()
         if not self.bridge.has_queue():
-            with contextlib.suppress(_native.NoMemory, _native.TimedOut):
+            with contextlib.suppress(NoMemory, TimedOut):
                 if self._submission.try_submit(inputs, refs):
                     return refs
         try:
@@ -204,12 +209,12 @@ class CompiledDAG(Displayed):
                 if submission.try_submit(inputs, refs, stash=is_alone):
                     return
                 complete = max(complete, submission.submitted - submission.window.admitted)
-            except _native.TimedOut:
+            except TimedOut:
                 await asyncio.sleep(AGAIN_S)  # a reader is about to take a frame
-            except _native.NoMemory as error:
+            except NoMemory as signal:
                 # Alone, what finds no memory passes through the stash.
                 if is_alone:
-                    raise self.session.translate(error) from None
+                    raise self.session.public(signal) from None
                 is_alone = complete >= submission.submitted
             if complete < submission.submitted:
                 await self._completion_of(complete)
@@ -232,10 +237,10 @@ class CompiledDAG(Displayed):
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
         try:
             is_first = buffer.fetch(ref, timeout_s)
-        except _native.TimedOut:
+        except TimedOut:
             return False
-        except NATIVE_ERRORS as error:
-            raise session.translate(error) from None
+        except Signal as signal:
+            raise session.public(signal) from None
         if is_first:
             release(self.left, ref.execution, buffer.number)
         return True
@@ -259,10 +264,11 @@ class CompiledDAG(Displayed):
         """Wait until something happened to one of these refs, which are of this graph."""
         buffers = [self.buffers[number] for number in {ref.buffer.number for ref in refs}]
         try:
-            self.session.member.wait_any([buffer.end for buffer in buffers], int(timeout_s * 1e9))
+            readers = [buffer.reader for buffer in buffers]
+            self.session.node.wait_any(readers, timeout_ns(timeout_s))
             for buffer in buffers:
                 buffer.take_pending()
-        except (_native.TimedOut, _native.Poisoned):
+        except Signal:
             pass
 
     async def wait_async(self, ref: CompiledDAGRef) -> None:
@@ -355,7 +361,7 @@ class CompiledDAG(Displayed):
             limit=window.limit,
             used_bytes=found.used_bytes,
             cap_bytes=found.cap_bytes,
-            stashes=self.session.member.statistics()["stashes"],
+            stashes=sum(node.memory().stashes for node in self.session.nodes),
             processes=tuple(map(ProcessStatistics.of, found.processes)),
         )
 

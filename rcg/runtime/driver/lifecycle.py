@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import _native, cluster
+from rcg import cluster
 from rcg.errors import (
     ActorDiedError,
     ChannelTimeout,
@@ -27,9 +27,11 @@ from rcg.ir.plan import Bindings, Build, Call, Const, Plan, Program
 from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.actor.loop import Start, describe, start
+from rcg.runtime.codec import make_codec
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.session import Session
-from rcg.runtime.node.segments import Segments, default_memory_cap
+from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.node import ABI_VERSION
 from rcg.version import __version__
 
 __all__ = ["Located", "launch", "locate"]
@@ -111,10 +113,10 @@ def _own_instance() -> Any:
 
 def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Site | None]) -> None:
     version, abi = description["version"], description["abi"]
-    if (version, abi) != (__version__, _native.ABI_VERSION):
+    if (version, abi) != (__version__, ABI_VERSION):
         raise PlacementError(
             f"{label} on node {description['node']} has rcg {version} (shared memory layout {abi}) "
-            f"and the driver has {__version__} ({_native.ABI_VERSION}): install the same version "
+            f"and the driver has {__version__} ({ABI_VERSION}): install the same version "
             "on every node, or give it in the actor's runtime_env",
             actor=label,
             location=description["node"],
@@ -242,11 +244,11 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
             stopped again.
     """
     graph_id = uuid.uuid4().hex
-    segments = Segments(plan, cap_bytes=options.memory_cap_bytes or default_memory_cap())
+    host = NodeHost(plan, options, make_codec())
     try:
-        session = Session(graph_id, plan, dict(bindings.actors), options, segments)
+        session = Session(graph_id, plan, dict(bindings.actors), options, host)
     except BaseException:
-        segments.close()
+        host.close()
         raise
     try:
         _start_loops(session, bindings, deadline)
@@ -299,16 +301,19 @@ def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) ->
     return Start(
         graph_id=session.graph_id,
         program=program,
-        member=session.layout.members[actor],
-        rings=session.layout.rings,
-        reach=session.layout.reach(session.plan, actor),
+        channels={
+            channel.id: channel
+            for channel in session.plan.channels
+            if actor == channel.writer or actor in channel.readers
+        },
+        layout=session.node.layout,
         address=session.control.address,
         secret=session.control.secret,
         constants={name: bindings.constants[name] for name in named},
         options=session.options,
         actor=(cluster.actor_label(handle), cluster.actor_id(handle), repr(handle)),
         version=__version__,
-        abi=_native.ABI_VERSION,
+        abi=ABI_VERSION,
     )
 
 

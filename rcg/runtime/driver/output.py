@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from rcg import _native
-from rcg.channels.shm import Failure, Reader, timeout_ns
+from rcg.channels.base import Frame, FrameReader, timeout_ns
 from rcg.options import Deadline
 from rcg.runtime.failure import error_of_unpickling
+from rcg.serialization import Failure
 
 __all__ = ["FAILED", "NEW", "PENDING", "READY", "OutputBuffer", "Result"]
 
-NEW: Final = _native.REF_NEW  # not submitted yet: one that goes away leaves nothing behind
-PENDING: Final = _native.REF_PENDING
+NEW: Final = -1  # not submitted yet: one that goes away leaves nothing behind
+PENDING: Final = 0
 READY: Final = 1
 FAILED: Final = 2
 
@@ -35,7 +35,7 @@ _MOST_LOOKS: Final = 5000
 
 
 class Result(Protocol):
-    """What an buffer fills: ``state`` last."""
+    """What a buffer fills: ``state`` last."""
 
     execution: int
     state: int
@@ -57,46 +57,46 @@ class OutputBuffer:
         "awaited",
         "channel",
         "dropped",
-        "end",
         "failures_dropped",
         "frames",
         "last_dropped",
         "number",
         "on_awaited",
+        "reader",
     )
 
     def __init__(
-        self, channel: str, number: int, reader: Reader, on_awaited: Callable[[], None]
+        self, channel: str, number: int, reader: FrameReader, on_awaited: Callable[[], None]
     ) -> None:
         self.channel = channel
         self.number = number
-        self.end = reader.end
-        self._collect = reader.end.collect
+        self.reader = reader
+        self._collect = reader.collect
         self.on_awaited = on_awaited
         # Taken off the ring and not fetched yet, by execution.
-        self.frames: dict[int, _native.Frame] = {}
+        self.frames: dict[int, Frame] = {}
         # Executions whose ref was dropped unread. A deque, because refs die anywhere, also in the
         # middle of what follows: appending is one step.
         self.dropped: deque[int] = deque()
         # Failures among them that nobody will see, for the report.
         self.failures_dropped = 0
-        self.last_dropped: _native.Frame | None = None
+        self.last_dropped: Frame | None = None
         # Executions that coroutines wait for.
         self.awaited: set[int] = set()
 
     @property
     def arrived(self) -> int:
         """How many frames were taken off the ring."""
-        return self.end.seq
+        return self.reader.seq
 
     @property
     def here(self) -> int:
         """How many frames have come, also those that lie on the ring."""
-        return self.end.seq + self.end.pending()
+        return self.reader.seq + self.reader.pending()
 
     def has(self, execution: int) -> bool:
         """Return whether the result can be had without waiting."""
-        return execution < self.end.seq or execution < self.here
+        return execution < self.reader.seq or execution < self.here
 
     def fetch(self, result: Result, timeout_s: float | None) -> bool:
         """Wait for one result and fill it; READY or FAILED afterwards.
@@ -105,11 +105,11 @@ class OutputBuffer:
             Whether this call filled it, and not another thread's.
 
         Raises:
-            _native.TimedOut: The time was up; the result can be fetched later.
-            _native.Poisoned: The graph ended before the result came.
+            TimedOut: The time was up; the result can be fetched later.
+            GraphEnded, FrameDamaged: There is no result any more.
         """
         execution, frames = result.execution, self.frames
-        self._collect(frames, execution, -1 if timeout_s is None else timeout_ns(timeout_s))
+        self._collect(frames, execution, None if timeout_s is None else timeout_ns(timeout_s))
         if self.dropped or self.awaited:
             self._tell()
         looks = 0
@@ -145,7 +145,7 @@ class OutputBuffer:
         """Wait until ``count`` frames have arrived, keeping them.
 
         Raises:
-            _native.TimedOut, _native.Poisoned: As in ``fetch``.
+            TimedOut, GraphEnded, FrameDamaged: As in ``fetch``.
         """
         self._collect(self.frames, count - 1, timeout_ns(deadline.remaining_s()))
         self.take_pending()
@@ -158,7 +158,7 @@ class OutputBuffer:
 
     def drain(self) -> None:
         """``take_pending`` for the thread that serves asyncio, which nobody has to tell."""
-        self.end.collect_pending(self.frames)
+        self.reader.collect_pending(self.frames)
 
     def _tell(self) -> None:
         """Frames came, or refs went: let go of what nobody wants, and wake who waits elsewhere."""
@@ -174,7 +174,7 @@ class OutputBuffer:
                 execution = self.dropped.popleft()
             except IndexError:
                 return  # another thread is at it
-            if execution >= self.end.seq:
+            if execution >= self.reader.seq:
                 self.dropped.append(execution)  # still to come
             else:
                 frame = self.frames.pop(execution, None)

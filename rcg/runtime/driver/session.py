@@ -17,22 +17,22 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rcg import _native, cluster
-from rcg.channels.shm import translate
+from rcg import cluster
+from rcg.channels.base import GraphEnded, Signal
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     ActorDiedError,
     ChannelBroken,
     ChannelClosed,
-    OutOfSharedMemory,
     RcgError,
 )
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.control.server import ControlServer
-from rcg.runtime.node.segments import Layout, Segments
-from rcg.runtime.observe.report import Report, activities, queues
+from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.node import Node
+from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 
@@ -56,7 +56,11 @@ class Session:
         plan: What runs.
         handles: Ray's handles of the actors, by process.
         options: Of the graph.
-        segments: Shared memory; closed with the session.
+        host: The memory on this process's node; closed with the session.
+
+    Attributes:
+        node: This process's place on its node.
+        nodes: Every node of the graph.
     """
 
     def __init__(
@@ -65,14 +69,15 @@ class Session:
         plan: Plan,
         handles: Mapping[str, Any],
         options: Options,
-        segments: Segments,
+        host: NodeHost,
     ) -> None:
         self.graph_id = graph_id
         self.plan = plan
         self.handles = handles
         self.options = options
-        self.layout: Layout = segments.layout
-        self._segments = segments
+        self.host = host
+        self.node: Node = host.node
+        self.nodes: tuple[Node, ...] = (host.node,)
         self.pid = os.getpid()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
@@ -84,22 +89,6 @@ class Session:
         self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
             connection.close()
         )
-        try:
-            self.member = _native.Member(
-                segments.board,
-                segments.arenas,
-                0,
-                options.wait,
-                options.record,
-                False,
-                self.layout.reach(plan, DRIVER),
-            )
-        except OSError as error:
-            raise OutOfSharedMemory(
-                f"this process cannot map the shared memory of one more graph ({error.strerror}): "
-                "tear other graphs down, let go of their results, or lower `memory_cap_bytes`",
-                cap_bytes=segments.cap_bytes,
-            ) from error
         self.control = ControlServer(
             graph_id,
             list(handles),
@@ -142,16 +131,11 @@ class Session:
         return descriptors_for, member_gone, caller_came
 
     def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
-        return self._segments.board, self._segments.arenas
+        return self.host.descriptors()
 
     def seal(self) -> None:
         """Close the descriptors once every member has them, but for what a profile needs."""
-        self._segments.seal()
-
-    @property
-    def board(self) -> int:
-        """The board's descriptor, for a drain; -1 once the graph has ended."""
-        return self._segments.board
+        self.host.seal()
 
     def _caller_came(self, connection: socket.socket, wants: str) -> None:
         self.on_caller(connection, wants)
@@ -197,10 +181,10 @@ class Session:
         if self._gone is None:
             self._gone = process, ending
         self.is_over = True
-        number = self.layout.members[process]
-        self.member.poison(_native.POISON_BROKEN, number)  # the first death stands
-        if ending.how is not How.FAILED:
-            self.member.forget(number)  # a process that lives on lets go of its claims by itself
+        for node in self.nodes:
+            node.end_broken(process)  # the first death stands
+            if ending.how is not How.FAILED:
+                node.forget(process)  # a process that lives on lets go of its claims by itself
         _call_each(self._on_end)
 
     # --- errors
@@ -250,7 +234,7 @@ class Session:
 
     def last_words(self, process: str) -> str:
         """Return what the flight recorder has as the process's last op."""
-        for activity in activities(self.member, self.plan, self.layout):
+        for activity in activities(self.nodes, self.plan):
             if activity.process == process:
                 return f"{activity.op}, execution {activity.execution}"
         return "unknown"
@@ -262,32 +246,29 @@ class Session:
             patience_s: How long live processes may take to say where they are; 0 asks none.
         """
         stacks = self.control.ask_where(patience_s)
-        found = self.member.statistics()
+        memory = [node.memory() for node in self.nodes]
         dead = set(self.control.gone)
         return Report(
             graph_id=self.graph_id,
             state="closed" if self._is_closed else "broken" if dead else "running",
             processes=tuple(
                 activities(
-                    self.member,
+                    self.nodes,
                     self.plan,
-                    self.layout,
                     stacks=stacks,
                     dead=dead,
                     ended=self.control.over,
                 )
             ),
-            queues=tuple(queues(self.member, self.plan, self.layout)),
-            used_bytes=found["used_bytes"],
-            cap_bytes=found["cap_bytes"],
+            backlogs=tuple(backlogs(self.nodes, self.plan)),
+            used_bytes=sum(each.used_bytes for each in memory),
+            cap_bytes=sum(each.cap_bytes for each in memory),
             asked=patience_s > 0,
         )
 
-    def translate(self, error: BaseException) -> RcgError:
-        """Return rcg's error for one of the native core's, with what this session knows."""
-        if isinstance(error, _native.Poisoned):
-            return self.end_error()
-        return translate(error)
+    def public(self, signal: Signal) -> RcgError:
+        """Return the error for users of what a channel raised, with what this session knows."""
+        return self.end_error() if issubclass(type(signal), GraphEnded) else signal.public()
 
     # --- the end
 
@@ -341,7 +322,7 @@ class Session:
 
     def _let_go(self) -> None:
         self.control.close()
-        self._segments.close()
+        self.host.close()
 
     def _begin_close(self) -> bool:
         """Mark as closed and wake everybody; False in a forked child, which has no graph."""
@@ -349,7 +330,8 @@ class Session:
         if os.getpid() != self.pid:
             return False
         self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
-        self.member.poison(_native.POISON_CLOSED)
+        for node in self.nodes:
+            node.end_closed()
         _call_each(self._on_end)
         _call_each(self._on_close)
         return True

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import _native
-from rcg.channels.shm import NATIVE_ERRORS, Writer
+from rcg.channels.base import FrameWriter, NoMemory, Signal, TimedOut
 from rcg.errors import GraphError, MessageTooLarge
 from rcg.ir.plan import Plan
 from rcg.options import Deadline
@@ -24,8 +23,8 @@ from rcg.runtime.driver.admission import Admission
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Window
-from rcg.runtime.node.segments import MOST_IN_FLIGHT
-from rcg.serialization import Codec, Encoded, size_of
+from rcg.runtime.node.segments import MAX_IN_FLIGHT
+from rcg.serialization import KIND_BYTES, Encoded, size_of
 from rcg.trace.clocks import now_ns
 
 __all__ = ["AGAIN_S", "Submission", "Inputs", "Key", "NoRoom", "arguments_by_key"]
@@ -89,32 +88,34 @@ class Submission:
 
     Args:
         session: The graph.
-        writers: The channel of each input key; None is the whole input.
+        inputs: The channel of each input key; None is the whole input.
+        op: Index of the first Write in the driver's program.
         buffers: Where results arrive; emptied while room is waited for.
     """
 
     def __init__(
         self,
         session: Session,
-        writers: Sequence[tuple[Key, Writer]],
-        codec: Codec,
+        inputs: Sequence[tuple[Key, FrameWriter]],
+        op: int,
         buffers: Sequence[OutputBuffer],
     ) -> None:
         options = session.options
         self._session = session
         self._plan: Plan = session.plan
-        self.keys = [key for key, _ in writers]
-        self._op = writers[0][1].op
-        self._ends = [writer.end for _, writer in writers]
-        self._first = self._ends[0]
-        self._submit = session.member.submit
-        self._codec = codec
+        self.keys = [key for key, _ in inputs]
+        self._op = op
+        self._writers = [writer for _, writer in inputs]
+        self._first = self._writers[0]
+        self._node = session.node
+        self._submit = session.node.submit
+        self._codec = session.node.codec
         self._buffers = buffers
-        self._cap_bytes: int = session.member.statistics()["cap_bytes"]
+        self._cap_bytes = session.host.cap_bytes
         self.is_whole = self.keys == [None]
-        self._admission = Admission(session.member, self._cap_bytes)
+        self._admission = Admission(session.node, self._cap_bytes)
         self.window = Window(
-            limit=min(options.max_inflight_executions, MOST_IN_FLIGHT),
+            limit=min(options.max_inflight_executions, MAX_IN_FLIGHT),
             capacity=options.max_inflight_executions,
             buffered_limit=options.max_buffered_results,
             outputs=len(buffers),
@@ -166,7 +167,7 @@ class Submission:
         window = self.window
         started_ns = 0
         if type(value) is bytes:
-            encoded: Encoded = _native.KIND_BYTES, value, None, 0
+            encoded: Encoded = KIND_BYTES, value, None, 0
         else:
             started_ns = now_ns()
             encoded = self._codec.encode(value)
@@ -179,10 +180,10 @@ class Submission:
                 is not None
             ):
                 return refs
-        except (_native.NoMemory, _native.TimedOut):
+        except (NoMemory, TimedOut):
             pass
-        except NATIVE_ERRORS as error:
-            raise self._session.translate(error) from None
+        except Signal as signal:
+            raise self._session.public(signal) from None
         self.check_size(size_of(encoded))
         return self.submit(Inputs([encoded], started_ns, now_ns()), refs)
 
@@ -206,12 +207,12 @@ class Submission:
                 if self.try_submit(inputs, refs, stash=is_alone):
                     return refs
                 complete = max(complete, self.submitted - self.window.admitted)
-            except _native.TimedOut:
+            except TimedOut:
                 time.sleep(AGAIN_S)  # a reader is about to take a frame
-            except _native.NoMemory as error:
+            except NoMemory as signal:
                 # Alone, what finds no memory passes through the stash.
                 if is_alone:
-                    raise self._session.translate(error) from None
+                    raise self._session.public(signal) from None
                 is_alone = complete >= self.submitted
             if complete < self.submitted:
                 self._advance(complete + 1, deadline)
@@ -225,23 +226,25 @@ class Submission:
             stash: Whether what there is no shared memory for is kept on the heap until it is read.
 
         Raises:
-            _native.NoMemory: There is no shared memory for it now; nothing was written.
-            _native.TimedOut: A reader is a whole ring behind; nothing was written.
+            NoMemory: There is no shared memory for it now; nothing was written.
+            TimedOut: A reader is a whole ring behind; nothing was written.
             CapacityExceededError: Waiting would not help.
             RcgError: The graph has ended.
         """
         window = self.window
         if self.submitted >= window.free_until and not self._look():
             return False
-        frames = tuple((end, *value) for end, value in zip(self._ends, inputs.values, strict=True))
+        frames = tuple(
+            (end, *value) for end, value in zip(self._writers, inputs.values, strict=True)
+        )
         try:
             execution = self._submit(
                 frames, window.free_until, window.left, window.wanted, refs, 0, stash
             )
-        except (_native.NoMemory, _native.TimedOut):
+        except (NoMemory, TimedOut):
             raise
-        except NATIVE_ERRORS as error:
-            raise self._session.translate(error) from None
+        except Signal as signal:
+            raise self._session.public(signal) from None
         if execution is None:
             return False  # another thread was quicker
         self._record(execution, inputs)
@@ -250,9 +253,9 @@ class Submission:
     def _record(self, execution: int, inputs: Inputs) -> None:
         """Tell the flight recorder how long encoding took, which only now belongs to something."""
         start_ns, end_ns = inputs.started_ns, inputs.ended_ns
-        is_coded = any(value[0] != _native.KIND_BYTES for value in inputs.values)
+        is_coded = any(value[0] != KIND_BYTES for value in inputs.values)
         if start_ns and is_coded and self._session.options.record:
-            self._session.member.record(self._op, execution, start_ns, end_ns, end_ns - start_ns)
+            self._node.record(self._op, execution, start_ns, end_ns, end_ns - start_ns)
 
     def complete(self) -> int:
         """Return how many executions are complete."""
@@ -285,7 +288,7 @@ class Submission:
         try:
             for buffer in self._buffers:
                 buffer.advance_to(complete, deadline)
-        except NATIVE_ERRORS as error:
-            if isinstance(error, _native.TimedOut):
-                raise NoRoom from None
-            raise self._session.translate(error) from None
+        except TimedOut:
+            raise NoRoom from None
+        except Signal as signal:
+            raise self._session.public(signal) from None

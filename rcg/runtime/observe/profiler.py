@@ -18,16 +18,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from rcg import _native
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.ir.plan import DRIVER, Write
 from rcg.options import Deadline
 from rcg.profiles import Profile
 from rcg.runtime.control.registry import follow
 from rcg.runtime.driver.session import Session
-from rcg.runtime.node.segments import EVENTS_PER_MEMBER
 from rcg.trace.clocks import now_ns
-from rcg.trace.recorder import Recorder, State, events_from, now_of
+from rcg.trace.recorder import State, events_from
 from rcg.trace.trace import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
@@ -227,7 +225,7 @@ class _Recording:
         self._session = session
         self._opened: dict[str, OpenOp] | None = None
         try:
-            drain = self._drain = _native.Drain(session.member, session.board, most)
+            drain = self._drain = session.host.drain(most)
         except OSError as error:
             session.check_running()  # it ended meanwhile, and its memory is gone
             raise OutOfSharedMemory(
@@ -255,7 +253,7 @@ class _Recording:
         """Return what was recorded until a moment."""
         self._thread.join()
         found = {}
-        for process, number in self._session.layout.members.items():
+        for process, number in self._session.node.layout.members.items():
             lost, records = self._drain.take(number)
             found[process] = lost, events_from(records)
         return _graph_trace(self._session, found, self._opened or {}, end_ns)
@@ -268,10 +266,10 @@ def _settle(session: Session) -> None:
     kept off its processor.
     """
     patience = Deadline(_SETTLE_S)
-    for process, number in session.layout.members.items():
+    for process in session.node.layout.members:
         ops = session.plan.program(process).ops
         while process != DRIVER and not patience.expired:
-            now = now_of(session.member, number)
+            now = session.node.now(process)
             has_op = bool(now.since_ns) and now.op < len(ops)
             is_writing = has_op and isinstance(ops[now.op], Write)
             if not is_writing or now.state is State.WAITING:
@@ -284,10 +282,8 @@ def newest(session: Session) -> Trace:
     end_ns, began = now_ns(), time.time()
     opened = _open_ops(session)
     found = {}
-    for process, number in session.layout.members.items():
-        # Older ones that lie about since a profile are not asked for: there are holes between.
-        first = max(0, now_of(session.member, number).events - EVENTS_PER_MEMBER)
-        found[process] = 0, Recorder(session.member, number, first).drain()
+    for process in session.node.layout.members:
+        found[process] = 0, session.node.newest_events(process)
     graph = _graph_trace(session, found, opened, end_ns)
     # What all processes remember: before, the busiest one has nothing to show.
     start_ns = max(
@@ -299,23 +295,23 @@ def newest(session: Session) -> Trace:
 
 def _open_ops(session: Session) -> dict[str, OpenOp]:
     """Return what each process is in now; nothing for those that are between ops or have ended."""
-    member, layout = session.member, session.layout
-    channels = {number: name for name, number in layout.rings.items()}
+    node = session.node
     specs = session.plan.channels_by_id()
     ended = session.control.over - session.control.gone
     found = {}
-    for process, number in layout.members.items():
-        now = now_of(member, number)
-        waiting_ns = member.waiting_since(number) if now.state is State.WAITING else 0
+    for process in node.layout.members:
+        now = node.now(process)
+        channel = node.layout.channel(now.ring)
+        waiting_ns = node.waiting_since_ns(process) if now.state is State.WAITING else 0
         if not now.since_ns or process in ended or (process == DRIVER and not waiting_ns):
             continue
         peer = NO_PEER
-        if waiting_ns and now.ring in channels:
-            spec = specs[channels[now.ring]]
+        if waiting_ns and channel is not None:
+            spec = specs[channel]
             # Of several readers it is not known here which one is late.
-            peer = layout.members[spec.readers[0] if spec.writer == process else spec.writer]
+            peer = node.layout.members[spec.readers[0] if spec.writer == process else spec.writer]
         if process == DRIVER:
-            if now.ring not in channels:
+            if channel is None:
                 continue  # the thread that serves asyncio waits for nothing particular
             waiting_ns = now.since_ns  # waits of its main thread are cut into slices
         found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
@@ -352,7 +348,7 @@ def _graph_trace(
                 process=process,
                 label=session.plan.label(process),
                 events=events,
-                spans=tuple(session.member.spans(session.layout.members[process])),
+                spans=session.node.spans(process),
                 node=platform.node(),
                 pid=pids.get(process, 0),
                 clock=clock,

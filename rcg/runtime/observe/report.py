@@ -10,25 +10,24 @@ from __future__ import annotations
 import linecache
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from rcg import _native
 from rcg.display import Displayed, visible
 from rcg.ir.plan import DRIVER, Plan
-from rcg.runtime.node.segments import Layout
-from rcg.trace.recorder import State, counters_of, now_of
+from rcg.runtime.node.node import Node
+from rcg.trace.recorder import State
 from rcg.units import bytes_text
 
 __all__ = [
     "LONGEST_QUESTION_S",
     "Activity",
-    "Queue",
+    "Backlog",
     "Report",
     "Reports",
     "activities",
-    "queues",
+    "backlogs",
     "table",
 ]
 
@@ -72,7 +71,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Backlog:
     """Frames that were written to a channel and not read yet by one of its readers.
 
     Attributes:
@@ -98,7 +97,7 @@ class Report(Displayed):
         graph_id: Hex id of the graph.
         state: "running", "broken" (a member died) or "closed".
         processes: What each process does, the driver first.
-        queues: Channels with frames that wait.
+        backlogs: Channels with frames that wait.
         used_bytes: Shared memory that the graph's values take.
         cap_bytes: Shared memory that they may take.
         in_flight: Executions that are under way.
@@ -113,7 +112,7 @@ class Report(Displayed):
     graph_id: str
     state: str
     processes: tuple[Activity, ...]
-    queues: tuple[Queue, ...]
+    backlogs: tuple[Backlog, ...]
     used_bytes: int
     cap_bytes: int
     in_flight: int = 0
@@ -152,11 +151,11 @@ class Report(Displayed):
                 ],
             ),
         ]
-        if self.queues:
+        if self.backlogs:
             lines.append("written and not read yet:")
         lines += [
-            f"  {queue.channel}: {queue.writer} -> {queue.reader}: {queue.length} of {queue.slots}"
-            for queue in self.queues
+            f"  {each.channel}: {each.writer} -> {each.reader}: {each.length} of {each.slots}"
+            for each in self.backlogs
         ]
         if self.failures_dropped:
             lines.append(
@@ -200,9 +199,8 @@ class Reports(tuple[Report, ...], Displayed):
 
 
 def activities(
-    member: _native.Member,
+    nodes: Iterable[Node],
     plan: Plan,
-    layout: Layout,
     *,
     stacks: Mapping[str, list[str]] | None = None,
     dead: Collection[str] = (),
@@ -211,65 +209,62 @@ def activities(
     """Return what every process of the graph does, from their recorders.
 
     Args:
-        member: This process in the graph.
+        nodes: Every node of the graph, as this process sees it.
         plan: What runs.
-        layout: The processes' numbers.
         stacks: Where live processes say they are.
         dead: Processes that died.
         ended: Processes whose loop has ended in good order.
     """
-    channels = {number: name for name, number in layout.rings.items()}
-    specs = plan.channels_by_id()
     stacks = stacks or {}
     found = []
-    for process, number in layout.members.items():
-        now, counted = now_of(member, number), counters_of(member, number)
-        ops = plan.program(process).ops
-        known = now.state
-        if process == DRIVER and now.ring not in channels:
-            known = State.IDLE  # the thread that serves asyncio waits for nothing particular
-        state = "dead" if process in dead else "ended" if process in ended else _STATES[known]
-        waiting_for: tuple[str, ...] = ()
-        if state == "waiting" and now.ring in channels:
-            spec = specs[channels[now.ring]]
-            waiting_for = spec.readers if spec.writer == process else (spec.writer,)
-        stack = stacks.get(process)
-        found.append(
-            Activity(
-                process=process,
-                label=plan.label(process),
-                pid=now.pid,
-                state=state,
-                op=str(ops[now.op]) if now.since_ns and now.op < len(ops) else "-",
-                execution=now.execution,
-                for_s=(time.monotonic_ns() - now.since_ns) / 1e9 if now.since_ns else 0.0,
-                waiting_for=", ".join(map(plan.label, waiting_for)),
-                shared_bytes=counted.shared_bytes,
-                waits=counted.waits,
-                waited_s=counted.waited_ns / 1e9,
-                stack=() if process == DRIVER else None if stack is None else tuple(stack),
-            )
-        )
+    for node in nodes:
+        for process in node.layout.members:
+            known = "dead" if process in dead else "ended" if process in ended else None
+            stack = () if process == DRIVER else stacks.get(process)
+            found.append(_activity(node, plan, process, known, stack))
     return found
 
 
-def queues(member: _native.Member, plan: Plan, layout: Layout) -> list[Queue]:
+def _activity(
+    node: Node, plan: Plan, process: str, known: str | None, stack: Sequence[str] | None
+) -> Activity:
+    """Return what one process does; ``known`` is its state, if that is known otherwise."""
+    now, counted = node.now(process), node.counters(process)
+    ops = plan.program(process).ops
+    channel = node.layout.channel(now.ring)
+    state = now.state
+    if process == DRIVER and channel is None:
+        state = State.IDLE  # the thread that serves asyncio waits for nothing particular
+    waiting_for: tuple[str, ...] = ()
+    if known is None and state is State.WAITING and channel is not None:
+        spec = plan.channels_by_id()[channel]
+        waiting_for = spec.readers if spec.writer == process else (spec.writer,)
+    return Activity(
+        process=process,
+        label=plan.label(process),
+        pid=now.pid,
+        state=known or _STATES[state],
+        op=str(ops[now.op]) if now.since_ns and now.op < len(ops) else "-",
+        execution=now.execution,
+        for_s=(time.monotonic_ns() - now.since_ns) / 1e9 if now.since_ns else 0.0,
+        waiting_for=", ".join(map(plan.label, waiting_for)),
+        shared_bytes=counted.shared_bytes,
+        waits=counted.waits,
+        waited_s=counted.waited_ns / 1e9,
+        stack=None if stack is None else tuple(stack),
+    )
+
+
+def backlogs(nodes: Iterable[Node], plan: Plan) -> list[Backlog]:
     """Return the channels on which frames wait to be read."""
-    found = []
-    for channel in plan.channels:
-        published, consumed = member.ring(layout.rings[channel.id])
-        found += [
-            Queue(
-                channel.id,
-                plan.label(channel.writer),
-                plan.label(reader),
-                published - seen,
-                channel.slots,
-            )
-            for reader, seen in zip(channel.readers, consumed, strict=True)
-            if published > seen
-        ]
-    return found
+    return [
+        Backlog(channel.id, plan.label(channel.writer), plan.label(reader), length, channel.slots)
+        for node in nodes
+        for channel in plan.channels
+        if channel.id in node.layout.rings
+        for reader, length in zip(channel.readers, node.unread(channel.id), strict=True)
+        if length > 0
+    ]
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import _native, cluster
-from rcg.channels.shm import Failure
+from rcg import cluster
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error
 from rcg.errors import (
@@ -35,6 +34,7 @@ from rcg.runtime.driver.output import FAILED, READY
 from rcg.runtime.driver.submission import Key
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.serialization import KIND_BYTES, Failure
 from rcg.wire import liveness, messages
 from rcg.wire.liveness import How
 from rcg.wire.messages import Received, natural_of
@@ -401,7 +401,7 @@ def ask_report(facts: HandleFacts, patience_s: float = _PATIENCE_S) -> str:
     joined = _join(facts, "report", patience_s, descriptors=1)
     try:
         (payload,) = open_payloads(joined.answer)
-        if payload.encoded[0] != _native.KIND_BYTES:
+        if payload.encoded[0] != KIND_BYTES:
             raise ValueError("a report is text")
         return str(payload.decode(), "utf-8", "replace")
     except (OSError, ValueError) as error:

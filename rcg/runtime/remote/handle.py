@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from rcg import cluster
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
-from rcg.runtime.actor.loop import make_codec
+from rcg.runtime.codec import make_codec
 from rcg.runtime.driver.output import READY
 from rcg.runtime.driver.submission import arguments_by_key
 from rcg.runtime.refs import CompiledDAGRef, confirm, refs_of

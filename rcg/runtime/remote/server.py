@@ -16,8 +16,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from rcg import _native
-from rcg.channels.shm import Failure
+from rcg.channels.base import GraphEnded
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import (
     ChannelClosed,
@@ -31,7 +30,7 @@ from rcg.runtime.driver.output import FAILED
 from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.refs import CompiledDAGRef
 from rcg.runtime.sleepers import Sleepers
-from rcg.serialization import Encoded
+from rcg.serialization import KIND_BYTES, Encoded, Failure
 from rcg.wire import liveness, messages
 from rcg.wire.messages import Received, natural_of
 from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads, send_payloads
@@ -84,7 +83,7 @@ def _send_report(connection: socket.socket, dag: CompiledDAG) -> None:
     with connection, contextlib.suppress(OSError):
         text = str(dag.report()).encode("utf-8", "replace")
         try:
-            send_payloads(connection, {"type": "report"}, [(_native.KIND_BYTES, text, None, 0)])
+            send_payloads(connection, {"type": "report"}, [(KIND_BYTES, text, None, 0)])
         except OSError as error:
             told = out_of_descriptors(error, "to pass a report on")
             if told is not None:
@@ -171,7 +170,7 @@ class _Connection:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):
-            self._session.member.interrupt()
+            self._session.node.interrupt()
 
     # --- the other thread
 
@@ -192,7 +191,7 @@ class _Connection:
     def _send_ready(self) -> None:
         """Send what is ready, or wait until something may be. Keeps no ref, nor so the graph."""
         # Where each ring stands before we look: what comes from then on ends the wait.
-        seqs = [(buffer.end, buffer.arrived) for buffer in self._buffers]
+        seqs = [(buffer.reader, buffer.arrived) for buffer in self._buffers]
         pending = self._pending
         has_sent = False
         # Only this thread takes out of the queue, and others append: so numbers stay.
@@ -205,8 +204,8 @@ class _Connection:
             else:
                 at += 1
         if not has_sent:
-            with contextlib.suppress(_native.Poisoned):
-                self._seen = self._session.member.wait_any(seqs, -1, self._seen)
+            with contextlib.suppress(GraphEnded):
+                self._seen = self._session.node.wait_any(seqs, None, self._seen)
             for buffer in self._buffers:
                 buffer.take_pending()
 

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels as the runtime sees them, whatever carries the values.
+
+A channel has one writer and any number of readers. Each value that is written is one *frame*, and
+every reader gets every frame once, in order: frame *i* is that of execution *i*. A frame carries a
+value, or a ``Failure`` in its place. A channel holds a fixed number of frames; writing waits while
+a reader is that far behind.
+
+The ends of a channel are opened by ``rcg.channels.open_writer`` and ``open_reader``. The types here
+are protocols: an end may be an object of the native core, whose methods are called without a layer
+in between. Every implementation passes ``tests/conformance/test_channels.py``.
+
+Times are in nanoseconds, and None means without limit. What a channel raises itself is a
+``Signal``; whatever else comes out of ``write`` or ``read`` was raised by users' code that pickles
+or unpickles. The two must not be confused: the first is about the graph, the second about one
+value.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from rcg.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelError,
+    ChannelTimeout,
+    OutOfSharedMemory,
+)
+from rcg.serialization import Encoded
+
+__all__ = [
+    "Frame",
+    "FrameDamaged",
+    "FrameReader",
+    "FrameWriter",
+    "GraphEnded",
+    "InputPublisher",
+    "NoMemory",
+    "Reader",
+    "Signal",
+    "TimedOut",
+    "Waiter",
+    "Writer",
+    "timeout_ns",
+]
+
+_MAX_S: Final = 1e9  # thirty years, which is still a number of nanoseconds for C
+
+
+def timeout_ns(timeout_s: float | None) -> int | None:
+    """Return a timeout in whole nanoseconds; None for none."""
+    return None if timeout_s is None else max(0, int(min(timeout_s, _MAX_S) * 1e9))
+
+
+# --- what channels raise --------------------------------------------------------------------------
+
+
+class Signal(ChannelError):
+    """Raised by a channel itself and never by users' code.
+
+    The runtime catches it. What it lets through to users is ``public()``.
+    """
+
+    def public(self, *, channel: str | None = None) -> ChannelError:
+        """Return the error of ``rcg.errors`` that says this.
+
+        Args:
+            channel: Id of the channel in the plan, if that is known.
+        """
+        return ChannelError(self.message, channel=channel)
+
+
+class TimedOut(Signal):
+    """The time was up. Nothing was read or written."""
+
+    def __init__(self) -> None:
+        super().__init__("the time was up")
+
+    def public(self, *, channel: str | None = None) -> ChannelError:
+        """See ``Signal``."""
+        return ChannelTimeout(self.message, channel=channel)
+
+
+class GraphEnded(Signal):
+    """The graph was closed, or a process of it is gone.
+
+    Attributes:
+        is_closed: Whether it was closed.
+        culprit: Number of the member that is gone; -1 if that is not known.
+    """
+
+    def __init__(self, is_closed: bool, culprit: int = -1) -> None:
+        super().__init__("Channel closed." if is_closed else "a process of the graph is gone")
+        self.is_closed = is_closed
+        self.culprit = culprit
+
+    def public(self, *, channel: str | None = None) -> ChannelError:
+        """See ``Signal``."""
+        if self.is_closed:
+            return ChannelClosed(self.message, channel=channel)
+        return ChannelBroken(self.message, peer=str(self.culprit), channel=channel)
+
+
+class NoMemory(Signal):
+    """There is no shared memory for a value. Nothing was written.
+
+    Attributes:
+        wanted_bytes: What the value needs.
+        used_bytes: What the graph's values take.
+        cap_bytes: What they may take.
+        reason: An ``errno``: ENOSPC, the cap is reached; EFBIG, the value is larger than that;
+            anything else is what the kernel said.
+    """
+
+    def __init__(self, wanted_bytes: int, used_bytes: int, cap_bytes: int, reason: int) -> None:
+        super().__init__(f"there is no shared memory for {wanted_bytes:,} bytes")
+        self.wanted_bytes = wanted_bytes
+        self.used_bytes = used_bytes
+        self.cap_bytes = cap_bytes
+        self.reason = reason
+
+    def public(self, *, channel: str | None = None) -> ChannelError:
+        """See ``Signal``."""
+        wanted, cap = self.wanted_bytes, self.cap_bytes
+        if self.reason == errno.EFBIG:
+            text = (
+                f"a value of {wanted:,} bytes does not fit into the graph's shared memory of "
+                f"{cap:,} bytes, whatever else is under way: raise `memory_cap_bytes` to "
+                f"{wanted:,} or more, or pass the value in parts"
+            )
+        else:
+            text = (
+                f"{wanted:,} bytes of shared memory were wanted, {self.used_bytes:,} of {cap:,} "
+                "are taken by the graph: drop results that are still held, let fewer executions "
+                "be in flight, or raise `memory_cap_bytes`"
+            )
+            if self.reason != errno.ENOSPC:
+                text += f" ({os.strerror(self.reason)})"
+        return OutOfSharedMemory(text, size_bytes=wanted, cap_bytes=cap, channel=channel)
+
+
+class FrameDamaged(Signal):
+    """A frame, or what describes it, is not what a writer of rcg writes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"a damaged frame was found: {text}")
+
+
+# --- the ends -------------------------------------------------------------------------------------
+
+
+class Writer(Protocol):
+    """The writing end of a channel, used by one thread at a time."""
+
+    @property
+    def seq(self) -> int:
+        """How many frames were written: the execution that the next one is for."""
+
+    def write(self, value: Any, /) -> None:
+        """Publish a value, or a ``Failure`` in its place, as the next frame.
+
+        Blocks while a reader is as far behind as the channel holds frames. Pickling a value runs
+        users' code, and what that raises comes out of here. Whatever is raised, nothing was
+        written, and the next write is for the same execution.
+
+        Raises:
+            UnpicklableError: The value cannot leave its process.
+            NoMemory: There is no room for its bytes.
+            GraphEnded, FrameDamaged: The channel cannot be used any more.
+        """
+
+
+class Reader(Protocol):
+    """The reading end of a channel, used by one thread at a time."""
+
+    @property
+    def seq(self) -> int:
+        """How many frames were taken: the execution of the next one."""
+
+    def read(self, timeout_ns: int | None = None, /) -> Any:
+        """Return the next value, or the ``Failure`` in its place.
+
+        Blocks until it is there. Unpickling runs users' code: if that raises, the frame is taken
+        all the same, and ``seq`` has grown.
+
+        Raises:
+            TimedOut: It did not come in time.
+            GraphEnded, FrameDamaged: The channel cannot be used any more.
+        """
+
+
+class Frame(Protocol):
+    """A frame that was taken and not decoded yet."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it carries a ``Failure``."""
+
+    def decode(self, at_once: bool = False, /) -> Any:
+        """Return its value, or the ``Failure``; the same object each time. Any thread.
+
+        While another thread decodes it, the frame itself is returned, unless the value is wanted
+        ``at_once``: then both decode, and both get what the first one made. What unpickling raises
+        leaves the frame as it was.
+        """
+
+
+class FrameReader(Reader, Protocol):
+    """A reading end whose frames are taken now and decoded later, by any number of threads."""
+
+    def pending(self) -> int:
+        """Return how many frames could be taken without waiting."""
+
+    def take(self, timeout_ns: int | None = None, /) -> Frame:
+        """Return the next frame undecoded. One thread at a time; otherwise as ``read``."""
+
+    def collect(
+        self, frames: dict[int, Any], execution: int, timeout_ns: int | None = None, /
+    ) -> None:
+        """Take frames into ``frames``, by execution, until that of ``execution`` was taken.
+
+        Any number of threads may be in here at once; each returns when the frame was taken, by
+        whichever of them. A frame is taken and entered in one step: no exception, not even one of
+        a signal handler, loses it.
+
+        Raises:
+            TimedOut, GraphEnded, FrameDamaged: As in ``read``.
+        """
+
+    def collect_pending(self, frames: dict[int, Any], /) -> None:
+        """Take the frames that are there into ``frames``, without waiting for more."""
+
+
+class FrameWriter(Protocol):
+    """The writing end of an input: its frames are published by an ``InputPublisher``."""
+
+    @property
+    def seq(self) -> int:
+        """How many frames were published."""
+
+
+class InputPublisher(Protocol):
+    """Publishes the inputs of an execution, each on a channel of its own, in one step."""
+
+    def submit(
+        self,
+        frames: tuple[Any, ...],
+        limit: int,
+        left: dict[int, int],
+        wanted: int,
+        refs: Any,
+        started_ns: int = 0,
+        stash: bool = False,
+        /,
+    ) -> int | None:
+        """Give the next execution its number and publish its inputs, or do nothing.
+
+        In one step, in which no other code of this process runs: the number is compared with
+        ``limit``, ``left[number] = wanted`` is set, each ref gets its ``execution`` and ``state``,
+        and all frames are published.
+
+        Args:
+            frames: One ``(writer, *encoded)`` for each input channel.
+            limit: How many executions there may be so far.
+            left: The outputs that are still wanted, a bit for each, by execution.
+            wanted: What is entered there.
+            refs: The ref, or the list of refs, of its results.
+            started_ns: When encoding began, for the flight recorder; 0 if that took no time.
+            stash: Whether what finds no shared memory waits on this process's heap.
+
+        Returns:
+            The number of the execution, or None if the limit is reached.
+
+        Raises:
+            NoMemory: There is no room for their bytes now.
+            TimedOut: A reader is a whole channel behind.
+            GraphEnded, FrameDamaged: The channels cannot be used any more.
+        """
+
+
+class Waiter(Protocol):
+    """Waits for any of several channels of one process."""
+
+    def wait_any(
+        self,
+        readers: list[Any],
+        timeout_ns: int | None = None,
+        interrupts: int | None = None,
+        /,
+    ) -> int:
+        """Wait until one of the readers has a frame.
+
+        Args:
+            readers: Readers of this process, or ``(reader, seq)``: until frame ``seq`` has been
+                published, even if another thread took it meanwhile.
+            timeout_ns: How long.
+            interrupts: What the last call returned, to be ended by ``interrupt`` as well, also by
+                one that came in between.
+
+        Returns:
+            How often ``interrupt`` was called so far.
+
+        Raises:
+            TimedOut, GraphEnded: See the classes.
+        """
+
+    def interrupt(self) -> None:
+        """End the waits of this process that listen for it; any thread."""
+
+
+class Endpoint(Protocol):
+    """A process's place on a node, as far as channels need it."""
+
+    @property
+    def member(self) -> Any:
+        """The process's member of the node's shared memory."""
+
+    @property
+    def rings(self) -> Mapping[str, int]:
+        """The number of the ring of each channel on this node."""
+
+    def encode(self, value: Any) -> Encoded:
+        """Return a value as bytes and buffers."""

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosting a node: the process that makes its shared memory, and hands it to the other members."""
+
+from __future__ import annotations
+
+from rcg import _native
+from rcg.errors import OutOfSharedMemory
+from rcg.ir.plan import DRIVER, Plan
+from rcg.options import Options
+from rcg.runtime.node.memory import default_memory_cap
+from rcg.runtime.node.node import Node
+from rcg.runtime.node.segments import Segments
+from rcg.serialization import Codec
+
+__all__ = ["NodeHost"]
+
+
+class NodeHost:
+    """The memory of a graph on this process's node, made and owned by this process.
+
+    Args:
+        plan: What runs on the node.
+        options: Of the graph.
+        codec: Encodes this process's values.
+
+    Attributes:
+        node: This process's place there.
+        layout: The numbers of processes and channels.
+        cap_bytes: Most memory that values may take.
+
+    Raises:
+        OutOfSharedMemory: There is no room for the channels, or no address space.
+        OutOfDescriptors: There is no descriptor left.
+    """
+
+    def __init__(self, plan: Plan, options: Options, codec: Codec) -> None:
+        self.cap_bytes = options.memory_cap_bytes or default_memory_cap()
+        self._segments = Segments(plan, cap_bytes=self.cap_bytes)
+        self.layout = self._segments.layout
+        try:
+            self.node = Node(
+                self._segments.board,
+                self._segments.arenas,
+                self.layout,
+                DRIVER,
+                options,
+                codec,
+                is_looping=False,
+            )
+        except OSError as error:
+            self.close()
+            raise OutOfSharedMemory(
+                f"this process cannot map the shared memory of one more graph ({error.strerror}): "
+                "tear other graphs down, let go of their results, or lower `memory_cap_bytes`",
+                cap_bytes=self.cap_bytes,
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def descriptors(self) -> tuple[int, list[int]]:
+        """Return the descriptors of the board and of each arena, for another member."""
+        return self._segments.board, self._segments.arenas
+
+    def drain(self, max_events: int) -> _native.Drain:
+        """Return what takes the events of all members out of the board, for a profile.
+
+        Args:
+            max_events: How many are kept; later ones are counted as lost.
+
+        Raises:
+            OSError: There is no memory to record in, or the graph has ended.
+        """
+        return _native.Drain(self.node.member, self._segments.board, max_events)
+
+    def seal(self) -> None:
+        """Close the descriptors once every member has them, but for what a profile needs."""
+        self._segments.seal()
+
+    def close(self) -> None:
+        """Close the descriptors; what is mapped stays. Idempotent, any thread."""
+        self._segments.close()

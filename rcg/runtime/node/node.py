@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node as one of its processes sees it: the board of a graph there, and who does what on it.
+
+All processes of a graph on one node are members of one board. Each has a number, ends of channels
+and an arena of its own; each sees what the others do, also those that are stuck or dead; each can
+end the waits of all. Processes and channels have the names that the plan gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from rcg import _native
+from rcg.channels import shm
+from rcg.options import Options
+from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.segments import EVENTS_PER_MEMBER
+from rcg.serialization import Codec, Encoded
+from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
+from rcg.trace.spans import SpanWriter
+from rcg.trace.trace import Events
+
+__all__ = ["ABI_VERSION", "MemoryUse", "Node"]
+
+ABI_VERSION: Final = _native.ABI_VERSION
+"""The layout of shared memory, which all members must agree on."""
+
+
+class MemoryUse(NamedTuple):
+    """The shared memory of a graph on one node.
+
+    Attributes:
+        used_bytes: What blocks take, warm free ones included.
+        cap_bytes: What they may take.
+        claimed_bytes: What is in blocks of this process that somebody holds, or is on its way.
+        stashes: Values that passed through a process's heap, because there was no shared memory.
+    """
+
+    used_bytes: int
+    cap_bytes: int
+    claimed_bytes: int
+    stashes: int
+
+
+class Node:
+    """This process's place on its node; an ``Endpoint`` and a ``Waiter`` of its channels.
+
+    Args:
+        board: Descriptor of the board. The caller keeps it, here and below.
+        arenas: Descriptors of the arenas, -1 for those that are not for this process.
+        layout: The numbers of processes and channels.
+        process: Which process this is.
+        options: Of the graph.
+        codec: Encodes this process's values.
+        is_looping: Whether one thread runs a program here, and records each op; otherwise any
+            number of threads submit and fetch.
+
+    Raises:
+        OSError: The memory cannot be mapped.
+        FrameDamaged: These are no segments of rcg's.
+    """
+
+    def __init__(
+        self,
+        board: int,
+        arenas: Sequence[int],
+        layout: Layout,
+        process: str,
+        options: Options,
+        codec: Codec,
+        *,
+        is_looping: bool,
+    ) -> None:
+        self.process = process
+        self.layout = layout
+        self.codec = codec
+        self.rings: Mapping[str, int] = layout.rings
+        self.encode: Callable[[Any], Encoded] = codec.encode
+        member = self.member = _native.Member(
+            board,
+            list(arenas),
+            layout.members[process],
+            options.wait,
+            options.record,
+            is_looping,
+            layout.sources[process],
+            shm.ERRORS,
+        )
+        # Bound once: the paths on which microseconds count make one call.
+        self.submit: Callable[..., int | None] = member.submit
+        self.wait_any: Callable[..., int] = member.wait_any
+        self.interrupt = member.interrupt
+        self.mark = member.mark
+        self.record = member.record
+        self.waited = member.waited
+        self.survey = member.survey
+        self.expect = member.expect
+
+    # --- the end
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the graph was closed, or broke."""
+        return self.member.poisoned[0] != 0
+
+    def end_closed(self) -> None:
+        """End every wait of every member: the graph was closed. The first end stands."""
+        self.member.poison(_native.POISON_CLOSED)
+
+    def end_broken(self, process: str) -> None:
+        """End every wait of every member: a process is gone. The first end stands."""
+        self.member.poison(_native.POISON_BROKEN, self.layout.members[process])
+
+    def forget(self, process: str) -> None:
+        """Let go of the blocks that a dead process held."""
+        self.member.forget(self.layout.members[process])
+
+    # --- what processes do
+
+    def now(self, process: str) -> Now:
+        """Return what a process does at this moment."""
+        return now_of(self.member, self.layout.members[process])
+
+    def counters(self, process: str) -> Counters:
+        """Return what a process has counted."""
+        return counters_of(self.member, self.layout.members[process])
+
+    def waiting_since_ns(self, process: str) -> int:
+        """Return since when a process sleeps; 0 if it does not."""
+        return self.member.waiting_since(self.layout.members[process])
+
+    def newest_events(self, process: str) -> Events:
+        """Return the events of a process that its recorder still has."""
+        # Older ones that lie about since a profile are not asked for: there are holes between.
+        first = max(0, self.now(process).events - EVENTS_PER_MEMBER)
+        return Recorder(self.member, self.layout.members[process], first).drain()
+
+    def spans(self, process: str) -> tuple[str, ...]:
+        """Return the names of a process's spans, by their numbers."""
+        return tuple(self.member.spans(self.layout.members[process]))
+
+    def span_writer(self, execution: Callable[[], int]) -> SpanWriter:
+        """Return what records this process's spans.
+
+        Args:
+            execution: Returns the index of the execution that runs now.
+        """
+        return SpanWriter(self.member, execution)
+
+    def unread(self, channel: str) -> list[int]:
+        """Return how many frames of a channel each of its readers has not read yet."""
+        published, consumed = self.member.ring(self.layout.rings[channel])
+        return [published - seen for seen in consumed]
+
+    # --- memory
+
+    def memory(self) -> MemoryUse:
+        """Return how much shared memory the graph has here."""
+        found = self.member.statistics()
+        return MemoryUse(*(found[name] for name in MemoryUse._fields))
+
+    def trim(self) -> None:
+        """Give this process's free blocks back to the system."""
+        self.member.trim()
