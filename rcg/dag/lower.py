@@ -38,6 +38,7 @@ from rcg.ir.graph import (
     Part,
 )
 from rcg.ir.plan import Bindings
+from rcg.ir.signature import ExecutionSignature
 
 __all__ = ["lower", "unreached_calls"]
 
@@ -55,16 +56,14 @@ def lower(root: Record) -> tuple[Graph, Bindings]:
     values = _in_creation_order(reached_from(root), touched)
     lowering = _Lowering(values)
     nodes = tuple([lowering.node_of(record) for record in values])
-    keys = [node.key for node in nodes if isinstance(node, InputValue)]
-    positions = [key for key in keys if isinstance(key, int)]
-    is_whole = None in keys
+    signature = ExecutionSignature.of([node.key for node in nodes if isinstance(node, InputValue)])
     graph = Graph(
         nodes=nodes,
         outputs=tuple([lowering.ids[record] for record in outputs]),
         is_multi=isinstance(root, OutputsRecord),
         actors=tuple(lowering.actors),
-        num_positional=max(positions, default=0 if is_whole else -1) + 1,
-        keywords=tuple([key for key in keys if isinstance(key, str)]),
+        num_positional=signature.num_positional,
+        keywords=signature.keywords,
     )
     return graph, lowering.bindings
 
