@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of a compiled graph, the environment variables they come from, and deadlines.
 
-``Options`` is frozen and checked whenever one is made. ``Options.from_environment`` is the one
-reader of ``RCG_*`` variables and of the ``RAY_CGRAPH_*`` ones that came before them. A ``Deadline``
-is what every wait below the public border takes; Ray's -1 for "for ever" is understood in one
-function only, ``timeout_from_user``. This room knows nothing of graphs, channels or Ray.
+Each field of ``Options`` is declared together with its ``Option``: the one record from which the
+keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
+documentation follow. ``Options`` is frozen and checked whenever one is made.
+``Options.from_environment`` is the one reader of ``RCG_*`` variables and of the ``RAY_CGRAPH_*``
+ones that came before them. A ``Deadline`` is what every wait below the public border takes; Ray's
+-1 for "for ever" is understood in one function only, ``timeout_from_user``. This room knows nothing
+of graphs, channels or Ray.
 """
 
 from __future__ import annotations
@@ -12,25 +15,33 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import textwrap
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeVar, get_args
 
+from rcg.option_kinds import COUNT, COUNT_OR_NONE, FLAG, TIMEOUT, Kind, choice, timeout_from_user
 from rcg.warn import warn_user
 
 __all__ = [
+    "IGNORED",
+    "OPTIONS",
     "Deadline",
+    "IgnoredSetting",
+    "Option",
     "Options",
     "ThreadChoice",
     "WaitPolicy",
     "is_progress_wanted",
     "timeout_from_user",
+    "with_attributes",
 ]
 
 WaitPolicy = Literal["auto", "futex", "yield", "spin"]
 ThreadChoice = Literal["own", "main"]
+
+_Value = TypeVar("_Value")
 
 
 class Deadline:
@@ -80,59 +91,94 @@ class Deadline:
         return f"Deadline({self.timeout_s!r})"
 
 
-def timeout_from_user(value: object, name: str) -> float | None:
-    """Read a timeout as users give it: seconds, None for no limit, or Ray's old -1 for the same.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """Everything there is to know of one option of a compiled graph.
 
-    Args:
-        value: What the user gave.
-        name: What the user calls it (a parameter or an environment variable), for messages.
-
-    Returns:
-        Seconds, or None for "no limit".
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is negative, other than -1, or not a number of seconds at all (NaN).
+    Attributes:
+        field: The field of ``Options`` that holds it.
+        default: Its value where nobody sets it.
+        kind: What it takes: checks values and reads variables.
+        keyword: The keyword of ``compile``.
+        variable: The environment variable.
+        text: One line of documentation, in Markdown.
+        rays_keyword: The keyword of Ray's ``experimental_compile`` that means the same.
+        rays_variable: The variable of Ray's that means the same; ``variable`` wins.
+        context: The attribute of ``DAGContext``.
     """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"`{name}` must be a number of seconds, or None for no limit, found {value!r}"
-        )
-    seconds = float(value)
-    if seconds == -1:
-        warn_user(f"`{name}` = -1 for no limit is deprecated: use None", DeprecationWarning)
-        return None
-    if not seconds >= 0:
-        raise ValueError(
-            f"`{name}` must be at least 0 seconds, or None for no limit, found {value!r}"
-        )
-    return None if seconds == math.inf else seconds
+
+    field: str
+    default: object
+    kind: Kind
+    keyword: str
+    variable: str
+    text: str
+    rays_keyword: str | None = None
+    rays_variable: str | None = None
+    context: str | None = None
+
+    @property
+    def keywords(self) -> tuple[str, ...]:
+        """The keywords of ``compile`` that set it."""
+        return tuple(filter(None, (self.keyword, self.rays_keyword)))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that set it; the first that is set wins."""
+        return tuple(filter(None, (self.variable, self.rays_variable)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredSetting:
+    """A setting of Ray's that programs may keep, and that changes nothing.
+
+    Attributes:
+        instead: What to use instead, or why there is no need for it.
+        keyword: The keyword of ``experimental_compile``, if it is one.
+        variable: The environment variable, if it is one.
+        context: The attribute of ``DAGContext``, if it is one.
+        default: What that attribute holds where nobody sets it.
+        kind: What that attribute takes.
+    """
+
+    instead: str
+    keyword: str | None = None
+    variable: str | None = None
+    context: str | None = None
+    default: object = None
+    kind: Kind = TIMEOUT
+
+
+def _option(
+    default: _Value,
+    kind: Kind,
+    *,
+    keyword: str,
+    variable: str,
+    text: str,
+    rays_keyword: str | None = None,
+    rays_variable: str | None = None,
+    context: str | None = None,
+) -> _Value:
+    """Return a field of ``Options`` that carries the names of its option; see ``Option``."""
+    names = {
+        "keyword": keyword,
+        "variable": variable,
+        "text": text,
+        "rays_keyword": rays_keyword,
+        "rays_variable": rays_variable,
+        "context": context,
+    }
+    return field(default=default, metadata={"kind": kind, "names": names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How a compiled graph is built and run. Frozen; ``replace`` makes a changed, checked copy.
 
-    Attributes:
-        submit_timeout_s: Longest wait of ``execute`` for room in the window; None is no limit.
-        get_timeout_s: Longest wait for a result; None is no limit (a death is noticed anyway).
-        teardown_timeout_s: Longest wait for the actors' loops to end.
-        compile_timeout_s: Longest wait for the actors to answer; None is no limit.
-        buffer_size_bytes: Checked and without effect: channels size themselves.
-        max_inflight_executions: Executions that may be under way at once.
-        max_buffered_results: Executions whose results may wait at the driver.
-        is_inflight_limit_set_by_user: Whether the window was asked for (an argument, a variable);
-            then ``execute`` raises when it is full instead of waiting. Set by ``replace`` and
-            ``from_environment`` when they are given ``max_inflight_executions``.
-        overlap_communication: Without effect while all values go through shared memory.
-        wait: How a process waits: see the data plane in ARCHITECTURE.md.
-        memory_cap_bytes: Most shared memory that the graph may hold; None is a share of the
-            machine's.
-        concurrent: Whether methods of different graphs may overlap on one actor.
-        thread: Whether methods run on a thread of their own or on the actor's main thread.
-        record: Whether the flight recorder runs.
+    ``is_inflight_limit_set_by_user`` is no option: it says whether the window was asked for (an
+    argument, a variable); then ``execute`` raises when it is full instead of waiting. ``replace``
+    and ``from_environment`` set it when they are given ``max_inflight_executions``.
 
     Raises:
         TypeError: A field has the wrong type.
@@ -144,26 +190,125 @@ class Options:
     ValueError: `buffer_size_bytes` must be a positive integer, found 0
     """
 
-    submit_timeout_s: float | None = None
-    get_timeout_s: float | None = None
-    teardown_timeout_s: float | None = 30.0
-    compile_timeout_s: float | None = None
-    buffer_size_bytes: int = 1_000_000
-    max_inflight_executions: int = 10
-    max_buffered_results: int = 1000
+    wait: WaitPolicy = _option(  # noqa: RUF009 - it makes a field
+        "auto",
+        choice(*get_args(WaitPolicy)),
+        keyword="wait",
+        variable="RCG_WAIT",
+        text="how a process waits: `auto`, `futex` (least CPU), `yield`, `spin`",
+    )
+    compile_timeout_s: float | None = _option(
+        None,
+        TIMEOUT,
+        keyword="timeout",
+        variable="RCG_COMPILE_TIMEOUT",
+        text="how long compiling may wait for actors that are busy",
+    )
+    submit_timeout_s: float | None = _option(
+        None,
+        TIMEOUT,
+        keyword="submit_timeout",
+        variable="RCG_SUBMIT_TIMEOUT",
+        rays_keyword="_submit_timeout",
+        rays_variable="RAY_CGRAPH_submit_timeout",
+        context="submit_timeout",
+        text="how long `execute` may wait for room in the window",
+    )
+    get_timeout_s: float | None = _option(
+        None,
+        TIMEOUT,
+        keyword="get_timeout",
+        variable="RCG_GET_TIMEOUT",
+        rays_variable="RAY_CGRAPH_get_timeout",
+        context="get_timeout",
+        text="how long a `get` waits that is given no timeout of its own",
+    )
+    teardown_timeout_s: float | None = _option(
+        30.0,
+        TIMEOUT,
+        keyword="teardown_timeout",
+        variable="RCG_TEARDOWN_TIMEOUT",
+        rays_variable="RAY_CGRAPH_teardown_timeout",
+        context="teardown_timeout",
+        text="how long a teardown waits for methods that still run",
+    )
+    max_inflight_executions: int = _option(
+        10,
+        COUNT,
+        keyword="max_inflight_executions",
+        variable="RCG_MAX_INFLIGHT_EXECUTIONS",
+        rays_keyword="_max_inflight_executions",
+        rays_variable="RAY_CGRAPH_max_inflight_executions",
+        context="max_inflight_executions",
+        text="how many executions may be in flight; once you set it, `execute` raises at the limit "
+        "instead of waiting",
+    )
+    max_buffered_results: int = _option(
+        1000,
+        COUNT,
+        keyword="max_buffered_results",
+        variable="RCG_MAX_BUFFERED_RESULTS",
+        rays_keyword="_max_buffered_results",
+        rays_variable="RAY_CGRAPH_max_buffered_results",
+        context="max_buffered_results",
+        text="how many executions may have results that wait at the driver",
+    )
+    buffer_size_bytes: int = _option(
+        1_000_000,
+        COUNT,
+        keyword="buffer_size_bytes",
+        variable="RCG_BUFFER_SIZE_BYTES",
+        rays_keyword="_buffer_size_bytes",
+        rays_variable="RAY_CGRAPH_buffer_size_bytes",
+        context="buffer_size_bytes",
+        text="no effect: it is checked and then ignored, because channels size themselves",
+    )
+    overlap_communication: bool = _option(
+        False,
+        FLAG,
+        keyword="overlap_communication",
+        variable="RCG_OVERLAP_COMMUNICATION",
+        rays_keyword="_overlap_gpu_communication",
+        rays_variable="RAY_CGRAPH_overlap_gpu_communication",
+        context="overlap_gpu_communication",
+        text="no effect, because all values pass through shared memory",
+    )
+    memory_cap_bytes: int | None = _option(
+        None,
+        COUNT_OR_NONE,
+        keyword="memory_cap_bytes",
+        variable="RCG_MEMORY_CAP_BYTES",
+        text="how much shared memory a graph may hold; `None` is half of what the machine has free",
+    )
+    thread: ThreadChoice = _option(  # noqa: RUF009 - it makes a field
+        "own",
+        choice(*get_args(ThreadChoice)),
+        keyword="thread",
+        variable="RCG_THREAD",
+        text="on which thread of an actor methods run: `own` is one of the graph's, `main` the "
+        "actor's main thread",
+    )
+    concurrent: bool = _option(
+        False,
+        FLAG,
+        keyword="concurrent",
+        variable="RCG_CONCURRENT",
+        text="whether methods of different graphs may overlap on one actor",
+    )
+    record: bool = _option(
+        True,
+        FLAG,
+        keyword="record",
+        variable="RCG_RECORD",
+        text="whether the flight recorder runs",
+    )
     is_inflight_limit_set_by_user: bool = False
-    overlap_communication: bool = False
-    wait: WaitPolicy = "auto"
-    memory_cap_bytes: int | None = None
-    concurrent: bool = False
-    thread: ThreadChoice = "own"
-    record: bool = True
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            kind = _KINDS[field.name]
-            checked = _check(kind, getattr(self, field.name), field.name)
-            object.__setattr__(self, field.name, checked)
+        for option in OPTIONS:
+            checked = option.kind.check(getattr(self, option.field), option.field)
+            object.__setattr__(self, option.field, checked)
+        FLAG.check(self.is_inflight_limit_set_by_user, "is_inflight_limit_set_by_user")
 
     def replace(self, **changes: Any) -> Options:
         """Return a copy with these fields changed, checked like a new one.
@@ -176,11 +321,12 @@ class Options:
             TypeError: There is no field of that name, or a value has the wrong type.
             ValueError: A value is out of range; the text names the field.
         """
-        unknown = sorted(set(changes) - _KINDS.keys())
+        names = [known.name for known in fields(self)]
+        unknown = sorted(changes.keys() - names)
         if unknown:
             raise TypeError(
                 f"there is no option {', '.join(map(repr, unknown))}: "
-                f"the options are {', '.join(_KINDS)}"
+                f"the options are {', '.join(names)}"
             )
         if "max_inflight_executions" in changes:
             changes.setdefault("is_inflight_limit_set_by_user", True)
@@ -190,7 +336,7 @@ class Options:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Options:
         """Return the options that the environment asks for; ``RCG_*`` wins over ``RAY_CGRAPH_*``.
 
-        A variable that rcg does not know, or that has no effect here, is told in a warning.
+        A warning names each variable that rcg does not know or that has no effect here.
 
         Args:
             environ: The variables. Empty ones count as not set.
@@ -200,13 +346,68 @@ class Options:
         """
         _warn_of_others(environ)
         changes: dict[str, object] = {}
-        for option, names in _VARIABLES.items():
-            for name in names:
+        for option in OPTIONS:
+            for name in option.variables:
                 text = environ.get(name, "").strip()
                 if text:
-                    changes[option] = _parse(_KINDS[option], text, name)
+                    changes[option.field] = option.kind.parse(text, name)
                     break
         return cls().replace(**changes)
+
+
+OPTIONS: Final[tuple[Option, ...]] = tuple(
+    Option(
+        field=declared.name,
+        default=declared.default,
+        kind=declared.metadata["kind"],
+        **declared.metadata["names"],
+    )
+    for declared in fields(Options)
+    if declared.metadata
+)
+
+IGNORED: Final[tuple[IgnoredSetting, ...]] = (
+    IgnoredSetting(
+        keyword="enable_asyncio",
+        instead="every compiled DAG takes execute() and execute_async(), and every ref can be got "
+        "and awaited",
+    ),
+    IgnoredSetting(
+        keyword="_default_communicator",
+        instead="this release passes every value through shared memory and has no use for a "
+        "communicator",
+    ),
+    IgnoredSetting(
+        variable="RAY_CGRAPH_read_iteration_timeout_s",
+        context="read_iteration_timeout",
+        default=0.1,
+        instead="rcg does not poll",
+    ),
+    IgnoredSetting(
+        variable="RAY_CGRAPH_ENABLE_DETECT_DEADLOCK",
+        instead="plans are proven free of deadlock when compiled",
+    ),
+    IgnoredSetting(
+        variable="RAY_CGRAPH_VISUALIZE_SCHEDULE",
+        instead="print(cdag.plan) shows the schedule",
+    ),
+    IgnoredSetting(
+        variable="RAY_CGRAPH_ENABLE_PROFILING",
+        instead="cdag.report() and cdag.statistics() show what runs",
+    ),
+    IgnoredSetting(
+        variable="RAY_CGRAPH_ENABLE_TORCH_PROFILING",
+        instead="start torch's profiler in a method: it sees that thread",
+    ),
+    IgnoredSetting(
+        variable="RAY_CGRAPH_ENABLE_NVTX_PROFILING",
+        instead="start nvtx.Profile in a method: it sees that thread",
+    ),
+)
+
+_PROGRESS: Final = "RCG_PROGRESS"
+# Not options of a graph. The second is read elsewhere: when the native core is built.
+_OTHERS: Final = (_PROGRESS, "RCG_WERROR")
 
 
 def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:
@@ -219,136 +420,43 @@ def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:
         ValueError: The variable holds neither yes nor no.
     """
     text = environ.get(_PROGRESS, "").strip()
-    return not text or _parse("flag", text, _PROGRESS) is True
+    return not text or FLAG.parse(text, _PROGRESS) is True
 
 
-_Kind = Literal["timeout", "positive", "optional positive", "flag", "wait", "thread"]
+def with_attributes(docstring: str | None, texts: Iterable[tuple[str, str]]) -> str:
+    """Return the docstring of a class with a section that lists its attributes.
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "submit_timeout_s": "timeout",
-    "get_timeout_s": "timeout",
-    "teardown_timeout_s": "timeout",
-    "compile_timeout_s": "timeout",
-    "buffer_size_bytes": "positive",
-    "max_inflight_executions": "positive",
-    "max_buffered_results": "positive",
-    "is_inflight_limit_set_by_user": "flag",
-    "overlap_communication": "flag",
-    "wait": "wait",
-    "memory_cap_bytes": "optional positive",
-    "concurrent": "flag",
-    "thread": "thread",
-    "record": "flag",
-}
-
-# option -> the variables that set it, the first that is set wins.
-_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "submit_timeout_s": ("RCG_SUBMIT_TIMEOUT", "RAY_CGRAPH_submit_timeout"),
-    "get_timeout_s": ("RCG_GET_TIMEOUT", "RAY_CGRAPH_get_timeout"),
-    "teardown_timeout_s": ("RCG_TEARDOWN_TIMEOUT", "RAY_CGRAPH_teardown_timeout"),
-    "compile_timeout_s": ("RCG_COMPILE_TIMEOUT",),
-    "buffer_size_bytes": ("RCG_BUFFER_SIZE_BYTES", "RAY_CGRAPH_buffer_size_bytes"),
-    "max_inflight_executions": (
-        "RCG_MAX_INFLIGHT_EXECUTIONS",
-        "RAY_CGRAPH_max_inflight_executions",
-    ),
-    "max_buffered_results": ("RCG_MAX_BUFFERED_RESULTS", "RAY_CGRAPH_max_buffered_results"),
-    "overlap_communication": (
-        "RCG_OVERLAP_COMMUNICATION",
-        "RAY_CGRAPH_overlap_gpu_communication",
-    ),
-    "wait": ("RCG_WAIT",),
-    "memory_cap_bytes": ("RCG_MEMORY_CAP_BYTES",),
-    "concurrent": ("RCG_CONCURRENT",),
-    "thread": ("RCG_THREAD",),
-    "record": ("RCG_RECORD",),
-}
-
-# Variables of Ray's that are understood and change nothing, and what to use instead.
-_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "RAY_CGRAPH_read_iteration_timeout_s": "rcg does not poll",
-    "RAY_CGRAPH_ENABLE_DETECT_DEADLOCK": "plans are proven free of deadlock when compiled",
-    "RAY_CGRAPH_VISUALIZE_SCHEDULE": "print(cdag.plan) shows the schedule",
-    "RAY_CGRAPH_ENABLE_PROFILING": "cdag.report() and cdag.statistics() show what runs",
-    "RAY_CGRAPH_ENABLE_TORCH_PROFILING": "start torch's profiler in a method: it sees that thread",
-    "RAY_CGRAPH_ENABLE_NVTX_PROFILING": "start nvtx.Profile in a method: it sees that thread",
-}
-_PROGRESS: Final = "RCG_PROGRESS"
-# Not options of a graph. The second is read elsewhere: when the native core is built.
-_OTHERS: Final = (_PROGRESS, "RCG_WERROR")
-
-_FLAGS: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
+    Args:
+        docstring: What the class says itself.
+        texts: The name of each attribute, and its line of documentation in Markdown.
+    """
+    entries = [
+        textwrap.fill(
+            f"{name}: {text[0].upper()}{text[1:]}.".replace("`", "``"),
+            width=100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 12,
+        )
+        for name, text in texts
+    ]
+    return "\n".join([(docstring or "").rstrip(), "", "    Attributes:", *entries, ""])
 
 
 def _warn_of_others(environ: Mapping[str, str]) -> None:
-    known = [*(name for names in _VARIABLES.values() for name in names), *_OTHERS]
+    known = [*(name for option in OPTIONS for name in option.variables), *_OTHERS]
+    ignored = {setting.variable: setting.instead for setting in IGNORED if setting.variable}
     for name, text in environ.items():
         if not name.startswith(("RCG_", "RAY_CGRAPH_")) or not text.strip():
             continue
-        if name in _WITHOUT_EFFECT:
+        if name in ignored:
             if text.strip().lower() not in ("0", "false", "no"):
-                warn_user(f"{name} has no effect: {_WITHOUT_EFFECT[name]}", UserWarning)
+                warn_user(f"{name} has no effect: {ignored[name]}", UserWarning)
         elif name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             warn_user(f"there is no variable {name}{hint}", UserWarning)
 
 
-def _check(kind: _Kind, value: object, name: str) -> object:
-    """Return the value in its plain form, or raise an error that names it."""
-    match kind:
-        case "timeout":
-            return timeout_from_user(value, name)
-        case "positive" | "optional positive":
-            if value is None and kind == "optional positive":
-                return None
-            if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
-                or_none = " or None" if kind == "optional positive" else ""
-                raise ValueError(f"`{name}` must be a positive integer{or_none}, found {value!r}")
-            return int(value)
-        case "flag":
-            if not isinstance(value, bool):
-                raise TypeError(f"`{name}` must be True or False, found {value!r}")
-            return value
-        case "wait" | "thread":
-            choices = get_args(WaitPolicy if kind == "wait" else ThreadChoice)
-            if value not in choices:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(map(repr, choices))}, found {value!r}"
-                )
-            return value
-
-
-def _parse(kind: _Kind, text: str, variable: str) -> object:
-    """Read the text of a variable; errors name the variable."""
-    match kind:
-        case "timeout":
-            if text.lower() == "none":
-                return None
-            return timeout_from_user(_number(text, variable, "a number of seconds"), variable)
-        case "positive" | "optional positive":
-            if kind == "optional positive" and text.lower() == "none":
-                return None
-            number = _number(text, variable, "a positive integer")
-            whole = int(number) if math.isfinite(number) and number == int(number) else number
-            return _check(kind, whole, variable)
-        case "flag":
-            if text.lower() not in _FLAGS:
-                raise ValueError(f"`{variable}` must be one of {', '.join(_FLAGS)}, found {text!r}")
-            return _FLAGS[text.lower()]
-        case "wait" | "thread":
-            return _check(kind, text.lower(), variable)
-
-
-def _number(text: str, variable: str, wanted: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"`{variable}` must be {wanted}, found {text!r}") from None
+Options.__doc__ = with_attributes(
+    Options.__doc__, ((option.field, option.text) for option in OPTIONS)
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, TypedDict
 
 from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
@@ -19,7 +19,17 @@ from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import CompileError
 from rcg.ir.graph import Graph, MethodCall, Site
-from rcg.options import Deadline, Options, timeout_from_user
+from rcg.option_kinds import TIMEOUT
+from rcg.options import (
+    IGNORED,
+    OPTIONS,
+    Deadline,
+    Option,
+    Options,
+    ThreadChoice,
+    WaitPolicy,
+    with_attributes,
+)
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import launch, locate
 from rcg.runtime.node.segments import MAX_IN_FLIGHT
@@ -31,24 +41,8 @@ __all__ = ["CompileKeywords", "compile_record", "options_from_user"]
 class CompileKeywords(TypedDict, total=False):
     """What ``compile`` takes, all optional. Timeouts are in seconds, None for no limit.
 
-    The names with an underscore are Ray's; with them None means the default.
-
-    Attributes:
-        timeout: Longest wait for the actors to answer while compiling.
-        submit_timeout: Longest wait of ``execute`` for room.
-        get_timeout: Longest wait for a result.
-        teardown_timeout: Longest wait for the actors' loops to end.
-        buffer_size_bytes: Checked and without effect: channels size themselves.
-        max_inflight_executions: Executions that may be under way at once; if given, ``execute``
-            raises when the window is full instead of waiting.
-        max_buffered_results: Executions whose results may wait at the driver.
-        overlap_communication: Without effect while all values go through shared memory.
-        wait: How a process waits.
-        memory_cap_bytes: Most shared memory that the graph may hold.
-        concurrent: Whether methods of different graphs may overlap on one actor.
-        thread: Whether methods run on a thread of their own or on the actor's main thread.
-        record: Whether the flight recorder runs.
-        enable_asyncio: Without effect: every compiled DAG does both.
+    The names with an underscore are Ray's; with them None means the default. Type checkers read
+    the keywords here; a test compares them with the records of the options.
     """
 
     timeout: float | None
@@ -59,10 +53,10 @@ class CompileKeywords(TypedDict, total=False):
     max_inflight_executions: int | None
     max_buffered_results: int | None
     overlap_communication: bool | None
-    wait: Literal["auto", "futex", "yield", "spin"] | None
+    wait: WaitPolicy | None
     memory_cap_bytes: int | None
     concurrent: bool | None
-    thread: Literal["own", "main"] | None
+    thread: ThreadChoice | None
     record: bool | None
     enable_asyncio: bool
     _submit_timeout: float | None
@@ -73,35 +67,19 @@ class CompileKeywords(TypedDict, total=False):
     _default_communicator: object
 
 
-# Keyword -> the field of Options.
-_TIMEOUTS: Final[Mapping[str, str]] = {
-    "timeout": "compile_timeout_s",
-    "submit_timeout": "submit_timeout_s",
-    "get_timeout": "get_timeout_s",
-    "teardown_timeout": "teardown_timeout_s",
+_OPTIONS: Final[Mapping[str, Option]] = {
+    keyword: option for option in OPTIONS for keyword in option.keywords
 }
-_OTHERS: Final[Mapping[str, str]] = {
-    name: name
-    for name in (
-        "buffer_size_bytes",
-        "max_inflight_executions",
-        "max_buffered_results",
-        "overlap_communication",
-        "wait",
-        "memory_cap_bytes",
-        "concurrent",
-        "thread",
-        "record",
-    )
-}
-_RAYS_NAMES: Final[Mapping[str, str]] = {
-    "_submit_timeout": "submit_timeout",
-    "_buffer_size_bytes": "buffer_size_bytes",
-    "_max_inflight_executions": "max_inflight_executions",
-    "_max_buffered_results": "max_buffered_results",
-    "_overlap_gpu_communication": "overlap_communication",
-}
-_KNOWN: Final = tuple(CompileKeywords.__annotations__)
+_IGNORED: Final = {setting.keyword: setting for setting in IGNORED if setting.keyword}
+
+CompileKeywords.__doc__ = with_attributes(
+    CompileKeywords.__doc__,
+    [
+        (keyword, option.text if keyword == option.keyword else f"as `{option.keyword}`")
+        for keyword, option in _OPTIONS.items()
+    ]
+    + [(keyword, f"no effect: {setting.instead}") for keyword, setting in _IGNORED.items()],
+)
 
 
 def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
@@ -168,36 +146,39 @@ def options_from_user(keywords: CompileKeywords) -> Options:
     given: dict[str, Any] = dict(keywords)
     _check_names(given)
     if "enable_asyncio" in given:
-        del given["enable_asyncio"]
         warn_user(
-            "enable_asyncio is not needed: every compiled DAG takes execute() and "
-            "execute_async(), and every ref can be got and awaited",
+            f"enable_asyncio is not needed: {_IGNORED['enable_asyncio'].instead}",
             DeprecationWarning,
         )
-    _check_communicator(given.pop("_default_communicator", "create"))
-
+    _check_communicator(given.get("_default_communicator"))
     changes: dict[str, Any] = {}
-    for name, value in given.items():
-        plain = _RAYS_NAMES.get(name, name)
-        if plain in _TIMEOUTS:
-            # Under Ray's name None is the default; under ours, which is new, it is no limit.
-            if value is not None or plain == name:
-                changes[_TIMEOUTS[plain]] = timeout_from_user(value, name)
-        elif value is not None:
-            changes[_OTHERS[plain]] = value
+    for keyword, value in given.items():
+        option = _OPTIONS.get(keyword)
+        if option is None:
+            continue
+        is_timeout = option.kind is TIMEOUT
+        # None is the default, except as a timeout under our own name: there it is no limit.
+        if value is not None or (is_timeout and keyword == option.keyword):
+            # Of a size Ray says `buffer_size_bytes`, whichever keyword was used.
+            name = keyword if is_timeout else option.keyword
+            changes[option.field] = option.kind.check(value, name)
     return DAGContext.get_current().options().replace(**changes)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    unknown = [name for name in given if name not in _KNOWN]
+    known = [*_OPTIONS, *_IGNORED]
+    unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(
             f"compile() got an unexpected keyword argument {unknown[0]!r}: it takes "
-            f"{', '.join(_KNOWN)}"
+            f"{', '.join(known)}"
         )
-    for rays, plain in _RAYS_NAMES.items():
-        if rays in given and plain in given:
-            raise TypeError(f"compile() got both {plain!r} and {rays!r}, which mean the same")
+    for option in OPTIONS:
+        if option.rays_keyword in given and option.keyword in given:
+            raise TypeError(
+                f"compile() got both {option.keyword!r} and {option.rays_keyword!r}, which mean "
+                "the same"
+            )
 
 
 def _check_communicator(given: object) -> None:
@@ -208,6 +189,5 @@ def _check_communicator(given: object) -> None:
             f"The only allowed string for default_communicator is 'create', found {given!r}"
         )
     raise CompileError(
-        "_default_communicator: this release passes every value through shared memory and has no "
-        "use for a communicator; leave it out"
+        f"_default_communicator: {_IGNORED['_default_communicator'].instead}; leave it out"
     )

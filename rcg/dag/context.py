@@ -7,27 +7,14 @@ arguments. A context holds only what was set on it, so a variable that changes l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from rcg.options import Options, timeout_from_user
+from rcg.options import IGNORED, OPTIONS, Options, with_attributes
 
 __all__ = ["DAGContext"]
 
-# Ray's name -> the field of Options.
-_FIELDS: Final[Mapping[str, str]] = {
-    "submit_timeout": "submit_timeout_s",
-    "get_timeout": "get_timeout_s",
-    "teardown_timeout": "teardown_timeout_s",
-    "buffer_size_bytes": "buffer_size_bytes",
-    "max_inflight_executions": "max_inflight_executions",
-    "max_buffered_results": "max_buffered_results",
-    "overlap_gpu_communication": "overlap_communication",
-}
-
-# rcg does not poll: accepted, because programs set it, and without effect.
-_POLL_FIELD: Final = "read_iteration_timeout"
-_POLL_DEFAULT_S: Final = 0.1
+_FIELDS: Final = {option.context: option for option in OPTIONS if option.context}
+_IGNORED: Final = {setting.context: setting for setting in IGNORED if setting.context}
 
 
 class DAGContext:
@@ -36,21 +23,11 @@ class DAGContext:
     The fields have the names and meanings of Ray's ``DAGContext``. They are read when a graph is
     compiled; a graph keeps what it was compiled with. Timeouts are in seconds, None for no limit.
 
-    Attributes:
-        submit_timeout: Longest wait of ``execute`` for room in the window.
-        get_timeout: Longest wait for a result.
-        teardown_timeout: Longest wait for the actors' loops to end.
-        read_iteration_timeout: Without effect, as rcg does not poll.
-        buffer_size_bytes: Checked and without effect: channels size themselves.
-        max_inflight_executions: Executions that may be under way at once. Once it is set,
-            ``execute`` raises when the window is full instead of waiting.
-        max_buffered_results: Executions whose results may wait at the driver.
-        overlap_gpu_communication: Without effect while all values go through shared memory.
-
     >>> DAGContext(buffer_size_bytes=500).buffer_size_bytes
     500
     """
 
+    # For type checkers; a test compares them with the records of the options.
     submit_timeout: float | None
     get_timeout: float | None
     teardown_timeout: float | None
@@ -76,27 +53,26 @@ class DAGContext:
 
     def options(self) -> Options:
         """Return the environment's options with what was set here on top."""
-        changes = {_FIELDS[name]: value for name, value in self._changes.items() if name in _FIELDS}
+        changes = {
+            _FIELDS[name].field: value for name, value in self._changes.items() if name in _FIELDS
+        }
         return Options.from_environment().replace(**changes)
 
     def __getattr__(self, name: str) -> Any:
         if name in _FIELDS:
-            return getattr(self.options(), _FIELDS[name])
-        if name == _POLL_FIELD:
-            return self._changes.get(name, _POLL_DEFAULT_S)
+            return getattr(self.options(), _FIELDS[name].field)
+        if name in _IGNORED:
+            return self._changes.get(name, _IGNORED[name].default)
         raise AttributeError(_no_field(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != _POLL_FIELD and name not in _FIELDS:
+        known = _FIELDS.get(name) or _IGNORED.get(name)
+        if known is None:
             raise AttributeError(_no_field(name))
-        if name.endswith("timeout"):
-            value = timeout_from_user(value, name)
-        if name in _FIELDS:
-            Options().replace(**{_FIELDS[name]: value})  # for its checks
-        self._changes[name] = value
+        self._changes[name] = known.kind.check(value, name)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*_FIELDS, _POLL_FIELD))
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*_FIELDS, *_IGNORED))
         return f"DAGContext({shown})"
 
 
@@ -104,4 +80,11 @@ DAGContext._current = DAGContext()
 
 
 def _no_field(name: str) -> str:
-    return f"DAGContext has no field `{name}`: it has {', '.join((*_FIELDS, _POLL_FIELD))}"
+    return f"DAGContext has no field `{name}`: it has {', '.join((*_FIELDS, *_IGNORED))}"
+
+
+DAGContext.__doc__ = with_attributes(
+    DAGContext.__doc__,
+    [(name, option.text) for name, option in _FIELDS.items()]
+    + [(name, f"no effect: {setting.instead}") for name, setting in _IGNORED.items()],
+)

@@ -23,8 +23,8 @@ from rcg.dag.records import (
     RecordArgument,
     reached_from,
 )
-from rcg.errors import GraphError
 from rcg.ir.graph import Template
+from rcg.ir.signature import ExecutionSignature
 
 __all__ = ["interpret"]
 
@@ -69,29 +69,13 @@ def _inputs(
     """Return the value of every input record for these arguments."""
     whole = [record for record in records if isinstance(record, InputRecord)]
     attributes = [record for record in records if isinstance(record, AttributeRecord)]
-    keywords = [record.key for record in attributes if isinstance(record.key, str)]
-    positions = [record.key for record in attributes if isinstance(record.key, int)]
-    num_positional = max(positions, default=0 if whole else -1) + 1
+    inputs: list[Record] = [*whole, *attributes]
+    signature = ExecutionSignature.of([None] * len(whole) + [record.key for record in attributes])
 
     is_one_object = len(args) == 1 and not kwargs
-    if is_one_object and num_positional + len(keywords) > 1:
+    if is_one_object and signature.num_positional + len(signature.keywords) > 1:
         return {record: _take(args[0], record) for record in attributes}
-    if len(args) != num_positional:
-        raise GraphError(
-            "dag.execute() or dag.execute_async() must be called with "
-            f"{num_positional} positional args, got {len(args)}"
-        )
-    for name in keywords:
-        if name not in kwargs:
-            raise GraphError(
-                f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
-            )
-    values: dict[Record, Any] = {}
-    for record in whole:
-        values[record] = args[0]
-    for part in attributes:
-        values[part] = args[part.key] if isinstance(part.key, int) else kwargs[part.key]
-    return values
+    return dict(zip(inputs, signature.values(args, kwargs), strict=True))
 
 
 def _take(given: Any, record: AttributeRecord) -> Any:

@@ -23,10 +23,8 @@ from rcg.dag.records import (
     Record,
     RecordArgument,
     ValueRecord,
-    describe,
     reached_from,
 )
-from rcg.errors import GraphError
 from rcg.ir.graph import (
     ActorSpec,
     Argument,
@@ -40,6 +38,7 @@ from rcg.ir.graph import (
     Part,
 )
 from rcg.ir.plan import Bindings
+from rcg.ir.signature import ExecutionSignature
 
 __all__ = ["lower", "unreached_calls"]
 
@@ -50,29 +49,21 @@ def lower(root: Record) -> tuple[Graph, Bindings]:
     Raises:
         GraphError: The DAG cannot be compiled; the text names the node and where it was bound.
     """
-    if root.source is None:
-        raise GraphError(
-            "No InputNode found in the DAG: when traversing upwards, no upstream node was found "
-            f"for {describe(root)}. Bind at least one node to an InputNode.",
-            node=root.name,
-            site=root.site,
-        )
     outputs = root.outputs if isinstance(root, OutputsRecord) else (root,)
     # Parts of the input that were touched count even if nothing uses them: the graph refuses an
     # argument that would be asked of the caller for nothing.
-    values = _in_creation_order(reached_from(root), root.source.attributes.values())
+    touched = () if root.source is None else root.source.attributes.values()
+    values = _in_creation_order(reached_from(root), touched)
     lowering = _Lowering(values)
     nodes = tuple([lowering.node_of(record) for record in values])
-    keys = [node.key for node in nodes if isinstance(node, InputValue)]
-    positions = [key for key in keys if isinstance(key, int)]
-    is_whole = None in keys
+    signature = ExecutionSignature.of([node.key for node in nodes if isinstance(node, InputValue)])
     graph = Graph(
         nodes=nodes,
         outputs=tuple([lowering.ids[record] for record in outputs]),
         is_multi=isinstance(root, OutputsRecord),
         actors=tuple(lowering.actors),
-        num_positional=max(positions, default=0 if is_whole else -1) + 1,
-        keywords=tuple([key for key in keys if isinstance(key, str)]),
+        num_positional=signature.num_positional,
+        keywords=signature.keywords,
     )
     return graph, lowering.bindings
 

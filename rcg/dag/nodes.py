@@ -57,9 +57,7 @@ class DAGNode:
         The same node may be compiled again; each compiled DAG is on its own.
 
         Args:
-            **options: All optional; see ``rcg.dag.compile.CompileKeywords``. Among them
-                ``timeout`` (seconds for the actors to answer), ``submit_timeout``,
-                ``get_timeout``, ``max_inflight_executions``, ``wait``, ``concurrent``, ``thread``.
+            **options: All optional: ``help(rcg.dag.compile.CompileKeywords)`` lists them.
 
         Returns:
             The compiled DAG; use it with ``with``, or call its ``teardown``.

@@ -145,6 +145,12 @@ class Plain:
             gate.pass_through()
         return x
 
+    def pass_gate_for(self, x, kind, gate):
+        """Stop at the gate for values of one type only."""
+        if type(x) is kind:
+            gate.pass_through()
+        return x
+
     def fail(self, x):
         raise Refusal(f"no {x}")
 

@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from ray.exceptions import RayCgraphCapacityExceeded
 
 import rcg
+from rcg import cluster
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.errors import ChannelClosed, ChannelTimeout
-from tests.cluster.stage import GUARD_S, Refusal, in_thread
+from rcg.errors import ActorDiedError, ChannelClosed, ChannelTimeout
+from tests.cluster.stage import GUARD_S, Refusal, Stage, in_thread, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 SOON_S = 0.05
+MB = 1 << 20
 
 
 def run(coroutine: Any) -> Any:
@@ -453,6 +458,117 @@ def test_the_users_limit_raises_from_execute_async(stages, gate):
 
     with compile_gated(actor, gate, _max_inflight_executions=1) as graph:
         run(main(graph))
+
+
+# --- the loop goes on
+
+
+def compile_for_memory(actor, gate, **options):
+    """A list stops at the gate; other values pass. The cap is 8 MB."""
+    with InputNode() as inp:
+        dag = actor.pass_gate_for.bind(inp, list, gate)
+    # With the timeout a loop that is blocked fails instead of hanging.
+    return dag.experimental_compile(memory_cap_bytes=8 * MB, submit_timeout=GUARD_S, **options)
+
+
+def test_the_loop_goes_on_while_execute_async_waits_for_an_execution_that_has_the_memory(
+    stages, gate
+):
+    """What is under way needs so much that the next one is not let in beside it."""
+    (actor,) = stages(1)
+
+    async def main(graph):
+        first = await graph.execute_async([np.zeros(7 * MB // 2, np.uint8)])
+        await came(gate)
+        await opened_while_waiting(graph, gate, 5 * MB)
+        assert (await first)[0].nbytes == 7 * MB // 2
+
+    with compile_for_memory(actor, gate) as graph:
+        run(main(graph))
+
+
+def test_the_loop_goes_on_while_execute_async_waits_beside_held_results(stages, gate):
+    """The next one is let in, because the last ones were small, and finds no memory."""
+    (actor,) = stages(1)
+
+    async def main(graph):
+        held = await (await graph.execute_async(np.zeros(7 * MB // 2, np.uint8)))
+        for i in range(60):
+            await (await graph.execute_async(i))
+        first = await graph.execute_async([1])
+        await came(gate)
+        assert graph._submission.window.admitted > 1
+        await opened_while_waiting(graph, gate, 5 * MB)
+        assert await first == [1]
+        assert held.nbytes == 7 * MB // 2
+
+    with compile_for_memory(actor, gate) as graph:
+        run(main(graph))
+
+
+async def opened_while_waiting(graph, gate, size):
+    """Execute while there is no memory; only the loop opens the gate, and that gives it back."""
+    second = asyncio.ensure_future(graph.execute_async(np.full(size, 7, np.uint8)))
+    while not graph.bridge.has_queue() and not second.done():
+        await asyncio.sleep(0)
+    assert not second.done(), "there was memory"
+    gate.open()
+    array = await (await second)
+    assert (array.nbytes, array[0], array[-1]) == (size, 7, 7)
+
+
+def test_the_cause_of_a_death_is_not_asked_for_on_the_loop(monkeypatch):
+    """The actor dies in the middle of ``execute_async``: while its argument is pickled."""
+    askers = []
+    probe = cluster.probe
+    monkeypatch.setattr(
+        cluster, "probe", lambda actor: askers.append(threading.current_thread()) or probe(actor)
+    )
+    actor = Stage.remote()
+    graph = compile_echo(actor)
+    pid = rcg.get(actor.pid.remote())
+
+    class Killer:
+        def __reduce__(self):
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: graph.session.is_over)
+            return int, ()
+
+    async def main():
+        for argument in (Killer(), 1):
+            with pytest.raises(ActorDiedError):
+                await graph.execute_async(argument)
+
+    with graph:
+        run(main())
+    assert len(askers) == 1
+    assert askers[0] is not threading.main_thread()
+
+
+def test_the_report_of_a_timeout_is_not_made_on_the_loop(stages, gate, monkeypatch):
+    """Live actors are asked for it where they are, which may take half a second."""
+    (actor,) = stages(1)
+    reporters = []
+
+    async def main(graph):
+        report = graph.report_within
+        monkeypatch.setattr(
+            graph,
+            "report_within",
+            lambda s: reporters.append(threading.current_thread()) or report(s),
+            raising=True,
+        )
+        refs = [await graph.execute_async(i) for i in range(10)]
+        with pytest.raises(ChannelTimeout) as raised:
+            await graph.execute_async(10)
+        assert "pass_gate_when" in raised.value.report
+        gate.open()
+        assert [await ref for ref in refs] == list(range(10))
+
+    with compile_gated(actor, gate, submit_timeout=SOON_S) as graph:
+        run(main(graph))
+    assert len(reporters) == 1
+    assert reporters[0] is not threading.main_thread()
 
 
 # --- the end

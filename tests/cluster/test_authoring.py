@@ -472,7 +472,7 @@ def test_an_unknown_option(a):
     with InputNode() as inp:
         dag = a.fwd.bind(inp)
     for compile_dag in (dag.compile, dag.experimental_compile, lambda **o: rcg.compile(dag, **o)):
-        with pytest.raises(TypeError, match=r"'wrong_option': it takes timeout, submit_timeout"):
+        with pytest.raises(TypeError, match=r"'wrong_option': it takes wait, timeout"):
             compile_dag(wrong_option=1)
 
 

@@ -34,6 +34,10 @@ class Maker:
         assert first[0] == second[0]
         return self.make(first, sizes, index)
 
+    def ends(self, *arrays):
+        """Return the length and both ends of each array."""
+        return [(a.nbytes, a[0], a[-1]) for a in arrays]
+
     def keep(self, given):
         self.kept = given
         return given
@@ -202,3 +206,66 @@ def test_the_window_narrows_to_what_fits_and_widens_again(makers):
             check(rcg.get(graph.execute(i)), i, 1000)
         assert window.admitted == window.limit
         gc.collect()
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(SIZES, min_size=2, max_size=5).filter(lambda sizes: sum(sizes) <= 5 * MB),
+    held=st.lists(SIZES, max_size=4),
+    count=st.integers(1, 8),
+    is_async=st.booleans(),
+)
+def test_no_execution_fails_for_memory_at_a_later_input(makers, sizes, held, count, is_async):
+    """Whatever is held: inputs that fit together are submitted together, or wait together."""
+    with InputNode() as inp:
+        dag = MultiOutputNode(
+            [
+                makers[0].ends.bind(*[inp[i] for i in range(len(sizes))]),
+                makers[1].keep.bind(inp[len(sizes) - 1]),
+            ]
+        )
+    graph = dag.experimental_compile(memory_cap_bytes=6 * MB)
+
+    def inputs(number):
+        return [np.full(size, number + i, np.uint8) for i, size in enumerate(sizes)]
+
+    def check_all(executions):
+        for number, (ends, last) in enumerate(executions):
+            expected = [(size, number + i, number + i) for i, size in enumerate(sizes)]
+            assert rcg.get(ends) == expected
+            kept.append(rcg.get(last))
+            assert used(graph) <= 6 * MB
+
+    async def submit_all():
+        return [await graph.execute_async(*inputs(number)) for number in range(count)]
+
+    with graph:
+        kept = []
+        for size in held:
+            arrays = [np.zeros(1, np.uint8)] * (len(sizes) - 1) + [np.zeros(size, np.uint8)]
+            kept.append(rcg.get(graph.execute(*arrays)[1]))
+        if is_async:
+            executions = asyncio.run(submit_all())
+        else:
+            executions = [graph.execute(*inputs(number)) for number in range(count)]
+        assert {refs[0].execution_index for refs in executions} == {
+            len(held) + number for number in range(count)
+        }
+        check_all(executions)
+    rcg.get(makers[1].keep.remote(None))
+
+
+def test_inputs_that_never_fit_together_leave_nothing_behind(makers):
+    with InputNode() as inp:
+        dag = makers[0].ends.bind(inp[0], inp[1], inp[2])
+    with dag.experimental_compile(memory_cap_bytes=4 * MB) as graph:
+        before = used(graph)
+        for _ in range(3):
+            with pytest.raises(MessageTooLarge, match="memory_cap_bytes"):
+                graph.execute(*[np.zeros(3 * MB // 2, np.uint8)] * 3)
+            assert used(graph) == before
+        ref = graph.execute(*[np.ones(MB, np.uint8)] * 3)
+        assert ref.execution_index == 0
+        assert rcg.get(ref) == [(MB, 1, 1)] * 3

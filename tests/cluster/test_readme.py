@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's blocks do in order what it says, and its options are those there are."""
+"""The README's blocks do in order what it says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from rcg.dag.compile import CompileKeywords
-from rcg.options import Options
 from tests import readme
 
 README = readme.README.read_text(encoding="utf-8")
@@ -120,31 +117,3 @@ def test_every_command_is_there(tmp_path: Path) -> None:
 def test_targets_of_make_in_sentences_are_there() -> None:
     for target in set(re.findall(r"`make (\w+)`", README)):
         subprocess.run(["make", "-n", target], cwd=readme.ROOT, check=True, timeout=60)
-
-
-def test_the_table_lists_every_option_and_no_other() -> None:
-    section = README.partition("## Options")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| `(RCG_\w+)` \| `?([^`|]+?)`? \|", section, re.MULTILINE)
-    keywords = set(CompileKeywords.__annotations__)
-    listed = {keyword for keyword, _, _ in rows}
-    assert listed <= keywords
-    hidden = {"enable_asyncio", "overlap_communication"}  # accepted, without effect so far
-    assert listed == {name for name in keywords if name[0] != "_"} - hidden
-
-
-def test_the_variables_and_defaults_of_the_table_are_true() -> None:
-    section = README.partition("## Options")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| `(RCG_\w+)` \| `?([^`|]+?)`? \|", section, re.MULTILINE)
-    renamed = {"timeout": "compile_timeout"}
-    defaults = Options()
-    names = {field.name for field in fields(Options)}
-    samples = {"wait": "futex", "thread": "main", "concurrent": "1", "record": "0"}
-    for keyword, variable, shown in rows:
-        name = renamed.get(keyword, keyword)
-        name = name if name in names else f"{name}_s"
-        changed = Options.from_environment({variable: samples.get(keyword, "7")})
-        assert getattr(changed, name) != getattr(defaults, name), variable
-        default = getattr(defaults, name)
-        if default is not None:
-            said = {True: "yes", False: "no"}.get(default, str(default))
-            assert shown == said.removesuffix(".0"), keyword

@@ -8,6 +8,7 @@ import pytest
 from rcg.dag import DAGContext
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.errors import CompileError
+from rcg.options import OPTIONS
 
 
 @pytest.fixture(autouse=True)
@@ -28,42 +29,9 @@ def test_nothing_given():
     assert not options.is_inflight_limit_set_by_user
 
 
-RAYS = {
-    "_submit_timeout": ("submit_timeout_s", 3.0),
-    "_buffer_size_bytes": ("buffer_size_bytes", 5000),
-    "_max_inflight_executions": ("max_inflight_executions", 3),
-    "_max_buffered_results": ("max_buffered_results", 7),
-    "_overlap_gpu_communication": ("overlap_communication", True),
-}
-OURS = {
-    "timeout": ("compile_timeout_s", 2.0),
-    "submit_timeout": ("submit_timeout_s", 3.0),
-    "get_timeout": ("get_timeout_s", 4.0),
-    "teardown_timeout": ("teardown_timeout_s", 5.0),
-    "buffer_size_bytes": ("buffer_size_bytes", 5000),
-    "max_inflight_executions": ("max_inflight_executions", 3),
-    "max_buffered_results": ("max_buffered_results", 7),
-    "overlap_communication": ("overlap_communication", True),
-    "wait": ("wait", "futex"),
-    "memory_cap_bytes": ("memory_cap_bytes", 1 << 20),
-    "concurrent": ("concurrent", True),
-    "thread": ("thread", "main"),
-    "record": ("record", False),
-}
-
-
-@pytest.mark.parametrize("keyword", [*RAYS, *OURS])
-def test_each_keyword_arrives(keyword):
-    field, value = {**RAYS, **OURS}[keyword]
-    assert getattr(options_from_user({keyword: value}), field) == value
-
-
-def test_every_keyword_is_tried_here():
-    others = {"enable_asyncio", "_default_communicator"}
-    assert set(CompileKeywords.__annotations__) == {*RAYS, *OURS, *others}
-
-
-@pytest.mark.parametrize("keyword", RAYS)
+@pytest.mark.parametrize(
+    "keyword", [option.rays_keyword for option in OPTIONS if option.rays_keyword]
+)
 def test_none_under_rays_names_is_the_default(keyword):
     assert options_from_user({keyword: None}) == options_from_user({})
 

@@ -18,7 +18,8 @@ import pytest
 
 from rcg import _native
 from rcg.channels.shm import Failure
-from rcg.errors import OutOfDescriptors, RcgError
+from rcg.errors import ChannelClosed, OutOfDescriptors, RcgError
+from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.remote.client import Client, HandleFacts, ask_report
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages
@@ -58,9 +59,7 @@ class Owner:
             secret="secret",
             owner_pid=os.getpid(),
             node=None,
-            keys=(None,),
-            num_positional=1,
-            keywords=(),
+            signature=ExecutionSignature.of([None]),
             buffers=("c1", "c2"),
             outputs=(0, 1),
             is_multi=True,
@@ -170,6 +169,22 @@ def test_what_an_owner_sends_as_a_report_leaves_no_descriptor(owners, count):
     until(lambda: descriptors() <= before)
     for each in given:
         os.close(each)
+
+
+def test_a_connection_that_is_over_does_not_hold_up_an_event_loop(owners, monkeypatch):
+    """Sending fails before the listening thread knows why: who may not wait tries again."""
+    is_over = threading.Event()
+    client = Client(owners(lambda _: is_over.wait(GUARD_S)).facts)
+    client._socket.shutdown(socket.SHUT_WR)
+    with PreparedPayloads({"type": "execute"}, [SMALL]) as prepared:
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "wait", lambda *_: pytest.fail("it waits"))
+            with pytest.raises(BlockingIOError):
+                client.submit(prepared, may_wait=False)
+        is_over.set()
+        assert client.wait(lambda: client.error is not None, GUARD_S)
+        with pytest.raises(ChannelClosed):
+            client.submit(prepared, may_wait=False)
 
 
 # --- payloads

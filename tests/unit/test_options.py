@@ -3,11 +3,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
+import typing
 
 import numpy as np
 import pytest
 
-from rcg.options import Deadline, Options, timeout_from_user
+import rcg
+from rcg.dag import DAGContext
+from rcg.dag.compile import CompileKeywords, options_from_user
+from rcg.dag.nodes import DAGNode
+from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
+from tests.readme import README
 
 
 class Clock:
@@ -105,7 +113,7 @@ def test_counts_must_be_positive_integers(field, wrong):
         ({"record": 1}, TypeError, "`record` must be True or False"),
         ({"get_timeout_s": -3}, ValueError, "`get_timeout_s` must be at least 0"),
         ({"get_timeout_s": "3"}, TypeError, "`get_timeout_s` must be a number"),
-        ({"tiemout": 3}, TypeError, "no option 'tiemout': the options are submit_timeout_s"),
+        ({"tiemout": 3}, TypeError, "no option 'tiemout': the options are wait, "),
     ],
 )
 def test_other_wrong_values_are_named(change, error, text):
@@ -192,7 +200,103 @@ def test_the_old_minus_one_is_read_from_the_environment():
         )
 
 
-def test_every_option_has_a_kind_and_can_be_documented():
-    for field in dataclasses.fields(Options):
-        assert f"{field.name}:" in Options.__doc__
-        assert Options().replace(**{field.name: getattr(Options(), field.name)}) is not None
+# --- one record for each option
+
+HINTS = typing.get_type_hints(Options)
+
+
+def test_every_field_has_a_record():
+    fields = [field.name for field in dataclasses.fields(Options)]
+    assert fields == [*(option.field for option in OPTIONS), "is_inflight_limit_set_by_user"]
+    for option in OPTIONS:
+        assert getattr(Options(), option.field) == option.default
+
+
+def test_no_name_stands_for_two_things():
+    for names in (
+        [keyword for option in OPTIONS for keyword in option.keywords]
+        + [setting.keyword for setting in IGNORED if setting.keyword],
+        [variable for option in OPTIONS for variable in option.variables]
+        + [setting.variable for setting in IGNORED if setting.variable],
+        [known.context for known in (*OPTIONS, *IGNORED) if known.context],
+    ):
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("method", [DAGNode.compile, DAGNode.experimental_compile, rcg.compile])
+def test_the_keywords_that_type_checkers_see_are_those_of_the_records(method):
+    shown = typing.get_type_hints(method)["options"]
+    assert typing.get_origin(shown) is typing.Unpack
+    (keywords,) = typing.get_args(shown)
+    expected = {
+        keyword: HINTS[option.field] | None for option in OPTIONS for keyword in option.keywords
+    }
+    ignored = {"enable_asyncio": bool, "_default_communicator": object}
+    assert {setting.keyword for setting in IGNORED if setting.keyword} == ignored.keys()
+    assert typing.get_type_hints(keywords) == expected | ignored
+    assert not keywords.__required_keys__
+
+
+def test_the_attributes_that_type_checkers_see_on_the_context_are_those_of_the_records():
+    hints = typing.get_type_hints(DAGContext)
+    del hints["_current"], hints["_changes"]
+    expected = {option.context: HINTS[option.field] for option in OPTIONS if option.context}
+    assert hints == expected | {"read_iteration_timeout": float}
+    assert {setting.context for setting in IGNORED if setting.context} == {"read_iteration_timeout"}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
+def test_every_name_of_an_option_sets_it(option, monkeypatch):
+    for name in os.environ:
+        if name.startswith(("RCG_", "RAY_CGRAPH_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(DAGContext, "_current", DAGContext())
+    value = {"wait": "spin", "thread": "main"}.get(
+        option.field, not option.default if type(option.default) is bool else 7
+    )
+    assert value != option.default
+    for keyword in option.keywords:
+        assert getattr(options_from_user({keyword: value}), option.field) == value
+    for variable in option.variables:
+        text = str(int(value)) if type(value) is bool else str(value)
+        assert getattr(Options.from_environment({variable: text}), option.field) == value
+    if option.context:
+        setattr(DAGContext.get_current(), option.context, value)
+        assert getattr(DAGContext.get_current(), option.context) == value
+        assert getattr(options_from_user({}), option.field) == value
+
+
+@pytest.mark.parametrize("documented", [Options, CompileKeywords, DAGContext])
+def test_docstrings_list_every_option(documented):
+    names = {
+        Options: [option.field for option in OPTIONS],
+        CompileKeywords: [keyword for option in OPTIONS for keyword in option.keywords],
+        DAGContext: [option.context for option in OPTIONS if option.context],
+    }[documented]
+    for name in names:
+        assert re.search(rf"^        {name}: [A-Z]", documented.__doc__, re.MULTILINE), name
+
+
+def test_the_table_of_the_readme_is_made_from_the_records():
+    """What fails here prints the table as it has to be."""
+    lines = ["| keyword | variable | default | what it sets |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        match option.default:
+            case bool():
+                default = "yes" if option.default else "no"
+            case str() | None:
+                default = f"`{option.default}`"
+            case _:
+                default = f"{option.default:.10g}"
+        lines.append(f"| `{option.keyword}` | `{option.variable}` | {default} | {option.text} |")
+    section = README.read_text(encoding="utf-8").partition("## Options")[2].partition("\n## ")[0]
+    assert [line for line in section.splitlines() if line.startswith("|")] == lines
+
+
+def test_the_readme_names_every_keyword_of_rays_that_is_accepted():
+    section = README.read_text(encoding="utf-8").partition("## Options")[2].partition("\n## ")[0]
+    for keyword in (
+        *(option.rays_keyword for option in OPTIONS if option.rays_keyword),
+        *(setting.keyword for setting in IGNORED if setting.keyword),
+    ):
+        assert f"`{keyword}`" in section

@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rcg import cluster
 from rcg.channels import open_input, open_output
-from rcg.channels.base import FrameWriter, NoMemory, Signal, TimedOut, timeout_ns
+from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.shm import release
 from rcg.display import Displayed
-from rcg.errors import ChannelTimeout
+from rcg.errors import ChannelTimeout, RcgError
 from rcg.ir.plan import DRIVER, Input, Output, Plan, Read, Write
+from rcg.ir.signature import ExecutionSignature, Key
 from rcg.log import Log
 from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
-from rcg.runtime.driver.submission import AGAIN_S, Inputs, NoRoom, Submission
+from rcg.runtime.driver.submission import RING_POLL_S, Inputs, NoRoom, Submission
 from rcg.runtime.failure import describe
 from rcg.runtime.observe.report import LONGEST_QUESTION_S, Report, Reports
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
@@ -99,12 +100,12 @@ class CompiledDAG(Displayed):
 
     def _open_channels(
         self,
-    ) -> tuple[list[OutputBuffer], list[tuple[int | str | None, FrameWriter]], list[OutputBuffer]]:
+    ) -> tuple[list[OutputBuffer], list[tuple[Key, FrameWriter]], list[OutputBuffer]]:
         """Return the buffers, the writer of each input key, and the buffer of each output."""
         node, channels = self.session.node, self._plan.channels_by_id()
-        keys: dict[int, int | str | None] = {}
+        keys: dict[int, Key] = {}
         buffers: dict[int, OutputBuffer] = {}
-        inputs: list[tuple[int | str | None, FrameWriter]] = []
+        inputs: list[tuple[Key, FrameWriter]] = []
         outputs: list[OutputBuffer] = []
         for index, op in enumerate(self._plan.program(DRIVER).ops):
             match op:
@@ -183,41 +184,36 @@ class CompiledDAG(Displayed):
         errors.
         """
         if self.session.is_over:
-            if not self.session.has_cause:
-                await self.bridge.wait_for_end(self.buffers[0])
-            raise self.session.end_error()
+            raise await self._end_error()
         inputs = self._submission.encode(args, kwargs)
         refs = self._refs()
-        if not self.bridge.has_queue():
-            with contextlib.suppress(NoMemory, TimedOut):
-                if self._submission.try_submit(inputs, refs):
-                    return refs
         try:
+            if not self.bridge.has_queue():
+                with contextlib.suppress(NoMemory, TimedOut):
+                    if self._submission.try_submit(inputs, refs):
+                        return refs
             async with asyncio.timeout(self.session.options.submit_timeout_s), self.bridge.queue():
                 await self._submit_async(inputs, refs)
         except TimeoutError:
-            raise self._no_room() from None
+            # With a report, for which live actors are asked where they are.
+            raise await asyncio.to_thread(self._no_room) from None
+        except GraphEnded:
+            raise await self._end_error() from None
         return refs
 
     async def _submit_async(self, inputs: Inputs, refs: Any) -> None:
         """Submit as soon as there is room, and memory."""
-        submission = self._submission
-        is_alone = False
-        while True:
-            complete = submission.complete()
-            try:
-                if submission.try_submit(inputs, refs, stash=is_alone):
-                    return
-                complete = max(complete, submission.submitted - submission.window.admitted)
-            except TimedOut:
-                await asyncio.sleep(AGAIN_S)  # a reader is about to take a frame
-            except NoMemory as signal:
-                # Alone, what finds no memory passes through the stash.
-                if is_alone:
-                    raise self.session.public(signal) from None
-                is_alone = complete >= submission.submitted
-            if complete < submission.submitted:
-                await self._completion_of(complete)
+        for execution in self._submission.attempts(inputs, refs):
+            if execution is None:
+                await asyncio.sleep(RING_POLL_S)
+            else:
+                await self._completion_of(execution)
+
+    async def _end_error(self) -> RcgError:
+        """Return the error of a graph that ended; another thread asks Ray for the cause."""
+        if not self.session.has_cause:
+            await self.bridge.wait_for_end(self.buffers[0])
+        return self.session.end_error()
 
     async def _completion_of(self, execution: int) -> None:
         for buffer in self.buffers:
@@ -290,9 +286,9 @@ class CompiledDAG(Displayed):
         return self.session.graph_id
 
     @property
-    def input_keys(self) -> tuple[int | str | None, ...]:
-        """What the input channels carry: positions, names, or None for the whole input."""
-        return tuple(self._submission.keys)
+    def signature(self) -> ExecutionSignature:
+        """What ``execute`` takes: the input of each key, in the order of the input channels."""
+        return self._submission.signature
 
     @property
     def output_numbers(self) -> tuple[int, ...]:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from rcg.channels.base import Frame, FrameReader, timeout_ns
 from rcg.options import Deadline
 from rcg.runtime.failure import error_of_unpickling
+from rcg.runtime.sleepers import emptied
 from rcg.serialization import Failure
 
-__all__ = ["FAILED", "NEW", "PENDING", "READY", "OutputBuffer", "Result"]
+__all__ = ["FAILED", "NEW", "PENDING", "READY", "OutputBuffer", "Result", "take_arrived"]
 
 NEW: Final = -1  # not submitted yet: one that goes away leaves nothing behind
 PENDING: Final = 0
@@ -35,7 +36,7 @@ _MOST_LOOKS: Final = 5000
 
 
 class Result(Protocol):
-    """What a buffer fills: ``state`` last."""
+    """What an buffer fills: ``state`` last."""
 
     execution: int
     state: int
@@ -169,15 +170,22 @@ class OutputBuffer:
 
     def discard_dropped(self) -> None:
         """Let go of frames whose refs are gone."""
-        for _ in range(len(self.dropped)):
-            try:
-                execution = self.dropped.popleft()
-            except IndexError:
-                return  # another thread is at it
-            if execution >= self.reader.seq:
-                self.dropped.append(execution)  # still to come
-            else:
-                frame = self.frames.pop(execution, None)
-                if frame is not None and frame.is_failure:
-                    self.failures_dropped += 1
-                    self.last_dropped = frame
+        for execution in take_arrived(self.dropped, self.reader.seq):
+            frame = self.frames.pop(execution, None)
+            if frame is not None and frame.is_failure:
+                self.failures_dropped += 1
+                self.last_dropped = frame
+
+
+def take_arrived(dropped: deque[int], arrived: int) -> Iterator[int]:
+    """Take the executions that have arrived out of a queue of dropped ones; any thread.
+
+    Args:
+        dropped: Executions whose refs went away unread. Those still to come stay in it.
+        arrived: How many executions have arrived; they do so in order.
+    """
+    for execution in emptied(dropped):
+        if execution < arrived:
+            yield execution
+        else:
+            dropped.append(execution)

@@ -11,13 +11,13 @@ window, makes the refs its own and publishes all inputs.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg.channels.base import FrameWriter, NoMemory, Signal, TimedOut
-from rcg.errors import GraphError, MessageTooLarge
-from rcg.ir.plan import Plan
+from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut
+from rcg.errors import MessageTooLarge
+from rcg.ir.signature import ExecutionSignature, Key
 from rcg.options import Deadline
 from rcg.runtime.driver.admission import Admission
 from rcg.runtime.driver.output import OutputBuffer
@@ -27,41 +27,9 @@ from rcg.runtime.node.segments import MAX_IN_FLIGHT
 from rcg.serialization import KIND_BYTES, Encoded, size_of
 from rcg.trace.clocks import now_ns
 
-__all__ = ["AGAIN_S", "Submission", "Inputs", "Key", "NoRoom", "arguments_by_key"]
+__all__ = ["RING_POLL_S", "Inputs", "NoRoom", "Submission"]
 
-AGAIN_S: Final = 0.01  # after which a ring is looked at once more
-
-Key = int | str | None
-
-
-def arguments_by_key(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    keys: Sequence[Key],
-    *,
-    num_positional: int,
-    keywords: Sequence[str],
-) -> dict[Key, Any]:
-    """Return the value of each input key of an execution; other names are ignored, as in Ray.
-
-    Raises:
-        GraphError: Wrong number or names.
-    """
-    if len(args) != num_positional:
-        raise GraphError(
-            "dag.execute() or dag.execute_async() must be called with "
-            f"{num_positional} positional args, got {len(args)}"
-        )
-    values: dict[Key, Any] = dict(enumerate(args))
-    if None in keys:
-        values[None] = args[0]
-    for name in keywords:
-        if name not in kwargs:
-            raise GraphError(
-                f"dag.execute() or dag.execute_async() must be called with kwarg `{name}`"
-            )
-        values[name] = kwargs[name]
-    return values
+RING_POLL_S: Final = 0.01  # between two looks at a ring whose reader is about to take a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +70,10 @@ class Submission:
     ) -> None:
         options = session.options
         self._session = session
-        self._plan: Plan = session.plan
-        self.keys = [key for key, _ in inputs]
+        plan = session.plan
+        self.signature = ExecutionSignature(
+            tuple(key for key, _ in inputs), plan.num_positional, tuple(plan.keywords)
+        )
         self._op = op
         self._writers = [writer for _, writer in inputs]
         self._first = self._writers[0]
@@ -112,7 +82,7 @@ class Submission:
         self._codec = session.node.codec
         self._buffers = buffers
         self._cap_bytes = session.host.cap_bytes
-        self.is_whole = self.keys == [None]
+        self.is_whole = self.signature.keys == (None,)
         self._admission = Admission(session.node, self._cap_bytes)
         self.window = Window(
             limit=min(options.max_inflight_executions, MAX_IN_FLIGHT),
@@ -137,16 +107,9 @@ class Submission:
             UnpicklableError: A value cannot be sent.
             MessageTooLarge: They can never fit.
         """
-        plan = self._plan
-        values = arguments_by_key(
-            args,
-            kwargs,
-            self.keys,
-            num_positional=plan.num_positional,
-            keywords=plan.keywords,
-        )
+        values = self.signature.values(args, kwargs)
         started_ns = now_ns()
-        encoded = [self._codec.encode(values[key]) for key in self.keys]
+        encoded = list(map(self._codec.encode, values))
         self.check_size(sum(map(size_of, encoded)))
         return Inputs(encoded, started_ns, now_ns())
 
@@ -200,22 +163,52 @@ class Submission:
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
         deadline = Deadline(self._session.options.submit_timeout_s)
-        is_alone = False
+        try:
+            for execution in self.attempts(inputs, refs):
+                if execution is None:
+                    time.sleep(RING_POLL_S)
+                else:
+                    self._advance(execution + 1, deadline)
+        except GraphEnded:
+            raise self._session.end_error() from None
+        return refs
+
+    def attempts(self, inputs: Inputs, refs: Any) -> Iterator[int | None]:
+        """Submit one execution, and yield what to wait for between two attempts.
+
+        It does not wait itself, so that a thread and an event loop can each wait in their own way.
+
+        Args:
+            inputs: What ``encode`` made.
+            refs: The ref or the list of refs that shall stand for its results.
+
+        Yields:
+            The execution that has to be complete before the next attempt; None if a reader is about
+            to take a frame, for which ``RING_POLL_S`` is long enough.
+
+        Raises:
+            OutOfSharedMemory: Nothing is under way that could give memory back.
+            GraphEnded, CapacityExceededError, RcgError: As in ``try_submit``.
+        """
+        is_alone = is_late = False
         while True:
             complete = self.complete()
             try:
                 if self.try_submit(inputs, refs, stash=is_alone):
-                    return refs
+                    return
                 complete = max(complete, self.submitted - self.window.admitted)
             except TimedOut:
-                time.sleep(AGAIN_S)  # a reader is about to take a frame
+                is_late = True
             except NoMemory as signal:
                 # Alone, what finds no memory passes through the stash.
                 if is_alone:
                     raise self._session.public(signal) from None
                 is_alone = complete >= self.submitted
+            if is_late:
+                is_late = False
+                yield None
             if complete < self.submitted:
-                self._advance(complete + 1, deadline)
+                yield complete
 
     def try_submit(self, inputs: Inputs, refs: Any, *, stash: bool = False) -> bool:
         """Submit one execution without waiting; returns whether there was room in the window.
@@ -229,19 +222,19 @@ class Submission:
             NoMemory: There is no shared memory for it now; nothing was written.
             TimedOut: A reader is a whole ring behind; nothing was written.
             CapacityExceededError: Waiting would not help.
-            RcgError: The graph has ended.
+            GraphEnded: The graph has ended.
+            RcgError: A channel cannot be used any more.
         """
         window = self.window
         if self.submitted >= window.free_until and not self._look():
             return False
-        frames = tuple(
-            (end, *value) for end, value in zip(self._writers, inputs.values, strict=True)
-        )
+        pairs = zip(self._writers, inputs.values, strict=True)
+        frames = tuple((writer, *value) for writer, value in pairs)
         try:
             execution = self._submit(
                 frames, window.free_until, window.left, window.wanted, refs, 0, stash
             )
-        except (NoMemory, TimedOut):
+        except (NoMemory, TimedOut, GraphEnded):
             raise
         except Signal as signal:
             raise self._session.public(signal) from None
@@ -276,7 +269,7 @@ class Submission:
     def _look(self) -> bool:
         """Let the window look at what happened since; returns whether there is room."""
         if self._session.is_over:
-            raise self._session.end_error()
+            raise GraphEnded(is_closed=self._session.is_closed)
         self.discard_dropped()
         submitted = self.submitted
         complete = self.complete()

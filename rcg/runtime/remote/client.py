@@ -28,10 +28,10 @@ from rcg.errors import (
     PlacementError,
     RcgError,
 )
+from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.driver.asyncio_bridge import set_done
-from rcg.runtime.driver.output import FAILED, READY
-from rcg.runtime.driver.submission import Key
+from rcg.runtime.driver.output import FAILED, READY, take_arrived
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.serialization import KIND_BYTES, Failure
@@ -42,9 +42,9 @@ from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
 
 __all__ = ["HandleFacts", "Client", "RemoteOutput", "Reply", "ask_report", "no_answer"]
 
-_MOMENT_S: Final = 1.0
-_MOST_NUMBER: Final = (1 << 63) - 1
-_PATIENCE_S: Final = 30.0  # until the owner says that it serves us
+_CAUSE_TIMEOUT_S: Final = 1.0  # for the listening thread to say why the connection is over
+_MAX_NUMBER: Final = (1 << 63) - 1
+_JOIN_TIMEOUT_S: Final = 30.0  # until the owner says that it serves us
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -58,9 +58,7 @@ class HandleFacts:
     secret: str
     owner_pid: int
     node: str | None
-    keys: tuple[Key, ...]
-    num_positional: int
-    keywords: tuple[str, ...]
+    signature: ExecutionSignature
     buffers: tuple[str, ...]  # their channels
     outputs: tuple[int, ...]  # numbers of buffers
     is_multi: bool
@@ -110,19 +108,12 @@ class RemoteOutput:
         """Keep a result until it is got."""
         self.frames[execution] = result
         self.last = execution
-        self.purge()
+        self.discard_dropped()
 
-    def purge(self) -> None:
+    def discard_dropped(self) -> None:
         """Let go of results whose refs went away before they were got. Any thread."""
-        for _ in range(len(self.dropped)):
-            try:
-                execution = self.dropped.popleft()
-            except IndexError:
-                return  # another thread is at it
-            if execution > self.last:
-                self.dropped.append(execution)  # still to come: results come in order
-            else:
-                self.frames.pop(execution, None)
+        for execution in take_arrived(self.dropped, self.last + 1):
+            self.frames.pop(execution, None)
 
 
 class Reply:
@@ -175,7 +166,7 @@ class Client:
         self._sleepers = Sleepers()
         self._awaiting: dict[Any, deque[_Waiter]] = {}
         self._is_hung_up = False
-        self._joined = _join(facts, "use", _PATIENCE_S)
+        self._joined = _join(facts, "use", _JOIN_TIMEOUT_S)
         self._socket = self._joined.connection
         try:
             if (self._joined.answer.message or {}).get("type") != "ready":
@@ -193,7 +184,8 @@ class Client:
         """Ask the owner to execute.
 
         Raises:
-            BlockingIOError: The owner is behind, and ``may_wait`` is False.
+            BlockingIOError: The owner is behind, or the connection is over for a reason that is not
+                known yet, and ``may_wait`` is False.
             RcgError: The connection is over.
         """
         if self.error is not None:
@@ -210,7 +202,10 @@ class Client:
             told = out_of_descriptors(error, "to send an input to the process that compiled it")
             if told is not None:
                 raise told from error
-            self.wait(lambda: self.error is not None, _MOMENT_S)
+            # The listening thread is about to say why.
+            if self.error is None and not may_wait:
+                raise BlockingIOError from None
+            self.wait(lambda: self.error is not None, _CAUSE_TIMEOUT_S)
             raise self.raised() from None
         return reply
 
@@ -312,17 +307,17 @@ class Client:
             raise ValueError("the type of a message is unknown")
         if kind == "result":
             output = self.outputs[natural_of(message, "output", len(self.outputs) - 1)]
-            execution = natural_of(message, "execution", _MOST_NUMBER)
+            execution = natural_of(message, "execution", _MAX_NUMBER)
             if lost is not None:
                 lost = type(lost)(lost.message, **lost.facts, execution=execution)
             output.arrive(execution, _Arrived(payload, lost))
             self._wake((output.number, execution))
             return
-        number = natural_of(message, "number", _MOST_NUMBER)
+        number = natural_of(message, "number", _MAX_NUMBER)
         if number not in self._replies:
             raise ValueError("nobody asked for that")
         if kind == "submitted":
-            execution = natural_of(message, "execution", _MOST_NUMBER)
+            execution = natural_of(message, "execution", _MAX_NUMBER)
             reply = self._replies.pop(number)
             reply.execution = execution
         else:
@@ -389,7 +384,7 @@ def _join(facts: HandleFacts, wants: str, patience_s: float, *, descriptors: int
     return joined
 
 
-def ask_report(facts: HandleFacts, patience_s: float = _PATIENCE_S) -> str:
+def ask_report(facts: HandleFacts, patience_s: float = _JOIN_TIMEOUT_S) -> str:
     """Return the owner's report of a graph.
 
     Raises:

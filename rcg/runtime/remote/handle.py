@@ -19,7 +19,6 @@ from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.codec import make_codec
 from rcg.runtime.driver.output import READY
-from rcg.runtime.driver.submission import arguments_by_key
 from rcg.runtime.refs import CompiledDAGRef, confirm, refs_of
 from rcg.runtime.remote.client import (
     Client,
@@ -55,9 +54,7 @@ def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[HandleFacts]]
         secret=session.control.secret,
         owner_pid=session.pid,
         node=cluster.node_id() if cluster.is_connected() else None,
-        keys=dag.input_keys,
-        num_positional=dag.plan.num_positional,
-        keywords=tuple(dag.plan.keywords),
+        signature=dag.signature,
         buffers=tuple(buffer.channel for buffer in dag.buffers),
         outputs=dag.output_numbers,
         is_multi=dag.plan.is_multi,
@@ -125,7 +122,7 @@ class CompiledDAGHandle:
                 client.abandon(reply)
             for output in client.outputs:
                 if output.dropped:
-                    output.purge()
+                    output.discard_dropped()
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """As ``execute``, without blocking the event loop."""
@@ -151,11 +148,7 @@ class CompiledDAGHandle:
                 client.abandon(reply)
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
-        facts = self._facts
-        values = arguments_by_key(
-            args, kwargs, facts.keys, num_positional=facts.num_positional, keywords=facts.keywords
-        )
-        encoded = [self._codec.encode(values[key]) for key in facts.keys]
+        encoded = list(map(self._codec.encode, self._facts.signature.values(args, kwargs)))
         with telling_exhaustion("to send an input to the process that compiled the graph"):
             return PreparedPayloads({"type": "execute"}, encoded)
 

@@ -105,7 +105,7 @@ class _Connection:
         self._news = Sleepers()
         self._is_over = False
         self._seen = 0
-        self._num_inputs = len(dag.input_keys)
+        self._num_inputs = len(dag.signature.keys)
         self._pidfd = liveness.pidfd_of(messages.peer_of(connection)[0])
 
     def run(self) -> None:

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the value of an option may be: how it is checked, and how it is read from a variable.
+
+A ``Kind`` is the pair of both. Every error names the value as the user wrote it: by its keyword, by
+its attribute, or by its variable. This room does not know which options there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Final
+
+from rcg.warn import warn_user
+
+__all__ = ["COUNT", "COUNT_OR_NONE", "FLAG", "TIMEOUT", "Kind", "choice", "timeout_from_user"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an option takes.
+
+    Attributes:
+        check: Returns a value in its plain form. Takes the value and the name to use in errors, and
+            raises a TypeError or a ValueError.
+        parse: Returns the value that a text stands for. Takes the text and the name of the
+            variable, and raises a ValueError.
+    """
+
+    check: Callable[[object, str], object]
+    parse: Callable[[str, str], object]
+
+
+def timeout_from_user(value: object, name: str) -> float | None:
+    """Read a timeout as users give it: seconds, None for no limit, or Ray's old -1 for the same.
+
+    Args:
+        value: What the user gave.
+        name: What the user calls it (a parameter or an environment variable), for messages.
+
+    Returns:
+        Seconds, or None for "no limit".
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is negative, other than -1, or not a number of seconds at all (NaN).
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"`{name}` must be a number of seconds, or None for no limit, found {value!r}"
+        )
+    seconds = float(value)
+    if seconds == -1:
+        warn_user(f"`{name}` = -1 for no limit is deprecated: use None", DeprecationWarning)
+        return None
+    if not seconds >= 0:
+        raise ValueError(
+            f"`{name}` must be at least 0 seconds, or None for no limit, found {value!r}"
+        )
+    return None if seconds == math.inf else seconds
+
+
+def choice(*choices: str) -> Kind:
+    """Return the kind of an option that takes one of several words."""
+
+    def check(value: object, name: str) -> object:
+        if value not in choices:
+            raise ValueError(
+                f"`{name}` must be one of {', '.join(map(repr, choices))}, found {value!r}"
+            )
+        return value
+
+    return Kind(check, lambda text, variable: check(text.lower(), variable))
+
+
+def _parse_timeout(text: str, variable: str) -> object:
+    if text.lower() == "none":
+        return None
+    return timeout_from_user(_number(text, variable, "a number of seconds"), variable)
+
+
+def _check_count(value: object, name: str, or_none: str = "") -> object:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
+        raise ValueError(f"`{name}` must be a positive integer{or_none}, found {value!r}")
+    return int(value)
+
+
+def _parse_count(text: str, variable: str) -> object:
+    return _check_count(_whole(text, variable), variable)
+
+
+def _check_count_or_none(value: object, name: str) -> object:
+    return None if value is None else _check_count(value, name, " or None")
+
+
+def _parse_count_or_none(text: str, variable: str) -> object:
+    return _check_count_or_none(
+        None if text.lower() == "none" else _whole(text, variable), variable
+    )
+
+
+def _check_flag(value: object, name: str) -> object:
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False, found {value!r}")
+    return value
+
+
+def _parse_flag(text: str, variable: str) -> object:
+    if text.lower() not in _FLAGS:
+        raise ValueError(f"`{variable}` must be one of {', '.join(_FLAGS)}, found {text!r}")
+    return _FLAGS[text.lower()]
+
+
+def _whole(text: str, variable: str) -> float:
+    """Return the number of a text, as an int where it is whole: ``1e6`` is."""
+    number = _number(text, variable, "a positive integer")
+    return int(number) if math.isfinite(number) and number == int(number) else number
+
+
+def _number(text: str, variable: str, wanted: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"`{variable}` must be {wanted}, found {text!r}") from None
+
+
+_FLAGS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+TIMEOUT: Final = Kind(timeout_from_user, _parse_timeout)
+COUNT: Final = Kind(_check_count, _parse_count)
+COUNT_OR_NONE: Final = Kind(_check_count_or_none, _parse_count_or_none)
+FLAG: Final = Kind(_check_flag, _parse_flag)
