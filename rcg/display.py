@@ -83,7 +83,7 @@ class Displayed:
     __slots__ = ()
 
     _shown_by: ClassVar[str]
-    _shown_in: ClassVar[str] = "rcg.views.bundle"
+    _shown_in: ClassVar[str] = "rcg.views.html.mimebundle"
 
     def _shown(self) -> tuple[Any, ...]:
         return (self,)

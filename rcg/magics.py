@@ -34,10 +34,10 @@ from rcg.profiles import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
 from rcg.runtime.observe.report import Reports
-from rcg.trace.summary import summarize
+from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
-from rcg.views.bundle import bundle
-from rcg.views.pictures import predicted_schedule, schedule_picture, topology_picture
+from rcg.views.html.mimebundle import bundle
+from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
 
 __all__ = ["RcgMagics", "load"]
 

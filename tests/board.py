@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rcg import _native
+from rcg.trace.model import Events
 from rcg.trace.recorder import events_from
-from rcg.trace.trace import Events
 
 __all__ = [
     "BLOCK",

@@ -50,7 +50,7 @@ TopologyWidget(scatter_gather(40), title="Wide")
 """,
     """
 import json
-from rcg.views.marks import marks_of
+from rcg.views.data.slices import marks_of
 
 print(json.dumps({
     "events": trace.num_events,

@@ -48,7 +48,7 @@ def test_the_face_loads_neither_ray_nor_numpy():
     [
         "import rcg; rcg.remote, rcg.get, rcg.compile, rcg.CompiledDAG",
         "import rcg.dag",
-        "import rcg.trace.trace, rcg.trace.chrome, rcg.trace.frame, rcg.trace.summary",
+        "import rcg.trace.trace, rcg.trace.analysis.figures",
         "import rcg.views",
         "import rcg.cli, rcg.doctor, rcg.progress",
     ],

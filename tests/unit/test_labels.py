@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rcg.trace.text import name_text
-from rcg.views.text import brief, shorten, width_of
+from rcg.views.data.lettering import brief, shorten, width_of
 
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*", re.ASCII)
 names = st.from_regex(r"[a-zA-Z_# .]{0,40}[0-9]{0,9}[a-z.# ]{0,20}[0-9]{0,9}", fullmatch=True)

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rcg.trace import chrome
-from rcg.trace.chrome import to_chrome
-from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock, OpenOp, Trace
+from rcg.trace.export import chrome
+from rcg.trace.export.chrome import to_chrome
+from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, OpenOp
+from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace, trace

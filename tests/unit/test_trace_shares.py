@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from rcg.ir.plan import Read, Write
-from rcg.trace.executions import UNSEEN, executions_of
-from rcg.trace.parts import Kind
-from rcg.trace.shares import shares_of
-from rcg.trace.trace import OpenOp
+from rcg.trace.analysis.executions import UNSEEN, executions_of
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.shares import shares_of
+from rcg.trace.model import OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.trace.executions import executions_of
-from rcg.trace.stalls import stall_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import GraphTrace, OpenOp, Trace
-from rcg.views.bundle import of_trace
-from rcg.views.measured import figures_of, measured_of
-from rcg.views.page import page_of
-from rcg.views.topology import nodes_of_calls
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.stalls import stall_of
+from rcg.trace.model import GraphTrace, OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.data.measured import figures_of, measured_of
+from rcg.views.data.topology import nodes_of_calls
+from rcg.views.html.mimebundle import of_trace
+from rcg.views.html.page import page_of
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace, trace
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 from rcg.profiles import Profile
-from rcg.trace.compare import compare
-from rcg.trace.executions import executions_of
-from rcg.trace.ops import ops_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import Clock
+from rcg.trace.analysis.compare import compare
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.ops import ops_of
+from rcg.trace.model import Clock
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace

@@ -12,10 +12,10 @@ from hypothesis import given
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.trace.costs import costs_of
-from rcg.trace.executions import executions_of
-from rcg.trace.simulated import from_simulation
-from rcg.trace.what_if import predict, what_if
+from rcg.trace.analysis.costs import costs_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.simulated import from_simulation
+from rcg.trace.analysis.what_if import predict, what_if
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from rcg.profiles import Profile
-from rcg.trace.executions import UNSEEN, executions_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import GraphTrace, Trace
-from rcg.views.pictures import schedule_picture, timeline_picture
+from rcg.trace.analysis.executions import UNSEEN, executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.model import GraphTrace
+from rcg.trace.trace import Trace
+from rcg.views.svg.pictures import schedule_picture, timeline_picture
 from rcg.views.units import ticks_of
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import event, graph_trace, trace

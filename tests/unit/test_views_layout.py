@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.ir.plan import Plan
-from rcg.views.blocks import Block, End, Link, count_crossings
-from rcg.views.layout import Layout, Rect, Sizes, lay_out, layers_of
-from rcg.views.topology import Topology, topology_of
+from rcg.views.data.blocks import Block, End, Link, count_crossings
+from rcg.views.data.layout import Layout, Rect, Sizes, lay_out, layers_of
+from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
 

@@ -9,10 +9,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from rcg.compiler.simulate import simulate
-from rcg.trace.trace import OpenOp, Trace
-from rcg.views.marks import Marks, marks_of
-from rcg.views.schedule import schedule_of
-from rcg.views.window import window_of
+from rcg.trace.model import OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.data.slices import Marks, marks_of
+from rcg.views.data.window import window_of
+from rcg.views.svg.schedule import schedule_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
     check_picture,

@@ -8,11 +8,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from rcg.trace.executions import executions_of
-from rcg.trace.summary import summarize
-from rcg.views.measured import figures_of, measured_of, ops_table
-from rcg.views.summary import Figures, Shares, summary_of
-from rcg.views.topology import topology_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.views.data.measured import Figures, Shares, figures_of, measured_of
+from rcg.views.data.topology import topology_of
+from rcg.views.html.ops import ops_table
+from rcg.views.svg.summary import summary_of
 from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import WICKED, check_picture, pipeline, simulated
 

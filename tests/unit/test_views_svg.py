@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.views.kinds import kind_of
-from rcg.views.svg import svg_of
-from rcg.views.text import shorten, visible, width_of
-from rcg.views.topology import Topology, topology_of
+from rcg.views.data.kinds import kind_of
+from rcg.views.data.lettering import shorten, visible, width_of
+from rcg.views.data.topology import Topology, topology_of
+from rcg.views.svg.topology import svg_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, scatter_gather
 

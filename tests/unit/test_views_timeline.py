@@ -9,15 +9,15 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from rcg.trace.trace import SPAN_BASE, GraphTrace
-from rcg.views.bars import Bars, Strip, draw
-from rcg.views.canvas import Canvas
-from rcg.views.marks import Marks, marks_of
-from rcg.views.palette import Look
-from rcg.views.queues import queues_of
-from rcg.views.timeline import timeline_of
+from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data.queues import queues_of
+from rcg.views.data.slices import Marks, marks_of
+from rcg.views.data.window import window_of
+from rcg.views.svg.bars import Bars, Strip, draw
+from rcg.views.svg.canvas import Canvas
+from rcg.views.svg.looks import Look
+from rcg.views.svg.timeline import timeline_of
 from rcg.views.units import ticks_of
-from rcg.views.window import window_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import WICKED, check_picture, many_events, pipeline, simulated
 

@@ -25,7 +25,8 @@ pytest.importorskip(
 import rcg_widgets
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.trace.trace import SPAN_BASE, Trace
+from rcg.trace.model import SPAN_BASE
+from rcg.trace.trace import Trace
 from rcg_widgets import (
     LiveMonitor,
     ScheduleWidget,

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rcg.trace.executions import executions_of
-from rcg.trace.parts import Kind
-from rcg.trace.shares import shares_of
-from rcg.views.dot import dot_of
-from rcg.views.topology import topology_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.shares import shares_of
+from rcg.views.data.topology import topology_of
+from rcg.views.text.dot import dot_of
 from rcg_widgets.subject import recorded, subject_of
 
 if TYPE_CHECKING:

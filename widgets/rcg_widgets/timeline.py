@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every process did when: ``timeline.js`` draws the marks of ``rcg.views.marks``."""
+"""What every process did when: ``timeline.js`` draws the marks of ``rcg.views.data.slices``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.plan import Call, Op, Read, Write
-from rcg.trace.trace import GraphTrace
-from rcg.views.marks import COLUMNS, SPAN, Marks, marks_of
-from rcg.views.palette import KIND_COLOURS, TITLES
-from rcg.views.text import visible
+from rcg.trace.model import GraphTrace
+from rcg.views.data.colours import KIND_COLOURS, TITLES
+from rcg.views.data.lettering import visible
+from rcg.views.data.slices import COLUMNS, SPAN, Marks, marks_of
 from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack

@@ -9,13 +9,13 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.ir.plan import DRIVER, Call, Input, Output, Plan, Read, Write
-from rcg.trace.ops import OpTimes, ops_of
-from rcg.trace.trace import GraphTrace
+from rcg.trace.analysis.ops import OpTimes, ops_of
+from rcg.trace.model import GraphTrace
 from rcg.units import bytes_text
-from rcg.views.kinds import kind_of
-from rcg.views.layout import Sizes, lay_out
-from rcg.views.text import shorten, visible, width_of
-from rcg.views.topology import Edge, Node, Topology, nodes_of_calls, topology_of
+from rcg.views.data.kinds import kind_of
+from rcg.views.data.layout import Sizes, lay_out
+from rcg.views.data.lettering import shorten, visible, width_of
+from rcg.views.data.topology import Edge, Node, Topology, nodes_of_calls, topology_of
 from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack

@@ -41,7 +41,7 @@ from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.handle import handle_of
 from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, size_of
-from rcg.views.topology import topology_of
+from rcg.views.data.topology import topology_of
 from rcg.views.visualize import visualize
 
 if TYPE_CHECKING:
