@@ -36,7 +36,7 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_al
 from rcg.runtime.observe.report import Reports
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
-from rcg.views.html.mimebundle import bundle
+from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
 
 __all__ = ["RcgMagics", "load"]
@@ -560,7 +560,7 @@ def _failure(option: str, path: Path, write: Callable[[Path], Any]) -> str | Non
 def _display(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> None:
     """Show pictures; a sentence if there are none."""
     for alt, svg in pictures[:_MOST_GRAPHS]:
-        display(bundle(alt, [(alt, svg)]), raw=True)
+        display(mimebundle(alt, [(alt, svg)]), raw=True)
     _tell_more(len(pictures) - _MOST_GRAPHS)
     if not pictures:
         print(f"%{magic}: there is nothing to show: {nothing}")

@@ -2,7 +2,7 @@
 """What the processes of a graph did and when: the record, and what follows from it.
 
 ```
-Recorder ──> Recording ── parts_of, executions_of ──> shares_of, critical_path ──> summarize, compare
+Recorder ──> Recording ── parts_of, executions_of ──> shares_of, critical_path ──> summarize
                  |`────── costs_of ──> what_if, predict
                  `──────> files, chrome, frame ──> Trace
 ```

@@ -22,7 +22,7 @@ This room must know neither Ray nor how graphs run; a trace can be made by hand,
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -198,8 +198,6 @@ class Recording(Displayed):
         info: Where and when: ``host``, ``time`` (seconds since 1970, at its start), ``versions``,
             ``cores``. Only for people.
     """
-
-    _shown_by: ClassVar[str] = "of_trace"
 
     graphs: tuple[GraphTrace, ...]
     start_ns: int

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rcg import _native, cluster
 from rcg._native import release
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
-from rcg.display import Displayed
+from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout
 from rcg.ir.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.log import Log
@@ -41,8 +41,6 @@ from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.handle import handle_of
 from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, size_of
-from rcg.views.data.topology import topology_of
-from rcg.views.visualize import visualize
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
@@ -65,8 +63,6 @@ class CompiledDAG(Displayed):
     code alike. Torn down by ``teardown()``, at the end of a ``with`` block, when it is garbage
     collected, and at interpreter exit.
     """
-
-    _shown_by = "of_plan"
 
     # By id. Copied in one step where it is looked through, because other threads compile.
     _live: ClassVar[weakref.WeakValueDictionary[str, CompiledDAG]] = weakref.WeakValueDictionary()
@@ -418,8 +414,9 @@ class CompiledDAG(Displayed):
             ValueError: The format is unknown, or "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
         """
-        return visualize(
-            topology_of(self._plan, self._actor_ids()),
+        return views().visualize(
+            self._plan,
+            self._actor_ids(),
             filename=filename,
             format=format,
             view=view,
@@ -435,9 +432,13 @@ class CompiledDAG(Displayed):
     def __repr__(self) -> str:
         return f"CompiledDAG({self.session.graph_id})"
 
-    def _shown(self) -> tuple[Any, ...]:
-        title = f"CompiledDAG({self.session.graph_id[:8]})"
-        return self._plan, repr(self), title, self._actor_ids()
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return views.plan(
+            self._plan,
+            text=repr(self),
+            title=f"CompiledDAG({self.session.graph_id[:8]})",
+            actor_ids=self._actor_ids(),
+        )
 
     # --- elsewhere
 

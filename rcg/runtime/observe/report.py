@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Final
 
 from rcg import _native
-from rcg.display import Displayed, visible
+from rcg.display import Displayed, Mimebundle, Views, visible
 from rcg.ir.plan import DRIVER, Plan
 from rcg.runtime.node.segments import Layout
 from rcg.trace.recorder import State, counters_of, now_of
@@ -108,8 +108,6 @@ class Report(Displayed):
         asked: Whether live processes were asked where they are.
     """
 
-    _shown_by: ClassVar[str] = "of_reports"
-
     graph_id: str
     state: str
     processes: tuple[Activity, ...]
@@ -127,8 +125,8 @@ class Report(Displayed):
 
     __repr__ = __str__
 
-    def _shown(self) -> tuple[Any, ...]:
-        return [self], str(self)
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return views.reports([self], str(self))
 
     def _lines(self) -> list[str]:
         lines = [
@@ -188,15 +186,14 @@ class Reports(tuple[Report, ...], Displayed):
     """The reports of several graphs; prints as text."""
 
     __slots__ = ()
-    _shown_by = "of_reports"
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self)) or "no compiled graph is alive in this process"
 
     __repr__ = __str__
 
-    def _shown(self) -> tuple[Any, ...]:
-        return self, str(self)
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return views.reports(self, str(self))
 
 
 def activities(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from rcg.display import Displayed
 from rcg.trace.analysis.figures import summarize
@@ -60,9 +60,6 @@ class GraphComparison(Displayed):
         shares: Share of the window that each process spent, from 0 to 1: ``a0 (Stage) compute``.
     """
 
-    _shown_by: ClassVar[str] = "of_graph_comparison"
-    _shown_in: ClassVar[str] = "rcg.views.html.findings"
-
     graph_ids: tuple[str, str]
     is_same_plan: bool
     throughput: Change
@@ -103,9 +100,6 @@ class Comparison(Displayed):
         only_before: Ids of graphs that are only in the first.
         only_after: Ids of graphs that are only in the second.
     """
-
-    _shown_by: ClassVar[str] = "of_comparison"
-    _shown_in: ClassVar[str] = "rcg.views.html.findings"
 
     graphs: tuple[GraphComparison, ...]
     only_before: tuple[str, ...]

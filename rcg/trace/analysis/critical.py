@@ -94,9 +94,6 @@ class CriticalPath(Displayed, tuple[Step, ...]):
 
     __slots__ = ()
 
-    _shown_by = "of_path"
-    _shown_in = "rcg.views.html.findings"
-
     def __str__(self) -> str:
         return _path_text(self)
 

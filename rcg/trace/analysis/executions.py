@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Final, overload
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -89,9 +89,6 @@ class Executions(Displayed):
         fetched_ns: When the driver's last Read of each ended, or ``UNSEEN``.
         encoded_ns: How long encoding its inputs took, where that was no part of writing them.
     """
-
-    _shown_by: ClassVar[str] = "of_executions"
-    _shown_in: ClassVar[str] = "rcg.views.html.findings"
 
     index: npt.NDArray[np.int64]
     submitted_ns: Times

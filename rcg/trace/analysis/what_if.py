@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.display import Displayed, visible
@@ -54,9 +54,6 @@ class WhatIf(Displayed):
         graph: The same as if it had been recorded, for the views and analyses of traces.
         notes: What could not be modelled.
     """
-
-    _shown_by: ClassVar[str] = "of_what_if"
-    _shown_in: ClassVar[str] = "rcg.views.html.findings"
 
     changes: tuple[str, ...]
     window: int

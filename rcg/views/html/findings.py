@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
+from rcg.display import Mimebundle
 from rcg.trace.analysis.compare import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
@@ -20,7 +21,7 @@ from rcg.trace.text import ratio_text
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, SMALL, brief, visible, width_of
 from rcg.views.html.elements import Cell, card, table, themed
-from rcg.views.html.mimebundle import Bundle, bundle
+from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
 from rcg.views.svg.looks import kind_looks
 from rcg.views.svg.schedule import schedule_of
@@ -47,7 +48,7 @@ _COLUMN: Final = 92.0
 _HIDDEN: Final = (Kind.IDLE,)
 
 
-def of_executions(executions: Executions) -> Bundle:
+def of_executions(executions: Executions) -> Mimebundle:
     """Return what is shown of executions: a table with its head and its tail."""
     count = len(executions)
     places = cut(range(count), lambda _: -1)
@@ -62,38 +63,38 @@ def of_executions(executions: Executions) -> Bundle:
     about += f" {DOT} times of submission from the beginning of the trace on"
     body = table(EXECUTION_HEAD, rows) if rows else ""
     html = themed(card("Executions", about, body), dark=None)
-    return {**bundle(str(executions), []), "text/html": html}
+    return {**mimebundle(str(executions), []), "text/html": html}
 
 
-def of_path(path: CriticalPath) -> Bundle:
+def of_path(path: CriticalPath) -> Mimebundle:
     """Return what is shown of a critical path: its steps, one below the other, over time."""
-    return bundle(str(path), [("Critical path", path_picture(path))] if path else [])
+    return mimebundle(str(path), [("Critical path", path_picture(path))] if path else [])
 
 
-def of_what_if(found: WhatIf) -> Bundle:
+def of_what_if(found: WhatIf) -> Mimebundle:
     """Return what is shown of a prediction: its figures, and the schedule that it foresees."""
     about = f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
     picture = schedule_of(
         predicted=found.simulation, unit_ns=1.0, title="Predicted", about=about, width=WIDTH
     )
-    return bundle(str(found), [("Predicted schedule", picture)])
+    return mimebundle(str(found), [("Predicted schedule", picture)])
 
 
-def of_comparison(found: Comparison) -> Bundle:
+def of_comparison(found: Comparison) -> Mimebundle:
     """Return what is shown of a comparison: before and after, op by op, of each graph."""
     return _compared(str(found), found.graphs)
 
 
-def of_graph_comparison(found: GraphComparison) -> Bundle:
+def of_graph_comparison(found: GraphComparison) -> Mimebundle:
     """Return the same of one graph."""
     return _compared(str(found), [found])
 
 
-def _compared(text: str, graphs: Sequence[GraphComparison]) -> Bundle:
+def _compared(text: str, graphs: Sequence[GraphComparison]) -> Mimebundle:
     more = len(graphs) - _MOST_GRAPHS
     note = f"{more} more graph{'' if more == 1 else 's'}: show comparison.graphs[{_MOST_GRAPHS}]"
     pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MOST_GRAPHS]]
-    return bundle(text, pictures, note if more > 0 else "")
+    return mimebundle(text, pictures, note if more > 0 else "")
 
 
 def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | None = None) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rcg.display import shown_text
+from rcg.display import Mimebundle, shown_text
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.model import Recording
@@ -20,15 +20,13 @@ from rcg.views.svg.pictures import (
     topology_picture,
 )
 
-__all__ = ["bundle", "of_plan", "of_reports", "of_trace", "text_of"]
-
-Bundle = dict[str, str]
+__all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
 
 _MOST_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has more
 _MOST_NODES: Final = 400  # of a plan that is drawn
 
 
-def bundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Bundle:
+def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
     """Return text beside pictures.
 
     Args:
@@ -44,15 +42,15 @@ def bundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Bu
 
 def of_plan(
     plan: Plan, text: str = "", title: str = "Plan", actor_ids: Mapping[str, str] | None = None
-) -> Bundle:
+) -> Mimebundle:
     """Return what is shown of a plan: its text, and its topology unless it is very large."""
     pictures = []
     if sum(len(program.ops) for program in plan.programs) <= _MOST_NODES:
         pictures = [("Topology", topology_picture(plan, title=title, actor_ids=actor_ids))]
-    return bundle(text or str(plan), pictures)
+    return mimebundle(text or str(plan), pictures)
 
 
-def of_trace(trace: Recording) -> Bundle:
+def of_trace(trace: Recording) -> Mimebundle:
     """Return what is shown of a trace: its summary as text and as pictures."""
     whole, trace = trace, trace.active
     summary = summarize(trace)
@@ -72,7 +70,7 @@ def of_trace(trace: Recording) -> Bundle:
     more = len(trace.graphs) - _MOST_GRAPHS
     notes = [f"{more} more graph{'' if more == 1 else 's'}: Profile.save_html(path) shows more"]
     notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
-    return bundle(_joined(str(summary), whole), pictures, "; ".join(notes))
+    return mimebundle(_joined(str(summary), whole), pictures, "; ".join(notes))
 
 
 def text_of(trace: Recording) -> str:
@@ -84,7 +82,7 @@ def _joined(text: str, trace: Recording) -> str:
     return "\n\n".join(filter(None, [text, trace.inactive_text]))
 
 
-def of_reports(reports: Iterable[Any], text: str) -> Bundle:
+def of_reports(reports: Iterable[Any], text: str) -> Mimebundle:
     """Return what is shown of reports: their text and a table of each."""
     html = "".join(
         report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
