@@ -9,80 +9,10 @@ the face of the package (``rcg/__init__.py``); this room must not know it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-__all__ = [
-    "Displayed",
-    "Mimebundle",
-    "Views",
-    "draw_with",
-    "last_number",
-    "shown_text",
-    "views",
-    "visible",
-    "whole_numbers",
-]
-
-# A number as it is shown: with thousands apart, or a point.
-_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
-
-
-def visible(text: str) -> str:
-    r"""Return the text on one line, with the escape of every character that cannot be shown.
-
-    >>> print(visible("a\nb\x00 ü"))
-    a\nb\x00 ü
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for character in text
-    )
-
-
-def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return where to cut a text so that no number is: a part of one is another number.
-
-    Args:
-        text: What is cut.
-        first: How many of its first characters are kept.
-        last: From which on they are kept as well.
-
-    >>> first, last = whole_numbers("execution 561", 3, 12)
-    >>> "execution 561"[:first], "execution 561"[last:]
-    ('exe', '')
-    """
-    for found in _NUMBER.finditer(text):
-        if found.start() < first < found.end():
-            first = found.start()
-        if found.start() < last < found.end():
-            last = found.end()
-    return first, max(first, last)
-
-
-def last_number(text: str) -> str:
-    """Return the number that a text ends with, or "".
-
-    >>> last_number("fwd 561"), last_number("1.94 ms")
-    ('561', '')
-    """
-    found = re.search(rf"(?:{_NUMBER.pattern})$", text)
-    return found[0] if found else ""
-
-
-def shown_text(text: str) -> str:
-    r"""Return text of several lines with the escape of what cannot be shown; lines stay.
-
-    >>> shown_text("a\nb\ud800")
-    'a\nb\\ud800'
-    """
-    return "\n".join(map(visible, text.split("\n")))
-
+__all__ = ["Displayed", "Mimebundle", "Views", "draw_with", "views"]
 
 Mimebundle = dict[str, str]
 """What a notebook shows of a thing: text and, if there is a picture, HTML without a script."""

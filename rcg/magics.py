@@ -26,7 +26,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from rcg.display import visible
 from rcg.errors import RcgError
 from rcg.ipython import attach
 from rcg.ir.plan import Plan
@@ -34,6 +33,7 @@ from rcg.profiles import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
 from rcg.runtime.observe.report import Reports
+from rcg.text import visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcg.errors import TraceError
+from rcg.text import plural
 from rcg.trace.analysis.compare import Comparison, compare
 from rcg.trace.analysis.critical import CriticalPath, critical_path
 from rcg.trace.analysis.executions import Executions, executions_of
@@ -179,4 +180,4 @@ class Profile:
 
 def _told(graph: GraphTrace) -> str:
     count = len(executions_of(graph))
-    return f"{graph.graph_id[:8]} ({count:,} execution{'' if count == 1 else 's'})"
+    return f"{graph.graph_id[:8]} ({plural(count, 'execution')})"

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.plan import DRIVER, Call, Op, Plan, Program
+from rcg.text import plural
 
 __all__ = [
     "EVENT",
@@ -153,7 +154,7 @@ class GraphTrace:
     limit: int = 10
 
     def __repr__(self) -> str:
-        return f"<GraphTrace of {self.graph_id[:8]!a}: {_count(self.num_events, 'event')}>"
+        return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"
 
     def program(self, lane: Lane) -> Program:
         """Return what a lane's process runs."""
@@ -206,7 +207,7 @@ class Recording(Displayed):
 
     def __repr__(self) -> str:
         return (
-            f"<Trace of {_count(len(self.graphs), 'graph')}: {_count(self.num_events, 'event')} in "
+            f"<Trace of {plural(len(self.graphs), 'graph')}: {plural(self.num_events, 'event')} in "
             f"{self.duration_ns / 1e9:.3g} s>"
         )
 
@@ -236,8 +237,4 @@ class Recording(Displayed):
     def inactive_text(self) -> str:
         """A sentence about the graphs that ``active`` leaves out; empty if there are none."""
         count = len(self.graphs) - len(self.active.graphs)
-        return f"{_count(count, 'more graph')} did nothing meanwhile" if count else ""
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+        return f"{plural(count, 'more graph')} did nothing meanwhile" if count else ""

@@ -254,7 +254,7 @@ def test_one_process_of_several_graphs_is_one_process(written):
     assert len(found.threads) == 6
     assert set(found.threads.values()) == {"graph abcd1234", "graph ef567890"}
     labels = [facts["process_labels"] for facts in found.processes.values()]
-    assert labels[0] == "pid 100, 10.0.0.1, clock within 2.5 us"
+    assert labels[0] == "pid 100, 10.0.0.1, clock within 2.5 µs"
 
 
 def test_pids_of_different_nodes_are_different_processes(written):

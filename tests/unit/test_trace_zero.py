@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from rcg.profiles import Profile
+from rcg.text import ticks_of
 from rcg.trace.analysis.executions import UNSEEN, executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
 from rcg.views.svg.pictures import schedule_picture, timeline_picture
-from rcg.views.units import ticks_of
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 
@@ -139,7 +139,7 @@ def test_start_up_is_no_idle_time() -> None:
         lane = graph.shares.lanes[1]
         assert lane.compute_ns == 8 * MS
         assert lane.idle_ns < MS
-        assert "in 10.0 ms from the first submission to the last result" in str(graph)
+        assert "in 10 ms from the first submission to the last result" in str(graph)
         assert graph.window_ns == 1000 * MS
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcg.text import visible
 from rcg.views.data.kinds import kind_of
-from rcg.views.data.lettering import shorten, visible, width_of
+from rcg.views.data.lettering import shorten, width_of
 from rcg.views.data.topology import Topology, topology_of
 from rcg.views.svg.topology import svg_of
 from tests.unit.random_graphs import Case, cases

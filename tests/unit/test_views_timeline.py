@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from rcg.text import ticks_of
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.queues import queues_of
 from rcg.views.data.slices import Marks, marks_of
@@ -17,7 +18,6 @@ from rcg.views.svg.bars import Bars, Strip, draw
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 from rcg.views.svg.timeline import timeline_of
-from rcg.views.units import ticks_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import WICKED, check_picture, many_events, pipeline, simulated
 

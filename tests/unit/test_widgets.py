@@ -405,7 +405,7 @@ class HangingGraph(FakeGraph):
         return report
 
 
-SENTENCE = "a1 (Teller).count has not ended for 3.20 s (execution 8): 2 processes wait for it"
+SENTENCE = "a1 (Teller).count has not ended for 3.2 s (execution 8): 2 processes wait for it"
 
 
 def test_a_graph_that_hangs_is_told_and_who_waits_is_not_idle() -> None:

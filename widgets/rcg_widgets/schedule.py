@@ -12,10 +12,10 @@ import numpy.typing as npt
 from rcg.compiler.simulate import Simulation, default_op_cost, simulate
 from rcg.errors import TraceError
 from rcg.ir.plan import Call, Free, Op, Plan, Read, Write
+from rcg.text import plural, visible
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.colours import EXECUTIONS
-from rcg.views.data.lettering import visible
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
 from rcg_widgets.static import schedules
@@ -211,7 +211,7 @@ def _short(op: Op) -> str:
 def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
     if not count:
         return "nothing ran"
-    executions = f"{count:,} execution{'' if count == 1 else 's'}"
+    executions = plural(count, "execution")
     if is_measured:
         how = "bars measured, outlines predicted"
     else:

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.plan import Call, Op, Read, Write
+from rcg.text import time_text, visible
 from rcg.trace.model import GraphTrace
 from rcg.views.data.colours import KIND_COLOURS, TITLES
-from rcg.views.data.lettering import visible
 from rcg.views.data.slices import COLUMNS, SPAN, Marks, marks_of
-from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
 from rcg_widgets.static import timelines

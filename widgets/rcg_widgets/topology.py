@@ -9,14 +9,13 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.ir.plan import DRIVER, Call, Input, Output, Plan, Read, Write
+from rcg.text import bytes_text, plural, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
-from rcg.units import bytes_text
 from rcg.views.data.kinds import kind_of
 from rcg.views.data.layout import Sizes, lay_out
-from rcg.views.data.lettering import shorten, visible, width_of
+from rcg.views.data.lettering import shorten, width_of
 from rcg.views.data.topology import Edge, Node, Topology, nodes_of_calls, topology_of
-from rcg.views.units import time_text
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
 from rcg_widgets.static import topologies
@@ -219,12 +218,10 @@ class _Drawing:
             (calls, "call"),
             (len(self._topology.channels), "channel"),
         ]
-        words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
+        words = [plural(count, name) for count, name in counts]
         if self._times:
             ran = max(each.count for each in self._times.values())
-            words.append(
-                f"median times and mean sizes of {ran:,} execution{'' if ran == 1 else 's'}"
-            )
+            words.append(f"median times and mean sizes of {plural(ran, 'execution')}")
         return f" {_DOT} ".join(words)
 
     def _took(self, node: Node) -> OpTimes | None:
@@ -258,7 +255,7 @@ class _Drawing:
         lines = [self._full_name(node)]
         took = self._took(node)
         if took is not None and node.kind == "call":
-            times = f"ran {took.count:,} time{'' if took.count == 1 else 's'}"
+            times = f"ran {plural(took.count, 'time')}"
             lines.append(f"median {time_text(took.median_ns)} {_DOT} {times}")
             lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
         return lines
@@ -273,7 +270,7 @@ class _Drawing:
         if edge.channel is None:
             return [*lines, "inside the process"]
         channel = next(each for each in self._topology.channels if each.id == edge.channel)
-        slots = f"{channel.slots} slot{'' if channel.slots == 1 else 's'}"
+        slots = plural(channel.slots, "slot")
         lines.append(f"{channel.id} {_DOT} {kind_of(channel.kind).title} {_DOT} {slots}")
         write = self._write_times(edge)
         if write is not None:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rcg.text import IN_LINE, brief, time_text
 from rcg.trace.analysis.stalls import waits_for
-from rcg.trace.text import name_text, time_text
 
 __all__ = ["Patience", "Trouble", "trouble_of"]
 
@@ -98,7 +98,7 @@ def _name(activity: Any) -> str:
     op = str(_of(activity, "op"))
     call = _CALL.match(op)
     what = f".{call[1]}" if call else f" {op}"
-    return name_text(f"{_of(activity, 'label')}{what}")
+    return brief(f"{_of(activity, 'label')}{what}", IN_LINE)
 
 
 def _waited_for(activity: Any, labels: Iterable[str]) -> tuple[str, ...]:

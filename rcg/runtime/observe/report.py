@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from rcg import _native
-from rcg.display import Displayed, Mimebundle, Views, visible
+from rcg.display import Displayed, Mimebundle, Views
 from rcg.ir.plan import DRIVER, Plan
 from rcg.runtime.node.segments import Layout
+from rcg.text import bytes_text, table, visible
 from rcg.trace.recorder import State, counters_of, now_of
-from rcg.units import bytes_text
 
 __all__ = [
     "LONGEST_QUESTION_S",
@@ -29,7 +29,6 @@ __all__ = [
     "Reports",
     "activities",
     "queues",
-    "table",
 ]
 
 LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
@@ -267,14 +266,3 @@ def queues(member: _native.Member, plan: Plan, layout: Layout) -> list[Queue]:
             if published > seen
         ]
     return found
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table; columns with nothing in them are left out."""
-    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    cells = [[row[i] for i in used] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from rcg.display import Displayed
+from rcg.text import columns, plural, rate_text, ratio_text, share_text, time_text
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import Recording
-from rcg.trace.text import columns, rate_text, ratio_text, share_text, time_text
 
 __all__ = ["Change", "Comparison", "GraphComparison", "compare"]
 
@@ -194,7 +194,7 @@ def _difference(share: Change) -> float:
 
 
 def _left_out(count: int, word: str, where: str) -> list[str]:
-    return [f"    {count:,} more {word}{'' if count == 1 else 's'}: {where}"] if count else []
+    return [f"    {plural(count, f'more {word}')}: {where}"] if count else []
 
 
 def _gain(graph: GraphComparison) -> str:

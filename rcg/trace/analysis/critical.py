@@ -31,13 +31,12 @@ import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.plan import DRIVER, Read, Write
+from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.dependencies import NONE, Links, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import Kind
-from rcg.trace.analysis.tables import cut
 from rcg.trace.model import GraphTrace, Lane
 from rcg.trace.names import actor_labels, name_of
-from rcg.trace.text import columns, time_text
 
 __all__ = [
     "CriticalPath",
@@ -99,7 +98,7 @@ class CriticalPath(Displayed, tuple[Step, ...]):
 
     def __repr__(self) -> str:
         took = time_text(self[-1].end_ns - self[0].start_ns) if self else "nothing known"
-        return f"<CriticalPath: {took}, {len(self):,} step{'' if len(self) == 1 else 's'}>"
+        return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +361,7 @@ def _path_text(steps: Sequence[Step]) -> str:
     if not steps:
         return "no path: the trace does not hold the execution from its submission to its end"
     total = steps[-1].end_ns - steps[0].start_ns
-    count = f"{len(steps):,} step{'' if len(steps) == 1 else 's'}"
+    count = plural(len(steps), "step")
     rows = cut(
         [
             (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))

@@ -32,12 +32,11 @@ import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.plan import DRIVER, Read, Write
+from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.intervals import Cover, Times
 from rcg.trace.analysis.parts import READ, WRITE
-from rcg.trace.analysis.tables import cut
 from rcg.trace.analysis.transfers import is_coding, is_waiting, movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
-from rcg.trace.text import columns, time_text
 
 __all__ = ["UNSEEN", "Execution", "Executions", "executions_of"]
 
@@ -348,7 +347,7 @@ def execution_row(execution: Execution) -> tuple[str, str, str, str]:
 def _text(executions: Executions) -> str:
     """Return the executions of a graph as text."""
     count, whole = len(executions), int(executions.is_complete.sum())
-    head = f"{count:,} execution{'' if count == 1 else 's'}"
+    head = plural(count, "execution")
     if whole < count:
         head += f", {whole:,} of them whole"
     if not count:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.analysis.shares import Shares
 from rcg.trace.analysis.stalls import Stall
-from rcg.trace.text import columns, name_text, rate_text, share_text, time_text
-from rcg.units import bytes_text
 
 __all__ = ["GraphSummary", "SlowExecution", "Summary", "stall_text"]
 
@@ -135,7 +134,7 @@ def _text(summary: Summary) -> str:
     """Return a whole summary as text."""
     count = len(summary.graphs)
     head = (
-        f"Trace of {count} graph{'' if count == 1 else 's'} over {time_text(summary.duration_ns)}, "
+        f"Trace of {plural(count, 'graph')} over {time_text(summary.duration_ns)}, "
         f"{summary.events:,} events"
     )
     stalls = [
@@ -150,8 +149,7 @@ def _text(summary: Summary) -> str:
         more = count - _MOST_GRAPHS
         lines += [
             "",
-            f"{more} more graph{'' if more == 1 else 's'}: print(summary.graphs[{_MOST_GRAPHS}]) "
-            "shows the next",
+            f"{plural(more, 'more graph')}: print(summary.graphs[{_MOST_GRAPHS}]) shows the next",
         ]
     return "\n".join(lines)
 
@@ -179,15 +177,15 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
         else ("nobody waits for it yet")
     )
     usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
-    where = f" in graph {name_text(graph.graph_id[:8])}" if of else ""
+    where = f" in graph {brief(graph.graph_id[:8], IN_LINE)}" if of else ""
     return (
-        f"{name_text(stall.text)}{where} has not ended for {time_text(stall.lasted_ns)}{usual} "
-        f"(execution {stall.execution}, since {time_text(stall.since_ns)}): {waiting}"
+        f"{brief(stall.text, IN_LINE)}{where} has not ended for {time_text(stall.lasted_ns)}"
+        f"{usual} (execution {stall.execution}, since {time_text(stall.since_ns)}): {waiting}"
     )
 
 
 def _graph(graph: GraphSummary) -> list[str]:
-    name = name_text(graph.graph_id[:8])
+    name = brief(graph.graph_id[:8], IN_LINE)
     lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.window_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
@@ -203,7 +201,7 @@ def _graph(graph: GraphSummary) -> list[str]:
 
 def _count(graph: GraphSummary) -> str:
     if graph.executions == graph.complete:
-        return f"{graph.executions:,} execution{'' if graph.executions == 1 else 's'}"
+        return plural(graph.executions, "execution")
     return f"{graph.executions:,} executions, {graph.complete:,} of them whole,"
 
 
@@ -213,7 +211,7 @@ def _shares(graph: GraphSummary) -> list[str]:
         window = lane.window_ns or 1
         parts = (share_text(lane.of(kind) / window) for kind in Kind)
         peers = ", ".join(
-            f"{name_text(name)} {share_text(waited / window)}"
+            f"{brief(name, IN_LINE)} {share_text(waited / window)}"
             for name, waited in list(lane.waiting_for.items())[:_MOST_PEERS]
         )
         rows.append((lane.label, *parts, "", peers))
@@ -257,7 +255,7 @@ def _critical(graph: GraphSummary) -> list[str]:
     if path.bottleneck is not None:
         does = "to make it faster helps most" if graph.stall is None else "it has not ended"
         lines.append(
-            f"    bottleneck: {name_text(path.bottleneck.text)}, "
+            f"    bottleneck: {brief(path.bottleneck.text, IN_LINE)}, "
             f"{share_text(path.bottleneck_share)} of the path; {does}"
         )
     return lines
@@ -311,7 +309,7 @@ def _why(slow: SlowExecution) -> str:
     did = "took" if slow.is_over else "has taken"
     took = f"{did} {time_text(slow.took_ns)}"
     took += "" if slow.usual_ns is None else f", usually {time_text(slow.usual_ns)}"
-    return f"{name_text(slow.text)}{of} {took}"
+    return f"{brief(slow.text, IN_LINE)}{of} {took}"
 
 
 def _hints(graph: GraphSummary) -> list[str]:

@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rcg.compiler.simulate import Costs, Simulation, simulate
-from rcg.display import Displayed, visible
+from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.plan import DRIVER, Call, Input, Plan, Write
+from rcg.text import columns, rate_text, ratio_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, Measured, costs_of
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.model import GraphTrace
-from rcg.trace.text import columns, rate_text, ratio_text, time_text
 
 __all__ = ["OpPrediction", "Prediction", "WhatIf", "predict", "what_if"]
 

@@ -32,9 +32,9 @@ import numpy as np
 
 import rcg.checked as checked
 from rcg.compiler.simulate import check_deadlock_free
-from rcg.display import visible
 from rcg.errors import DeadlockError, InternalError, TraceError
 from rcg.ir.plan import Call, Input, Plan, Program, Write
+from rcg.text import visible
 from rcg.trace.model import (
     EVENT,
     NO_PEER,

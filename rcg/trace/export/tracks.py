@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.plan import DRIVER
+from rcg.text import time_text
 from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
@@ -63,7 +64,7 @@ class Places:
 def _facts(lane: Lane) -> str:
     facts = [f"pid {lane.pid}"] if lane.pid else []
     facts += [lane.node] if lane.node else []
-    facts += [f"clock within {lane.clock.error_ns / 1e3:g} us"] if lane.clock.error_ns else []
+    facts += [f"clock within {time_text(lane.clock.error_ns)}"] if lane.clock.error_ns else []
     return ", ".join(facts)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from rcg.display import last_number, visible, whole_numbers
+from rcg.text import last_number, whole_numbers
 
-__all__ = ["DOT", "SIZE", "SMALL", "TITLE", "brief", "shorten", "visible", "width_of"]
+__all__ = ["DOT", "SIZE", "SMALL", "TITLE", "shorten", "width_of"]
 
 TITLE, SIZE, SMALL = 15.0, 12.0, 10.5
 """Sizes of fonts."""
@@ -45,20 +45,6 @@ _WIDE_WIDTH: Final = 1.3  # as wide as emoji come; CJK is one em
 _MONOSPACE_WIDTH: Final = 0.61
 _BOLD: Final = 1.13
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
-_LONGEST_NAME: Final = 60
-
-
-def brief(name: str, most: int = _LONGEST_NAME) -> str:
-    """Return a name for a hover: visible, and both its ends if it is long.
-
-    >>> brief("PrefillWorkerWithSpeculativeDecoding", 16)
-    'PrefillW…ecoding'
-    """
-    name = visible(name)
-    if len(name) <= most:
-        return name
-    first, last = whole_numbers(name, most // 2, len(name) - (most - 1) // 2)
-    return f"{name[:first]}{_ELLIPSIS}{name[last:]}"
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:

@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rcg.ir.plan import Call, Write
+from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace
-from rcg.views.data.lettering import DOT, brief, visible
+from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
-from rcg.views.units import count_text, share_text, time_text
 
 __all__ = ["Figures", "Measured", "Shares", "figures_of", "measured_of"]
-
-_UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,13 @@ def figures_of(graph: GraphSummary) -> Figures:
             [
                 # It is long, and the figures beside it say how many executions there are.
                 stall_text(graph)
-                or f"{_plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
+                or f"{plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
                 *(
                     [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
                     if graph.clock_error_ns
                     else []
                 ),
-                *([f"{_plural(graph.lost, 'event')} lost"] if graph.lost else []),
+                *([f"{plural(graph.lost, 'event')} lost"] if graph.lost else []),
             ]
         ),
         shares=[_shares(lane, graph.executions) for lane in graph.shares.lanes],
@@ -99,18 +97,18 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
         keys.append(
             ("not ended", f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}")
         )
-        keys.append(("waiting for it", _plural(len(graph.stall.waiting), "process")))
-    keys.append(("throughput", _rate(graph.throughput)))
+        keys.append(("waiting for it", plural(len(graph.stall.waiting), "process")))
+    keys.append(("throughput", rate_text(graph.throughput)))
     if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
         keys.append(("p50 / p99 latency", latency))
     if graph.shares.hidden is not None:
-        keys.append(("communication hidden", share_text(graph.shares.hidden)))
+        keys.append(("communication hidden", share_text(graph.shares.hidden, 0)))
     if graph.shares.bubble is not None:
-        keys.append(("pipeline bubble", share_text(graph.shares.bubble)))
+        keys.append(("pipeline bubble", share_text(graph.shares.bubble, 0)))
     path = graph.critical
     if path is not None and path.bottleneck is not None:
-        share = share_text(path.bottleneck_share)
+        share = share_text(path.bottleneck_share, 0)
         keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
     whole = count_text(graph.complete)
     if graph.complete != graph.executions:
@@ -165,14 +163,3 @@ def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int,
                     yield node, float(max(end_ns - lane.open.since_ns, 0))
                 case _:
                     pass
-
-
-def _rate(per_s: float | None) -> str:
-    if per_s is None:
-        return _UNKNOWN
-    return f"{count_text(round(per_s) if per_s >= 100 else per_s)} /s"
-
-
-def _plural(count: int, word: str) -> str:
-    ending = "" if count == 1 else "es" if word.endswith("s") else "s"
-    return f"{count_text(count)} {word}{ending}"

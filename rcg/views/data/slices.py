@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
 from rcg.ir.plan import DRIVER, Call, Op, Read, Write
+from rcg.text import visible
 from rcg.trace.analysis.parts import READ, WRITE, Kind, Parts, events_of, parts_of
 from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
 from rcg.trace.analysis.transfers import movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, Lane
 from rcg.trace.names import kind_of, name_of
-from rcg.views.data.lettering import visible
 
 __all__ = [
     "COLUMNS",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from rcg.views.data.lettering import visible
+from rcg.text import visible
 from rcg.views.svg.canvas import MONOSPACE, SANS
 
 __all__ = ["STYLE", "Cell", "card", "escaped", "table", "themed"]

@@ -11,21 +11,29 @@ from html import escape
 from typing import Final
 
 from rcg.display import Mimebundle
+from rcg.text import (
+    brief,
+    count_text,
+    cut,
+    plural,
+    rate_text,
+    ratio_text,
+    ticks_of,
+    time_text,
+    visible,
+)
 from rcg.trace.analysis.compare import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
 from rcg.trace.analysis.parts import Kind
-from rcg.trace.analysis.tables import cut
 from rcg.trace.analysis.what_if import WhatIf
-from rcg.trace.text import ratio_text
 from rcg.views.data.colours import TITLES
-from rcg.views.data.lettering import DOT, SIZE, SMALL, brief, visible, width_of
+from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
 from rcg.views.svg.looks import kind_looks
 from rcg.views.svg.schedule import schedule_of
-from rcg.views.units import count_text, ticks_of, time_text
 
 __all__ = [
     "comparison_picture",
@@ -92,7 +100,7 @@ def of_graph_comparison(found: GraphComparison) -> Mimebundle:
 
 def _compared(text: str, graphs: Sequence[GraphComparison]) -> Mimebundle:
     more = len(graphs) - _MOST_GRAPHS
-    note = f"{more} more graph{'' if more == 1 else 's'}: show comparison.graphs[{_MOST_GRAPHS}]"
+    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MOST_GRAPHS}]"
     pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MOST_GRAPHS]]
     return mimebundle(text, pictures, note if more > 0 else "")
 
@@ -214,8 +222,4 @@ def _most(change: Change) -> float:
 
 
 def _value(value: float | None, is_rate: bool) -> str:
-    if value is None:
-        return "-"
-    return (
-        f"{count_text(round(value) if value >= 100 else value)} /s" if is_rate else time_text(value)
-    )
+    return rate_text(value) if is_rate else time_text(value)

@@ -12,7 +12,7 @@ from base64 import b64encode
 from html import escape
 from typing import Final
 
-from rcg.views.data.lettering import visible
+from rcg.text import visible
 from rcg.views.svg.canvas import WIDTH
 
 __all__ = ["MOST_SHRINKING", "img"]

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rcg.display import Mimebundle, shown_text
+from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
+from rcg.text import plural, shown_text
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.model import Recording
 from rcg.views.html.elements import escaped
@@ -68,7 +69,7 @@ def of_trace(trace: Recording) -> Mimebundle:
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
     more = len(trace.graphs) - _MOST_GRAPHS
-    notes = [f"{more} more graph{'' if more == 1 else 's'}: Profile.save_html(path) shows more"]
+    notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
     notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
     return mimebundle(_joined(str(summary), whole), pictures, "; ".join(notes))
 

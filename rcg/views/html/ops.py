@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
+from rcg.text import bytes_text, count_text, speed_text, time_text
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.summary import GraphSummary
-from rcg.units import bytes_text
 from rcg.views.html.elements import Cell, table
-from rcg.views.units import count_text, time_text
 
 __all__ = ["ops_table"]
 
@@ -38,5 +37,5 @@ def _op_row(label: str, each: OpTimes) -> list[Cell]:
         Cell(time_text(each.total_ns), number),
         Cell(time_text(each.waited_ns), number),
         Cell(bytes_text(each.bytes) if each.bytes else _UNKNOWN, number),
-        Cell(f"{each.gb_per_s:.3g} GB/s" if each.gb_per_s is not None else _UNKNOWN, number),
+        Cell(speed_text(each.gb_per_s), number),
     ]

@@ -12,10 +12,11 @@ import re
 import time
 from typing import Final
 
+from rcg.text import count_text, time_text, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace, Recording
-from rcg.views.data.lettering import DOT, visible
+from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import topology_of
 from rcg.views.html.elements import STYLE, card, escaped
 from rcg.views.html.image import MOST_SHRINKING
@@ -28,7 +29,6 @@ from rcg.views.svg.pictures import (
     topology_picture,
     whole_timeline_picture,
 )
-from rcg.views.units import count_text, time_text
 
 __all__ = ["page_of"]
 

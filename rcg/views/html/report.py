@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from rcg.units import bytes_text
+from rcg.text import bytes_text, count_text, time_text
 from rcg.views.html.elements import Cell, card, escaped, table, themed
-from rcg.views.units import count_text, time_text
 
 __all__ = ["Activity", "Queue", "Report", "report_of"]
 

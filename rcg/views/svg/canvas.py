@@ -15,7 +15,8 @@ from html import escape
 from typing import Final
 from zlib import crc32
 
-from rcg.views.data.lettering import SIZE, SMALL, TITLE, brief, shorten, visible, width_of
+from rcg.text import brief, visible
+from rcg.views.data.lettering import SIZE, SMALL, TITLE, shorten, width_of
 
 __all__ = ["MARGIN", "MONOSPACE", "SANS", "WIDTH", "Canvas", "Paint"]
 

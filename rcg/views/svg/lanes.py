@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.views.data.lettering import SIZE, SMALL, brief, visible, width_of
+from rcg.text import brief, visible
+from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 

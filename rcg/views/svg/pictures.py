@@ -13,6 +13,7 @@ from typing import Final
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.plan import Plan
+from rcg.text import time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
@@ -25,7 +26,6 @@ from rcg.views.svg.schedule import schedule_of
 from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
-from rcg.views.units import time_text
 
 __all__ = [
     "predicted_schedule",

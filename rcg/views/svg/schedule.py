@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
+from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import Kind
 from rcg.views.data.colours import EXECUTIONS
-from rcg.views.data.lettering import DOT, brief, width_of
+from rcg.views.data.lettering import DOT, width_of
 from rcg.views.data.slices import OPS, Marks, marks_of_simulation, repeats_of
 from rcg.views.svg.bars import Bars, Ints, Strip, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.lanes import Frame, Row, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
-from rcg.views.units import count_text, ticks_of, time_text
 
 __all__ = ["schedule_of"]
 
@@ -188,7 +188,7 @@ class _Schedule:
         words = [self._about(about), self._note]
         words += [f"{letter} = {method}" for method, letter in self._initials.items()]
         if merged > self._marks.where("call").sum() / 50:
-            calls = f"{count_text(merged)} call{'' if merged == 1 else 's'}"
+            calls = plural(merged, "call")
             words.append(f"{calls} too narrow to tell apart: height = share")
         return frame.document(
             title,

@@ -12,14 +12,14 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
+from rcg.text import brief, share_text, time_text, visible
 from rcg.trace.analysis.parts import Kind
 from rcg.views.data.colours import TITLES
-from rcg.views.data.lettering import SIZE, SMALL, brief, visible, width_of
+from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.data.measured import Figures, Shares
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
 from rcg.views.svg.looks import kind_looks
-from rcg.views.units import share_text, time_text
 
 __all__ = ["summary_of"]
 
@@ -166,16 +166,16 @@ class _Summary:
             width = share * room
             gap = 0.6 if width > 3 else 0.0
             time = time_text(each.ns[kind])
-            hover = f"{brief(each.label)}\n{TITLES[kind]}: {share_text(share)}, {time}"
+            hover = f"{brief(each.label)}\n{TITLES[kind]}: {share_text(share, 0)}, {time}"
             marks.append(
                 f'<rect{looks[kind].attributes} x="{x:.1f}" y="{y:g}" '
                 f'width="{width - gap:.1f}" height="{self._bar:g}">'
                 f"<title>{escape(_visible(hover))}</title></rect>"
             )
             size = min(SMALL, self._bar * 0.72)
-            words = f"{TITLES[kind]} {share_text(share)}"
+            words = f"{TITLES[kind]} {share_text(share, 0)}"
             if width_of(words, size, bold=True) > width - 8:
-                words = share_text(share)
+                words = share_text(share, 0)
             if width_of(words, size, bold=True) <= width - 4:
                 label = self._canvas.text(
                     words,

@@ -18,17 +18,16 @@ from typing import Final
 
 import numpy as np
 
+from rcg.text import brief, bytes_text, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import Kind
-from rcg.units import bytes_text
 from rcg.views.data.colours import KIND_COLOURS, TITLES
-from rcg.views.data.lettering import DOT, brief
+from rcg.views.data.lettering import DOT
 from rcg.views.data.queues import Queue, queues_of
 from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Marks, repeats_of
 from rcg.views.svg.bars import Bars, Strip, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.lanes import Frame, Row, heights_for
 from rcg.views.svg.looks import idle, kind_looks
-from rcg.views.units import count_text, ticks_of, time_text
 
 __all__ = ["timeline_of"]
 
@@ -105,7 +104,7 @@ class _Timeline:
     @property
     def _processes(self) -> str:
         count = len(self._marks.heads)
-        return f"{count} process{'' if count == 1 else 'es'}"
+        return plural(count, "process")
 
     def text(self, title: str, about: str) -> str:
         marks, frame = self._marks, self._frame
@@ -124,7 +123,7 @@ class _Timeline:
         words = [about or f"{time_text(marks.duration_ns)} of {self._processes}"]
         merged = len(drawn.merged)
         if merged > len(marks) / 5:
-            words.append(f"{_plural(merged, 'bar')} under a pixel: height = share of time")
+            words.append(f"{plural(merged, 'bar')} under a pixel: height = share of time")
         words += note
         most = max(2, int(frame.plot_width // 95))
         first = marks.start_ns - marks.origin_ns
@@ -207,7 +206,7 @@ class _Timeline:
         if not count:
             return [], []
         if count > _MOST_LINKS:
-            return [], [f"{_plural(count, 'transfer')} not drawn"]
+            return [], [f"{plural(count, 'transfer')} not drawn"]
         self._canvas.define("link", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
         for (write, read), moments in zip(marks.links.tolist(), marks.moments, strict=True):
@@ -286,7 +285,3 @@ class _Timeline:
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
             entries.append((step, f"frames that wait to be read, up to {most}"))
         return entries
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count_text(count)} {word}{'' if count == 1 else 's'}"

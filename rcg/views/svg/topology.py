@@ -15,14 +15,13 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.ir.plan import DRIVER
-from rcg.units import bytes_text
+from rcg.text import brief, bytes_text, plural, time_text, visible
 from rcg.views.data.kinds import Kind, kind_of
 from rcg.views.data.layout import Layout, Point, Rect, Sizes, lay_out
-from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, brief, visible, width_of
+from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
 from rcg.views.data.measured import Measured
 from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
-from rcg.views.units import time_text
 
 __all__ = ["svg_of"]
 
@@ -289,7 +288,7 @@ class _Drawing:
         calls = sum(node.kind == "call" for node in topology.nodes)
         counts = [(len(topology.actors), "actor"), (calls, "call")]
         counts.append((len(topology.channels), "channel"))
-        words = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts]
+        words = [plural(count, name) for count, name in counts]
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
     def _is_owned(self, edge: Edge) -> bool:
@@ -350,7 +349,7 @@ def _channel_text(channel: Channel) -> str:
 
 
 def _slots_text(channel: Channel) -> str:
-    return f"{channel.slots} slot{'' if channel.slots == 1 else 's'}"
+    return plural(channel.slots, "slot")
 
 
 def _class(kind: Kind) -> str:

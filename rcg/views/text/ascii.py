@@ -15,9 +15,9 @@ line is lost where others cross, and its width is the number of values that are 
 
 from __future__ import annotations
 
+from rcg.text import visible
 from rcg.views.data.kinds import LOCAL, kind_of
 from rcg.views.data.layout import layers_of
-from rcg.views.data.lettering import visible
 from rcg.views.data.topology import Node, Topology
 
 __all__ = ["ascii_of"]

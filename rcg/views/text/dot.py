@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from rcg.text import plural, visible
 from rcg.views.data.kinds import LOCAL, kind_of
-from rcg.views.data.lettering import visible
 from rcg.views.data.topology import Actor, Channel, Node, Topology
 
 __all__ = ["dot_of"]
@@ -97,7 +97,7 @@ def _style(kind: str) -> str:
 def _details(channel: Channel | None) -> list[str]:
     if channel is None:
         return [kind_of(LOCAL).title]
-    slots = f"{channel.slots} slot{'' if channel.slots == 1 else 's'}"
+    slots = plural(channel.slots, "slot")
     return [channel.id, visible(kind_of(channel.kind).title), slots]
 
 
