@@ -27,7 +27,7 @@ def test_a_summary_holds_the_figures_worked_out_by_hand():
     summary = summarize(trace(by_hand(), end=END))
     (graph,) = summary.graphs
     assert (summary.duration_ns, summary.events, summary.lost) == (80, 16, 0)
-    assert (graph.executions, graph.complete, graph.window_ns) == (2, 2, 80)
+    assert (graph.executions, graph.complete, graph.duration_ns) == (2, 2, 80)
     assert (graph.throughput, graph.latency_p50_ns) == (1e9 / 17, 43.5)
     assert graph.latency_p99_ns == pytest.approx(36 + 0.99 * 15)
     assert graph.shares.lanes[1].compute_ns == 20

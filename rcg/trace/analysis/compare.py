@@ -173,7 +173,7 @@ def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
     for label in dict.fromkeys((*sides[0], *sides[1])):
         for kind in Kind:
             was, now = (
-                lanes[label].of(kind) / (lanes[label].window_ns or 1) if label in lanes else None
+                lanes[label].of(kind) / (lanes[label].duration_ns or 1) if label in lanes else None
                 for lanes in sides
             )
             yield Change(f"{label} {kind.name.lower()}", was, now)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.plan import DRIVER, Read
-from rcg.trace.analysis.dependencies import NONE, Links
+from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.parts import READ, WRITE, shapes_of
@@ -32,7 +32,7 @@ from rcg.trace.analysis.sums import by_execution
 from rcg.trace.analysis.transfers import is_coding
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
-__all__ = ["Cost", "Measured", "costs_of"]
+__all__ = ["Cost", "MeasuredCosts", "costs_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """What a graph's ops took.
 
     Attributes:
@@ -81,7 +81,7 @@ def costs_of(
     executions: Executions,
     start_ns: int | None = None,
     end_ns: int | None = None,
-) -> Measured:
+) -> MeasuredCosts:
     """Measure what the ops of a graph took.
 
     Args:
@@ -91,31 +91,35 @@ def costs_of(
             itself it took, whenever it began.
         end_ns: Waiting after this moment does not count; None counts it all.
     """
-    links = Links(graph)
+    dependencies = Dependencies(graph)
     found: dict[tuple[str, int], Cost] = {}
-    length = np.diff(links.bounds, axis=1)
+    length = np.diff(dependencies.bounds, axis=1)
     whole = np.iinfo(np.int64)
     within = np.clip(
-        links.bounds,
+        dependencies.bounds,
         whole.min if start_ns is None else start_ns,
         whole.max if end_ns is None else end_ns,
     )
-    at, waits = np.arange(len(length)), np.where(links.shape == WRITE, 1, 0)
+    at, waits = np.arange(len(length)), np.where(dependencies.shape == WRITE, 1, 0)
     length[at, waits] = np.diff(within, axis=1)[at, waits]
-    woke = np.maximum(links.entered - links.bounds[links.before, 3], 0)  # clocks may disagree
-    woke = np.where(links.follows, woke, UNSEEN)
+    woke = np.maximum(
+        dependencies.entered - dependencies.bounds[dependencies.before, 3], 0
+    )  # clocks may disagree
+    woke = np.where(dependencies.follows, woke, UNSEEN)
     for number, lane in enumerate(graph.lanes):
-        rows = np.flatnonzero(links.lane == number)
-        rows = rows[np.argsort(links.op[rows], kind="stable")]
+        rows = np.flatnonzero(dependencies.lane == number)
+        rows = rows[np.argsort(dependencies.op[rows], kind="stable")]
         ops = len(graph.program(lane).ops)
-        bounds = np.searchsorted(links.op[rows], np.arange(ops + 1))
+        bounds = np.searchsorted(dependencies.op[rows], np.arange(ops + 1))
         for op in np.flatnonzero(np.diff(bounds)).tolist():
             of = rows[bounds[op] : bounds[op + 1]]
-            shape = int(links.shape[of[0]])
-            _, parts = by_execution(links.op[of], links.execution[of], list(length[of].T))
+            shape = int(dependencies.shape[of[0]])
+            _, parts = by_execution(
+                dependencies.op[of], dependencies.execution[of], list(length[of].T)
+            )
             found[lane.process, op] = _cost(shape, parts, woke[of][woke[of] != UNSEEN])
-    thinking, is_parallel = _driver(graph, links)
-    return Measured(found, thinking, is_parallel, _window(graph, executions))
+    thinking, is_parallel = _driver(graph, dependencies)
+    return MeasuredCosts(found, thinking, is_parallel, _window(graph, executions))
 
 
 def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
@@ -139,7 +143,7 @@ def _mean(values: npt.NDArray[np.int64]) -> float:
 _FEW = 20
 
 
-def _driver(graph: GraphTrace, links: Links) -> tuple[float, bool]:
+def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]:
     """Return what the user took per execution between the driver's ops, and whether these overlap.
 
     Before a Read, only the time since its frame was there counts: until then the user may as well
@@ -160,8 +164,10 @@ def _driver(graph: GraphTrace, links: Links) -> tuple[float, bool]:
         of = np.flatnonzero(op == at)
         since = busy_until[of]
         if isinstance(each, Read) and len(of):
-            write = links.written(each.channel, execution[of])
-            since = np.maximum(since, np.where(write == NONE, UNSEEN, links.bounds[write, 3]))
+            write = dependencies.written(each.channel, execution[of])
+            since = np.maximum(
+                since, np.where(write == NONE, UNSEEN, dependencies.bounds[write, 3])
+            )
         gaps = np.maximum(start[of] - since, 0)
         known = (op[of] != events["op"][0]) | (execution[of] != events["execution"][0])
         thinking += _mean(by_execution(op[of[known]], execution[of[known]], (gaps[known],))[1][0])

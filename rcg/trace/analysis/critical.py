@@ -13,9 +13,9 @@ a1     | waits . . . . . . . . . . .  |...|read|call|write|    wait was over; th
 An execution whose inputs were encoded before there was room for it begins with that, and goes on
 where they were written: what lies between is no part of its latency (``executions.py``).
 
-What each event hung on says ``links.py``. What lies between the end of what was waited for and the
-end of the wait is waking up, and counts as waiting of whoever waited. Where the events that it hung
-on are not in the trace the path ends.
+``dependencies.py`` says what each event hung on. What lies between the end of what was waited for
+and the end of the wait is waking up, and counts as waiting of the process that waited. Where the
+events that it hung on are not in the trace the path ends.
 
 This room must know neither shares nor how paths are shown.
 """
@@ -32,7 +32,7 @@ import numpy.typing as npt
 from rcg.display import Displayed
 from rcg.ir.plan import DRIVER, Read, Write
 from rcg.text import columns, cut, plural, time_text
-from rcg.trace.analysis.dependencies import NONE, Links, Walk
+from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.model import GraphTrace, Lane
@@ -173,7 +173,7 @@ def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
 
 
 class Paths:
-    """The critical paths of a graph: links between all its events, made once.
+    """The critical paths of a graph: dependencies between all its events, made once.
 
     Args:
         graph: The graph.
@@ -183,7 +183,7 @@ class Paths:
     def __init__(self, graph: GraphTrace, executions: Executions | None = None) -> None:
         self._graph = graph
         self.executions = executions_of(graph) if executions is None else executions
-        self._links = Links(graph)
+        self._dependencies = Dependencies(graph)
 
     def of(self, execution: int) -> CriticalPath:
         """Return the path of one execution; see ``critical_path``."""
@@ -191,18 +191,18 @@ class Paths:
         if walk is None:
             return CriticalPath()
         kept = np.flatnonzero(walk.start < walk.end)[::-1]
-        links = self._links
+        dependencies = self._dependencies
         steps = self._encoding(execution)
         for at in kept.tolist():
             event, kind = int(walk.event[at]), Kind(int(walk.kind[at]))
-            lane = self._graph.lanes[int(links.lane[event])]
-            op, is_between = int(links.op[event]), bool(walk.is_between[at])
+            lane = self._graph.lanes[int(dependencies.lane[event])]
+            op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
             text = self._text(lane, op, is_between, bool(walk.is_unknown[at]))
             steps.append(
                 Step(
                     process=lane.process,
                     op=None if is_between else op,
-                    execution=int(links.execution[event]),
+                    execution=int(dependencies.execution[event]),
                     kind=kind,
                     start_ns=int(walk.start[at]),
                     end_ns=int(walk.end[at]),
@@ -235,8 +235,8 @@ class Paths:
         walk = self._walk_of(execution)
         if walk is None:
             return []
-        links, chain = self._links, list(dict.fromkeys(walk.event.tolist()))
-        return [(int(links.lane[event]), int(links.row[event])) for event in chain]
+        dependencies, chain = self._dependencies, list(dict.fromkeys(walk.event.tolist()))
+        return [(int(dependencies.lane[event]), int(dependencies.row[event])) for event in chain]
 
     def steady(self) -> SteadyPath | None:
         """Return the path through all executions; None if the trace holds no whole stretch.
@@ -255,7 +255,7 @@ class Paths:
         event = self._completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
-        walk = self._links.walk(event, last, first)
+        walk = self._dependencies.walk(event, last, first)
         return self._steady(walk, first, last)
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
@@ -267,17 +267,17 @@ class Paths:
         """
         first = self.executions.first_submission_ns
         number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
-        events = np.flatnonzero(self._links.lane == number)
+        events = np.flatnonzero(self._dependencies.lane == number)
         if first is None or end_ns <= first or not len(events):
             return None
-        return self._steady(self._links.walk(int(events[-1]), end_ns, first), first, end_ns)
+        return self._steady(self._dependencies.walk(int(events[-1]), end_ns, first), first, end_ns)
 
     def _walk_of(self, execution: int) -> Walk | None:
         begun, written, over = self._times(execution)
         event = self._completion(execution)
         if UNSEEN in (begun, over) or over <= begun or event == NONE:
             return None
-        return self._links.walk(event, over, written)
+        return self._dependencies.walk(event, over, written)
 
     def _is_written(self) -> npt.NDArray[np.bool_]:
         """Return of which executions the trace holds all Writes that completed them."""
@@ -285,28 +285,28 @@ class Paths:
         written = np.ones(len(index), bool)
         for op in self._graph.plan.program(DRIVER).ops:
             if isinstance(op, Read):
-                written &= self._links.written(op.channel, index) != NONE
+                written &= self._dependencies.written(op.channel, index) != NONE
         return written
 
     def _completion(self, execution: int) -> int:
         """Return the event that completed an execution, as ``executions_of`` has it."""
-        links, found = self._links, []
+        dependencies, found = self._dependencies, []
         for op in self._graph.plan.program(DRIVER).ops:
             if isinstance(op, Read):
-                event = int(links.written(op.channel, execution)[0])
+                event = int(dependencies.written(op.channel, execution)[0])
                 if event == NONE:
-                    event = int(links.read(op.channel, DRIVER, execution)[0])
+                    event = int(dependencies.read(op.channel, DRIVER, execution)[0])
                 if event != NONE:
                     found.append(event)
-        return max(found, key=lambda event: int(links.bounds[event, 3]), default=NONE)
+        return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)
 
     def _steady(self, walk: Walk, first: int, last: int) -> SteadyPath:
-        graph, links = self._graph, self._links
+        graph, dependencies = self._graph, self._dependencies
         length = walk.end - walk.start
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
-        op = np.minimum(links.op[walk.event], places - 3)
+        op = np.minimum(dependencies.op[walk.event], places - 3)
         op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
-        code = (links.lane[walk.event] * places + op) * len(Kind) + walk.kind
+        code = (dependencies.lane[walk.event] * places + op) * len(Kind) + walk.kind
         # Of what occurs only: all that could be is lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
         totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between events: which other event each one hung on, and walking back along them.
+"""Dependencies between events: which other event each one hung on, and walking back along them.
 
 * A Read that waited hangs on the Write of that channel and execution.
 * A Write that waited for room hangs on the Read that made it: by the slowest reader, as many
   executions earlier as the channel has slots.
 * Of several events that a driver's Read has in an execution, each hangs on that Write if it ended
-  the wait; what others hang on is the one that moved the frame (``passage.movers``).
+  the wait; what others hang on is the one that moved the frame (``transfers.movers``).
 * Everything else hangs on the event before it in its lane.
 
-An event hangs on at most one other, whatever is asked for. So the links are computed once for all
-events, and only following them goes event by event.
+An event hangs on at most one other, whatever is asked for. So the dependencies are computed once
+for all events, and only following them goes event by event.
 
 This room must know neither executions nor how paths are shown.
 """
@@ -29,7 +29,7 @@ from rcg.trace.analysis.parts import KINDS, READ, WRITE, Kind, bounds_of
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
 
-__all__ = ["NONE", "Links", "Walk"]
+__all__ = ["NONE", "Dependencies", "Walk"]
 
 _Indexes = npt.NDArray[np.int64]
 
@@ -58,8 +58,8 @@ class Walk:
     is_unknown: npt.NDArray[np.bool_]
 
 
-class Links:
-    """All events of a graph's ops in one numbering, lane by lane, by their ends; and their links.
+class Dependencies:
+    """All events of a graph's ops in one numbering, lane by lane, by their ends; on what each hung.
 
     Attributes:
         lane: The lane of each.

@@ -175,7 +175,7 @@ class Executions(Displayed):
         so_far = np.maximum(end_ns - self.submitted_ns[under_way], 0)
         return np.concatenate((self.latency_ns, so_far))
 
-    def busy_window(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+    def busy_stretch(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Return the time between two moments without what lies before and after all executions.
 
         That is from the first submission until the driver had the last result. Where executions

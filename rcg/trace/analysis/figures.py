@@ -58,10 +58,10 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
     else:
         throughput, path = executions.throughput_until(end_ns), paths.until(stall.process, end_ns)
         latencies = executions.latencies_until(end_ns)
-    window = executions.busy_window(start_ns, end_ns)
+    window = executions.busy_stretch(start_ns, end_ns)
     return GraphSummary(
         graph_id=graph.graph_id,
-        window_ns=end_ns - start_ns,
+        duration_ns=end_ns - start_ns,
         executions=len(executions),
         complete=int(executions.is_complete.sum()),
         throughput=throughput,

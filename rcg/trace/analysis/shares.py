@@ -66,7 +66,7 @@ class LaneShares:
         return self.compute_ns + self.communication_ns + self.serialization_ns
 
     @property
-    def window_ns(self) -> int:
+    def duration_ns(self) -> int:
         """The sum of the five."""
         return self.busy_ns + self.waiting_ns + self.idle_ns
 

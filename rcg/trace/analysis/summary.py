@@ -66,7 +66,7 @@ class GraphSummary:
 
     Attributes:
         graph_id: Hex id.
-        window_ns: How long the trace is.
+        duration_ns: How long the trace is.
         executions: How many executions the trace holds anything of.
         complete: How many of them it holds whole, from submission to fetch.
         throughput: Executions per second, from completion to completion.
@@ -84,7 +84,7 @@ class GraphSummary:
     """
 
     graph_id: str
-    window_ns: int
+    duration_ns: int
     executions: int
     complete: int
     throughput: float | None
@@ -186,7 +186,7 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
 
 def _graph(graph: GraphSummary) -> list[str]:
     name = brief(graph.graph_id[:8], IN_LINE)
-    lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.window_ns)}"]
+    lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.duration_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
     if graph.latency_p50_ns is not None:
@@ -208,19 +208,19 @@ def _count(graph: GraphSummary) -> str:
 def _shares(graph: GraphSummary) -> list[str]:
     rows = [("", *(name for name in _KINDS.values()), "", "waits most for")]
     for lane in graph.shares.lanes:
-        window = lane.window_ns or 1
-        parts = (share_text(lane.of(kind) / window) for kind in Kind)
+        length = lane.duration_ns or 1
+        parts = (share_text(lane.of(kind) / length) for kind in Kind)
         peers = ", ".join(
-            f"{brief(name, IN_LINE)} {share_text(waited / window)}"
+            f"{brief(name, IN_LINE)} {share_text(waited / length)}"
             for name, waited in list(lane.waiting_for.items())[:_MOST_PEERS]
         )
         rows.append((lane.label, *parts, "", peers))
     width = max(len(row[-1]) for row in rows)
     rows = [(*row[:-1], row[-1].ljust(width)) for row in rows]
-    spans = graph.shares.lanes[0].window_ns if graph.shares.lanes else graph.window_ns
+    spans = graph.shares.lanes[0].duration_ns if graph.shares.lanes else graph.duration_ns
     until = "the end" if graph.stall is not None else "the last result"
     from_to = f", in {time_text(spans)} from the first submission to {until}"
-    head = f"  Where the time of each process went{from_to if spans < graph.window_ns else ''}"
+    head = f"  Where the time of each process went{from_to if spans < graph.duration_ns else ''}"
     lines = ["", head, *columns(rows, indent="    ")]
     lines += [
         "    compute: in your methods; communication: moving bytes; serialization: values to bytes",

@@ -23,7 +23,7 @@ from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.plan import DRIVER, Call, Input, Plan, Write
 from rcg.text import columns, rate_text, ratio_text, time_text, visible
-from rcg.trace.analysis.costs import Cost, Measured, costs_of
+from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.simulated import from_simulation
@@ -322,7 +322,7 @@ def _measured(
     executions: Executions,
     start_ns: int | None = None,
     end_ns: int | None = None,
-) -> Measured:
+) -> MeasuredCosts:
     measured = costs_of(graph, executions, start_ns, end_ns)
     if not measured.costs:
         raise TraceError(
@@ -331,7 +331,7 @@ def _measured(
     return measured
 
 
-def _missing(graph: GraphTrace, measured: Measured) -> list[str]:
+def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
     """Say which calls were never seen; they take nothing in a replay."""
     texts = [
         text_of(graph, lane, at)
@@ -343,7 +343,7 @@ def _missing(graph: GraphTrace, measured: Measured) -> list[str]:
 
 
 def _replay(
-    plan: Plan, measured: Measured, window: int, executions: int
+    plan: Plan, measured: MeasuredCosts, window: int, executions: int
 ) -> tuple[Simulation, list[str]]:
     """Simulate with measured costs; a driver of one thread does one thing at a time."""
     each = {place: cost.own_ns for place, cost in measured.costs.items()}

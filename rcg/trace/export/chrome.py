@@ -35,7 +35,7 @@ import numpy.typing as npt
 from rcg.ir.plan import ChannelSpec, Read
 from rcg.progress import progress
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
-from rcg.trace.export.tracks import Places, Strip, dumps
+from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Recording
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
 from rcg.version import __version__
@@ -118,85 +118,85 @@ class _Sheet:
         self._trace = trace
         self._prefixes: list[str] = []
         self._tails: list[str] = []
-        self._places = Places()
+        self._numbers = TrackNumbers()
         self._arrows = self._arrows_left_out = 0
         rows: list[Rows] = [np.empty(0, _ROW)]
         events: list[Events] = [np.empty(0, EVENT)]
         count = 0
         for graph in trace.graphs:
-            strips: dict[str, Strip] = {}
+            lanes: dict[str, LaneTracks] = {}
             for lane in graph.lanes:
-                strip = Strip(graph, lane, count, trace.start_ns, self._places)
-                strips[lane.process] = strip
-                events.append(strip.events)
-                count += len(strip.events)
-                rows += [self._ops(strip), self._waits(strip)]
+                tracks = LaneTracks(graph, lane, count, trace.start_ns, self._numbers)
+                lanes[lane.process] = tracks
+                events.append(tracks.events)
+                count += len(tracks.events)
+                rows += [self._ops(tracks), self._waits(tracks)]
                 if lane.open is not None:
-                    rows.append(self._open_op(strip, lane.open))
+                    rows.append(self._open_op(tracks, lane.open))
             for channel in graph.plan.channels:
-                rows += self._arrows_of(channel, strips)
-                rows.append(self._depth_of(channel, strips))
+                rows += self._arrows_of(channel, lanes)
+                rows.append(self._depth_of(channel, lanes))
         self._events = np.concatenate(events)
         joined = np.concatenate(rows)
         self._rows = joined[np.lexsort((joined["what"], joined["event"], joined["time"]))]
 
-    def _ops(self, strip: Strip) -> Rows:
-        labels = actor_labels(strip.graph.plan)
-        ops = strip.graph.program(strip.lane).ops
+    def _ops(self, tracks: LaneTracks) -> Rows:
+        labels = actor_labels(tracks.graph.plan)
+        ops = tracks.graph.program(tracks.lane).ops
 
         def begin(key: int) -> str:
             track, op = divmod(key, 1 << 32)
             if op >= SPAN_BASE:
-                return strip.begin("X", track, SPAN, strip.lane.span_name(op))
+                return tracks.begin("X", track, SPAN, tracks.lane.span_name(op))
             if op >= len(ops):
-                return strip.begin("X", track, UNKNOWN, UNKNOWN)
-            return strip.begin("X", track, kind_of(ops[op]), name_of(ops[op], labels))
+                return tracks.begin("X", track, UNKNOWN, UNKNOWN)
+            return tracks.begin("X", track, kind_of(ops[op]), name_of(ops[op], labels))
 
-        events = strip.events
-        prefix = self._numbered(strip.track << 32 | strip.op, begin)
+        events = tracks.events
+        prefix = self._numbered(tracks.track << 32 | tracks.op, begin)
         has_parts = (events["waited_ns"] | events["coded_ns"] | events["bytes"]) != 0
-        has_peer = events["peer"] < len(strip.graph.lanes)
+        has_peer = events["peer"] < len(tracks.graph.lanes)
         what = np.where(has_peer, _PEER, np.where(has_parts, _FULL, _BARE))
-        peers = [len(self._tails) + n for n in range(len(strip.graph.lanes))]
-        self._tails += [dumps(lane.label) for lane in strip.graph.lanes]
+        peers = [len(self._tails) + n for n in range(len(tracks.graph.lanes))]
+        self._tails += [dumps(lane.label) for lane in tracks.graph.lanes]
         number = np.array([*peers, 0])[np.minimum(events["peer"], len(peers))]
-        return _rows(strip.start, strip.first + np.arange(len(events)), what, prefix, number)
+        return _rows(tracks.start, tracks.first + np.arange(len(events)), what, prefix, number)
 
-    def _waits(self, strip: Strip) -> Rows:
+    def _waits(self, tracks: LaneTracks) -> Rows:
         """What is inside an op: the wait for its peer."""
 
         def begin(key: int) -> str:
             track, peer = divmod(key, 1 << 32)
-            return strip.begin("X", track, "wait", _wait_name(strip.graph, peer))
+            return tracks.begin("X", track, "wait", _wait_name(tracks.graph, peer))
 
-        found = np.flatnonzero(strip.moves_at > strip.waits_at)
-        keys = strip.track[found] << 32 | strip.events["peer"][found].astype(np.int64)
+        found = np.flatnonzero(tracks.moves_at > tracks.waits_at)
+        keys = tracks.track[found] << 32 | tracks.events["peer"][found].astype(np.int64)
         prefix = self._numbered(keys, begin)
-        durations = (strip.moves_at - strip.waits_at)[found]
-        return _rows(strip.waits_at[found], strip.first + found, _WAIT, prefix, durations)
+        durations = (tracks.moves_at - tracks.waits_at)[found]
+        return _rows(tracks.waits_at[found], tracks.first + found, _WAIT, prefix, durations)
 
-    def _open_op(self, strip: Strip, doing: OpenOp) -> Rows:
+    def _open_op(self, tracks: LaneTracks, doing: OpenOp) -> Rows:
         """What the lane was in at the end, up to the end, and what it waits for in that."""
-        graph, end = strip.graph, self._trace.duration_ns
+        graph, end = tracks.graph, self._trace.duration_ns
         since, waiting = (
             min(max(moment - self._trace.start_ns, 0), end)
             for moment in (doing.since_ns, doing.waiting_since_ns)
         )
         # Beside what has not ended by then: the driver may be in several ops.
-        busy = set(strip.track[strip.end > since].tolist())
-        track = next(n for n in range(len(strip.threads) + 1) if n not in busy)
-        if track == len(strip.threads):
-            strip.threads.append(self._places.thread(graph, strip.lane, track))
-        op = graph.op(strip.lane, doing.op)
+        busy = set(tracks.track[tracks.end > since].tolist())
+        track = next(n for n in range(len(tracks.threads) + 1) if n not in busy)
+        if track == len(tracks.threads):
+            tracks.threads.append(self._numbers.thread(graph, tracks.lane, track))
+        op = graph.op(tracks.lane, doing.op)
         name = f"{name_of(op, actor_labels(graph.plan))} (not finished)"
         args: dict[str, Any] = {"execution": doing.execution, "finished": False}
         if doing.peer < len(graph.lanes):
             args["peer"] = graph.lanes[doing.peer].label
-        found = [(since, strip.begin("X", track, kind_of(op), name))]
+        found = [(since, tracks.begin("X", track, kind_of(op), name))]
         if doing.waiting_since_ns:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
             begun = since if isinstance(op, Read) else max(since, waiting)  # see ``parts``
-            found.append((begun, strip.begin("X", track, "wait", text)))
+            found.append((begun, tracks.begin("X", track, "wait", text)))
         first, tail = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix in found]
         self._tails += [
@@ -206,13 +206,13 @@ class _Sheet:
         numbers = np.arange(len(found))
         return _rows(times, _LAST, _TAIL, first + numbers, tail + numbers)
 
-    def _arrows_of(self, channel: ChannelSpec, strips: dict[str, Strip]) -> list[Rows]:
+    def _arrows_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> list[Rows]:
         """An arrow from each Write to each of its Reads, and the ``take`` where it ends."""
-        sender = strips[channel.writer]
+        sender = lanes[channel.writer]
         writes = sender.moving(write_of(sender.graph.plan, channel.writer, channel.id))
         rows = []
         for process in channel.readers:
-            reader = strips[process]
+            reader = lanes[process]
             reads = reader.moving(read_of(reader.graph.plan, process, channel.id))
             sent, took = pairs(sender.events[writes], reader.events[reads])
             out, into = writes[sent], reads[took]
@@ -248,10 +248,10 @@ class _Sheet:
             rows.append(_rows(begun, reader.first + into, _TAKE, prefix, reader.end[into] - begun))
         return rows
 
-    def _depth_of(self, channel: ChannelSpec, strips: dict[str, Strip]) -> Rows:
-        sender = strips[channel.writer]
-        readers = [strips[process] for process in channel.readers]
-        if not readers or any(strip.lane.lost for strip in (sender, *readers)):
+    def _depth_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> Rows:
+        sender = lanes[channel.writer]
+        readers = [lanes[process] for process in channel.readers]
+        if not readers or any(tracks.lane.lost for tracks in (sender, *readers)):
             return np.empty(0, _ROW)  # it would be wrong from there on
         plan = sender.graph.plan
         reads = [
@@ -260,15 +260,17 @@ class _Sheet:
         ]
         writes = sender.events[sender.moving(write_of(plan, channel.writer, channel.id))]
         times, frames = depth(writes, reads, 0)
-        process = self._places.process(readers[0].graph, readers[0].lane)
+        process = self._numbers.process(readers[0].graph, readers[0].lane)
         name = dumps(f"unread in {channel.id}")
         self._prefixes.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":')
         return _rows(times, _LAST, _COUNT, len(self._prefixes) - 1, frames)
 
-    def _named(self, strip: Strip, places: Ints, phase: str, category: str, name: str) -> Ints:
+    def _named(
+        self, tracks: LaneTracks, places: Ints, phase: str, category: str, name: str
+    ) -> Ints:
         """Return numbers of prefixes for rows beside some events, which are all called the same."""
         return self._numbered(
-            strip.track[places], lambda track: strip.begin(phase, track, category, name)
+            tracks.track[places], lambda track: tracks.begin(phase, track, category, name)
         )
 
     def _numbered(self, keys: Ints, text: Callable[[int], str]) -> Ints:
@@ -291,7 +293,7 @@ class _Sheet:
             "arrows_left_out": self._arrows_left_out,
             **trace.info,
         }
-        names = ",\n".join(self._places.rows)
+        names = ",\n".join(self._numbers.rows)
         return f'{{"displayTimeUnit":"ns","otherData":{dumps(about)},"traceEvents":[\n{names}'
 
     def pieces(self) -> Iterator[str]:

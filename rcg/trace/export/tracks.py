@@ -20,13 +20,13 @@ from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
 from rcg.trace.model import Events, GraphTrace, Lane
 
-__all__ = ["Places", "Strip", "dumps"]
+__all__ = ["TrackNumbers", "LaneTracks", "dumps"]
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Places:
+class TrackNumbers:
     """Numbers of processes and threads, and the rows that name them. No number is used twice."""
 
     rows: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ def _facts(lane: Lane) -> str:
     return ", ".join(facts)
 
 
-class Strip:
+class LaneTracks:
     """The events of one lane, in the order in which they nest, with times from 0.
 
     Args:
@@ -80,7 +80,7 @@ class Strip:
     """
 
     def __init__(
-        self, graph: GraphTrace, lane: Lane, first: int, origin_ns: int, places: Places
+        self, graph: GraphTrace, lane: Lane, first: int, origin_ns: int, numbers: TrackNumbers
     ) -> None:
         events = lane.events.copy()
         for name in ("start_ns", "end_ns"):
@@ -97,7 +97,8 @@ class Strip:
             np.maximum(np.take_along_axis(bounds, part, 1)[:, 0], 0) for part in (waits, waits + 1)
         )
         self.threads = [
-            places.thread(graph, lane, track) for track in range(1 + int(self.track.max(initial=0)))
+            numbers.thread(graph, lane, track)
+            for track in range(1 + int(self.track.max(initial=0)))
         ]
         self._by_op = np.argsort(self.op, kind="stable")
         self._sorted_ops = self.op[self._by_op]

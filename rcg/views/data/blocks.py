@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Block", "End", "Link", "Stack", "count_crossings", "relax"]
+__all__ = ["Block", "End", "Line", "Stack", "count_crossings", "relax"]
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +125,7 @@ def relax(
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Line:
     """Two ends that a line joins, and the layer in whose right gap it goes up or down."""
 
     here: End
@@ -133,16 +133,16 @@ class Link:
     gap: int
 
 
-def count_crossings(links: Iterable[Link]) -> int:
+def count_crossings(lines: Iterable[Line]) -> int:
     """Count how often two lines cross."""
     gaps: dict[int, list[tuple[float, float]]] = {}
-    for link in links:
-        gaps.setdefault(link.gap, []).append((link.here.y, link.there.y))
+    for line in lines:
+        gaps.setdefault(line.gap, []).append((line.here.y, line.there.y))
     crossings = 0
-    for lines in gaps.values():
+    for heights in gaps.values():
         # Those that start further up and end further down.
         ended: list[float] = []
-        for _, end in sorted(lines):
+        for _, end in sorted(heights):
             crossings += len(ended) - bisect_right(ended, end)
             insort(ended, end)
     return crossings

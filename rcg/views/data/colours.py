@@ -11,7 +11,7 @@ from typing import Final
 from rcg.trace.analysis.parts import Kind
 from rcg.views.data.slices import SPAN
 
-__all__ = ["EXECUTIONS", "KIND_COLOURS", "TITLES"]
+__all__ = ["EXECUTIONS", "HATCHED", "KIND_COLOURS", "SPAN_COLOUR", "TITLES"]
 
 EXECUTIONS: Final = (
     "#0072b2",
@@ -34,3 +34,9 @@ KIND_COLOURS: Final = {
 
 TITLES: Final = {**{kind.value: kind.name.lower() for kind in Kind}, SPAN: "span"}
 """Names of kinds for people."""
+
+HATCHED: Final = {Kind.WAITING: "#98a2ae", Kind.IDLE: "#d5dae0"}
+"""Colours of hatchings of what a process does not work on."""
+
+SPAN_COLOUR: Final = "#9b6fb8"
+"""Of the user's spans."""

@@ -33,10 +33,10 @@ from itertools import pairwise
 from math import ceil
 from typing import Final
 
-from rcg.views.data.blocks import Block, End, Link, Stack, count_crossings, relax
+from rcg.views.data.blocks import Block, End, Line, Stack, count_crossings, relax
 from rcg.views.data.topology import Edge, Node, Topology
 
-__all__ = ["Layout", "Point", "Rect", "Sizes", "layers_of", "lay_out"]
+__all__ = ["TopologyLayout", "Point", "Rect", "Sizes", "layers_of", "lay_out"]
 
 Point = tuple[float, float]
 
@@ -94,7 +94,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TopologyLayout:
     """Where things are. The left and upper end of it all is 0.
 
     Attributes:
@@ -114,7 +114,7 @@ class Layout:
     height: float
 
 
-def lay_out(topology: Topology, sizes: Sizes) -> Layout:
+def lay_out(topology: Topology, sizes: Sizes) -> TopologyLayout:
     """Return a layout of a topology in which no two boxes overlap and no line crosses a node."""
     return _Placing(topology, sizes).result()
 
@@ -163,7 +163,7 @@ class _Placing:
         self._lanes: dict[tuple[int, bool], End] = {}
         self._make_blocks()
         self._make_lanes()
-        self._links = self._link()
+        self._lines = self._join()
 
     # Blocks
 
@@ -241,17 +241,17 @@ class _Placing:
                 self._stack.blocks.insert(self._stack.blocks.index(end.block) + 1, lane)
                 self._lanes[source, False] = End(lane, None, 0.0)
 
-    def _link(self) -> list[Link]:
+    def _join(self) -> list[Line]:
         """Return which ends are joined by a line, and tell the blocks."""
-        links: dict[tuple[int, int], Link] = {}
+        lines: dict[tuple[int, int], Line] = {}
         for edge in self._edges:
             ends = self._ends_of(edge)
             gaps = (self._layers[edge.source], self._layers[edge.target] - 1)
             # A lane is joined once to where its value is made, however many take the value.
             for (here, there), gap in zip(pairwise(ends), gaps, strict=False):
-                links[id(here), id(there)] = Link(here, there, gap)
-        for link in links.values():
-            here, there = link.here, link.there
+                lines[id(here), id(there)] = Line(here, there, gap)
+        for line in lines.values():
+            here, there = line.here, line.there
             if here.block is not there.block:
                 here.block.after.append((here, there))
                 there.block.before.append((there, here))
@@ -259,7 +259,7 @@ class _Placing:
                 here.inner.after.append((here, there))
             if there.inner is not None:
                 there.inner.before.append((there, here))
-        return list(links.values())
+        return list(lines.values())
 
     def _ends_of(self, edge: Edge) -> list[End]:
         ends = [self._ends[edge.source], self._ends[edge.target]]
@@ -300,8 +300,8 @@ class _Placing:
         """How bad the order is: how far lines go up and down, and how often they cross."""
         self._pack()
         self._relax(2)
-        way = sum(abs(link.here.y - link.there.y) for link in self._links)
-        return way + _CROSSING_COST * count_crossings(self._links)
+        way = sum(abs(line.here.y - line.there.y) for line in self._lines)
+        return way + _CROSSING_COST * count_crossings(self._lines)
 
     def _arrange(self) -> None:
         """Find a good order, and settle the heights."""
@@ -316,7 +316,7 @@ class _Placing:
             if found < cost:
                 best, cost = self._orders(), found
         self._restore(best)
-        if len(self._stack.blocks) * len(self._links) <= _MOST_TO_SWAP:
+        if len(self._stack.blocks) * len(self._lines) <= _MOST_TO_SWAP:
             self._swap(cost)
         self._pack()
         self._relax(_NUM_RELAXATIONS)
@@ -357,7 +357,7 @@ class _Placing:
 
     # Columns and lines
 
-    def result(self) -> Layout:
+    def result(self) -> TopologyLayout:
         self._arrange()
         left, right = self._columns()
         nodes: dict[int, Rect] = {}
@@ -376,7 +376,7 @@ class _Placing:
         routes = self._routes(nodes, left, right)
         boxes = [*nodes.values(), *actors.values()]
         points = [point for route in routes.values() for point in route]
-        return Layout(
+        return TopologyLayout(
             nodes=nodes,
             actors=actors,
             routes=routes,

@@ -15,11 +15,11 @@ from rcg.trace.model import GraphTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
-__all__ = ["Figures", "Measured", "Shares", "figures_of", "measured_of"]
+__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "figures_of", "measured_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class CardRow:
     """Where the time of one process went.
 
     Attributes:
@@ -36,7 +36,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ProfileCard:
     """What the picture shows.
 
     Attributes:
@@ -47,13 +47,13 @@ class Figures:
     """
 
     about: str
-    shares: Sequence[Shares]
+    shares: Sequence[CardRow]
     keys: Sequence[tuple[str, str]]
     note_title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TopologyFigures:
     """What was measured of a graph.
 
     Attributes:
@@ -69,14 +69,14 @@ class Measured:
     open_ns: Mapping[int, float] = field(default_factory=dict)
 
 
-def figures_of(graph: GraphSummary) -> Figures:
+def figures_of(graph: GraphSummary) -> ProfileCard:
     """Return what the profile's card shows of a graph's figures."""
-    return Figures(
+    return ProfileCard(
         about=f" {DOT} ".join(
             [
                 # It is long, and the figures beside it say how many executions there are.
                 stall_text(graph)
-                or f"{plural(graph.executions, 'execution')} in {time_text(graph.window_ns)}",
+                or f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}",
                 *(
                     [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
                     if graph.clock_error_ns
@@ -119,9 +119,9 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     return keys
 
 
-def _shares(lane: LaneShares, executions: int) -> Shares:
+def _shares(lane: LaneShares, executions: int) -> CardRow:
     times = [lane.of(kind) for kind in Kind]
-    return Shares(
+    return CardRow(
         label=lane.label,
         ns=(times[0], times[1], times[2], times[3], times[4]),
         note=time_text(lane.busy_ns / executions) if executions else "",
@@ -132,7 +132,7 @@ def _shares(lane: LaneShares, executions: int) -> Shares:
     )
 
 
-def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
+def measured_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
     """Return what is written into a graph's topology: medians of calls, means of values."""
     numbers = nodes_of_calls(graph.plan)
     calls: dict[int, float] = {}
@@ -146,7 +146,7 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
             case _:
                 pass
     open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
-    return Measured(calls, values, "median time of a call, mean size of a value", open_ns)
+    return TopologyFigures(calls, values, "median time of a call, mean size of a value", open_ns)
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.views.data.slices import Ends, Marks
+from rcg.views.data.slices import Slices, TransferEnds
 
-__all__ = ["Queue", "queues_of"]
+__all__ = ["QueueDepth", "queues_of"]
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Queue:
+class QueueDepth:
     """Frames that wait for one process, over time.
 
     Attributes:
-        at: Moments, in nanoseconds from the start of the marks; the first is 0.
+        at: Moments, in nanoseconds from the start of the slices; the first is 0.
         depth: How many frames wait from that moment on, in all channels that it reads.
         slots: How many may wait.
     """
@@ -34,36 +34,36 @@ class Queue:
     slots: int
 
 
-def queues_of(marks: Marks) -> dict[int, Queue]:
+def queues_of(slices: Slices) -> dict[int, QueueDepth]:
     """Return the queue of each lane that reads a channel which was used."""
-    queues: dict[int, Queue] = {}
-    moments: dict[int, list[tuple[Ints, Ints]]] = {}
+    queues: dict[int, QueueDepth] = {}
+    changes_of: dict[int, list[tuple[Ints, Ints]]] = {}
     slots: dict[int, int] = {}
     before: dict[int, int] = {}
-    for channel, readers in marks.reads.items():
-        at_put, put = _moments(marks.written.get(channel))
+    for channel, readers in slices.reads.items():
+        at_put, put = _times(slices.written.get(channel))
         for reader in readers:
-            at_taken, took = _moments(marks.taken.get((channel, reader)))
+            at_taken, took = _times(slices.taken.get((channel, reader)))
             if not len(put) and not len(took):
                 continue
             first_put = int(put.min(initial=took.max(initial=-1) + 1))
             first_taken = int(took.min(initial=first_put))
-            slots[reader] = slots.get(reader, 0) + marks.slots[channel]
+            slots[reader] = slots.get(reader, 0) + slices.slots[channel]
             before[reader] = before.get(reader, 0) + max(0, first_put - first_taken)
-            moments.setdefault(reader, []).append((at_put, np.ones(len(at_put), np.int64)))
-            moments[reader].append((at_taken, -np.ones(len(at_taken), np.int64)))
-    for reader, changes in moments.items():
+            changes_of.setdefault(reader, []).append((at_put, np.ones(len(at_put), np.int64)))
+            changes_of[reader].append((at_taken, -np.ones(len(at_taken), np.int64)))
+    for reader, changes in changes_of.items():
         at = np.concatenate([each for each, _ in changes])
         change = np.concatenate([each for _, each in changes])
         # What is written comes before what is read at the same moment.
         order = np.lexsort((-change, at))
         depth = before[reader] + np.concatenate(([0], np.cumsum(change[order])))
         at = np.concatenate(([0], at[order]))
-        queues[reader] = Queue(at, np.clip(depth, 0, slots[reader]), slots[reader])
+        queues[reader] = QueueDepth(at, np.clip(depth, 0, slots[reader]), slots[reader])
     return dict(sorted(queues.items()))
 
 
-def _moments(ends: Ends | None) -> tuple[Ints, Ints]:
+def _times(ends: TransferEnds | None) -> tuple[Ints, Ints]:
     """When frames were written or taken, and in which executions."""
     if ends is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks: the bars of one graph's timeline and schedule, as columns, and what joins them.
+"""Slices: what one graph's processes did when, as columns, and the transfers that join them.
 
 ```
-event  Read c1, execution 7     waited 30 us    moved 4 us      decoded 2 us
-marks  "read c1"                WAITING         COMMUNICATION   SERIALIZATION     three bars
+event   Read c1, execution 7     waited 30 µs    moved 4 µs      decoded 2 µs
+slices  "read c1"                WAITING         COMMUNICATION   SERIALIZATION     three
 ```
 
-One bar per part of an event, so that a bar is one kind of time. Bars are columns of numbers, not
-objects: a trace has millions, and what draws them (SVG here, a canvas in a notebook) wants arrays.
+One slice per part of an event, so that a slice is one kind of time. Slices are columns of numbers,
+not objects: a trace has millions, and what draws them (SVG here, a canvas in a notebook) wants
+arrays.
 This file must not know how anything is drawn.
 """
 
@@ -27,19 +28,22 @@ from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
 from rcg.trace.analysis.transfers import movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, Lane
 from rcg.trace.names import kind_of, name_of
+from rcg.views.data.payload import Payload
 
 __all__ = [
     "COLUMNS",
     "NOBODY",
+    "NO_OP",
     "OPS",
     "SPAN",
     "SPANS",
-    "Ends",
-    "Head",
-    "Marks",
-    "Name",
-    "marks_of",
-    "marks_of_simulation",
+    "TransferEnds",
+    "LaneHead",
+    "Slices",
+    "SliceName",
+    "slices_of",
+    "slices_of_simulation",
+    "name_of_op",
     "repeats_of",
 ]
 
@@ -53,7 +57,10 @@ SPANS: Final = 1
 """The track of the user's spans; tracks from 2 on are streams of communicators."""
 
 NOBODY: Final = (1 << 16) - 1
-"""``peer`` of a bar that waits for nobody."""
+"""``peer`` of a slice that waits for nobody."""
+
+NO_OP: Final = (1 << 16) - 1
+"""``op`` of a span, and of what the plan does not have."""
 
 _MOST_NAMES: Final = 1 << 16
 
@@ -67,19 +74,19 @@ COLUMNS: Final = (
     ("peer", "<u2"),
     ("execution", "<f8"),
     ("bytes", "<f8"),
-    ("links", "<i4"),
-    ("moments", "<f8"),
+    ("op", "<u2"),
+    ("transfers", "<i4"),
+    ("transfer_times", "<f8"),
 )
-"""The buffers of a payload, in their order. ``start``, ``duration`` and ``moments`` are
-microseconds; ``links`` is pairs of rows, one after the other, and ``moments`` when a frame left
-the first and arrived in the second; each of the others has one number per bar."""
+"""The columns of a payload. ``start``, ``duration`` and ``transfer_times`` are
+microseconds; ``transfers`` is pairs of rows, one after the other, and ``transfer_times`` when a
+frame left the first and arrived in the second; each of the others has one number per slice."""
 
 Ints = npt.NDArray[np.int64]
-Buffers = list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LaneHead:
     """What stands at the left of a lane: its process, its name for people, what else is known."""
 
     process: str
@@ -88,8 +95,8 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """What a bar is called.
+class SliceName:
+    """What a slice is called.
 
     Attributes:
         text: The name: ``fwd``, ``read c1``; of a span, what the user called it.
@@ -104,12 +111,12 @@ class Name:
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
-    """Ends of the ways of frames through one channel, of one process.
+class TransferEnds:
+    """TransferEnds of the ways of frames through one channel, of one process.
 
     Attributes:
-        row: The bar of each.
-        at: When each was, in nanoseconds from the start of the marks, and no later than their end.
+        row: The slice of each.
+        at: When each was, in nanoseconds from the start of the slices, and no later than their end.
         execution: The execution of each.
     """
 
@@ -119,8 +126,8 @@ class Ends:
 
 
 @dataclass(frozen=True, eq=False)
-class Marks:
-    """The bars of one graph, by lane and in a lane by start; spans after the ops.
+class Slices:
+    """The slices of one graph, by lane and in a lane by start; spans after the ops.
 
     Attributes:
         graph_id: Hex id of the graph.
@@ -138,11 +145,13 @@ class Marks:
         duration: How long it took, in nanoseconds.
         execution: Which execution it belongs to.
         bytes: How many bytes the whole event moved.
+        op: Index of the op in the program of its process, or ``NO_OP``.
         written: By channel, where its writes ended.
         taken: By channel and index of a lane that reads it, where that had each frame.
-        links: Pairs of rows [number of links, 2]: of a write, and of a read of the same frame.
-        moments: When each of these frames left and when it arrived [number of links, 2], in
-            nanoseconds from ``start_ns``; it never arrives before it left.
+        transfers: Pairs of rows [number of transfers, 2]: of a write, and of a read of the same
+            frame.
+        transfer_times: When each of these frames left and when it arrived [number of transfers,
+            2], in nanoseconds from ``start_ns``; it never arrives before it left.
         reads: For each channel, the lanes that read it.
         slots: For each channel, how many frames it holds.
     """
@@ -151,8 +160,8 @@ class Marks:
     start_ns: int
     end_ns: int
     origin_ns: int
-    heads: tuple[Head, ...]
-    names: tuple[Name, ...]
+    heads: tuple[LaneHead, ...]
+    names: tuple[SliceName, ...]
     lane: npt.NDArray[np.uint16]
     track: npt.NDArray[np.uint8]
     name: npt.NDArray[np.uint16]
@@ -162,10 +171,11 @@ class Marks:
     duration: Ints
     execution: Ints
     bytes: Ints
-    written: dict[str, Ends]
-    taken: dict[tuple[str, int], Ends]
-    links: npt.NDArray[np.int32]
-    moments: Ints
+    op: npt.NDArray[np.uint16]
+    written: dict[str, TransferEnds]
+    taken: dict[tuple[str, int], TransferEnds]
+    transfers: npt.NDArray[np.int32]
+    transfer_times: Ints
     reads: dict[str, tuple[int, ...]]
     slots: dict[str, int]
 
@@ -178,18 +188,16 @@ class Marks:
         return self.end_ns - self.start_ns
 
     def where(self, role: str) -> npt.NDArray[np.bool_]:
-        """Return which bars have a name of a role."""
+        """Return which slices have a name of a role."""
         has = np.array([name.role == role for name in self.names] or [False])
         return np.asarray(has[self.name])
 
-    def to_payload(self) -> tuple[dict[str, Any], Buffers]:
-        """Return a small head, ready for JSON, and the columns as buffers.
+    def to_payload(self) -> Payload:
+        """Return a head and the columns.
 
         The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
-        ``duration_us`` of the window, ``count`` and ``links`` (how many of each), ``lanes``,
-        ``names``, ``kinds`` (the names of ``kind``), ``channels`` and ``columns``: name and type of
-        each buffer, in order (see ``COLUMNS``). All numbers are little-endian. Each column is a
-        buffer of its own, so a typed array can lie right on it.
+        ``duration_us``, ``count`` and ``transfers`` (how many of each), ``lanes``, ``names``,
+        ``kinds`` (the names of ``kind``) and ``channels``. The columns are those of ``COLUMNS``.
         """
         values = {
             "start": self.start / 1e3,
@@ -201,8 +209,9 @@ class Marks:
             "peer": self.peer,
             "execution": self.execution,
             "bytes": self.bytes,
-            "links": self.links,
-            "moments": self.moments / 1e3,
+            "op": self.op,
+            "transfers": self.transfers.ravel(),
+            "transfer_times": self.transfer_times.ravel() / 1e3,
         }
         head = {
             "version": 1,
@@ -210,7 +219,7 @@ class Marks:
             "start_us": self.start_ns / 1e3,
             "duration_us": self.duration_ns / 1e3,
             "count": len(self),
-            "links": len(self.links),
+            "transfers": len(self.transfers),
             "lanes": [
                 {"process": head.process, "label": head.label, "detail": head.detail}
                 for head in self.heads
@@ -224,13 +233,16 @@ class Marks:
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()
             },
-            "columns": [[name, dtype] for name, dtype in COLUMNS],
         }
-        return head, [np.asarray(values[name]).astype(dtype).tobytes() for name, dtype in COLUMNS]
+        return Payload(
+            head, {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS}
+        )
 
 
-def marks_of(graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None) -> Marks:
-    """Return the bars of what a graph's processes did between two moments.
+def slices_of(
+    graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None
+) -> Slices:
+    """Return the slices of what a graph's processes did between two moments.
 
     Args:
         graph: The record of the graph.
@@ -247,11 +259,11 @@ def marks_of(graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | Non
     for number, lane in enumerate(graph.lanes):
         found.add_ops(number, lane)
         found.add_spans(number, lane)
-    return found.marks()
+    return found.slices()
 
 
-def marks_of_simulation(simulation: Simulation, unit_ns: float) -> Marks:
-    """Return the bars of a prediction, as if it had been recorded.
+def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
+    """Return the slices of a prediction, as if it had been recorded.
 
     Args:
         simulation: How a plan is predicted to run.
@@ -264,13 +276,13 @@ def marks_of_simulation(simulation: Simulation, unit_ns: float) -> Marks:
             for span in simulation.timeline
         ),
     )
-    return marks_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
+    return slices_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
 
 
-def repeats_of(marks: Marks) -> int:
+def repeats_of(slices: Slices) -> int:
     """Return how often at most a process calls one method in one execution."""
-    calls = marks.where("call") & (marks.kind != Kind.WAITING)
-    key = np.stack([marks.lane[calls], marks.name[calls], marks.execution[calls]]).astype(int)
+    calls = slices.where("call") & (slices.kind != Kind.WAITING)
+    key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
     key = key[:, np.lexsort(key)]
     begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
     return int(np.diff(np.append(begins, key.shape[1])).max(initial=0))
@@ -282,11 +294,11 @@ class _Collector:
     def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
         self._graph = graph
         self._start_ns, self._end_ns, self._origin_ns = start_ns, end_ns, origin_ns
-        self._numbers: dict[Name, int] = {}
+        self._numbers: dict[SliceName, int] = {}
         self._columns: list[dict[str, npt.NDArray[Any]]] = []
         self._count = 0
-        self._written: dict[str, Ends] = {}
-        self._taken: dict[tuple[str, int], Ends] = {}
+        self._written: dict[str, TransferEnds] = {}
+        self._taken: dict[tuple[str, int], TransferEnds] = {}
         # By channel, when its writes began: a frame that was had before that was had by a clock
         # that is off.
         self._begun: dict[str, Ints] = {}
@@ -299,9 +311,9 @@ class _Collector:
         rows = events_of(lane, self._end_ns)
         events = rows[parts.row]
         op = np.minimum(events["op"], len(ops)).astype(np.int64)
-        names = [self._number(_name_of(each)) for each in ops]
+        names = [self._number(name_of_op(each)) for each in ops]
         if (op == len(ops)).any():
-            names.append(self._number(Name("unknown op", "unknown")))
+            names.append(self._number(SliceName("unknown op", "unknown")))
         is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
         moves = np.arange(len(rows)) < len(lane.events)  # what is open has moved nothing yet
         if lane.process == DRIVER:
@@ -317,6 +329,7 @@ class _Collector:
             end=parts.end_ns,
             execution=events["execution"],
             bytes=events["bytes"],
+            op=np.where(op < len(ops), np.minimum(op, NO_OP), NO_OP),
         )
 
     def _leave_out(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
@@ -355,14 +368,14 @@ class _Collector:
                 at = order[(op[order] == position) & takes]
                 self._taken[each.channel, number], _ = self._ends(at, parts, taken, rows)
 
-    def _ends(self, at: Ints, parts: Parts, moments: Ints, rows: Events) -> tuple[Ends, Ints]:
-        """Return the ends at these parts whose moments the window holds, and which these are."""
+    def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
+        """Return the ends at these parts whose times the window holds, and which these are."""
         row = parts.row[at]
-        kept = (moments[row] >= self._start_ns) & (moments[row] <= self._end_ns)
+        kept = (times[row] >= self._start_ns) & (times[row] <= self._end_ns)
         at, row = at[kept], row[kept]
-        found = Ends(
+        found = TransferEnds(
             at + self._count,
-            (moments[row] - self._start_ns).astype(np.int64),
+            (times[row] - self._start_ns).astype(np.int64),
             rows["execution"][row].astype(np.int64),
         )
         return found, at
@@ -378,7 +391,8 @@ class _Collector:
             return
         used, which = np.unique(events["op"], return_inverse=True)
         names = np.array(
-            [self._number(Name(visible(lane.span_name(int(op))), "span")) for op in used], np.uint16
+            [self._number(SliceName(visible(lane.span_name(int(op))), "span")) for op in used],
+            np.uint16,
         )
         self._add(
             number,
@@ -390,6 +404,7 @@ class _Collector:
             end=np.minimum(events["end_ns"], self._end_ns),
             execution=events["execution"],
             bytes=events["bytes"],
+            op=np.full(len(events), NO_OP),
         )
 
     def _add(self, number: int, track: int, **columns: npt.NDArray[Any]) -> None:
@@ -399,14 +414,14 @@ class _Collector:
         self._columns.append(columns)
         self._count += count
 
-    def _number(self, name: Name) -> int:
+    def _number(self, name: SliceName) -> int:
         if len(self._numbers) >= _MOST_NAMES - 1 and name not in self._numbers:
-            name = Name("...", name.role)
+            name = SliceName("...", name.role)
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _links(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """Return which bars a frame went from and to, and when it left and arrived."""
-        pairs, moments = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
+    def _transfers(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Return which slices a frame went from and to, and when it left and arrived."""
+        pairs, times = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
         for (channel, _), taken in self._taken.items():
             written = self._written.get(channel)
             if written is None:
@@ -417,10 +432,10 @@ class _Collector:
             # The writer notes the end of its Write after the frame can be read.
             left = np.minimum(written.at[at], taken.at[to])
             pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
-            moments.append(np.column_stack([left, taken.at[to]]))
-        return np.concatenate(pairs), np.concatenate(moments)
+            times.append(np.column_stack([left, taken.at[to]]))
+        return np.concatenate(pairs), np.concatenate(times)
 
-    def marks(self) -> Marks:
+    def slices(self) -> Slices:
         def column(name: str, dtype: str) -> npt.NDArray[Any]:
             parts = [columns[name].astype(dtype) for columns in self._columns]
             return np.concatenate([np.empty(0, dtype), *parts])
@@ -428,7 +443,7 @@ class _Collector:
         graph = self._graph
         numbers = {lane.process: number for number, lane in enumerate(graph.lanes)}
         start, end = column("start", "<i8"), column("end", "<i8")
-        return Marks(
+        return Slices(
             graph.graph_id,
             self._start_ns,
             self._end_ns,
@@ -444,9 +459,10 @@ class _Collector:
             end - start,
             column("execution", "<i8"),
             column("bytes", "<i8"),
+            column("op", "<u2"),
             self._written,
             self._taken,
-            *self._links(),
+            *self._transfers(),
             {
                 channel.id: tuple(numbers[reader] for reader in channel.readers)
                 for channel in graph.plan.channels
@@ -455,18 +471,19 @@ class _Collector:
         )
 
 
-def _head_of(lane: Lane) -> Head:
+def _head_of(lane: Lane) -> LaneHead:
     detail = [lane.process] if lane.process != lane.label else []
     detail += [f"pid {lane.pid}"] if lane.pid else []
     detail += [f"node {visible(lane.node)}"] if lane.node else []
-    return Head(lane.process, visible(lane.label), " \N{MIDDLE DOT} ".join(detail))
+    return LaneHead(lane.process, visible(lane.label), " \N{MIDDLE DOT} ".join(detail))
 
 
-def _name_of(op: Op) -> Name:
+def name_of_op(op: Op) -> SliceName:
+    """Return what the slices of an op are called."""
     match op:
         case Call(method=method):
-            return Name(visible(method), "call")
+            return SliceName(visible(method), "call")
         case Read(channel=channel) | Write(channel=channel):
-            return Name(name_of(op, {}), kind_of(op), channel)
+            return SliceName(name_of(op, {}), kind_of(op), channel)
         case _:
-            return Name(visible(name_of(op, {})), kind_of(op))
+            return SliceName(visible(name_of(op, {})), kind_of(op))

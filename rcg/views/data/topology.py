@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from rcg.ir.plan import DRIVER, Build, Call, Const, Input, Output, Plan, Program, Read, Slot, Write
-from rcg.views.data.kinds import LOCAL, kind_of_channel
+from rcg.views.data.edge_styles import LOCAL, kind_of_channel
 
 __all__ = [
     "Actor",

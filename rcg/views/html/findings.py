@@ -118,7 +118,7 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
     about = f"{time_text(total)} in {count_text(len(path))} steps"
     if len(shown) < len(path):
         about += f" {DOT} the {len(shown)} longest are shown"
-    marks = canvas.heading(
+    shapes = canvas.heading(
         f"Critical path of execution {path[-1].execution}", about, width - 2 * MARGIN
     )
     looks = kind_looks(canvas)
@@ -127,13 +127,13 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
         (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
         for kind in used
     ]
-    marks += canvas.legend(legend, MARGIN, MARGIN + 49, width - 2 * MARGIN).marks
-    marks += _axis(canvas, total, left, room, bottom)
+    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, width - 2 * MARGIN).shapes
+    shapes += _axis(canvas, total, left, room, bottom)
     for row, step in enumerate(shown):
         y = _TOP + _LINE * row + 4
         x, length = left + (step.start_ns - start) * scale, max(step.duration_ns * scale, 1.0)
-        marks.append(canvas.text(step.text, MARGIN, y + 12, names + 1))
-        marks.append(
+        shapes.append(canvas.text(step.text, MARGIN, y + 12, names + 1))
+        shapes.append(
             f'<rect{looks[step.kind].attributes} x="{x:.1f}" y="{y:g}" width="{length:.1f}" '
             f'height="{_BAR:g}"><title>{_hover(step)}</title></rect>'
         )
@@ -146,8 +146,8 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
             size=SMALL,
             anchor="end",
         )
-        marks.append(took)
-    return canvas.document(marks, width, bottom + 30, f"Critical path: {about}")
+        shapes.append(took)
+    return canvas.document(shapes, width, bottom + 30, f"Critical path: {about}")
 
 
 def comparison_picture(
@@ -165,15 +165,15 @@ def comparison_picture(
     about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
     if len(ops) < len(found.ops):
         about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
-    marks = canvas.heading("Before and after", about, width - 2 * MARGIN)
+    shapes = canvas.heading("Before and after", about, width - 2 * MARGIN)
     legend = [
         (f'<rect{canvas.paint(name)} width="14" height="10" rx="2"/>', name)
         for name in ("before", "after")
     ]
-    marks += canvas.legend(legend, MARGIN, MARGIN + 49, room).marks
+    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, room).shapes
     for at, name in enumerate(("before", "after", "ratio")):
         x = width - MARGIN - (2 - at) * _COLUMN
-        marks.append(
+        shapes.append(
             canvas.text(name, x, _TOP - 4, _COLUMN, role="faint", size=SMALL, anchor="end")
         )
     longest = max((max(op.before or 0.0, op.after or 0.0) for op in ops), default=0.0)
@@ -184,19 +184,19 @@ def comparison_picture(
     ]
     for row, (change, most, is_rate) in enumerate(groups):
         y = _TOP + (_LINE + 4) * row + (10 if row > 1 else 0) + 2
-        marks.append(canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2))
+        shapes.append(canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2))
         for at, (role, value) in enumerate((("before", change.before), ("after", change.after))):
             length = room * (value or 0.0) / most if most else 0.0
-            marks.append(
+            shapes.append(
                 f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
                 f'width="{length:.1f}" height="8" rx="1.5"/>'
             )
         told = [_value(change.before, is_rate), _value(change.after, is_rate)]
         for at, words in enumerate((*told, ratio_text(change.ratio))):
             x = width - MARGIN - (2 - at) * _COLUMN
-            marks.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
+            shapes.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
     height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN
-    return canvas.document(marks, width, height, f"Before and after: {about}")
+    return canvas.document(shapes, width, height, f"Before and after: {about}")
 
 
 def _longest(path: Sequence[Step]) -> list[Step]:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from rcg.text import bytes_text, count_text, time_text
 from rcg.views.html.elements import Cell, card, escaped, table, themed
 
-__all__ = ["Activity", "Queue", "Report", "report_of"]
+__all__ = ["ActivityData", "BacklogData", "ReportData", "report_of"]
 
 _LONG_S: Final = 1.0
 """How long something lasts before it is called stuck."""
@@ -29,7 +29,7 @@ _STATES: Final = {
 }
 
 
-class Activity(Protocol):
+class ActivityData(Protocol):
     """What one process does (``rcg.runtime.observe.report.Activity``)."""
 
     @property
@@ -52,7 +52,7 @@ class Activity(Protocol):
     def stack(self) -> tuple[str, ...] | None: ...  # noqa: D102
 
 
-class Queue(Protocol):
+class BacklogData(Protocol):
     """Frames that wait for a reader (``rcg.runtime.observe.report.Queue``)."""
 
     @property
@@ -65,7 +65,7 @@ class Queue(Protocol):
     def slots(self) -> int: ...  # noqa: D102
 
 
-class Report(Protocol):
+class ReportData(Protocol):
     """What a graph does at one moment (``rcg.runtime.observe.report.Report``)."""
 
     @property
@@ -73,9 +73,9 @@ class Report(Protocol):
     @property
     def state(self) -> str: ...  # noqa: D102
     @property
-    def processes(self) -> Sequence[Activity]: ...  # noqa: D102
+    def processes(self) -> Sequence[ActivityData]: ...  # noqa: D102
     @property
-    def queues(self) -> Sequence[Queue]: ...  # noqa: D102
+    def queues(self) -> Sequence[BacklogData]: ...  # noqa: D102
     @property
     def used_bytes(self) -> int: ...  # noqa: D102
     @property
@@ -92,7 +92,7 @@ class Report(Protocol):
     def asked(self) -> bool: ...  # noqa: D102
 
 
-def report_of(report: Report, *, title: str = "Report", dark: bool | None = None) -> str:
+def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = None) -> str:
     """Return a report as HTML without a script.
 
     Args:
@@ -115,7 +115,7 @@ def report_of(report: Report, *, title: str = "Report", dark: bool | None = None
     return themed(card(title, about, body), dark=dark)
 
 
-def _holding_up(report: Report) -> list[bool]:
+def _holding_up(report: ReportData) -> list[bool]:
     """Which processes the others wait for in the end, and which are dead."""
     by_label = {activity.label: activity for activity in report.processes}
     wanted: set[str] = set()
@@ -140,11 +140,11 @@ def _holding_up(report: Report) -> list[bool]:
     ]
 
 
-def _waits_for(activity: Activity) -> list[str]:
+def _waits_for(activity: ActivityData) -> list[str]:
     return [label for label in activity.waiting_for.split(", ") if label]
 
 
-def _row(report: Report, activity: Activity, *, is_marked: bool) -> list[Cell]:
+def _row(report: ReportData, activity: ActivityData, *, is_marked: bool) -> list[Cell]:
     state = "stuck" if is_marked and activity.state == "running" else activity.state
     sign, colour = _STATES.get(state, ("\N{BULLET}", ""))
     where = ""
@@ -165,11 +165,11 @@ def _row(report: Report, activity: Activity, *, is_marked: bool) -> list[Cell]:
     ]
 
 
-def _is_silent(report: Report, activity: Activity) -> bool:
+def _is_silent(report: ReportData, activity: ActivityData) -> bool:
     return report.asked and activity.stack is None and activity.state in ("running", "waiting")
 
 
-def _queue(report: Report, activity: Activity) -> Cell:
+def _queue(report: ReportData, activity: ActivityData) -> Cell:
     """Of the channels that it reads the fullest, and all of them where the pointer rests."""
     queues = [queue for queue in report.queues if queue.reader == activity.label]
     if not queues:
@@ -181,7 +181,7 @@ def _queue(report: Report, activity: Activity) -> Cell:
     return Cell(f"{fullest.length} / {fullest.slots}", "rcg-number", hover)
 
 
-def _stacks(report: Report, marked: Sequence[bool]) -> str:
+def _stacks(report: ReportData, marked: Sequence[bool]) -> str:
     found = []
     for activity, is_marked in zip(report.processes, marked, strict=True):
         if activity.stack:
@@ -194,7 +194,7 @@ def _stacks(report: Report, marked: Sequence[bool]) -> str:
     return "".join(found)
 
 
-def _failures(report: Report) -> str:
+def _failures(report: ReportData) -> str:
     if not report.failures_dropped:
         return ""
     text = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bars on strips, as many as a picture can take: the rest becomes density.
+"""Bars on bands, as many as a picture can take: the rest becomes density.
 
 A bar narrower than a pixel cannot be seen, and a million of them cannot be kept. So bars below some
 width are merged: in each column of pixels, stacked by look, as high as the share of the time that
@@ -26,7 +26,7 @@ from rcg.views.data.lettering import width_of
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 
-__all__ = ["Bars", "Drawn", "Strip", "draw"]
+__all__ = ["Bars", "Drawn", "Band", "draw"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ _LEAST_TEXT_WIDTH: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class Band:
     """Where bars lie: from ``y`` on, ``height`` high."""
 
     y: float
@@ -51,17 +51,17 @@ class Strip:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Bars as columns; by strip, and in a strip by ``left``.
+    """Bars as columns; by band, and in a band by ``left``.
 
     Attributes:
-        strip: Index of the strip.
+        band: Index of the band.
         left: Where it begins, in pixels of the plot.
         width: How wide it is.
         look: Index of the look.
         row: What it stands for.
     """
 
-    strip: Ints
+    band: Ints
     left: Floats
     width: Floats
     look: Ints
@@ -72,13 +72,13 @@ class Bars:
 class Drawn:
     """What was drawn, from back to front, and the rows of the bars that were merged."""
 
-    marks: list[str]
+    shapes: list[str]
     merged: Ints
 
 
 def draw(
     canvas: Canvas,
-    strips: Sequence[Strip],
+    bands: Sequence[Band],
     looks: Sequence[Look],
     bars: Bars,
     plot_width: float,
@@ -91,7 +91,7 @@ def draw(
 
     Args:
         canvas: What to draw with.
-        strips: Where they lie.
+        bands: Where they lie.
         looks: How they look.
         bars: The bars.
         plot_width: How wide the plot is.
@@ -100,7 +100,7 @@ def draw(
         budget: How many bytes the drawing may take, about.
     """
     groups = _Groups(bars, len(looks))
-    has_labels = any(strip.height >= _LEAST_TEXT_HEIGHT for strip in strips)
+    has_labels = any(band.height >= _LEAST_TEXT_HEIGHT for band in bands)
     for level in range(12):
         least = 1.0 * 2**level
         is_single = bars.width >= least
@@ -113,7 +113,7 @@ def draw(
             continue
         columns = [1, 2, 4, 8, 16] if count < len(bars.row) else [1]
         for column in columns:
-            runs = groups.density(strips, least, max(column, level), plot_width)
+            runs = groups.density(bands, least, max(column, level), plot_width)
             if size + sum(map(len, runs.values())) * _RUN_BYTES <= budget:
                 break
         else:
@@ -121,25 +121,25 @@ def draw(
         break
     else:
         is_single = np.zeros(len(bars.row), bool)
-    marks = [
+    shapes = [
         f'<path{looks[look].attributes} style="stroke:none;fill-opacity:1" '
         f'd="{_boxes(runs[look])}"/>'
         for look in sorted(runs)
     ]
     single = np.flatnonzero(is_single)
-    marks += _singles(strips, looks, bars, single, hover_of if is_hovering else None)
-    marks += _labels(canvas, strips, looks, bars, single, labels_of)
-    return Drawn(marks, bars.row[~is_single])
+    shapes += _singles(bands, looks, bars, single, hover_of if is_hovering else None)
+    shapes += _labels(canvas, bands, looks, bars, single, labels_of)
+    return Drawn(shapes, bars.row[~is_single])
 
 
 # --- density ------------------------------------------------------------------------------------
 
 
 class _Groups:
-    """The bars of each strip and look, in order."""
+    """The bars of each band and look, in order."""
 
     def __init__(self, bars: Bars, num_looks: int) -> None:
-        key = bars.strip * num_looks + bars.look
+        key = bars.band * num_looks + bars.look
         # 16 bits are sorted by counting.
         is_short = len(key) == 0 or int(key.max()) < 1 << 16
         order = np.argsort(key.astype(np.uint16) if is_short else key, kind="stable")
@@ -147,18 +147,18 @@ class _Groups:
         ends = np.append(begins, len(order))[1:]
         self._groups: dict[int, dict[int, tuple[Floats, Floats]]] = {}
         for each, begin, end in zip(found.tolist(), begins, ends, strict=True):
-            strip, look = divmod(each, num_looks)
+            band, look = divmod(each, num_looks)
             rows = order[begin:end]
-            self._groups.setdefault(strip, {})[look] = (bars.left[rows], bars.width[rows])
+            self._groups.setdefault(band, {})[look] = (bars.left[rows], bars.width[rows])
 
     def density(
-        self, strips: Sequence[Strip], least: float, column: int, plot_width: float
+        self, bands: Sequence[Band], least: float, column: int, plot_width: float
     ) -> dict[int, list[tuple[float, float, float, float]]]:
         """Return boxes (x, y, width, height) by look, for bars narrower than ``least``."""
         edges = np.arange(0, plot_width + column, column, dtype=float)
         runs: dict[int, list[tuple[float, float, float, float]]] = {}
         for number, looks in self._groups.items():
-            strip = strips[number]
+            band = bands[number]
             below = np.zeros(len(edges) - 1)
             bottom = np.zeros(len(edges) - 1)
             for look, (left, width) in looks.items():
@@ -167,11 +167,11 @@ class _Groups:
                     continue
                 share = _covered(left[is_small], width[is_small], edges) / column
                 below = np.minimum(below + share, 1.0)
-                top = np.round(below * strip.height)
+                top = np.round(below * band.height)
                 # A little is shown as a little, not as nothing.
                 top = np.maximum(top, np.where(share > 0.01, bottom + 1, bottom))
-                top = np.minimum(top, strip.height)
-                boxes = _merge(bottom, top, column, strip)
+                top = np.minimum(top, band.height)
+                boxes = _merge(bottom, top, column, band)
                 if boxes:
                     runs.setdefault(look, []).extend(boxes)
                 bottom = top
@@ -192,13 +192,13 @@ def _before(points: Floats, edges: Floats) -> Floats:
 
 
 def _merge(
-    bottom: Floats, top: Floats, column: int, strip: Strip
+    bottom: Floats, top: Floats, column: int, band: Band
 ) -> list[tuple[float, float, float, float]]:
     """Join neighbouring columns of one height."""
     changes = np.flatnonzero((np.diff(bottom) != 0) | (np.diff(top) != 0)) + 1
     begins = np.concatenate(([0], changes))
     ends = np.concatenate((changes, [len(top)]))
-    base = strip.y + strip.height
+    base = band.y + band.height
     return [
         (float(begin * column), float(base - top[begin]), float((end - begin) * column), height)
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
@@ -206,7 +206,7 @@ def _merge(
     ]
 
 
-# --- marks --------------------------------------------------------------------------------------
+# --- shapes --------------------------------------------------------------------------------------
 
 
 def _boxes(boxes: Sequence[tuple[float, float, float, float]]) -> str:
@@ -217,42 +217,42 @@ def _boxes(boxes: Sequence[tuple[float, float, float, float]]) -> str:
 
 
 def _singles(
-    strips: Sequence[Strip],
+    bands: Sequence[Band],
     looks: Sequence[Look],
     bars: Bars,
     single: Ints,
     hover_of: Callable[[int], str] | None,
 ) -> list[str]:
-    marks = []
+    shapes = []
     for number, look in enumerate(looks):
         rows = single[bars.look[single] == number]
         if not len(rows):
             continue
         found = []
         for row in rows.tolist():
-            strip, width = strips[bars.strip[row]], float(bars.width[row])
+            band, width = bands[bars.band[row]], float(bars.width[row])
             # A little air between bars, where there is room for it.
             found.append(
-                (float(bars.left[row]), strip.y, width - 0.6 if width > 4 else width, strip.height)
+                (float(bars.left[row]), band.y, width - 0.6 if width > 4 else width, band.height)
             )
         if hover_of is None:
-            marks.append(f'<path{look.attributes} d="{_boxes(found)}"/>')
+            shapes.append(f'<path{look.attributes} d="{_boxes(found)}"/>')
             continue
-        marks.append(f"<g{look.attributes}>")
+        shapes.append(f"<g{look.attributes}>")
         for row, (x, y, width, height) in zip(rows.tolist(), found, strict=True):
             radius = f' rx="{look.radius:g}"' if look.radius and width > 6 else ""
-            marks.append(
+            shapes.append(
                 f'<rect class="rcg-bar" x="{_short(x)}" y="{_short(y)}" width="{_short(width)}" '
                 f'height="{_short(height)}"{radius}>'
                 f"<title>{escape(hover_of(int(bars.row[row])))}</title></rect>"
             )
-        marks.append("</g>")
-    return marks
+        shapes.append("</g>")
+    return shapes
 
 
 def _labels(
     canvas: Canvas,
-    strips: Sequence[Strip],
+    bands: Sequence[Band],
     looks: Sequence[Look],
     bars: Bars,
     single: Ints,
@@ -263,14 +263,14 @@ def _labels(
     if len(wide) > _MOST_LABELS:
         wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MOST_LABELS]])
     for row in wide.tolist():
-        strip, width = strips[bars.strip[row]], float(bars.width[row])
-        if strip.height < _LEAST_TEXT_HEIGHT:
+        band, width = bands[bars.band[row]], float(bars.width[row])
+        if band.height < _LEAST_TEXT_HEIGHT:
             continue
-        size = min(10.5, round(strip.height * 0.7, 1))
+        size = min(10.5, round(band.height * 0.7, 1))
         for label in labels_of(int(bars.row[row])):
             if width_of(label, size, bold=True) <= width - 4:
                 x = float(bars.left[row]) + width / 2
-                y = strip.y + strip.height / 2 + size * 0.36
+                y = band.y + band.height / 2 + size * 0.36
                 text = f'<text x="{_short(x)}" y="{_short(y)}">{escape(label)}</text>'
                 groups.setdefault((looks[bars.look[row]].text, size), []).append(text)
                 break

@@ -66,7 +66,7 @@ _KEY: Final = "\x00"
 
 
 class Canvas:
-    """Makes marks as text, and remembers which colours and hatchings they use.
+    """Makes shapes as text, and remembers which colours and hatchings they use.
 
     Args:
         dark: Whether the ground is dark; None leaves it to the reader's browser.
@@ -115,20 +115,20 @@ class Canvas:
     def dotted(self, ground: str, dots: str, *, gap: int = 6) -> str:
         """Return the ``fill`` of a ground with dots, with a blank before it."""
         at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
-        marks = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
-        return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{marks}</g>")
+        shapes = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
+        return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{shapes}</g>")
 
     def crossed(self, ground: str, lines: str, *, gap: int = 7) -> str:
         """Return the ``fill`` of a ground with lines across each other."""
         path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
         return self._pattern(ground, "crossed", gap, path)
 
-    def _pattern(self, ground: str, sort: str, gap: int, marks: str) -> str:
+    def _pattern(self, ground: str, sort: str, gap: int, shapes: str) -> str:
         name = f"{ground}-{sort}-{gap}"
         self._hatches[name] = (
             f'<pattern id="rcg-{_KEY}-{name}" width="{gap}" height="{gap}" '
             f'patternUnits="userSpaceOnUse"><rect{self.paint(ground)} width="{gap}" '
-            f'height="{gap}"/>{marks}</pattern>'
+            f'height="{gap}"/>{shapes}</pattern>'
         )
         return f' fill="url(#rcg-{_KEY}-{name})"'
 
@@ -161,9 +161,9 @@ class Canvas:
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
 
     @staticmethod
-    def with_hover(mark: str, hover: str, name: str) -> str:
-        """Return a mark with a text that shows where the pointer rests."""
-        return f'<g class="{name}"><title>{escape(hover)}</title>{mark}</g>'
+    def with_hover(shape: str, hover: str, name: str) -> str:
+        """Return a shape with a text that shows where the pointer rests."""
+        return f'<g class="{name}"><title>{escape(hover)}</title>{shape}</g>'
 
     def heading(self, title: str, subtitle: str, room: float) -> list[str]:
         """Return the two lines above a picture."""
@@ -173,25 +173,25 @@ class Canvas:
         ]
 
     def legend(self, entries: Iterable[tuple[str, str]], x: float, y: float, room: float) -> Legend:
-        """Return explanations in rows: for each its mark, drawn in 14 x 10 from 0 0, and words."""
-        marks: list[str] = []
+        """Return explanations in rows: for each its shape, drawn in 14 x 10 from 0 0, and words."""
+        shapes: list[str] = []
         at, row = x, y
-        for mark, words in entries:
+        for shape, words in entries:
             width = 20 + width_of(words, SMALL) + 18
             if at > x and at + width - 18 > x + room:
                 at, row = x, row + 18
-            marks.append(
-                f'<g transform="translate({at:g} {row - 9:g})">{mark}</g>'
+            shapes.append(
+                f'<g transform="translate({at:g} {row - 9:g})">{shape}</g>'
                 + self.text(words, at + 20, row, room, role="faint", size=SMALL)
             )
             at += width
-        return Legend(marks, row - y + 18 if marks else 0.0)
+        return Legend(shapes, row - y + 18 if shapes else 0.0)
 
     def document(self, body: Iterable[str], width: float, height: float, label: str) -> str:
         """Return the file: a ground, and the body on it.
 
         Args:
-            body: Marks, from back to front.
+            body: Shapes, from back to front.
             width: Its width.
             height: Its height.
             label: What it is, for those who cannot see it.
@@ -235,5 +235,5 @@ class Canvas:
 class Legend:
     """Explanations, and how high they are together."""
 
-    marks: list[str]
+    shapes: list[str]
     height: float

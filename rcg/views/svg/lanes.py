@@ -50,7 +50,7 @@ def heights_for(count: int, few: float, some: float, many: float) -> float:
 
 
 class Frame:
-    """Where lanes are, and the marks around them.
+    """Where lanes are, and the shapes around them.
 
     Args:
         canvas: What to draw with.
@@ -94,8 +94,8 @@ class Frame:
             title: What stands above it.
             subtitle: One line that says what is shown.
             ticks: Places on the axis, in pixels of the plot, and their labels.
-            body: Marks in the coordinates of the plot, whose upper left end is 0 0.
-            legend: Marks and what they mean.
+            body: Shapes in the coordinates of the plot, whose upper left end is 0 0.
+            legend: Shapes and what they mean.
             label: What it is, for those who cannot see it.
         """
         canvas = self._canvas
@@ -103,9 +103,9 @@ class Frame:
         explained = canvas.legend(legend, MARGIN, _TOP + 4, width - 2 * MARGIN)
         is_tall = len(self._rows) > _MANY
         top = _TOP + explained.height + (14 if is_tall else 0) + 4
-        marks = [
+        shapes = [
             *canvas.heading(title, subtitle, width - 2 * MARGIN),
-            *explained.marks,
+            *explained.shapes,
             f'<g transform="translate({MARGIN:g} {top:g})">',
             *self._heads(),
             "</g>",
@@ -115,10 +115,10 @@ class Frame:
             *body,
             "</g>",
         ]
-        return canvas.document(marks, width, top + self.plot_height + _AXIS + 14, label)
+        return canvas.document(shapes, width, top + self.plot_height + _AXIS + 14, label)
 
     def _heads(self) -> list[str]:
-        marks = []
+        shapes = []
         room = self._names + 8
         for row, top in zip(self._rows, self.tops, strict=True):
             middle = top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
@@ -133,8 +133,8 @@ class Frame:
             )
             name = brief(row.label)
             hover = f"{name}\n{row.detail}" if row.detail else name
-            marks.append(self._canvas.with_hover(text, hover, "rcg-head"))
-            marks += [
+            shapes.append(self._canvas.with_hover(text, hover, "rcg-head"))
+            shapes += [
                 self._canvas.text(
                     word,
                     self.left - MARGIN - 10,
@@ -146,12 +146,12 @@ class Frame:
                 )
                 for word, y in row.parts
             ]
-        return marks
+        return shapes
 
     def _grounds(self) -> list[str]:
         fill = idle(self._canvas)
         return [
-            f'<g class="rcg-strips"{fill}>'
+            f'<g class="rcg-bands"{fill}>'
             + "".join(
                 f'<rect y="{top + begin:g}" width="{self.plot_width:g}" '
                 f'height="{end - begin:g}" rx="2"/>'
@@ -163,7 +163,7 @@ class Frame:
 
     def _axis(self, ticks: Sequence[tuple[float, str]], *, is_tall: bool) -> list[str]:
         lines = "".join(f"M{x:g} -4V{self.plot_height + 6:g}" for x, _ in ticks)
-        marks = [f'<path{self._canvas.paint("grid")} d="{lines}"/>'] if lines else []
+        shapes = [f'<path{self._canvas.paint("grid")} d="{lines}"/>'] if lines else []
         heights = [self.plot_height + 22, *([-9] if is_tall else [])]
         for y in heights:
             for x, label in ticks:
@@ -171,9 +171,9 @@ class Frame:
                 anchor = "middle"
                 if x + room / 2 > self.plot_width + MARGIN - 4:
                     x, anchor = self.plot_width + MARGIN - 4, "end"
-                marks.append(
+                shapes.append(
                     self._canvas.text(
                         label, round(x, 1), y, room + 1, role="faint", size=SMALL, anchor=anchor
                     )
                 )
-        return marks
+        return shapes

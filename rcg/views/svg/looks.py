@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rcg.trace.analysis.parts import Kind
-from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS
+from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR
 from rcg.views.data.slices import SPAN
 from rcg.views.svg.canvas import Canvas, Paint
 
@@ -34,7 +34,7 @@ class Look:
 
 
 def kind_looks(canvas: Canvas) -> dict[int, Look]:
-    """Return the looks of kinds of time, by ``Marks.kind``."""
+    """Return the looks of kinds of time, by ``Slices.kind``."""
     looks = {
         int(kind): Look(_fill(canvas, kind, colour), _on(canvas, colour, kind))
         for kind, colour in KIND_COLOURS.items()
@@ -42,7 +42,7 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
     looks[Kind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
     looks[Kind.IDLE] = Look(idle(canvas), "faint", 0.0)
     canvas.define(
-        "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", "#9b6fb8", "#b98fd4")
+        "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", SPAN_COLOUR, "#b98fd4")
     )
     looks[SPAN] = Look(canvas.paint("span"), "text")
     return looks

@@ -17,10 +17,10 @@ from rcg.text import time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
+from rcg.views.data.excerpt import excerpt_of
 from rcg.views.data.measured import figures_of, measured_of
-from rcg.views.data.slices import marks_of
+from rcg.views.data.slices import slices_of
 from rcg.views.data.topology import topology_of
-from rcg.views.data.window import window_of
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.schedule import schedule_of
 from rcg.views.svg.summary import summary_of
@@ -74,15 +74,15 @@ def summary_picture(summary: GraphSummary) -> str:
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
     """Return what each actor did when, beside the prediction; None if no execution is whole."""
-    window = window_of(graph, trace.start_ns, trace.end_ns)
-    if window is None:
+    excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns)
+    if excerpt is None:
         return None
-    predicted = prediction_of(graph, window.last - window.first + 1)
+    predicted = prediction_of(graph, excerpt.last - excerpt.first + 1)
     return schedule_of(
-        marks_of(graph, window.start_ns, window.end_ns, trace.start_ns),
+        slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns),
         predicted=predicted,
         unit_ns=None if predicted is None else 1.0,
-        about=window.words,
+        about=excerpt.words,
         width=WIDTH,
     )
 
@@ -99,18 +99,18 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
 
 def timeline_picture(trace: Recording, graph: GraphTrace, *, most: int = _CLOSE) -> str | None:
     """Return the timeline of some executions up close; None if no execution is whole."""
-    window = window_of(graph, trace.start_ns, trace.end_ns, most=most)
-    if window is None:
+    excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns, most=most)
+    if excerpt is None:
         return None
-    marks = marks_of(graph, window.start_ns, window.end_ns, trace.start_ns)
-    return timeline_of(marks, about=window.words, width=WIDTH)
+    slices = slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns)
+    return timeline_of(slices, about=excerpt.words, width=WIDTH)
 
 
 def whole_timeline_picture(trace: Recording, graph: GraphTrace) -> str:
     """Return the timeline from the first moment of a trace to the last."""
-    marks = marks_of(graph, trace.start_ns, trace.end_ns)
+    slices = slices_of(graph, trace.start_ns, trace.end_ns)
     about = f"all {time_text(trace.duration_ns)}"
-    return timeline_of(marks, title="Whole trace", about=about, width=WIDTH)
+    return timeline_of(slices, title="Whole trace", about=about, width=WIDTH)
 
 
 def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:

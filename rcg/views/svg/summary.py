@@ -16,7 +16,7 @@ from rcg.text import brief, share_text, time_text, visible
 from rcg.trace.analysis.parts import Kind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import SIZE, SMALL, width_of
-from rcg.views.data.measured import Figures, Shares
+from rcg.views.data.measured import CardRow, ProfileCard
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
 from rcg.views.svg.looks import kind_looks
@@ -38,7 +38,7 @@ _ORDER: Final = (
 
 
 def summary_of(
-    figures: Figures,
+    figures: ProfileCard,
     *,
     title: str = "Profile",
     width: float = 1040,
@@ -56,7 +56,7 @@ def summary_of(
 
 
 class _Summary:
-    def __init__(self, figures: Figures, canvas: Canvas, width: float) -> None:
+    def __init__(self, figures: ProfileCard, canvas: Canvas, width: float) -> None:
         self._figures = figures
         self._canvas = canvas
         self._width = width
@@ -83,9 +83,9 @@ class _Summary:
         top = _TOP + legend.height + 6
         bars, height = self._bars()
         bottom = top + height
-        marks = [
+        shapes = [
             *canvas.heading(title, figures.about, self._width - 2 * MARGIN),
-            *legend.marks,
+            *legend.shapes,
             f'<g transform="translate({MARGIN:g} {top:g})">',
             *bars,
             "</g>",
@@ -96,10 +96,10 @@ class _Summary:
         else:
             keys, keys_height = self._keys(self._room)
             x, y = MARGIN, bottom + 12
-        marks += [f'<g transform="translate({x:g} {y:g})">', *keys, "</g>"]
+        shapes += [f'<g transform="translate({x:g} {y:g})">', *keys, "</g>"]
         bottom = max(bottom, y + keys_height)
         return canvas.document(
-            marks, self._width, round(bottom + MARGIN - 6), f"{title}: {figures.about}"
+            shapes, self._width, round(bottom + MARGIN - 6), f"{title}: {figures.about}"
         )
 
     def _bars(self) -> tuple[list[str], float]:
@@ -114,10 +114,10 @@ class _Summary:
         notes = max((width_of(each.note, SMALL) for each in figures.shares), default=0.0)
         notes = max(notes, width_of(figures.note_title, SMALL))
         left, plot = names + 14, self._room - names - 14 - (notes + 12 if notes else 0)
-        marks: list[str] = []
+        shapes: list[str] = []
         y = 0.0
         if figures.note_title:
-            marks.append(
+            shapes.append(
                 canvas.text(
                     figures.note_title, self._room, 4, notes, role="faint", size=SMALL, anchor="end"
                 )
@@ -137,10 +137,10 @@ class _Summary:
             hover = "\n".join(
                 brief(line, _LONGEST_LINE) for line in (each.label, *each.hover.split("\n")) if line
             )
-            marks.append(canvas.with_hover(name, hover, "rcg-head"))
-            marks += self._stack(each, left, y, plot)
+            shapes.append(canvas.with_hover(name, hover, "rcg-head"))
+            shapes += self._stack(each, left, y, plot)
             if each.note:
-                marks.append(
+                shapes.append(
                     canvas.text(
                         each.note,
                         self._room,
@@ -152,12 +152,12 @@ class _Summary:
                     )
                 )
             y += self._bar + self._gap
-        return marks, max(0.0, y - self._gap)
+        return shapes, max(0.0, y - self._gap)
 
-    def _stack(self, each: Shares, left: float, y: float, room: float) -> list[str]:
+    def _stack(self, each: CardRow, left: float, y: float, room: float) -> list[str]:
         looks = kind_looks(self._canvas)
         total = sum(each.ns)
-        marks: list[str] = []
+        shapes: list[str] = []
         x = left
         for kind in _ORDER:
             if not total or each.ns[kind] <= 0:
@@ -167,7 +167,7 @@ class _Summary:
             gap = 0.6 if width > 3 else 0.0
             time = time_text(each.ns[kind])
             hover = f"{brief(each.label)}\n{TITLES[kind]}: {share_text(share, 0)}, {time}"
-            marks.append(
+            shapes.append(
                 f'<rect{looks[kind].attributes} x="{x:.1f}" y="{y:g}" '
                 f'width="{width - gap:.1f}" height="{self._bar:g}">'
                 f"<title>{escape(_visible(hover))}</title></rect>"
@@ -187,24 +187,24 @@ class _Summary:
                     bold=True,
                     anchor="middle",
                 )
-                marks.append(
+                shapes.append(
                     f'<g stroke-width="3" paint-order="stroke" pointer-events="none">{label}</g>'
                 )
             x += width
-        return marks
+        return shapes
 
     def _keys(self, room: float) -> tuple[list[str], float]:
-        marks: list[str] = []
+        shapes: list[str] = []
         y = 0.0
         for name, value in self._figures.keys:
             y += _LINE
             shown = min(width_of(name, SIZE), room * 0.5)
-            marks.append(self._canvas.text(name, 0, y - 8, shown + 1, role="faint"))
-            marks.append(
+            shapes.append(self._canvas.text(name, 0, y - 8, shown + 1, role="faint"))
+            shapes.append(
                 self._canvas.text(value, room, y - 8, room - shown - 14, bold=True, anchor="end")
             )
-            marks.append(f'<path{self._canvas.paint("grid")} d="M0 {y:g}H{room:g}"/>')
-        return marks, y
+            shapes.append(f'<path{self._canvas.paint("grid")} d="M0 {y:g}H{room:g}"/>')
+        return shapes, y
 
 
 def _visible(text: str) -> str:

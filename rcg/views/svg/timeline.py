@@ -8,7 +8,7 @@ Stage#2  ops    ░░░░░░░░░░░░░░░░░░░░│�
          queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                             frames written and not read yet
 ```
 
-A lane has a strip for each of its tracks, so streams of communicators will be strips as well.
+A lane has a band for each of its tracks, so streams of communicators will be bands as well.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rcg.text import brief, bytes_text, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import Kind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
 from rcg.views.data.lettering import DOT
-from rcg.views.data.queues import Queue, queues_of
-from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Marks, repeats_of
-from rcg.views.svg.bars import Bars, Strip, draw
+from rcg.views.data.queues import QueueDepth, queues_of
+from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
+from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.lanes import Frame, Row, heights_for
 from rcg.views.svg.looks import idle, kind_looks
@@ -32,12 +32,12 @@ from rcg.views.svg.looks import idle, kind_looks
 __all__ = ["timeline_of"]
 
 _BUDGET: Final = 210_000
-_MOST_LINKS: Final = 180
+_MOST_TRANSFERS: Final = 180
 _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 
 
 def timeline_of(
-    marks: Marks,
+    slices: Slices,
     *,
     title: str = "Timeline",
     about: str = "",
@@ -47,50 +47,50 @@ def timeline_of(
     """Return the timeline as the text of an SVG file, of at most about 300 KB.
 
     Args:
-        marks: What to show: all of it. To look closer, take marks of less time.
+        slices: What to show: all of it. To look closer, take slices of less time.
         title: What stands above.
         about: What is shown, for the line below the title: ``executions 7 to 18``.
         width: Of the picture.
         dark: Whether the ground is dark; None leaves it to the reader's browser.
     """
-    return _Timeline(marks, Canvas(dark), width).text(title, about)
+    return _Timeline(slices, Canvas(dark), width).text(title, about)
 
 
 class _Timeline:
-    def __init__(self, marks: Marks, canvas: Canvas, width: float) -> None:
-        self._marks = marks
+    def __init__(self, slices: Slices, canvas: Canvas, width: float) -> None:
+        self._slices = slices
         self._canvas = canvas
-        self._queues = queues_of(marks)
+        self._queues = queues_of(slices)
         # Whether an execution's number does not tell the calls of a process apart.
-        self._is_repeated = repeats_of(marks) > 1
-        count = len(marks.heads)
+        self._is_repeated = repeats_of(slices) > 1
+        count = len(slices.heads)
         self._bar = heights_for(count, 20.0, 15.0, 10.0)
         self._thin = heights_for(count, 14.0, 11.0, 6.0)
         self._queue = heights_for(count, 9.0, 7.0, 4.0)
         self._between = 3.0 if count <= 24 else 1.0
         self._tracks = [
-            np.unique(marks.track[marks.lane == lane]).tolist() or [OPS] for lane in range(count)
+            np.unique(slices.track[slices.lane == lane]).tolist() or [OPS] for lane in range(count)
         ]
         self._is_named = count <= 24 and any(len(tracks) > 1 for tracks in self._tracks)
-        self._offsets: list[dict[int, Strip]] = []
+        self._offsets: list[dict[int, Band]] = []
         self._queue_offsets: list[float] = []
         rows = [self._row(lane) for lane in range(count)]
         self._frame = Frame(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
-        self._scale = self._frame.plot_width / max(marks.duration_ns, 1)
+        self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
 
     def _row(self, lane: int) -> Row:
         y = 0.0
-        strips: dict[int, Strip] = {}
+        bands: dict[int, Band] = {}
         parts, grounds = [], []
         for track in self._tracks[lane]:
             height = self._bar if track == OPS else self._thin
-            strips[track] = Strip(y, height)
+            bands[track] = Band(y, height)
             if self._is_named:
                 parts.append((_TRACKS.get(track, f"stream {track - SPANS}"), y + height / 2))
             if track != SPANS:
                 grounds.append((y, y + height))
             y += height + self._between
-        self._offsets.append(strips)
+        self._offsets.append(bands)
         self._queue_offsets.append(y - 1)
         if lane in self._queues:
             y += self._queue
@@ -98,20 +98,20 @@ class _Timeline:
                 parts.append(("queue", y - self._queue / 2 - 1))
         else:
             y -= self._between
-        head = self._marks.heads[lane]
+        head = self._slices.heads[lane]
         return Row(head.label, head.detail, y, tuple(parts), tuple(grounds))
 
     @property
     def _processes(self) -> str:
-        count = len(self._marks.heads)
+        count = len(self._slices.heads)
         return plural(count, "process")
 
     def text(self, title: str, about: str) -> str:
-        marks, frame = self._marks, self._frame
-        bars, strips = self._bars()
+        slices, frame = self._slices, self._frame
+        bars, bands = self._bars()
         drawn = draw(
             self._canvas,
-            strips,
+            bands,
             [kind_looks(self._canvas)[kind] for kind in range(SPAN + 1)],
             bars,
             frame.plot_width,
@@ -119,99 +119,101 @@ class _Timeline:
             hover_of=self._hover,
             budget=_BUDGET,
         )
-        links, note = self._links()
-        words = [about or f"{time_text(marks.duration_ns)} of {self._processes}"]
+        transfers, note = self._transfers()
+        words = [about or f"{time_text(slices.duration_ns)} of {self._processes}"]
         merged = len(drawn.merged)
-        if merged > len(marks) / 5:
+        if merged > len(slices) / 5:
             words.append(f"{plural(merged, 'bar')} under a pixel: height = share of time")
         words += note
         most = max(2, int(frame.plot_width // 95))
-        first = marks.start_ns - marks.origin_ns
+        first = slices.start_ns - slices.origin_ns
         ticks = [
-            (at * self._scale, label) for at, label in ticks_of(marks.duration_ns, most, first)
+            (at * self._scale, label) for at, label in ticks_of(slices.duration_ns, most, first)
         ]
-        body = [*self._queue_marks(), *links, '<g class="rcg-bars">', *drawn.marks, "</g>"]
+        body = [*self._queue_shapes(), *transfers, '<g class="rcg-bars">', *drawn.shapes, "</g>"]
         return frame.document(
             title,
             f" {DOT} ".join(words),
             ticks,
             body,
-            self._legend(has_links=bool(links)),
+            self._legend(has_transfers=bool(transfers)),
             f"{title}: what {self._processes} did at each moment",
         )
 
     # Bars
 
-    def _bars(self) -> tuple[Bars, list[Strip]]:
-        marks = self._marks
-        strips: list[Strip] = []
-        number = np.zeros((max(len(marks.heads), 1), 256), np.int64)
+    def _bars(self) -> tuple[Bars, list[Band]]:
+        slices = self._slices
+        bands: list[Band] = []
+        number = np.zeros((max(len(slices.heads), 1), 256), np.int64)
         for lane, offsets in enumerate(self._offsets):
-            for track, strip in offsets.items():
-                number[lane, track] = len(strips)
-                strips.append(Strip(self._frame.tops[lane] + strip.y, strip.height))
-        left = np.clip(marks.start * self._scale, 0, self._frame.plot_width)
-        right = np.clip((marks.start + marks.duration) * self._scale, 0, self._frame.plot_width)
-        # Marks are by lane and by track already, and by start.
+            for track, band in offsets.items():
+                number[lane, track] = len(bands)
+                bands.append(Band(self._frame.tops[lane] + band.y, band.height))
+        left = np.clip(slices.start * self._scale, 0, self._frame.plot_width)
+        right = np.clip((slices.start + slices.duration) * self._scale, 0, self._frame.plot_width)
+        # Slices are by lane and by track already, and by start.
         return (
             Bars(
-                number[marks.lane, marks.track],
+                number[slices.lane, slices.track],
                 left,
                 right - left,
-                marks.kind.astype(np.int64),
-                np.arange(len(marks)),
+                slices.kind.astype(np.int64),
+                np.arange(len(slices)),
             ),
-            strips,
+            bands,
         )
 
     def _labels(self, row: int) -> Sequence[str]:
-        marks = self._marks
-        name = marks.names[marks.name[row]]
-        if marks.kind[row] == Kind.WAITING:
-            peer = int(marks.peer[row])
-            return [] if peer == NOBODY else [f"waits for {marks.heads[peer].label}"]
+        slices = self._slices
+        name = slices.names[slices.name[row]]
+        if slices.kind[row] == Kind.WAITING:
+            peer = int(slices.peer[row])
+            return [] if peer == NOBODY else [f"waits for {slices.heads[peer].label}"]
         if name.role == "call":
-            execution = f"{marks.execution[row]}"
+            execution = f"{slices.execution[row]}"
             return [f"{name.text} {execution}", name.text if self._is_repeated else execution]
         if name.role == "span":
             return [name.text]
-        if marks.kind[row] == Kind.SERIALIZATION:
+        if slices.kind[row] == Kind.SERIALIZATION:
             return []
         return [name.text]
 
     def _hover(self, row: int) -> str:
-        marks = self._marks
-        name = marks.names[marks.name[row]]
-        words = [f"{brief(marks.heads[marks.lane[row]].label)} {brief(name.text)}"]
-        time_ns = float(marks.duration[row])
-        words.append(f"execution {marks.execution[row]} {DOT} {TITLES[int(marks.kind[row])]}")
-        since = int(marks.start[row]) + marks.start_ns - marks.origin_ns
+        slices = self._slices
+        name = slices.names[slices.name[row]]
+        words = [f"{brief(slices.heads[slices.lane[row]].label)} {brief(name.text)}"]
+        time_ns = float(slices.duration[row])
+        words.append(f"execution {slices.execution[row]} {DOT} {TITLES[int(slices.kind[row])]}")
+        since = int(slices.start[row]) + slices.start_ns - slices.origin_ns
         words.append(f"{time_text(time_ns)} at {time_text(since)}")
-        amount = int(marks.bytes[row])
-        if amount and marks.kind[row] == Kind.COMMUNICATION and time_ns:
+        amount = int(slices.bytes[row])
+        if amount and slices.kind[row] == Kind.COMMUNICATION and time_ns:
             rate = bytes_text(amount / time_ns * 1e9)
             words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
         elif amount:
             words[-1] += f" {DOT} {bytes_text(amount)}"
-        peer = int(marks.peer[row])
+        peer = int(slices.peer[row])
         if peer != NOBODY:
-            words.append(f"waits for {brief(marks.heads[peer].label)}")
+            words.append(f"waits for {brief(slices.heads[peer].label)}")
         return "\n".join(words)
 
     # Transfers
 
-    def _links(self) -> tuple[list[str], list[str]]:
-        marks = self._marks
-        count = len(marks.links)
+    def _transfers(self) -> tuple[list[str], list[str]]:
+        slices = self._slices
+        count = len(slices.transfers)
         if not count:
             return [], []
-        if count > _MOST_LINKS:
+        if count > _MOST_TRANSFERS:
             return [], [f"{plural(count, 'transfer')} not drawn"]
-        self._canvas.define("link", Paint("stroke", "#b34e00", "#ff8a3d"))
+        self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
-        for (write, read), moments in zip(marks.links.tolist(), marks.moments, strict=True):
-            x, to_x = (float(moment) * self._scale for moment in moments)
-            here, there = self._strip(write), self._strip(read)
+        for (write, read), times in zip(
+            slices.transfers.tolist(), slices.transfer_times, strict=True
+        ):
+            x, to_x = (float(each) * self._scale for each in times)
+            here, there = self._band(write), self._band(read)
             is_down = there.y > here.y
             y = here.y + here.height if is_down else here.y
             to_y = there.y if is_down else there.y + there.height
@@ -219,20 +221,20 @@ class _Timeline:
             paths.append(
                 f"M{x:.1f} {y:g}C{x:.1f} {middle:g} {to_x:.1f} {middle:g} {to_x:.1f} {to_y:g}"
             )
-        line = self._canvas.paint("link")
+        line = self._canvas.paint("transfer")
         return [
-            f'<g class="rcg-links" pointer-events="none"><path{line} fill="none" '
+            f'<g class="rcg-transfers" pointer-events="none"><path{line} fill="none" '
             f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/></g>'
         ], []
 
-    def _strip(self, row: int) -> Strip:
-        lane, track = int(self._marks.lane[row]), int(self._marks.track[row])
-        strip = self._offsets[lane][track]
-        return Strip(self._frame.tops[lane] + strip.y, strip.height)
+    def _band(self, row: int) -> Band:
+        lane, track = int(self._slices.lane[row]), int(self._slices.track[row])
+        band = self._offsets[lane][track]
+        return Band(self._frame.tops[lane] + band.y, band.height)
 
     # Queues
 
-    def _queue_marks(self) -> list[str]:
+    def _queue_shapes(self) -> list[str]:
         paths = []
         for lane, queue in self._queues.items():
             top = self._frame.tops[lane] + self._queue_offsets[lane]
@@ -241,7 +243,7 @@ class _Timeline:
             return []
         return [f"<g{self._canvas.paint('queue')}>", *paths, "</g>"]
 
-    def _steps(self, queue: Queue, top: float) -> str:
+    def _steps(self, queue: QueueDepth, top: float) -> str:
         """The area below the depth; of each column of pixels its highest."""
         column = 1 if len(self._queues) <= 12 else 2
         edges = np.arange(0, self._frame.plot_width, column)
@@ -267,19 +269,19 @@ class _Timeline:
 
     # Words
 
-    def _legend(self, *, has_links: bool) -> list[tuple[str, str]]:
+    def _legend(self, *, has_transfers: bool) -> list[tuple[str, str]]:
         canvas = self._canvas
         looks = kind_looks(canvas)
-        used = set(np.unique(self._marks.kind).tolist())
+        used = set(np.unique(self._slices.kind).tolist())
         entries = [
             (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
             for kind in (*KIND_COLOURS, Kind.WAITING, SPAN)
             if kind in used
         ]
         entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', "idle"))
-        if has_links:
+        if has_transfers:
             line = '<path{} fill="none" stroke-width="1.2" d="M3 0C3 6 11 4 11 10"/>'
-            entries.append((line.format(canvas.paint("link")), "transfer"))
+            entries.append((line.format(canvas.paint("transfer")), "transfer"))
         if self._queues:
             most = max(int(queue.depth.max()) for queue in self._queues.values())
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'

@@ -2,9 +2,9 @@
 """A topology as one SVG file: no script, no font, nothing to load.
 
 Actors are boxes with their name, calls are boxes in them, and lines are values. The look of a line
-says how the value travels (see ``rcg.views.data.kinds``); that is all that colour is for. What was
-measured can be written where it belongs: how long a call takes into its box, how much a value is
-above its line.
+says how the value travels (see ``rcg.views.data.edge_styles``); that is all that colour is for.
+What was measured can be written where it belongs: how long a call takes into its box, how much a
+value is above its line.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.ir.plan import DRIVER
-from rcg.text import brief, bytes_text, plural, time_text, visible
-from rcg.views.data.kinds import Kind, kind_of
-from rcg.views.data.layout import Layout, Point, Rect, Sizes, lay_out
+from rcg.text import brief, bytes_text, time_text, visible
+from rcg.views.data.edge_styles import EdgeStyle, style_of
+from rcg.views.data.labels import (
+    LEAST_NODE,
+    MOST_NAME,
+    TopologyLabels,
+    channel_text,
+    node_text,
+    slots_text,
+)
+from rcg.views.data.layout import Point, Rect, Sizes, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
-from rcg.views.data.measured import Measured
+from rcg.views.data.measured import TopologyFigures
 from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
@@ -30,10 +38,7 @@ _NODE_PAD: Final = 12.0
 _PART_PAD: Final = 7.0
 _HEAD: Final = 44.0
 _LINE: Final = 15.0
-_MOST_TEXT: Final = 190.0
-_LEAST_NODE: Final = 84.0
 _LEGEND_LINE: Final = 34.0
-_MOST_ARGUMENTS: Final = 8  # in a hover
 _AMOUNT_ROOM: Final = 62.0  # less than the gap between columns
 
 
@@ -44,7 +49,7 @@ def svg_of(
     channel_details: bool = False,
     legend: bool = True,
     dark: bool | None = None,
-    measured: Measured | None = None,
+    measured: TopologyFigures | None = None,
 ) -> str:
     """Return a picture of a topology as the text of an SVG file.
 
@@ -70,23 +75,24 @@ class _Drawing:
         channel_details: bool,
         legend: bool,
         dark: bool | None,
-        measured: Measured | None,
+        measured: TopologyFigures | None,
     ) -> None:
         self._topology = topology
+        self._labels = TopologyLabels(topology)
         self._title = title
         self._canvas = Canvas(dark)
-        self._measured = measured or Measured()
+        self._measured = measured or TopologyFigures()
         self._is_measured = measured is not None
         self._legend = legend
         self._channels = {channel.id: channel for channel in topology.channels}
         self._carried = {edge.source: edge.channel for edge in topology.edges if edge.channel}
         self._details = channel_details
         self._kinds = [
-            kind_of(name)
+            style_of(name)
             for name in dict.fromkeys(
                 edge.kind
                 for edge in sorted(topology.edges, key=lambda edge: edge.kind == "local")
-                if not self._is_owned(edge)
+                if not self._labels.is_owned(edge)
             )
         ]
         for kind in self._kinds:
@@ -100,7 +106,7 @@ class _Drawing:
         subtitle = self._subtitle()
         top = MARGIN + 46
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
-        legend = self._legend_marks() if self._legend else ([], 0.0)
+        legend = self._legend_shapes() if self._legend else ([], 0.0)
         width = round(max(layout.width, min(heading, 760), legend[1]) + 2 * MARGIN)
         height = round(top + layout.height + MARGIN + (_LEGEND_LINE if legend[0] else 0))
         body = [
@@ -124,13 +130,7 @@ class _Drawing:
         return Sizes(
             nodes={node.id: self._size(node) for node in topology.nodes},
             actors={
-                actor.id: min(
-                    _MOST_TEXT,
-                    max(
-                        width_of(visible(actor.label), SIZE, bold=True),
-                        width_of(_identity(actor), SMALL),
-                    ),
-                )
+                actor.id: self._labels.head_width(actor, _identity(actor))
                 for actor in topology.actors
             },
             head=_HEAD,
@@ -140,14 +140,14 @@ class _Drawing:
         is_part = node.owner is not None
         width = max(
             [
-                width_of(_name(node), SIZE, monospace=True),
+                width_of(node_text(node), SIZE, monospace=True),
                 *[width_of(line, SMALL) for line in self._detail_lines(node)],
             ]
         )
         height = (22 if is_part else 32) + _LINE * len(self._detail_lines(node))
         if is_part:
-            return ceil(min(width, _MOST_TEXT) + 2 * _PART_PAD), height
-        return max(_LEAST_NODE, ceil(min(width, _MOST_TEXT) + 2 * _NODE_PAD)), height
+            return ceil(min(width, MOST_NAME) + 2 * _PART_PAD), height
+        return max(LEAST_NODE, ceil(min(width, MOST_NAME) + 2 * _NODE_PAD)), height
 
     def _detail_lines(self, node: Node) -> list[str]:
         """What is written below a node's name: its time, and the channel of its value."""
@@ -156,13 +156,13 @@ class _Drawing:
         lines = [] if time_ns is None else [time_text(time_ns)]
         if (so_far := self._measured.open_ns.get(node.id)) is not None:
             lines = [f"not ended: {time_text(so_far)}"]
-        return lines + ([] if channel is None else [f"{channel.id} {DOT} {_slots_text(channel)}"])
+        return lines + ([] if channel is None else [f"{channel.id} {DOT} {slots_text(channel)}"])
 
     def _channel(self, node: Node) -> Channel | None:
         channel = self._carried.get(node.id)
         return None if channel is None else self._channels[channel]
 
-    # Marks
+    # Shapes
 
     def _actor(self, actor: Actor, rect: Rect) -> str:
         # Never wider than the first column, which has this much room: lines may cross the box
@@ -172,8 +172,8 @@ class _Drawing:
         return (
             f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
             f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
-            + self._text(label, x, rect.y + 19, _MOST_TEXT, bold=True)
-            + self._text(identity, x, rect.y + 34, _MOST_TEXT, role="faint", size=SMALL)
+            + self._text(label, x, rect.y + 19, MOST_NAME, bold=True)
+            + self._text(identity, x, rect.y + 34, MOST_NAME, role="faint", size=SMALL)
             + "</g>"
         )
 
@@ -185,11 +185,11 @@ class _Drawing:
         radius = 6 if node.kind == "call" else min(rect.height, 40) / 2
         middle = rect.x + rect.width / 2
         y = rect.middle + 4 - _LINE * len(lines) / 2
-        marks = [
+        shapes = [
             f'<g class="rcg-node rcg-{node.kind}"><title>{escape(self._hover(node))}</title>'
             f'<rect{self._canvas.paint("box")}{_frame(rect)} rx="{radius:g}"/>',
             self._text(
-                _name(node),
+                node_text(node),
                 middle,
                 y,
                 room,
@@ -199,7 +199,7 @@ class _Drawing:
             ),
         ]
         for position, line in enumerate(lines, start=1):
-            marks.append(
+            shapes.append(
                 self._text(
                     line,
                     middle,
@@ -210,12 +210,13 @@ class _Drawing:
                     anchor="middle",
                 )
             )
-        return "".join([*marks, "</g>"])
+        return "".join([*shapes, "</g>"])
 
-    def _edge(self, edge: Edge, layout: Layout) -> str:
-        kind = kind_of(edge.kind)
-        hover = f"<title>{escape(self._edge_hover(edge))}</title>"
-        if self._is_owned(edge):
+    def _edge(self, edge: Edge, layout: TopologyLayout) -> str:
+        kind = style_of(edge.kind)
+        told = "\n".join(self._labels.edge_lines(edge))
+        hover = f"<title>{escape(told)}</title>"
+        if self._labels.is_owned(edge):
             source, target = layout.nodes[edge.source], layout.nodes[edge.target]
             line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
             return f'<g class="rcg-edge">{hover}<path{self._canvas.paint("joint")} d="{line}"/></g>'
@@ -229,7 +230,7 @@ class _Drawing:
             f'<path{self._canvas.paint(f"tip-{_class(kind)}")} d="{tip}"/></g>'
         )
 
-    def _amounts(self, layout: Layout) -> list[str]:
+    def _amounts(self, layout: TopologyLayout) -> list[str]:
         """How much each value is, at its line where that leaves what makes it."""
         starts: dict[int, tuple[float, float, str]] = {}
         is_rising: dict[int, bool] = {}
@@ -257,19 +258,19 @@ class _Drawing:
             for source, (x, y, channel) in starts.items()
         ]
 
-    def _legend_marks(self) -> tuple[list[str], float]:
-        marks: list[str] = []
+    def _legend_shapes(self) -> tuple[list[str], float]:
+        shapes: list[str] = []
         x = 0.0
         for kind in self._kinds:
             title = visible(kind.title)
-            marks.append(
+            shapes.append(
                 f'<g class="rcg-key"><path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
                 f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
-                + self._text(title, x + 40, 4, _MOST_TEXT, role="faint")
+                + self._text(title, x + 40, 4, MOST_NAME, role="faint")
                 + "</g>"
             )
-            x += 40 + min(_MOST_TEXT, width_of(title, SIZE)) + 24
-        return marks, max(0.0, x - 24)
+            x += 40 + min(MOST_NAME, width_of(title, SIZE)) + 24
+        return shapes, max(0.0, x - 24)
 
     def _is_part(self, node: int) -> bool:
         return self._topology.nodes[node].owner is not None
@@ -284,48 +285,16 @@ class _Drawing:
     # Words
 
     def _subtitle(self) -> str:
-        topology = self._topology
-        calls = sum(node.kind == "call" for node in topology.nodes)
-        counts = [(len(topology.actors), "actor"), (calls, "call")]
-        counts.append((len(topology.channels), "channel"))
-        words = [plural(count, name) for count, name in counts]
+        words = self._labels.counts()
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
-
-    def _is_owned(self, edge: Edge) -> bool:
-        return self._topology.nodes[edge.target].owner == edge.source
 
     def _hover(self, node: Node) -> str:
         channel = self._channel(node)
-        carried = "" if channel is None else f"\nits value travels by {_channel_text(channel)}"
-        return f"{self._full_name(node)}{carried}"
-
-    def _full_name(self, node: Node) -> str:
-        match node.kind:
-            case "call":
-                actor = self._topology.actor(node.process)
-                label = node.process if actor is None else visible(actor.label)
-                return f"{brief(label)}.{brief(node.name)}"
-            case "part" | "attribute" if node.owner is not None:
-                owner = self._topology.nodes[node.owner]
-                return f"{self._full_name(owner)}[{brief(node.name)}]"
-            case _:
-                return node.kind
-
-    def _edge_hover(self, edge: Edge) -> str:
-        nodes = self._topology.nodes
-        text = f"{self._full_name(nodes[edge.source])} \N{RIGHTWARDS ARROW} "
-        text += self._full_name(nodes[edge.target])
-        if edge.arguments:
-            is_output = nodes[edge.target].kind == "output"
-            what = "result" if is_output else "argument"
-            text += f"\nas {what} {', '.join(map(brief, edge.arguments[:_MOST_ARGUMENTS]))}"
-            more = len(edge.arguments) - _MOST_ARGUMENTS
-            text += f" and {more} more" if more > 0 else ""
-        channel = edge.channel and self._channels[edge.channel]
-        return text + (f"\nby {_channel_text(channel)}" if channel else "\ninside the process")
+        carried = "" if channel is None else f"\nits value travels by {channel_text(channel)}"
+        return f"{self._labels.full_name(node)}{carried}"
 
 
-# --- words and marks ----------------------------------------------------------------------------
+# --- words and shapes ----------------------------------------------------------------------------
 
 
 def _identity(actor: Actor) -> str:
@@ -333,31 +302,12 @@ def _identity(actor: Actor) -> str:
     return f"{actor.id} {DOT} {visible(actor.key[:6])}" if actor.key else actor.id
 
 
-def _name(node: Node) -> str:
-    match node.kind:
-        case "call":
-            return visible(node.name)
-        case "attribute" | "part":
-            return f"[{visible(node.name)}]"
-        case _:
-            return node.kind
-
-
-def _channel_text(channel: Channel) -> str:
-    kind = visible(kind_of(channel.kind).title)
-    return f"{channel.id} {DOT} {kind} {DOT} {_slots_text(channel)}"
-
-
-def _slots_text(channel: Channel) -> str:
-    return plural(channel.slots, "slot")
-
-
-def _class(kind: Kind) -> str:
+def _class(kind: EdgeStyle) -> str:
     """A kind as part of a class name."""
     return "".join(each if each.isascii() and each.isalnum() else "-" for each in kind.name)
 
 
-def _dashes(kind: Kind) -> str:
+def _dashes(kind: EdgeStyle) -> str:
     return f' stroke-dasharray="{kind.dashes}"' if kind.dashes else ""
 
 

@@ -16,7 +16,7 @@ line is lost where others cross, and its width is the number of values that are 
 from __future__ import annotations
 
 from rcg.text import visible
-from rcg.views.data.kinds import LOCAL, kind_of
+from rcg.views.data.edge_styles import LOCAL, style_of
 from rcg.views.data.layout import layers_of
 from rcg.views.data.topology import Node, Topology
 
@@ -29,8 +29,8 @@ def ascii_of(topology: Topology) -> str:
     lines += [f'{node.id} [label="{_label(topology, node)}"]' for node in topology.nodes]
     lines += ["", "Edges Information:"]
     for edge in topology.edges:
-        place = f" ({kind_of(LOCAL).title})" if edge.kind == LOCAL else ""
-        lines.append(f"{edge.source} {kind_of(edge.kind).arrow} {edge.target}{place}")
+        place = f" ({style_of(LOCAL).title})" if edge.kind == LOCAL else ""
+        lines.append(f"{edge.source} {style_of(edge.kind).arrow} {edge.target}{place}")
     lines += ["", "Legend:", *_legend(topology), "", "Graph Built:", *_draw(topology)]
     return "\n".join(lines) + "\n"
 
@@ -41,7 +41,7 @@ def _legend(topology: Topology) -> list[str]:
         "+++> : Represents Accelerator-type data channels",
         "---> : Represents Shared Memory data channels, or no channel in the same process",
         *[
-            f"{kind_of(kind).arrow} : Represents {visible(kind_of(kind).title)} data channels"
+            f"{style_of(kind).arrow} : Represents {visible(style_of(kind).title)} data channels"
             for kind in sorted(others)
         ],
         "* makes a value, o takes it, | is a value on its way to those below",
@@ -128,19 +128,19 @@ def _draw(topology: Topology) -> list[str]:
 
 
 def _row(rails: list[int | None], taken: list[int], made: int | None) -> str:
-    """One line of the drawing: the marks of a node, joined, and the rails that pass it."""
-    marks = [*taken, *([] if made is None else [made])]
-    first, last = min(marks, default=0), max(marks, default=0)
+    """One line of the drawing: the places of a node, joined, and the rails that pass it."""
+    places = [*taken, *([] if made is None else [made])]
+    first, last = min(places, default=0), max(places, default=0)
     row: list[str] = []
     for column, value in enumerate(rails):
-        is_joined = first <= column <= last and len(marks) > 1
+        is_joined = first <= column <= last and len(places) > 1
         if column == made:
-            mark = "*"
+            sign = "*"
         elif column in taken:
-            mark = "o"
+            sign = "o"
         elif value is not None:
-            mark = "|"
+            sign = "|"
         else:
-            mark = "-" if is_joined else " "
-        row += [mark, "-" if is_joined and column < last else " "]
+            sign = "-" if is_joined else " "
+        row += [sign, "-" if is_joined and column < last else " "]
     return "".join(row)

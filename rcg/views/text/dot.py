@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rcg.text import plural, visible
-from rcg.views.data.kinds import LOCAL, kind_of
+from rcg.views.data.edge_styles import LOCAL, style_of
 from rcg.views.data.topology import Actor, Channel, Node, Topology
 
 __all__ = ["dot_of"]
@@ -42,7 +42,7 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
             f"shape={shape} style=filled]"
         )
     for edge in topology.edges:
-        kind = kind_of(edge.kind)
+        kind = style_of(edge.kind)
         attributes = [f'color="{kind.light}"', f"style={_style(edge.kind)}"]
         if channel_details:
             channel = None if edge.channel is None else channels[edge.channel]
@@ -96,14 +96,14 @@ def _style(kind: str) -> str:
 
 def _details(channel: Channel | None) -> list[str]:
     if channel is None:
-        return [kind_of(LOCAL).title]
+        return [style_of(LOCAL).title]
     slots = plural(channel.slots, "slot")
-    return [channel.id, visible(kind_of(channel.kind).title), slots]
+    return [channel.id, visible(style_of(channel.kind).title), slots]
 
 
 def _legend(topology: Topology) -> list[str]:
     kinds = dict.fromkeys(edge.kind for edge in topology.edges)
-    shown = [f"{_style(kind)}: {visible(kind_of(kind).title)}" for kind in kinds]
+    shown = [f"{_style(kind)}: {visible(style_of(kind).title)}" for kind in kinds]
     return [", ".join([*shown, "one colour per actor"])]
 
 

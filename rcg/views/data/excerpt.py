@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a trace to show: some whole executions, late enough to be in the swing."""
+"""Which part of a trace to show: some whole executions, after the pipeline has filled."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy.typing as npt
 from rcg.ir.plan import Call
 from rcg.trace.model import SPAN_BASE, GraphTrace
 
-__all__ = ["Window", "window_of"]
+__all__ = ["Excerpt", "excerpt_of"]
 
 
 _MOST_WIDTHS: Final = 48
-"""How many calls of usual length, end to end, a window should hold at most."""
+"""How many calls of usual length, end to end, an excerpt should hold at most."""
 
 _LEAST: Final = 3
-"""Of how many executions a window is not made shorter."""
+"""Of how many executions an excerpt is not made shorter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Excerpt:
     """A part of a trace.
 
     Attributes:
@@ -52,9 +52,9 @@ class Window:
         return f"executions {self.first} to {self.last}"
 
 
-def window_of(
+def excerpt_of(
     graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = 12, most_calls: int = 24
-) -> Window | None:
+) -> Excerpt | None:
     """Choose the last executions that ran while others came before and after them.
 
     As many executions as may be in flight are left out at the end, where the pipeline runs empty,
@@ -69,7 +69,7 @@ def window_of(
         most_calls: How many calls of one process to show at most; one execution is always shown.
 
     Returns:
-        The window; None if no execution has all its calls in the trace.
+        The excerpt; None if no execution has all its calls in the trace.
     """
     calls = []
     wanted, busiest = 0, 1
@@ -98,13 +98,13 @@ def window_of(
     if held is not None and held.end_ns - held.start_ns > ended - begun:
         return held
     margin = (ended - begun) // 60
-    return Window(
+    return Excerpt(
         max(start_ns, begun - margin), min(end_ns, ended + margin), first, last, len(whole)
     )
 
 
-def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Window | None:
-    """Return the window of the call that has not returned for longest, if there is one."""
+def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Excerpt | None:
+    """Return the excerpt of the call that has not returned for longest, if there is one."""
     calls = [
         lane.open
         for lane in graph.lanes
@@ -118,7 +118,7 @@ def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Win
     longest = min(calls, key=lambda each: each.since_ns)
     before = (end_ns - longest.since_ns) // 8
     start = max(start_ns, longest.since_ns - before)
-    return Window(start, end_ns, longest.execution, longest.execution, executions, is_open=True)
+    return Excerpt(start, end_ns, longest.execution, longest.execution, executions, is_open=True)
 
 
 def _chosen(

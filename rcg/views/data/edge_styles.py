@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LOCAL", "Kind", "kind_of", "kind_of_channel"]
+__all__ = ["LOCAL", "EdgeStyle", "style_of", "kind_of_channel"]
 
 LOCAL: Final = "local"
 """The kind of an edge inside one process: a slot of its program, no channel."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EdgeStyle:
     """The look of one kind of edge. Colours are Okabe and Ito's, which the colour-blind can tell.
 
     Attributes:
@@ -39,13 +39,13 @@ class Kind:
     width: float
 
 
-_KINDS: Final = {
+_STYLES: Final = {
     kind.name: kind
     for kind in (
-        Kind("shm", "shared memory", "--->", "#0072b2", "#56b4e9", "", 1.5),
-        Kind(LOCAL, "same process", "--->", "#6b7280", "#9ca3af", "1.5 3.5", 1.5),
-        Kind("tcp", "TCP", "~~~>", "#b37400", "#e69f00", "7 4", 1.5),
-        Kind("tensor", "accelerator", "+++>", "#d55e00", "#ff8a3d", "14 3", 2.5),
+        EdgeStyle("shm", "shared memory", "--->", "#0072b2", "#56b4e9", "", 1.5),
+        EdgeStyle(LOCAL, "same process", "--->", "#6b7280", "#9ca3af", "1.5 3.5", 1.5),
+        EdgeStyle("tcp", "TCP", "~~~>", "#b37400", "#e69f00", "7 4", 1.5),
+        EdgeStyle("tensor", "accelerator", "+++>", "#d55e00", "#ff8a3d", "14 3", 2.5),
     )
 }
 
@@ -57,6 +57,6 @@ def kind_of_channel(channel_kind: str) -> str:
     return _KIND_OF_CHANNEL.get(channel_kind, channel_kind)
 
 
-def kind_of(name: str) -> Kind:
+def style_of(name: str) -> EdgeStyle:
     """Return the look of a kind; one that nobody has drawn yet is shown under its own name."""
-    return _KINDS.get(name) or Kind(name, name, "--->", "#9c4f7d", "#cc79a7", "8 3 2 3", 1.5)
+    return _STYLES.get(name) or EdgeStyle(name, name, "--->", "#9c4f7d", "#cc79a7", "8 3 2 3", 1.5)
