@@ -12,6 +12,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from rcg.display import Views, draw_with
 from rcg.version import __version__
 
 if TYPE_CHECKING:
@@ -151,6 +152,15 @@ def profile(*, max_events: int | None = None) -> Profiler:
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics: what ``%load_ext rcg`` calls."""
     importlib.import_module("rcg.magics").load(shell)
+
+
+def _views() -> Views:
+    """Return what draws: the only place that decides it, and loads it when something is shown."""
+    views: Views = importlib.import_module("rcg.views.display").VIEWS
+    return views
+
+
+draw_with(_views)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NoReturn
 
-from rcg.display import visible
+from rcg.text import visible
 
 __all__ = ["found", "integer", "items", "parse", "record", "text", "texts", "truth"]
 

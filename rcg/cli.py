@@ -58,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _trace(asked: argparse.Namespace) -> int:
     from rcg.errors import RcgError
-    from rcg.trace.summary import summarize
+    from rcg.trace.analysis.figures import summarize
     from rcg.trace.trace import Trace
-    from rcg.views.bundle import text_of
+    from rcg.views.html.mimebundle import text_of
 
     try:
         trace = Trace.load(asked.file)
@@ -69,7 +69,7 @@ def _trace(asked: argparse.Namespace) -> int:
             trace.to_chrome(asked.perfetto)
             _say(f"wrote {asked.perfetto}: open it on ui.perfetto.dev")
         if asked.html is not None:
-            from rcg.views.page import page_of
+            from rcg.views.html.page import page_of
 
             page = page_of(trace, asked.title or asked.file.name)
             asked.html.write_text(page, encoding="utf-8")

@@ -101,7 +101,7 @@ def compare(what: str, dag: Any, compiled: Any) -> None:
     """Prints how long one execution takes both ways."""
     core_us = median_us(lambda: ray.get(dag.execute("hello")))
     rcg_us = median_us(lambda: ray.get(compiled.execute("hello")))
-    print(f"{what:<24}{core_us:>9.0f} us{rcg_us:>9.1f} us   {core_us / rcg_us:.0f} times faster")
+    print(f"{what:<24}{core_us:>9.0f} µs{rcg_us:>9.1f} µs   {core_us / rcg_us:.0f} times faster")
 
 
 def median_us(call: Callable[[], object]) -> float:

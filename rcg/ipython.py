@@ -26,10 +26,10 @@ from typing import Any, Final, NoReturn
 
 from rcg.actors import ActorHandle
 from rcg.dag.nodes import DAGNode
-from rcg.display import visible
 from rcg.frames import is_ours
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs
 from rcg.runtime.refs import CompiledDAGRef
+from rcg.text import visible
 
 __all__ = ["LetGo", "attach"]
 

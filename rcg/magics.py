@@ -26,7 +26,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from rcg.display import visible
 from rcg.errors import RcgError
 from rcg.ipython import attach
 from rcg.ir.plan import Plan
@@ -34,10 +33,11 @@ from rcg.profiles import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
 from rcg.runtime.observe.report import Reports
-from rcg.trace.summary import summarize
+from rcg.text import visible
+from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
-from rcg.views.bundle import bundle
-from rcg.views.pictures import predicted_schedule, schedule_picture, topology_picture
+from rcg.views.html.mimebundle import mimebundle
+from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
 
 __all__ = ["RcgMagics", "load"]
 
@@ -560,7 +560,7 @@ def _failure(option: str, path: Path, write: Callable[[Path], Any]) -> str | Non
 def _display(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> None:
     """Show pictures; a sentence if there are none."""
     for alt, svg in pictures[:_MOST_GRAPHS]:
-        display(bundle(alt, [(alt, svg)]), raw=True)
+        display(mimebundle(alt, [(alt, svg)]), raw=True)
     _tell_more(len(pictures) - _MOST_GRAPHS)
     if not pictures:
         print(f"%{magic}: there is nothing to show: {nothing}")

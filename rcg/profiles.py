@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcg.errors import TraceError
-from rcg.trace.compare import Comparison, compare
-from rcg.trace.critical import CriticalPath, critical_path
-from rcg.trace.executions import Executions, executions_of
-from rcg.trace.summary import Summary, summarize
-from rcg.trace.trace import GraphTrace, Trace
-from rcg.trace.what_if import WhatIf, what_if
-from rcg.views.bundle import of_trace, text_of
-from rcg.views.page import page_of
+from rcg.text import plural
+from rcg.trace.analysis.compare import Comparison, compare
+from rcg.trace.analysis.critical import CriticalPath, critical_path
+from rcg.trace.analysis.executions import Executions, executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.summary import Summary
+from rcg.trace.analysis.what_if import WhatIf, what_if
+from rcg.trace.model import GraphTrace
+from rcg.trace.trace import Trace
+from rcg.views.html.mimebundle import of_trace, text_of
+from rcg.views.html.page import page_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,4 +180,4 @@ class Profile:
 
 def _told(graph: GraphTrace) -> str:
     count = len(executions_of(graph))
-    return f"{graph.graph_id[:8]} ({count:,} execution{'' if count == 1 else 's'})"
+    return f"{graph.graph_id[:8]} ({plural(count, 'execution')})"

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from rcg import _native
 from rcg.channels.shm import RingWriter
 from rcg.serialization import Codec, Failure, loads
+from rcg.trace.model import Events
 from rcg.trace.recorder import events_from
-from rcg.trace.trace import Events
 
 __all__ = [
     "BLOCK",

@@ -25,8 +25,9 @@ from rcg.bench.statistics import median
 from rcg.bench.workers import Worker
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
-from rcg.trace.trace import EVENT, NO_PEER, GraphTrace, Lane, Trace
-from rcg.views.page import page_of
+from rcg.trace.model import EVENT, NO_PEER, GraphTrace, Lane
+from rcg.trace.trace import Trace
+from rcg.views.html.page import page_of
 
 __rcg_user__ = True  # see rcg.frames
 

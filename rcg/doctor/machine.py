@@ -14,7 +14,7 @@ from typing import Final
 
 from rcg.doctor.report import Check, text_of, told
 from rcg.doctor.transports import SHM, Ping
-from rcg.units import bytes_text
+from rcg.text import bytes_text
 
 __all__ = ["check_gpus", "check_machine"]
 

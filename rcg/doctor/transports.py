@@ -18,6 +18,7 @@ from typing import Final
 
 from rcg.doctor.report import Check, told
 from rcg.doctor.software import version_of
+from rcg.text import time_text
 
 __all__ = ["SHM", "Ping", "check_transports", "try_ping"]
 
@@ -58,7 +59,7 @@ def check_transports(ping: Ping) -> Iterator[Check]:
         advice = "all channels are made of it; what is missing below, or in memory above, is why"
         yield Check("transports", "shared memory", "missing", ping.failure, advice, is_needed=True)
     else:
-        trip = f"{ping.round_trip_ns / 1e3:.1f} us there and back"
+        trip = f"{time_text(ping.round_trip_ns)} there and back"
         found = f"works, by {ping.made}; {trip}"
         yield Check("transports", "shared memory", "ok", found, is_needed=True)
     for name, purpose, is_needed, attempt in (

@@ -42,7 +42,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import rcg.checked as checked
 from rcg.display import Displayed
@@ -302,8 +302,6 @@ class Plan(Displayed):
         reach: For each process the processes whose shared memory may arrive there, directly or
             forwarded or kept and returned later; itself too where values can come back.
     """
-
-    _shown_by: ClassVar[str] = "of_plan"
 
     programs: tuple[Program, ...]
     channels: tuple[ChannelSpec, ...]

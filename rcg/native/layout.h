@@ -327,7 +327,7 @@ typedef struct {
 } Recorder;                      /* then Event[nevents], SpanName[MAX_SPANS] */
 _Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
 
-/* What one op of one execution did; the layout is that of rcg.trace.trace.EVENT. */
+/* What one op of one execution did; the layout is that of rcg.trace.model.EVENT. */
 typedef struct {
     uint64_t start_ns, end_ns, waited_ns, coded_ns;
     uint64_t execution, bytes;

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rcg.trace.trace import Clock
+from rcg.trace.model import Clock
 
 __all__ = ["Exchange", "clock_identity", "clock_of", "now_ns"]
 

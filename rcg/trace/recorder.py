@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rcg import _native
-from rcg.trace.trace import EVENT, Events
+from rcg.trace.model import EVENT, Events
 
 __all__ = ["Counters", "Now", "Recorder", "State", "counters_of", "events_from", "now_of"]
 

@@ -14,10 +14,10 @@ import webbrowser
 from pathlib import Path
 from typing import Final
 
-from rcg.views.ascii import ascii_of
-from rcg.views.dot import dot_of
-from rcg.views.svg import svg_of
-from rcg.views.topology import Topology
+from rcg.views.data.topology import Topology
+from rcg.views.svg.topology import svg_of
+from rcg.views.text.ascii import ascii_of
+from rcg.views.text.dot import dot_of
 from rcg.warn import warn_user
 
 __all__ = ["FORMATS", "visualize"]

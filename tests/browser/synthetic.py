@@ -9,7 +9,8 @@ import numpy as np
 
 from rcg.compiler.simulate import simulate
 from rcg.ir.plan import DRIVER, Call, Op, Plan, Read, Write
-from rcg.trace.trace import EVENT, NO_PEER, SPAN_BASE, GraphTrace, Lane, Trace
+from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, GraphTrace, Lane
+from rcg.trace.trace import Trace
 from tests.unit.views_plans import Builder
 
 MEGABYTE = 1_000_000

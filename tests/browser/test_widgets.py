@@ -50,12 +50,12 @@ TopologyWidget(scatter_gather(40), title="Wide")
 """,
     """
 import json
-from rcg.views.marks import marks_of
+from rcg.views.data.slices import slices_of
 
 print(json.dumps({
     "events": trace.num_events,
-    "large": len(marks_of(trace.graphs[0], trace.start_ns, trace.end_ns)),
-    "short": len(marks_of(short.graphs[0], short.start_ns, short.end_ns)),
+    "large": len(slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)),
+    "short": len(slices_of(short.graphs[0], short.start_ns, short.end_ns)),
 }))
 """,
 )
@@ -119,10 +119,10 @@ def point_of(card: Any, which: str) -> tuple[float, float]:
         card.evaluate(
             f"""(card) => {{
               const lanes = card.rcgLanes;
-              for (let mark = 0; mark < lanes.start.length; mark += 1) {{
-                const row = lanes.rowWith(mark);
-                const lines = lanes.look.tell(mark);
-                const x = lanes.x(lanes.start[mark] + lanes.duration[mark] / 2);
+              for (let slice = 0; slice < lanes.start.length; slice += 1) {{
+                const row = lanes.rowWith(slice);
+                const lines = lanes.look.tell(slice);
+                const x = lanes.x(lanes.start[slice] + lanes.duration[slice] / 2);
                 if (row && x > lanes.gutter && x < lanes.width - 20 && ({which}))
                   return [x, row.y - lanes.scroller.scrollTop + row.height / 3];
               }}
@@ -140,8 +140,8 @@ def click_bar(card: Any, which: str) -> None:
 def test_every_view_is_drawn_and_says_nothing_on_the_console(shown: Notebook) -> None:
     number = counts(shown)
     assert number["events"] >= 100_000
-    assert data(card(shown, "timeline", "Large"))["marks"] == str(number["large"])
-    assert data(card(shown, "timeline", "Timeline"))["marks"] == str(number["short"])
+    assert data(card(shown, "timeline", "Large"))["slices"] == str(number["large"])
+    assert data(card(shown, "timeline", "Timeline"))["slices"] == str(number["short"])
     for name, title in (("timeline", "Large"), ("timeline", "Timeline"), ("schedule", "Schedule")):
         found = card(shown, name, title)
         wait_for(found, "Number(data.drawn) > 100")
@@ -269,7 +269,7 @@ def test_a_search_goes_near_enough_to_see_what_it_found(shown: Notebook) -> None
     )
     assert width >= 6
     shown.screenshot("timeline-large-search-light", large)
-    # Far away again: there is still a mark where it is.
+    # Far away again: there is still a slice where it is.
     large.evaluate("({rcgLanes: lanes}) => lanes.reset()")
     shown.settle()
     assert data(large)["marked"] == "true"
@@ -395,5 +395,5 @@ def test_views_come_back_after_a_reload(shown: Notebook) -> None:
     shown.page.reload()
     shown.page.wait_for_selector(".rcg-timeline[aria-label='Large'][data-ready]")
     large = card(shown, "timeline", "Large")
-    wait_for(large, f"data.marks === '{expected}'")
+    wait_for(large, f"data.slices === '{expected}'")
     assert shown.errors == []

@@ -20,7 +20,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.ir.plan import Call, Read, Write
 from rcg.runtime.observe import profiler as profiling
-from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock
+from rcg.trace.model import NO_PEER, SPAN_BASE, Clock
 from tests.cluster.stage import in_thread, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -21,7 +21,7 @@ def test_the_demo_shows_results_and_timings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "rcg, chain: hello Ada Grace Barbara" in lines
-    assert any(line.startswith("chain of 3") and "us" in line for line in lines)
+    assert any(line.startswith("chain of 3") and "µs" in line for line in lines)
     assert lines[-1] == "after teardown: goodbye Ada"
 
 

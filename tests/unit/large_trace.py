@@ -11,13 +11,14 @@ import time
 
 import numpy as np
 
-from rcg.trace.critical import Paths
-from rcg.trace.executions import executions_of
-from rcg.trace.parts import parts_of
-from rcg.trace.shares import shares_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import EVENT, GraphTrace, Trace
-from rcg.trace.what_if import what_if
+from rcg.trace.analysis.critical import Paths
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.parts import parts_of
+from rcg.trace.analysis.shares import shares_of
+from rcg.trace.analysis.what_if import what_if
+from rcg.trace.model import EVENT, GraphTrace
+from rcg.trace.trace import Trace
 from tests.unit.traces import graph_trace, trace
 
 

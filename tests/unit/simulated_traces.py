@@ -12,8 +12,8 @@ from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.errors import DeadlockError
 from rcg.ir.plan import Call, Read, Write
-from rcg.trace.simulated import from_simulation
-from rcg.trace.trace import GraphTrace
+from rcg.trace.analysis.simulated import from_simulation
+from rcg.trace.model import GraphTrace
 from tests.unit.random_graphs import cases
 
 

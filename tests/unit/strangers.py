@@ -25,12 +25,13 @@ import numpy as np
 
 from rcg.errors import TraceError
 from rcg.profiles import Profile
-from rcg.trace.critical import Paths
-from rcg.trace.summary import summarize
-from rcg.trace.trace import EVENT, SPAN_BASE, Clock, GraphTrace, Lane, OpenOp, Trace
-from rcg.trace.what_if import predict
-from rcg.views.bundle import of_plan
-from rcg.views.page import page_of
+from rcg.trace.analysis.critical import Paths
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.what_if import predict
+from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, Lane, OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.html.mimebundle import of_plan
+from rcg.views.html.page import page_of
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, END, OPENS, ROWS
 from tests.unit.traces import event, events, graph_trace
 from tests.unit.views_traces import pipeline, simulated

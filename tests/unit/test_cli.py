@@ -47,7 +47,7 @@ def test_trace_writes_what_perfetto_reads(saved, tmp_path, capsys):
 
 
 def test_trace_writes_a_page(saved, tmp_path, capsys):
-    pytest.importorskip("rcg.views.page")
+    pytest.importorskip("rcg.views.html.page")
     path = tmp_path / "run.html"
     assert cli.main(["trace", str(saved), "--html", str(path), "--title", "A <b> run"]) == 0
     text = path.read_text()

@@ -8,8 +8,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rcg.trace.text import name_text
-from rcg.views.text import brief, shorten, width_of
+from rcg.text import brief
+from rcg.views.data.lettering import shorten, width_of
 
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*", re.ASCII)
 names = st.from_regex(r"[a-zA-Z_# .]{0,40}[0-9]{0,9}[a-z.# ]{0,20}[0-9]{0,9}", fullmatch=True)
@@ -35,8 +35,6 @@ def test_shortening_cuts_no_number(text: str, room: float) -> None:
 def test_names_of_hovers_and_of_text_cut_no_number(text: str, most: int) -> None:
     assert is_honest(brief(text, most), text)
     assert len(brief(text, most)) <= max(most, 1)
-    assert is_honest(name_text(text), text)
-    assert len(name_text(text)) <= 40
 
 
 def test_a_number_is_shown_alone_where_the_name_does_not_fit() -> None:

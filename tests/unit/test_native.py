@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from rcg import _native
-from rcg.trace.trace import NO_PEER
+from rcg.trace.model import NO_PEER
 from tests.board import (
     BLOCK,
     BROKEN,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rcg import _native
+from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE
 from rcg.trace.recorder import events_from
-from rcg.trace.trace import EVENT, NO_PEER, SPAN_BASE
 from tests.board import (
     BROKEN,
     BYTES,

@@ -11,8 +11,9 @@ from rcg.cli import main
 from rcg.errors import TraceError
 from rcg.ir.plan import DRIVER
 from rcg.profiles import Profile
-from rcg.trace.trace import GraphTrace, OpenOp, Trace
-from rcg.views.page import page_of
+from rcg.trace.model import GraphTrace, OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.html.page import page_of
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import pipeline, simulated
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rcg.trace import chrome
-from rcg.trace.chrome import to_chrome
-from rcg.trace.trace import NO_PEER, SPAN_BASE, Clock, OpenOp, Trace
+from rcg.trace.export import chrome
+from rcg.trace.export.chrome import to_chrome
+from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, OpenOp
+from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace, trace
@@ -253,7 +254,7 @@ def test_one_process_of_several_graphs_is_one_process(written):
     assert len(found.threads) == 6
     assert set(found.threads.values()) == {"graph abcd1234", "graph ef567890"}
     labels = [facts["process_labels"] for facts in found.processes.values()]
-    assert labels[0] == "pid 100, 10.0.0.1, clock within 2.5 us"
+    assert labels[0] == "pid 100, 10.0.0.1, clock within 2.5 µs"
 
 
 def test_pids_of_different_nodes_are_different_processes(written):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.trace.clocks import Exchange, clock_identity, clock_of
-from rcg.trace.trace import Clock
+from rcg.trace.model import Clock
 
 
 def test_the_same_clock_needs_no_exchange() -> None:

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from rcg.trace.critical import LOST, Paths, critical_path
-from rcg.trace.executions import executions_of
-from rcg.trace.parts import Kind
-from rcg.trace.trace import NO_PEER
+from rcg.trace.analysis.critical import LOST, Paths, critical_path
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.model import NO_PEER
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace

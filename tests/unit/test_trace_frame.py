@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from rcg.trace.frame import COLUMNS, to_pandas
-from rcg.trace.trace import SPAN_BASE
+from rcg.trace.export.frame import COLUMNS, to_pandas
+from rcg.trace.model import SPAN_BASE
 from tests.unit.traces import event, graph_trace, trace
 
 pd = pytest.importorskip("pandas")
@@ -90,7 +90,7 @@ def test_without_pandas_a_sentence_says_what_to_install():
     program = """
 import sys
 sys.modules["pandas"] = None
-from rcg.trace.frame import to_pandas
+from rcg.trace.export.frame import to_pandas
 from rcg.trace.trace import Trace
 try:
     to_pandas(Trace((), 0, 0))

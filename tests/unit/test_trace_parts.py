@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.trace.intervals import Cover, disjoint, without
-from rcg.trace.parts import Kind, Parts, events_of, parts_of
-from rcg.trace.trace import SPAN_BASE, OpenOp
+from rcg.trace.analysis.intervals import Cover, disjoint, without
+from rcg.trace.analysis.parts import Kind, Parts, events_of, parts_of
+from rcg.trace.model import SPAN_BASE, OpenOp
 from tests.unit.traces import event, graph_trace
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING = list(Kind)[:4]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rcg.errors import TraceError
-from rcg.trace.summary import summarize
-from rcg.trace.trace import SPAN_BASE, Clock, Lane, Trace
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.model import SPAN_BASE, Clock, Lane
+from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
 from tests.unit.traces import event, events, graph_trace, trace

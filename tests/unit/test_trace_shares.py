@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from rcg.ir.plan import Read, Write
-from rcg.trace.executions import UNSEEN, executions_of
-from rcg.trace.parts import Kind
-from rcg.trace.shares import shares_of
-from rcg.trace.trace import OpenOp
+from rcg.trace.analysis.executions import UNSEEN, executions_of
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.shares import shares_of
+from rcg.trace.model import OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace
@@ -115,7 +115,7 @@ def test_shares_are_those_worked_out_by_hand():
         [20, 6, 4, 23, 27],
         [24, 6, 4, 19, 27],
     ]
-    assert [lane.window_ns for lane in shares.lanes] == [END] * 3
+    assert [lane.duration_ns for lane in shares.lanes] == [END] * 3
     assert [dict(lane.waiting_for) for lane in shares.lanes] == [
         {"a1 (Stage)": 42},
         {"driver": 23},
@@ -131,7 +131,7 @@ def test_shares_are_those_worked_out_by_hand():
 def test_shares_add_up_to_any_window(window):
     start, end = window
     for lane in shares_of(by_hand(), start, end).lanes:
-        assert lane.window_ns == max(end - start, 0)
+        assert lane.duration_ns == max(end - start, 0)
         assert min(lane.of(kind) for kind in Kind) >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
 
@@ -198,7 +198,7 @@ def test_of_simulated_timelines_shares_are_what_the_simulation_knows(made: Simul
         if not isinstance(made.graph.plan.program(span.process).ops[span.op], Read | Write):
             computed[span.process] += span.end - span.start
     for lane in shares_of(made.graph, 0, end).lanes:
-        assert lane.window_ns == end
+        assert lane.duration_ns == end
         assert min(lane.of(kind) for kind in Kind) >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
         if lane.process != "driver":  # whose ops may overlap

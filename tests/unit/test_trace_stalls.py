@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.trace.executions import executions_of
-from rcg.trace.stalls import stall_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import GraphTrace, OpenOp, Trace
-from rcg.views.bundle import of_trace
-from rcg.views.measured import figures_of, measured_of
-from rcg.views.page import page_of
-from rcg.views.topology import nodes_of_calls
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.stalls import stall_of
+from rcg.trace.model import GraphTrace, OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.data.measured import figures_of, measured_of
+from rcg.views.data.topology import nodes_of_calls
+from rcg.views.html.mimebundle import of_trace
+from rcg.views.html.page import page_of
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace, trace
 
@@ -127,7 +128,7 @@ def test_what_has_not_ended_counts_with_its_time_so_far() -> None:
 
 
 SENTENCE = (
-    "a1 (Stage).fwd has not ended for 2.00 s, usually 12 ns (execution 2, since 85 ns): "
+    "a1 (Stage).fwd has not ended for 2 s, usually 12 ns (execution 2, since 85 ns): "
     "1 process waits for it"
 )
 
@@ -138,7 +139,7 @@ def test_the_first_words_say_who_hangs_since_when_and_how_many_wait() -> None:
     assert str(summary).startswith(SENTENCE + "\n")
     assert str(summary.graphs[0]).startswith(SENTENCE + "\n")
     assert str(summary).count("has not ended for") == 1
-    assert "execution 2  2.00 s so far" in str(summary)
+    assert "execution 2  2 s so far" in str(summary)
     assert "to make it faster" not in str(summary)
     assert figures_of(summary.graphs[0]).about.startswith(SENTENCE)
     assert figures_of(summary.graphs[0]).keys[:2] == [
@@ -154,7 +155,7 @@ def test_of_several_graphs_the_sentence_names_the_one() -> None:
     record = recorded()
     both = replace(record, graphs=(by_hand(), replace(record.graphs[0], graph_id="beef" * 8)))
     first = str(summarize(both)).split("\n")[0]
-    assert first.startswith("a1 (Stage).fwd in graph beefbeef has not ended for 2.00 s")
+    assert first.startswith("a1 (Stage).fwd in graph beefbeef has not ended for 2 s")
 
 
 def test_the_picture_shows_the_time_so_far_in_the_call() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from rcg import checked, cli
 from rcg.errors import TraceError
-from rcg.trace.trace import EVENT, Trace
+from rcg.trace.model import EVENT
+from rcg.trace.trace import Trace
 from tests.unit import strangers
 from tests.unit.strangers import (
     Members,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 from rcg.profiles import Profile
-from rcg.trace.compare import compare
-from rcg.trace.executions import executions_of
-from rcg.trace.ops import ops_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import Clock
+from rcg.trace.analysis.compare import compare
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.ops import ops_of
+from rcg.trace.model import Clock
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
@@ -27,7 +27,7 @@ def test_a_summary_holds_the_figures_worked_out_by_hand():
     summary = summarize(trace(by_hand(), end=END))
     (graph,) = summary.graphs
     assert (summary.duration_ns, summary.events, summary.lost) == (80, 16, 0)
-    assert (graph.executions, graph.complete, graph.window_ns) == (2, 2, 80)
+    assert (graph.executions, graph.complete, graph.duration_ns) == (2, 2, 80)
     assert (graph.throughput, graph.latency_p50_ns) == (1e9 / 17, 43.5)
     assert graph.latency_p99_ns == pytest.approx(36 + 0.99 * 15)
     assert graph.shares.lanes[1].compute_ns == 20
@@ -100,7 +100,7 @@ Trace of 1 graph over 80 ns, 16 events
 
 Graph 5f1c5f1c: 2 executions in 80 ns
   throughput  58,823,529 /s
-  latency     44 ns median, 51 ns p99 (99 of 100 took no longer), from submission to result
+  latency     43.5 ns median, 50.9 ns p99 (99 of 100 took no longer), from submission to result
 
   Where the time of each process went, in 55 ns from the first submission to the last result
                 compute  communication  serialization  waiting    idle    waits most for
@@ -128,7 +128,7 @@ def test_a_large_payload_that_is_written_has_a_rate():
     text = str(summarize(trace(graph_trace(rows), end=1_000_000)))
     (line,) = [line for line in text.splitlines() if "write c1" in line]
     line = " ".join(line.split())
-    assert line == "a0 (Stage) write c1 1 1.00 ms 1.00 ms 1.00 ms 7.63 MiB 8.00"
+    assert line == "a0 (Stage) write c1 1 1 ms 1 ms 1 ms 7.63 MiB 8.00"
 
 
 def test_events_of_one_op_in_one_execution_are_one():
@@ -198,7 +198,7 @@ def test_a_write_that_copies_nothing_has_no_rate():
                 by_hand(),
                 lanes=(*by_hand().lanes[:2], replace(by_hand().lanes[2], clock=Clock(5, 12_000))),
             ),
-            "clocks: times of different processes may be off by 12.0 us",
+            "clocks: times of different processes may be off by 12 µs",
         ),
     ],
 )
@@ -294,7 +294,7 @@ def test_a_comparison_holds_both_and_the_ratio():
     assert shares["a1 (Stage) compute"].after == 12 / 55
     text = str(compare(before, after))
     assert "Graph 5f1c5f1c -> 5f1c5f1c (the same plan)" in text
-    assert "    a1 (Stage).fwd        12 ns   6 ns  0.50x" in text
+    assert "    a1 (Stage).fwd        12 ns    6 ns  0.50x" in text
 
 
 def test_graphs_are_matched_by_plan_and_else_by_order():

@@ -12,10 +12,10 @@ from hypothesis import given
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.trace.costs import costs_of
-from rcg.trace.executions import executions_of
-from rcg.trace.simulated import from_simulation
-from rcg.trace.what_if import predict, what_if
+from rcg.trace.analysis.costs import costs_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.simulated import from_simulation
+from rcg.trace.analysis.what_if import predict, what_if
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
@@ -190,16 +190,16 @@ def test_predict_says_where_the_replay_fits():
     assert (a0[1].text, a0[1].own_ns, a0[1].predicted_waited_ns) == ("a0 (Stage).fwd", 10_000, 0)
     # Each process takes as long per execution as the bottleneck, waiting included.
     assert sum(op.period_ns for op in a0.values()) == pytest.approx(22_000, rel=0.05)
-    assert "measured 22.0 us, replayed 22.0 us (+0.0 %)" in str(found)
+    assert "measured 22 µs, replayed 22 µs (+0.0 %)" in str(found)
 
 
 def test_a_result_prints_as_text():
     assert str(what_if(pipeline(), {"a1.fwd": 0.5}, max_inflight=8)).splitlines() == [
         "What if a1.fwd took 0.5x, 8 executions were under way?",
         "                       executions  latency (median)",
-        "  measured              45,455 /s           87.0 us",
-        "  replayed, unchanged   45,455 /s           87.0 us",
-        "  predicted             83,333 /s           95.0 us",
+        "  measured              45,455 /s             87 µs",
+        "  replayed, unchanged   45,455 /s             87 µs",
+        "  predicted             83,333 /s             95 µs",
         "  1.83x as many executions, 8 under way",
         "  The unchanged replay is 0.0 % above what was measured; expect the prediction to be off "
         "by as much.",

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from rcg.profiles import Profile
-from rcg.trace.executions import UNSEEN, executions_of
-from rcg.trace.summary import summarize
-from rcg.trace.trace import GraphTrace, Trace
-from rcg.views.pictures import schedule_picture, timeline_picture
-from rcg.views.units import ticks_of
+from rcg.text import ticks_of
+from rcg.trace.analysis.executions import UNSEEN, executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.model import GraphTrace
+from rcg.trace.trace import Trace
+from rcg.views.svg.pictures import schedule_picture, timeline_picture
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 
@@ -134,16 +135,16 @@ def test_start_up_is_no_idle_time() -> None:
     """One execution of 10 ms in a trace of a second: the shares are those of the 10 ms."""
     for at in (10 * MS, 870 * MS):
         (graph,) = summarize(one_execution(at)).graphs
-        assert [lane.window_ns for lane in graph.shares.lanes] == [10 * MS] * 3
+        assert [lane.duration_ns for lane in graph.shares.lanes] == [10 * MS] * 3
         lane = graph.shares.lanes[1]
         assert lane.compute_ns == 8 * MS
         assert lane.idle_ns < MS
-        assert "in 10.0 ms from the first submission to the last result" in str(graph)
-        assert graph.window_ns == 1000 * MS
+        assert "in 10 ms from the first submission to the last result" in str(graph)
+        assert graph.duration_ns == 1000 * MS
 
 
 def window(graph: GraphTrace, start: int = 0, end: int = END) -> tuple[int, int]:
-    return executions_of(graph).busy_window(start, end)
+    return executions_of(graph).busy_stretch(start, end)
 
 
 def test_the_window_of_shares() -> None:
@@ -167,5 +168,5 @@ def test_shares_of_a_summary_add_up_to_that_window() -> None:
         graph = by_hand(driver=rows, a0=A0_ROWS)
         begun, ended = window(graph)
         (found,) = summarize(trace(graph, end=END)).graphs
-        assert {lane.window_ns for lane in found.shares.lanes} == {ended - begun}
+        assert {lane.duration_ns for lane in found.shares.lanes} == {ended - begun}
         assert np.all([lane.idle_ns >= 0 for lane in found.shares.lanes])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rcg.profiles import Profile
-from rcg.trace.executions import Execution
+from rcg.trace.analysis.executions import Execution
 from rcg.trace.trace import Trace
-from rcg.views.findings import comparison_picture, path_picture
+from rcg.views.html.findings import comparison_picture, path_picture
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.ir.plan import Plan
-from rcg.views.blocks import Block, End, Link, count_crossings
-from rcg.views.layout import Layout, Rect, Sizes, lay_out, layers_of
-from rcg.views.topology import Topology, topology_of
+from rcg.views.data.blocks import Block, End, Line, count_crossings
+from rcg.views.data.layout import Rect, Sizes, TopologyLayout, lay_out, layers_of
+from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
 
@@ -41,7 +41,7 @@ def overlap(one: Rect, other: Rect) -> bool:
     )
 
 
-def check(topology: Topology, layout: Layout) -> None:
+def check(topology: Topology, layout: TopologyLayout) -> None:
     nodes = layout.nodes
     assert nodes.keys() == {node.id for node in topology.nodes}
     assert layout.actors.keys() == {actor.id for actor in topology.actors}
@@ -62,7 +62,7 @@ def check(topology: Topology, layout: Layout) -> None:
     check_lines(topology, layout)
 
 
-def check_lines(topology: Topology, layout: Layout) -> None:
+def check_lines(topology: Topology, layout: TopologyLayout) -> None:
     owned = {(node.owner, node.id) for node in topology.nodes if node.owner is not None}
     pairs = {(edge.source, edge.target) for edge in topology.edges}
     assert layout.routes.keys() == pairs - owned
@@ -158,12 +158,12 @@ def test_crossings_are_counted() -> None:
     block = Block(0, 0, 100.0, 0.0)
     ends = [End(block, None, float(y)) for y in range(4)]
 
-    def links(*pairs: tuple[int, int], gap: int = 0) -> list[Link]:
-        return [Link(ends[here], ends[there], gap) for here, there in pairs]
+    def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Line]:
+        return [Line(ends[here], ends[there], gap) for here, there in pairs]
 
-    assert count_crossings(links((0, 0), (1, 1), (2, 2))) == 0
-    assert count_crossings(links((0, 2), (1, 1), (2, 0))) == 3
-    assert count_crossings(links((0, 3), (0, 1), (1, 2))) == 1
+    assert count_crossings(lines((0, 0), (1, 1), (2, 2))) == 0
+    assert count_crossings(lines((0, 2), (1, 1), (2, 0))) == 3
+    assert count_crossings(lines((0, 3), (0, 1), (1, 2))) == 1
     # Lines that share an end meet there, and lines in different gaps never meet.
-    assert count_crossings(links((0, 1), (0, 2), (3, 2))) == 0
-    assert count_crossings(links((0, 3)) + links((3, 0), gap=1)) == 0
+    assert count_crossings(lines((0, 1), (0, 2), (3, 2))) == 0
+    assert count_crossings(lines((0, 3)) + lines((3, 0), gap=1)) == 0

@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 import pytest
 
 from rcg.trace.trace import Trace
-from rcg.views.page import page_of
-from rcg.views.picture import img
-from rcg.views.pictures import prediction_of
-from rcg.views.schedule import schedule_of
+from rcg.views.html.image import img
+from rcg.views.html.page import page_of
+from rcg.views.svg.pictures import prediction_of
+from rcg.views.svg.schedule import schedule_of
 from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import (
     WICKED,

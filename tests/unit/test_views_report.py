@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rcg.runtime.observe.report import Activity, Queue, Report
-from rcg.views.report import report_of
+from rcg.views.html.report import report_of
 from tests.unit.views_traces import WICKED
 
 

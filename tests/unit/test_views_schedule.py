@@ -9,10 +9,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from rcg.compiler.simulate import simulate
-from rcg.trace.trace import OpenOp, Trace
-from rcg.views.marks import Marks, marks_of
-from rcg.views.schedule import schedule_of
-from rcg.views.window import window_of
+from rcg.trace.model import OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.data.excerpt import excerpt_of
+from rcg.views.data.slices import Slices, slices_of
+from rcg.views.svg.schedule import schedule_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
     check_picture,
@@ -26,10 +27,10 @@ from tests.unit.views_traces import (
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def shown(trace: Trace, most: int = 12) -> Marks:
-    window = window_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=most)
-    assert window is not None
-    return marks_of(trace.graphs[0], window.start_ns, window.end_ns)
+def shown(trace: Trace, most: int = 12) -> Slices:
+    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=most)
+    assert excerpt is not None
+    return slices_of(trace.graphs[0], excerpt.start_ns, excerpt.end_ns)
 
 
 def bars(svg: str, group: str) -> list[str]:
@@ -45,14 +46,14 @@ def bars(svg: str, group: str) -> list[str]:
 
 def test_the_window_has_whole_executions_before_the_pipeline_runs_empty() -> None:
     trace = simulated(pipeline(3), 40)
-    window = window_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=8)
-    assert window is not None and (window.first, window.last) == (22, 29)
-    assert window.words == "executions 22 to 29" and window.executions == 40
+    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=8)
+    assert excerpt is not None and (excerpt.first, excerpt.last) == (22, 29)
+    assert excerpt.words == "executions 22 to 29" and excerpt.executions == 40
     few = simulated(pipeline(3), 3)
-    window = window_of(few.graphs[0], few.start_ns, few.end_ns)
-    assert window is not None and (window.first, window.last) == (0, 2)
+    excerpt = excerpt_of(few.graphs[0], few.start_ns, few.end_ns)
+    assert excerpt is not None and (excerpt.first, excerpt.last) == (0, 2)
     nothing = graph_trace({"a0": [event(1, 0, 0, 5)]})
-    assert window_of(nothing, 0, 100) is None
+    assert excerpt_of(nothing, 0, 100) is None
 
 
 def test_a_call_that_has_not_returned_is_what_is_shown() -> None:
@@ -61,24 +62,24 @@ def test_a_call_that_has_not_returned_is_what_is_shown() -> None:
         "a1": [event(0, 0, 0, 50), event(1, 0, 50, 70), event(3, 0, 70, 80)],
     }
     stuck = graph_trace(rows, opens={"a0": OpenOp(1, 1, 50)})
-    window = window_of(stuck, 0, 10_000)
-    assert window is not None and window.words == "execution 1, which is not over"
-    assert (window.start_ns, window.end_ns) == (0, 10_000)
-    moment = window_of(stuck, 0, 85)  # as long as any other call may take
+    excerpt = excerpt_of(stuck, 0, 10_000)
+    assert excerpt is not None and excerpt.words == "execution 1, which is not over"
+    assert (excerpt.start_ns, excerpt.end_ns) == (0, 10_000)
+    moment = excerpt_of(stuck, 0, 85)  # as long as any other call may take
     assert moment is not None and not moment.is_open
     never = graph_trace({}, opens={"a1": OpenOp(1, 0, 500)})
-    window = window_of(never, 0, 900)
-    assert window is not None and (window.start_ns, window.executions) == (450, 0)
+    excerpt = excerpt_of(never, 0, 900)
+    assert excerpt is not None and (excerpt.start_ns, excerpt.executions) == (450, 0)
     waiting = graph_trace({}, opens={"a1": OpenOp(0, 0, 500, 500, 1)})
-    assert window_of(waiting, 0, 900) is None
+    assert excerpt_of(waiting, 0, 900) is None
 
 
 def test_there_is_a_bar_for_every_call_in_the_window() -> None:
-    marks = shown(simulated(pipeline(3), 30), most=4)
-    calls = int(marks.where("call").sum())
-    svg = schedule_of(marks)
+    slices = shown(simulated(pipeline(3), 30), most=4)
+    calls = int(slices.where("call").sum())
+    svg = schedule_of(slices)
     told = [hover for hover in bars(svg, "rcg-measured") if "fwd" in hover]
-    # Those cut by the window's edges may be narrower than a pixel.
+    # Those cut by the excerpt's edges may be narrower than a pixel.
     assert calls - 4 <= len(told) <= calls
     assert all("measured" in hover and "execution" in hover for hover in told)
     check_picture(svg)
@@ -102,7 +103,7 @@ def test_a_prediction_alone_is_in_calls() -> None:
     svg = schedule_of(predicted=simulate(pipeline(2), executions=3))
     assert "predicted, equal cost per call" in svg and " calls</text>" in svg
     assert len([hover for hover in bars(svg, "rcg-predicted") if "fwd" in hover]) == 6
-    with pytest.raises(ValueError, match="needs `marks`"):
+    with pytest.raises(ValueError, match="needs `slices`"):
         schedule_of()
 
 
@@ -115,21 +116,21 @@ def test_over_a_measurement_equal_costs_are_stretched_to_fit() -> None:
 
 def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
     trace = simulated(pipeline(3), 60, window=4)
-    marks = shown(trace, most=6)
+    slices = shown(trace, most=6)
     plan = trace.graphs[0].plan
     predicted = simulate(plan, times(call_us=16_000), 50, window=4)
-    svg = schedule_of(marks, predicted=predicted, unit_ns=1)
+    svg = schedule_of(slices, predicted=predicted, unit_ns=1)
     assert "the prediction is left out: it does not fit, calls begin" in svg
     assert "rcg-predicted" not in svg and "predicted</text>" not in svg
     check_picture(svg)
 
 
 def test_executions_of_thin_bars_have_their_number_beside_them() -> None:
-    marks = shown(simulated(pipeline(40), 40, window=4))
-    svg = schedule_of(marks, width=600)
+    slices = shown(simulated(pipeline(40), 40, window=4))
+    svg = schedule_of(slices, width=600)
     beside = svg[svg.index("rcg-beside") :]
     numbers = re.findall(r">(\d+)</text>", beside[: beside.index("</g>")])
-    whole = set(marks.execution[marks.where("call")].tolist())
+    whole = set(slices.execution[slices.where("call")].tolist())
     assert len(set(map(int, numbers)) & whole) >= 2  # those behind which there is room
     assert len(numbers) < 40 * len(whole) / 4  # here and there
     check_picture(svg)
@@ -155,8 +156,8 @@ def test_it_is_small_whatever_the_number_of_actors(actors: int) -> None:
 
 def test_all_of_a_long_trace_is_small_too() -> None:
     trace = many_events(8, 200_000)
-    marks = marks_of(trace.graphs[0], trace.start_ns, trace.end_ns)
-    svg = schedule_of(marks)
+    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    svg = schedule_of(slices)
     assert len(svg) < 300_000 and "too narrow" in svg
-    assert schedule_of(marks) == svg
+    assert schedule_of(slices) == svg
     check_picture(svg)

@@ -8,20 +8,21 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from rcg.trace.executions import executions_of
-from rcg.trace.summary import summarize
-from rcg.views.measured import figures_of, measured_of, ops_table
-from rcg.views.summary import Figures, Shares, summary_of
-from rcg.views.topology import topology_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.views.data.measured import CardRow, ProfileCard, figures_of, measured_of
+from rcg.views.data.topology import topology_of
+from rcg.views.html.ops import ops_table
+from rcg.views.svg.summary import summary_of
 from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import WICKED, check_picture, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
-FIGURES = Figures(
+FIGURES = ProfileCard(
     "200 executions",
     [
-        Shares("embed", (62, 14, 4, 15, 5), "1.94 ms", "waits 3 ms for decode"),
-        Shares("decode", (80, 10, 3, 7, 0), "1.9 ms"),
+        CardRow("embed", (62, 14, 4, 15, 5), "1.94 ms", "waits 3 ms for decode"),
+        CardRow("decode", (80, 10, 3, 7, 0), "1.9 ms"),
     ],
     [("throughput", "515 /s"), ("a figure with a long name", "a value " * 30)],
     "busy",
@@ -92,7 +93,7 @@ def test_nothing_at_all_can_be_shown() -> None:
     summary = summarize(trace(graph_trace({}), end=1000)).graphs[0]
     check_picture(summary_of(figures_of(summary)))
     assert "<tbody></tbody>" in ops_table(summary)
-    check_picture(summary_of(Figures("nothing", [], [])))
+    check_picture(summary_of(ProfileCard("nothing", [], [])))
 
 
 def test_names_cannot_break_out() -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.views.kinds import kind_of
-from rcg.views.svg import svg_of
-from rcg.views.text import shorten, visible, width_of
-from rcg.views.topology import Topology, topology_of
+from rcg.text import visible
+from rcg.views.data.edge_styles import style_of
+from rcg.views.data.lettering import shorten, width_of
+from rcg.views.data.topology import Topology, topology_of
+from rcg.views.svg.topology import svg_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, scatter_gather
 
@@ -108,14 +109,14 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("name", ["shm", "local", "tcp", "tensor", "carrier pigeon"])
 def test_lines_stand_out_from_their_ground(name: str) -> None:
     # WCAG 2.1, 1.4.11: at least 3 to 1 for graphics.
-    kind = kind_of(name)
+    kind = style_of(name)
     for colour, ground in ((kind.light, "#f1f3f5"), (kind.dark, "#1b222b")):
         one, other = sorted((luminance(colour), luminance(ground)))
         assert (other + 0.05) / (one + 0.05) >= 3
 
 
 def test_kinds_differ_by_more_than_colour() -> None:
-    kinds = [kind_of(name) for name in ("shm", "local", "tcp", "tensor", "carrier pigeon")]
+    kinds = [style_of(name) for name in ("shm", "local", "tcp", "tensor", "carrier pigeon")]
     assert len({kind.dashes for kind in kinds}) == len(kinds)
     assert len({kind.title for kind in kinds}) == len(kinds)
 

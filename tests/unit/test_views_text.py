@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from rcg.views.ascii import ascii_of
-from rcg.views.dot import dot_of
-from rcg.views.topology import Topology, topology_of
+from rcg.views.data.topology import Topology, topology_of
+from rcg.views.text.ascii import ascii_of
+from rcg.views.text.dot import dot_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, ring_of_stages
 

@@ -9,15 +9,15 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from rcg.trace.trace import SPAN_BASE, GraphTrace
-from rcg.views.bars import Bars, Strip, draw
-from rcg.views.canvas import Canvas
-from rcg.views.marks import Marks, marks_of
-from rcg.views.palette import Look
-from rcg.views.queues import queues_of
-from rcg.views.timeline import timeline_of
-from rcg.views.units import ticks_of
-from rcg.views.window import window_of
+from rcg.text import ticks_of
+from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data.excerpt import excerpt_of
+from rcg.views.data.queues import queues_of
+from rcg.views.data.slices import Slices, slices_of
+from rcg.views.svg.bars import Band, Bars, draw
+from rcg.views.svg.canvas import Canvas
+from rcg.views.svg.looks import Look
+from rcg.views.svg.timeline import timeline_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import WICKED, check_picture, many_events, pipeline, simulated
 
@@ -39,8 +39,8 @@ ROWS = {
 }
 
 
-def all_of(graph: GraphTrace, end: int = 1000) -> Marks:
-    return marks_of(graph, 0, end)
+def all_of(graph: GraphTrace, end: int = 1000) -> Slices:
+    return slices_of(graph, 0, end)
 
 
 def bars(svg: str) -> list[str]:
@@ -52,12 +52,12 @@ def bars(svg: str) -> list[str]:
 
 
 def test_there_is_a_bar_per_part_a_line_per_transfer_and_a_queue_per_reader() -> None:
-    marks = all_of(graph_trace(ROWS, spans={"a0": ("attention",)}))
-    svg = timeline_of(marks)
-    assert len(bars(svg)) == len(marks) == 18
+    slices = all_of(graph_trace(ROWS, spans={"a0": ("attention",)}))
+    svg = timeline_of(slices)
+    assert len(bars(svg)) == len(slices) == 18
     root = ElementTree.fromstring(svg)
-    (links,) = [each for each in root.iter() if each.get("class") == "rcg-links"]
-    assert (links[0].get("d") or "").count("M") == 3
+    (transfers,) = [each for each in root.iter() if each.get("class") == "rcg-transfers"]
+    assert (transfers[0].get("d") or "").count("M") == 3
     assert svg.count("frames written and not read yet") == 3
     for words in ("attention", "waits for", "idle", "transfer", "spans", "ops", "900 B"):
         assert words in svg
@@ -67,7 +67,7 @@ def test_there_is_a_bar_per_part_a_line_per_transfer_and_a_queue_per_reader() ->
 def test_bars_lie_where_their_times_are() -> None:
     svg = timeline_of(all_of(graph_trace(ROWS)), width=1000)
     root = ElementTree.fromstring(svg)
-    (ground, *_) = [each for each in root.iter() if each.get("class") == "rcg-strips"]
+    (ground, *_) = [each for each in root.iter() if each.get("class") == "rcg-bands"]
     width = float(ground[0].get("width", "nan"))
     for rect in root.iter(f"{SVG}rect"):
         title = rect.find(f"{SVG}title")
@@ -95,8 +95,8 @@ def test_queues_count_what_was_written_and_not_read() -> None:
         (45, 2),
         (65, 1),
     ]
-    # What was written before the window lies in the queue when it begins.
-    later = queues_of(marks_of(graph_trace(rows), 22, 1000))[1]
+    # What was written before the excerpt lies in the queue when it begins.
+    later = queues_of(slices_of(graph_trace(rows), 22, 1000))[1]
     assert later.depth[0] == 3
 
 
@@ -111,9 +111,9 @@ def test_ticks_have_one_unit_and_are_few() -> None:
 @pytest.mark.parametrize("actors", [2, 12, 63])
 def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
     trace = simulated(pipeline(actors), 30, spans=True)
-    window = window_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
-    assert window is not None
-    svg = timeline_of(marks_of(trace.graphs[0], window.start_ns, window.end_ns))
+    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
+    assert excerpt is not None
+    svg = timeline_of(slices_of(trace.graphs[0], excerpt.start_ns, excerpt.end_ns))
     assert len(svg) < 300_000
     for actor in range(1, actors + 1):
         assert f"Stage#{actor}</text>" in svg
@@ -123,8 +123,8 @@ def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
 @pytest.mark.parametrize("actors", [2, 63])
 def test_a_million_events_are_as_small(actors: int) -> None:
     trace = many_events(actors, 1_000_000)
-    marks = marks_of(trace.graphs[0], trace.start_ns, trace.end_ns)
-    svg = timeline_of(marks)
+    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    svg = timeline_of(slices)
     assert len(svg) < 300_000
     assert "under a pixel" in svg and "transfers not drawn" in svg
     check_picture(svg)
@@ -132,12 +132,12 @@ def test_a_million_events_are_as_small(actors: int) -> None:
 
 def test_random_bars_stay_within_the_budget_and_density_is_the_share_of_time() -> None:
     random = np.random.default_rng(1)
-    count, strips = 200_000, 64
+    count, bands = 200_000, 64
     widths = random.lognormal(-1, 2, count)
-    strip = np.sort(random.integers(0, strips, count))
-    left = np.concatenate([np.sort(random.uniform(0, 1000, (strip == n).sum())) for n in range(64)])
+    band = np.sort(random.integers(0, bands, count))
+    left = np.concatenate([np.sort(random.uniform(0, 1000, (band == n).sum())) for n in range(64)])
     bars = Bars(
-        strip,
+        band,
         left,
         np.minimum(widths, 1000 - left),
         random.integers(0, 4, count),
@@ -145,7 +145,7 @@ def test_random_bars_stay_within_the_budget_and_density_is_the_share_of_time() -
     )
     drawn = draw(
         Canvas(False),
-        [Strip(20.0 * number, 15.0) for number in range(strips)],
+        [Band(20.0 * number, 15.0) for number in range(bands)],
         [Look(f' fill="#00000{number}"', "text") for number in range(4)],
         bars,
         1000.0,
@@ -153,7 +153,7 @@ def test_random_bars_stay_within_the_budget_and_density_is_the_share_of_time() -
         hover_of=lambda row: "",
         budget=200_000,
     )
-    assert sum(map(len, drawn.marks)) < 260_000
+    assert sum(map(len, drawn.shapes)) < 260_000
 
 
 def test_half_covered_columns_are_half_as_high() -> None:
@@ -167,7 +167,7 @@ def test_half_covered_columns_are_half_as_high() -> None:
     )
     drawn = draw(
         Canvas(False),
-        [Strip(0.0, 20.0)],
+        [Band(0.0, 20.0)],
         [Look("", "text")],
         bars,
         1000.0,
@@ -175,7 +175,7 @@ def test_half_covered_columns_are_half_as_high() -> None:
         hover_of=lambda row: "",
         budget=10_000,
     )
-    (path,) = drawn.marks
+    (path,) = drawn.shapes
     assert set(re.findall(r"v(-?[\d.]+)", path)) == {"10"}
     assert len(drawn.merged) == len(left)
 
@@ -183,7 +183,7 @@ def test_half_covered_columns_are_half_as_high() -> None:
 def test_names_cannot_break_out() -> None:
     graph = graph_trace(ROWS, spans={"a0": (WICKED,)})
     trace = simulated(pipeline(2, label=WICKED), 12)
-    for svg in (timeline_of(all_of(graph)), timeline_of(marks_of(trace.graphs[0], 0, 10**11))):
+    for svg in (timeline_of(all_of(graph)), timeline_of(slices_of(trace.graphs[0], 0, 10**11))):
         assert "<script" not in svg and "<b>" not in svg and "\x00" not in svg
         svg.encode()
         check_picture(svg)
@@ -196,9 +196,9 @@ def test_nothing_at_all_can_be_shown() -> None:
 
 
 def test_light_dark_and_both() -> None:
-    marks = all_of(graph_trace(ROWS))
-    light, dark, both = (timeline_of(marks, dark=dark) for dark in (False, True, None))
+    slices = all_of(graph_trace(ROWS))
+    light, dark, both = (timeline_of(slices, dark=dark) for dark in (False, True, None))
     assert "<style" not in light + dark and "prefers-color-scheme" in both
     for colour in set(re.findall(r'"(#[0-9a-f]{6})"', dark)):
         assert colour in both
-    assert timeline_of(marks) == both
+    assert timeline_of(slices) == both

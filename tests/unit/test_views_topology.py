@@ -9,7 +9,7 @@ from hypothesis import given
 
 from rcg.ir.graph import Graph, InputValue, MethodCall, Part, upstream_of
 from rcg.ir.plan import Plan
-from rcg.views.topology import Topology, topology_of
+from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned
 

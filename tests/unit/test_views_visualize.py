@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rcg.views.ascii import ascii_of
-from rcg.views.dot import dot_of
-from rcg.views.svg import svg_of
-from rcg.views.topology import topology_of
+from rcg.views.data.topology import topology_of
+from rcg.views.svg.topology import svg_of
+from rcg.views.text.ascii import ascii_of
+from rcg.views.text.dot import dot_of
 from rcg.views.visualize import FORMATS, visualize
 from tests.unit.views_plans import scatter_gather
 

@@ -25,7 +25,8 @@ pytest.importorskip(
 import rcg_widgets
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.trace.trace import SPAN_BASE, Trace
+from rcg.trace.model import SPAN_BASE
+from rcg.trace.trace import Trace
 from rcg_widgets import (
     LiveMonitor,
     ScheduleWidget,
@@ -113,14 +114,23 @@ def test_a_timeline_has_a_bar_for_each_part_of_an_event() -> None:
     is_call = columns["name"] == names.index("fwd")
     assert is_call.sum() == 2 * EXECUTIONS
     assert set(columns["op"][is_call]) == {1}
-    assert len(columns["links"]) == 2 * 3 * EXECUTIONS  # three channels
+    assert len(columns["transfers"]) == 2 * 3 * EXECUTIONS  # three channels
     assert (columns["op"][columns["kind"] == 5] == 65535).all()  # spans are no ops
     # What is written is taken: queues fill and empty again.
     for queue in head["queues"]:
         depth = columns["queue_depth"][queue["first"] : queue["first"] + queue["count"]]
-        assert queue["count"] == 2 * EXECUTIONS
+        assert queue["count"] == 1 + 2 * EXECUTIONS  # and the beginning
         assert depth[-1] == 0
         assert depth.max() == queue["most"] >= 1
+
+
+def test_a_frame_that_was_written_before_the_trace_began_lies_in_the_queue() -> None:
+    """As in the picture: a1 takes a frame of c1 whose Write is older than the trace."""
+    graph = graph_trace({"a1": [event(0, 3, 0, 20, bytes=5)]})
+    head, columns = unpack(TimelineWidget(graph).payload)
+    [queue] = [each for each in head["queues"] if each["count"]]
+    assert head["lanes"][queue["lane"]]["process"] == "a1"
+    assert columns["queue_depth"].tolist() == [1, 0]
 
 
 def test_calls_of_one_name_are_told_apart() -> None:
@@ -404,7 +414,7 @@ class HangingGraph(FakeGraph):
         return report
 
 
-SENTENCE = "a1 (Teller).count has not ended for 3.20 s (execution 8): 2 processes wait for it"
+SENTENCE = "a1 (Teller).count has not ended for 3.2 s (execution 8): 2 processes wait for it"
 
 
 def test_a_graph_that_hangs_is_told_and_who_waits_is_not_idle() -> None:

@@ -11,7 +11,7 @@ a1      |R0 waits to 29. . . . . . . |R|C0         |W0 |R|C1         |W1 |R2 wai
 
 from __future__ import annotations
 
-from rcg.trace.trace import OpenOp
+from rcg.trace.model import OpenOp
 from tests.unit.traces import event, graph_trace
 
 DRIVER_ROWS = [

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from rcg.ir.plan import Plan
-from rcg.trace.trace import EVENT, NO_PEER, Events, GraphTrace, Lane, OpenOp, Trace
+from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, Lane, OpenOp
+from rcg.trace.trace import Trace
 
 PIPELINE = """
 plan positional=1 keywords=[] returns=one

@@ -11,8 +11,9 @@ import numpy as np
 
 from rcg.compiler.simulate import simulate
 from rcg.ir.plan import Call, Op, Plan, Read, Write
-from rcg.trace.trace import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane, Trace
-from rcg.views.text import width_of
+from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane
+from rcg.trace.trace import Trace
+from rcg.views.data.lettering import width_of
 from tests.unit.views_plans import Builder
 
 US = 1_000

@@ -44,7 +44,7 @@ export function timeText(us) {
 export function bytesText(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let at = 0;
-  while (count >= 1000 && at < units.length - 1) {
+  while (count >= 999.5 && at < units.length - 1) {
     count /= 1024;
     at += 1;
   }

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rcg.trace.executions import executions_of
-from rcg.trace.parts import Kind
-from rcg.trace.shares import shares_of
-from rcg.views.dot import dot_of
-from rcg.views.topology import topology_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.shares import shares_of
+from rcg.views.data.colours import HATCHED, KIND_COLOURS
+from rcg.views.data.topology import topology_of
+from rcg.views.text.dot import dot_of
 from rcg_widgets.subject import recorded, subject_of
 
 if TYPE_CHECKING:
@@ -19,11 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["figure", "source"]
 
 _KINDS: Final = (
-    (Kind.COMPUTE, "#0072b2", ""),
-    (Kind.COMMUNICATION, "#d55e00", ""),
-    (Kind.SERIALIZATION, "#e69f00", ""),
-    (Kind.WAITING, "#98a2ae", "/"),
-    (Kind.IDLE, "#d5dae0", "/"),
+    *((kind, colour, "") for kind, colour in KIND_COLOURS.items()),
+    *((kind, colour, "/") for kind, colour in HATCHED.items()),
 )
 
 
@@ -49,7 +47,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     subject, record = recorded(trace, graph)
     window = (subject.start_ns, subject.end_ns)
     executions = executions_of(record)
-    window = executions.busy_window(*window)
+    window = executions.busy_stretch(*window)
     lanes = shares_of(record, *window, executions).lanes
     length = max(window[1] - window[0], 1)
     latencies = executions.latency_ns
@@ -81,7 +79,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     made.add_trace(
         graph_objects.Histogram(
             x=latencies / scale,
-            marker={"color": "#0072b2"},
+            marker={"color": KIND_COLOURS[Kind.COMPUTE]},
             showlegend=False,
             hovertemplate=f"%{{x}} {unit}: %{{y}} executions<extra></extra>",
         ),

@@ -55,12 +55,12 @@ export function barAt(row, duration, time, tolerance) {
   let best = -1;
   let bestAway = Infinity;
   for (let at = last - 1; at >= first; at -= 1) {
-    const mark = row.indices[at];
+    const slice = row.indices[at];
     const start = row.starts[at];
-    const away = Math.max(0, start - time, time - start - duration[mark]);
+    const away = Math.max(0, start - time, time - start - duration[slice]);
     if (away > tolerance) continue;
-    if (away < bestAway || (away === bestAway && duration[mark] < duration[best])) {
-      best = mark;
+    if (away < bestAway || (away === bestAway && duration[slice] < duration[best])) {
+      best = slice;
       bestAway = away;
     }
   }
@@ -92,7 +92,7 @@ export class Lanes {
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
    *   `duration`, `range`, and `look`, which tells about bars by number: `bucket` (colours in
    *   `colours`, null is hatched), `text` (one label or several, the best first), `alpha`, `tell`; `behind(lanes, context)`,
-   *   `above(lanes, context)`; `pick(mark)`; `timeText(us)` and `tickText(us)` for other units.
+   *   `above(lanes, context)`; `pick(slice)`; `timeText(us)` and `tickText(us)` for other units.
    */
   constructor(card, options) {
     Object.assign(this, options);
@@ -253,16 +253,16 @@ export class Lanes {
   }
 
   /** Brings a bar into sight without zooming further out; on request, so near that it is one. */
-  reveal(mark, isClose = false) {
-    const start = this.start[mark];
-    const end = start + this.duration[mark];
+  reveal(slice, isClose = false) {
+    const start = this.start[slice];
+    const end = start + this.duration[slice];
     const [from, to] = this.span;
     if (isClose && (end - start) * this.perUs < CLOSE) this.show(...closeUp(start, end - start));
     else if (start < from || end > to) {
       const length = Math.max(to - from, (end - start) * 1.4);
       this.show((start + end - length) / 2, (start + end + length) / 2);
     }
-    const row = this.rowWith(mark);
+    const row = this.rowWith(slice);
     if (!row) return;
     const top = this.scroller.scrollTop;
     if (row.y < top || row.y + row.height > top + this.viewHeight) {
@@ -271,8 +271,8 @@ export class Lanes {
     this.ask();
   }
 
-  rowWith(mark) {
-    return this.shown.find((row) => row.has(mark));
+  rowWith(slice) {
+    return this.shown.find((row) => row.has(slice));
   }
 
   // Input
@@ -377,27 +377,27 @@ export class Lanes {
     let at = by > 0 ? 0 : row.bars.indices.length - 1;
     if (this.picked >= 0) at = row.bars.indices.indexOf(this.picked) + by;
     else at = Math.min(lowerBound(row.bars.starts, this.span[0]), row.bars.indices.length - 1);
-    const mark = row.bars.indices[Math.min(Math.max(at, 0), row.bars.indices.length - 1)];
-    this.reveal(mark);
-    this.choose(mark);
+    const slice = row.bars.indices[Math.min(Math.max(at, 0), row.bars.indices.length - 1)];
+    this.reveal(slice);
+    this.choose(slice);
   }
 
-  choose(mark) {
-    this.picked = mark;
-    this.pickedPoint = mark >= 0;
-    this.pick(mark);
+  choose(slice) {
+    this.picked = slice;
+    this.pickedPoint = slice >= 0;
+    this.pick(slice);
     this.draw();
-    if (mark >= 0) this.tellPicked();
+    if (slice >= 0) this.tellPicked();
     else this.card.hush();
   }
 
   tellPicked() {
-    const mark = this.picked;
-    const row = mark >= 0 && this.rowWith(mark);
+    const slice = this.picked;
+    const row = slice >= 0 && this.rowWith(slice);
     if (!row) return;
     const frame = this.canvas.getBoundingClientRect();
-    const x = Math.min(Math.max(this.x(this.start[mark] + this.duration[mark] / 2), this.gutter), this.gutter + this.room);
-    this.card.tell(this.look.tell(mark), frame.left + x, frame.top + row.y + row.height - this.scroller.scrollTop - 8);
+    const x = Math.min(Math.max(this.x(this.start[slice] + this.duration[slice] / 2), this.gutter), this.gutter + this.room);
+    this.card.tell(this.look.tell(slice), frame.left + x, frame.top + row.y + row.height - this.scroller.scrollTop - 8);
   }
 
   rowAt(y) {
@@ -413,13 +413,13 @@ export class Lanes {
 
   hover(x, y, event) {
     const row = this.rowAt(y);
-    const mark = this.find(x, y);
-    if (mark !== this.hovered) {
-      this.hovered = mark;
+    const slice = this.find(x, y);
+    if (slice !== this.hovered) {
+      this.hovered = slice;
       this.ask();
     }
-    this.canvas.style.cursor = mark >= 0 ? "pointer" : x < this.gutter ? "default" : "crosshair";
-    if (mark >= 0) this.card.tell(this.look.tell(mark), event.clientX, event.clientY);
+    this.canvas.style.cursor = slice >= 0 ? "pointer" : x < this.gutter ? "default" : "crosshair";
+    if (slice >= 0) this.card.tell(this.look.tell(slice), event.clientX, event.clientY);
     else if (row && x < this.gutter) this.card.tell([row.name, row.detail], event.clientX, event.clientY);
     else if (row?.tellAt && x >= this.gutter) this.card.tell(row.tellAt(this.time(x)), event.clientX, event.clientY);
     else if (this.pickedPoint) this.tellPicked();
@@ -469,7 +469,7 @@ export class Lanes {
     }
     this.drawAxis(ticks);
     const data = this.card.root.dataset;
-    data.marks = this.start.length;
+    data.slices = this.start.length;
     data.drawn = this.drawn;
     data.from = this.span[0];
     data.to = this.span[1];
@@ -546,9 +546,9 @@ export class Lanes {
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let at = first; at < last; at += 1) {
-      const mark = indices[at];
+      const slice = indices[at];
       const from = left + starts[at] * perUs;
-      const width = duration[mark] * perUs;
+      const width = duration[slice] * perUs;
       if (width < 1.5) {
         const here = Math.floor(from);
         if (here !== column) {
@@ -556,13 +556,13 @@ export class Lanes {
           column = here;
         }
         held += 1;
-        const alpha = look.alpha(mark);
+        const alpha = look.alpha(slice);
         const isLit = alpha === 1;
         if (!isLit) dim = Math.max(dim, alpha);
-        acc[look.bucket(mark) + (isLit ? 0 : BUCKETS)] += Math.max(duration[mark], 1e-3);
+        acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3);
         continue;
       }
-      this.drawBar(mark, Math.max(from, this.gutter - 4), Math.min(from + width, this.gutter + this.room + 4), y, height);
+      this.drawBar(slice, Math.max(from, this.gutter - 4), Math.min(from + width, this.gutter + this.room + 4), y, height);
     }
     flush();
     context.globalAlpha = 1;
@@ -594,17 +594,17 @@ export class Lanes {
     context.fillRect(middle - 0.75, row.y, 1.5, row.height);
   }
 
-  drawBar(mark, from, to, y, height) {
+  drawBar(slice, from, to, y, height) {
     const { context, look } = this;
-    const bucket = look.bucket(mark);
+    const bucket = look.bucket(slice);
     const colour = this.colours[bucket];
-    const share = look.height?.(mark) ?? 1;
+    const share = look.height?.(slice) ?? 1;
     if (share < 1) {
       y += (height * (1 - share)) / 2;
       height *= share;
     }
     const width = to - from;
-    context.globalAlpha = look.alpha(mark);
+    context.globalAlpha = look.alpha(slice);
     context.fillStyle = colour ?? this.waitHatch;
     // A hair of ground between neighbours.
     const gap = width > 4 ? 0.5 : 0;
@@ -616,14 +616,14 @@ export class Lanes {
       context.fillRect(from + gap, y, width - 2 * gap, height);
     }
     this.drawn += 1;
-    if (mark === this.picked || mark === this.hovered || look.isMarked?.(mark)) {
+    if (slice === this.picked || slice === this.hovered || look.isMarked?.(slice)) {
       context.globalAlpha = 1;
-      context.strokeStyle = mark === this.hovered && mark !== this.picked ? this.paints.accent : this.paints.text;
+      context.strokeStyle = slice === this.hovered && slice !== this.picked ? this.paints.accent : this.paints.text;
       context.lineWidth = 1.75;
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
     if (width > 22 && height >= 12 && colour) {
-      const shown = labelOf([look.text(mark)].flat(), width - 8, (each) => this.measure(each, this.font));
+      const shown = labelOf([look.text(slice)].flat(), width - 8, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
         // Text on a faded bar stands on the ground.

@@ -64,7 +64,7 @@ export function fillSchedule(card, { head, columns }) {
     lane: number, process, name: label, detail: process === label ? "" : process, label, sub: "",
     height: ROW, gap: number ? 8 : 0, isHatched: true,
     bars: rowOf(barLanes[number], bars.start, bars.duration),
-    has: (mark) => bars.lane[mark] === number,
+    has: (slice) => bars.lane[slice] === number,
     barHeight: hasMeasured ? ROW - STRIP - 2 : ROW,
   }));
   let begun = bars.start.length ? Infinity : 0;
@@ -79,42 +79,42 @@ export function fillSchedule(card, { head, columns }) {
     range: [begun, Math.max(length + (length - begun) * 0.005, begun + 1)],
     colours: head.colours,
     look: {
-      bucket: (mark) => bars.execution[mark] % head.colours.length,
-      alpha: (mark) => {
+      bucket: (slice) => bars.execution[slice] % head.colours.length,
+      alpha: (slice) => {
         if (!shows.measured && hasMeasured) return 0;
         const process = model.get("selected_process");
         const op = model.get("selected_op");
-        if (process !== null && (head.lanes[bars.lane[mark]].process !== process || (op !== null && bars.op[mark] !== op))) return 0.2;
-        return current === null || bars.execution[mark] === current ? 1 : 0.25;
+        if (process !== null && (head.lanes[bars.lane[slice]].process !== process || (op !== null && bars.op[slice] !== op))) return 0.2;
+        return current === null || bars.execution[slice] === current ? 1 : 0.25;
       },
-      height: (mark) => (isCall(mark) ? 1 : 0.5),
-      text: (mark) => {
+      height: (slice) => (isCall(slice) ? 1 : 0.5),
+      text: (slice) => {
         if (!shows.measured && hasMeasured) return "";
-        return isCall(mark) ? [`${head.ops[bars.lane[mark]][bars.op[mark]]} ${bars.execution[mark]}`, `${bars.execution[mark]}`] : "";
+        return isCall(slice) ? [`${head.ops[bars.lane[slice]][bars.op[slice]]} ${bars.execution[slice]}`, `${bars.execution[slice]}`] : "";
       },
-      tell: (mark) => {
+      tell: (slice) => {
         const lines = [
-          `${head.lanes[bars.lane[mark]].label}: ${head.ops[bars.lane[mark]][bars.op[mark]]}`,
-          `execution ${countText(bars.execution[mark])} · ${hasMeasured ? "measured" : "predicted"} ${time(bars.duration[mark])}`,
+          `${head.lanes[bars.lane[slice]].label}: ${head.ops[bars.lane[slice]][bars.op[slice]]}`,
+          `execution ${countText(bars.execution[slice])} · ${hasMeasured ? "measured" : "predicted"} ${time(bars.duration[slice])}`,
         ];
-        const other = hasMeasured ? predictedDuration(mark) : null;
+        const other = hasMeasured ? predictedDuration(slice) : null;
         if (other !== null) lines.push(`predicted ${time(other)}`);
         return lines;
       },
     },
     behind: (each, context) => shows.predicted && hasMeasured && outlines(each, context),
-    pick: (mark) => {
-      if (mark < 0) card.set({ selected_process: null, selected_op: null });
+    pick: (slice) => {
+      if (slice < 0) card.set({ selected_process: null, selected_op: null });
       else {
-        card.set({ selected_process: head.lanes[bars.lane[mark]].process, selected_op: bars.op[mark] });
-        step(bars.execution[mark], false);
+        card.set({ selected_process: head.lanes[bars.lane[slice]].process, selected_op: bars.op[slice] });
+        step(bars.execution[slice], false);
       }
     },
   });
 
-  function predictedDuration(mark) {
-    const row = predictedRows[bars.lane[mark]];
-    for (const at of row.indices) if (predicted.op[at] === bars.op[mark] && predicted.execution[at] === bars.execution[mark]) return predicted.duration[at];
+  function predictedDuration(slice) {
+    const row = predictedRows[bars.lane[slice]];
+    for (const at of row.indices) if (predicted.op[at] === bars.op[slice] && predicted.execution[at] === bars.execution[slice]) return predicted.duration[at];
     return null;
   }
 
@@ -124,7 +124,7 @@ export function fillSchedule(card, { head, columns }) {
     return (extents.get(turn)?.[0] ?? 0) - (predictedExtents.get(turn)?.[0] ?? 0);
   }
 
-  /** Predictions: a strip below the bars, or all of the row where nothing else is shown. */
+  /** Predictions: a band below the bars, or all of the row where nothing else is shown. */
   function outlines(each, context) {
     const away = hasMeasured ? shift() : 0;
     const isAlone = hasMeasured && !shows.measured;
@@ -139,11 +139,11 @@ export function fillSchedule(card, { head, columns }) {
       const height = isAlone ? row.height - 2 : STRIP - 1;
       const y = row.y + row.height - height - 1;
       for (let at = first; at < last; at += 1) {
-        const mark = all.indices[at];
-        const width = predicted.duration[mark] * each.perUs;
-        if (width < 3 || !head.calls[row.lane][predicted.op[mark]]) continue;
-        const isCurrent = current === null || predicted.execution[mark] === current;
-        const colour = head.colours[predicted.execution[mark] % head.colours.length];
+        const slice = all.indices[at];
+        const width = predicted.duration[slice] * each.perUs;
+        if (width < 3 || !head.calls[row.lane][predicted.op[slice]]) continue;
+        const isCurrent = current === null || predicted.execution[slice] === current;
+        const colour = head.colours[predicted.execution[slice] % head.colours.length];
         const x = each.x(all.starts[at] + away);
         context.globalAlpha = isCurrent ? 0.22 : 0.06;
         context.fillStyle = colour;
@@ -152,8 +152,8 @@ export function fillSchedule(card, { head, columns }) {
         context.strokeStyle = colour;
         context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
         count += 1;
-        const turn = `${predicted.execution[mark]}`;
-        const text = labelOf([`${head.ops[row.lane][predicted.op[mark]]} ${turn}`, turn], width - 8, (label) => each.measure(label, each.font));
+        const turn = `${predicted.execution[slice]}`;
+        const text = labelOf([`${head.ops[row.lane][predicted.op[slice]]} ${turn}`, turn], width - 8, (label) => each.measure(label, each.font));
         if (isAlone && text) {
           context.fillStyle = each.paints.text;
           context.fillText(text, x + width / 2, y + height / 2 + 0.5);

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from rcg.trace.summary import summarize
+from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
-from rcg.views.picture import img
-from rcg.views.pictures import (
+from rcg.views.html.image import img
+from rcg.views.svg.pictures import (
     predicted_schedule,
     schedule_picture,
     timeline_picture,

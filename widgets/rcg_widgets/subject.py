@@ -8,7 +8,8 @@ from typing import Any
 
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
-from rcg.trace.trace import GraphTrace, Trace
+from rcg.trace.model import GraphTrace
+from rcg.trace.trace import Trace
 
 __all__ = ["Subject", "recorded", "subject_of"]
 

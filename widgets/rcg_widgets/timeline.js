@@ -13,46 +13,46 @@ const QUEUE_LANES = 16; // with more, the queues are shown on request
 /** The rows of each lane: one per track. */
 export function tracksOf(lane, track, numLanes) {
   const counts = new Map();
-  for (let mark = 0; mark < lane.length; mark += 1) {
-    const key = lane[mark] * 256 + track[mark];
+  for (let slice = 0; slice < lane.length; slice += 1) {
+    const key = lane[slice] * 256 + track[slice];
     counts.set(key, (counts.get(key) ?? 0) + 1);
   }
   for (let number = 0; number < numLanes; number += 1) if (!counts.has(number * 256)) counts.set(number * 256, 0);
   const found = [...counts.keys()].sort((one, other) => one - other);
   const tracks = new Map(found.map((key) => [key, new Int32Array(counts.get(key))]));
   const filled = new Map(found.map((key) => [key, 0]));
-  for (let mark = 0; mark < lane.length; mark += 1) {
-    const key = lane[mark] * 256 + track[mark];
+  for (let slice = 0; slice < lane.length; slice += 1) {
+    const key = lane[slice] * 256 + track[slice];
     const at = filled.get(key);
-    tracks.get(key)[at] = mark;
+    tracks.get(key)[at] = slice;
     filled.set(key, at + 1);
   }
   return found.map((key) => ({ lane: key >> 8, track: key & 255, indices: tracks.get(key) }));
 }
 
 /** For each bar the bars at the other ends of its transfer: offsets and others. */
-export function joinsOf(links, count) {
+export function joinsOf(transfers, count) {
   const offsets = new Int32Array(count + 1);
-  for (const mark of links) offsets[mark + 1] += 1;
-  for (let mark = 0; mark < count; mark += 1) offsets[mark + 1] += offsets[mark];
-  const others = new Int32Array(links.length);
+  for (const slice of transfers) offsets[slice + 1] += 1;
+  for (let slice = 0; slice < count; slice += 1) offsets[slice + 1] += offsets[slice];
+  const others = new Int32Array(transfers.length);
   const filled = offsets.slice();
-  for (let at = 0; at < links.length; at += 2) {
-    others[filled[links[at]]++] = links[at + 1];
-    others[filled[links[at + 1]]++] = links[at];
+  for (let at = 0; at < transfers.length; at += 2) {
+    others[filled[transfers[at]]++] = transfers[at + 1];
+    others[filled[transfers[at + 1]]++] = transfers[at];
   }
-  return (mark) => others.subarray(offsets[mark], offsets[mark + 1]);
+  return (slice) => others.subarray(offsets[slice], offsets[slice + 1]);
 }
 
 export function fillTimeline(card, { head, columns }) {
   const { model } = card;
-  const { start, duration, lane, track, kind, name, peer, execution, bytes, links, moments, op } = columns;
+  const { start, duration, lane, track, kind, name, peer, execution, bytes, transfers, transfer_times: transferTimes, op } = columns;
   const linkColour = head.looks[1].colour;
-  const joined = joinsOf(links, start.length);
-  const linkBetween = new Map();
-  for (let at = 0; at < links.length; at += 2) linkBetween.set(links[at] * start.length + links[at + 1], at);
+  const joined = joinsOf(transfers, start.length);
+  const transferBetween = new Map();
+  for (let at = 0; at < transfers.length; at += 2) transferBetween.set(transfers[at] * start.length + transfers[at + 1], at);
   const isSource = new Uint8Array(start.length);
-  for (let at = 0; at < links.length; at += 2) isSource[links[at]] = 1;
+  for (let at = 0; at < transfers.length; at += 2) isSource[transfers[at]] = 1;
   let isQueueShown = head.lanes.length <= QUEUE_LANES && head.queues.some((each) => each.most > 0);
   let hits = null; // names that the search found
   let chosen = new Set(); // the picked transfer's bars
@@ -70,7 +70,7 @@ export function fillTimeline(card, { head, columns }) {
       gap: isFirst && each.lane ? 10 : 3,
       isHatched: isFirst,
       bars: rowOf(each.indices, start, duration),
-      has: (mark) => lane[mark] === each.lane && track[mark] === each.track,
+      has: (slice) => lane[slice] === each.lane && track[slice] === each.track,
     });
   }
   // Below each lane, how many frames wait for it.
@@ -93,13 +93,13 @@ export function fillTimeline(card, { head, columns }) {
     });
   });
 
-  const lookUp = (mark) => head.names[name[mark]];
-  const isLit = (mark) => {
-    if (chosen.size) return chosen.has(mark);
-    if (hits) return hits[name[mark]] === 1;
+  const lookUp = (slice) => head.names[name[slice]];
+  const isLit = (slice) => {
+    if (chosen.size) return chosen.has(slice);
+    if (hits) return hits[name[slice]] === 1;
     const { process, op: wanted, execution: turn } = selected;
     if (process === null && turn === null) return true;
-    return (process === null || (head.lanes[lane[mark]].process === process && (wanted === null || op[mark] === wanted))) && (turn === null || execution[mark] === turn);
+    return (process === null || (head.lanes[lane[slice]].process === process && (wanted === null || op[slice] === wanted))) && (turn === null || execution[slice] === turn);
   };
   let selected = { process: null, op: null, execution: null };
   const takeSelection = () => {
@@ -112,21 +112,21 @@ export function fillTimeline(card, { head, columns }) {
     range: [0, Math.max(head.duration_us, 1)],
     colours: head.looks.map((each) => each.colour),
     look: {
-      bucket: (mark) => kind[mark],
-      alpha: (mark) => (isLit(mark) ? 1 : 0.22),
-      text: (mark) => (lookUp(mark).role === "call" ? [`${lookUp(mark).text} ${execution[mark]}`, `${execution[mark]}`] : lookUp(mark).text),
-      tell: (mark) => tell(mark),
-      isMarked: (mark) => chosen.has(mark),
+      bucket: (slice) => kind[slice],
+      alpha: (slice) => (isLit(slice) ? 1 : 0.22),
+      text: (slice) => (lookUp(slice).role === "call" ? [`${lookUp(slice).text} ${execution[slice]}`, `${execution[slice]}`] : lookUp(slice).text),
+      tell: (slice) => tell(slice),
+      isMarked: (slice) => chosen.has(slice),
     },
     above: (each, context) => drawLinks(each, context),
-    pick: (mark) => {
-      chosen = transferOf(mark);
+    pick: (slice) => {
+      chosen = transferOf(slice);
       card.root.dataset.ends = chosen.size;
       isOwn = true;
       card.set({
-        selected_process: mark < 0 ? null : head.lanes[lane[mark]].process,
-        selected_op: mark < 0 || kind[mark] === SPAN ? null : op[mark],
-        selected_execution: mark < 0 ? null : execution[mark],
+        selected_process: slice < 0 ? null : head.lanes[lane[slice]].process,
+        selected_op: slice < 0 || kind[slice] === SPAN ? null : op[slice],
+        selected_execution: slice < 0 ? null : execution[slice],
       });
       isOwn = false;
       takeSelection();
@@ -148,46 +148,46 @@ export function fillTimeline(card, { head, columns }) {
     });
   }
 
-  function transferOf(mark) {
-    if (mark < 0) return new Set();
-    const others = joined(eventBar(mark));
+  function transferOf(slice) {
+    if (slice < 0) return new Set();
+    const others = joined(eventBar(slice));
     if (!others.length) return new Set();
-    const source = isSource[eventBar(mark)] ? eventBar(mark) : others[0];
-    return new Set([mark, source, ...joined(source)]);
+    const source = isSource[eventBar(slice)] ? eventBar(slice) : others[0];
+    return new Set([slice, source, ...joined(source)]);
   }
 
   /** The bar of the same event that is joined to the other end: a wait or its moving part. */
-  function eventBar(mark) {
-    if (joined(mark).length || kind[mark] === SPAN) return mark;
+  function eventBar(slice) {
+    if (joined(slice).length || kind[slice] === SPAN) return slice;
     for (const by of [1, -1]) {
-      for (let near = mark + by; isSameEvent(near, mark); near += by) if (joined(near).length) return near;
+      for (let near = slice + by; isSameEvent(near, slice); near += by) if (joined(near).length) return near;
     }
-    return mark;
+    return slice;
   }
 
   function isSameEvent(one, other) {
     return one >= 0 && one < start.length && lane[one] === lane[other] && name[one] === name[other] && execution[one] === execution[other] && track[one] === track[other];
   }
 
-  function tell(mark) {
-    const { text, role, channel } = lookUp(mark);
-    const where = head.lanes[lane[mark]].label;
-    const heading = kind[mark] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
-    const lines = [heading, `execution ${countText(execution[mark])} · ${head.looks[kind[mark]].title} ${timeText(duration[mark])} · at ${timeText(start[mark])}`];
-    if (peer[mark] !== NOBODY) lines.push(`for ${head.lanes[peer[mark]].label}`);
-    if (bytes[mark]) {
+  function tell(slice) {
+    const { text, role, channel } = lookUp(slice);
+    const where = head.lanes[lane[slice]].label;
+    const heading = kind[slice] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
+    const lines = [heading, `execution ${countText(execution[slice])} · ${head.looks[kind[slice]].title} ${timeText(duration[slice])} · at ${timeText(start[slice])}`];
+    if (peer[slice] !== NOBODY) lines.push(`for ${head.lanes[peer[slice]].label}`);
+    if (bytes[slice]) {
       // Reading moves nothing: values are looked at where they lie.
-      const isMoved = role === "write" && kind[mark] === 1;
-      lines.push([bytesText(bytes[mark]), isMoved ? speedText(bytes[mark], duration[mark]) : ""].filter(Boolean).join(" · "));
+      const isMoved = role === "write" && kind[slice] === 1;
+      lines.push([bytesText(bytes[slice]), isMoved ? speedText(bytes[slice], duration[slice]) : ""].filter(Boolean).join(" · "));
     }
-    const bar = eventBar(mark);
+    const bar = eventBar(slice);
     const others = joined(bar);
     if (others.length && channel) {
       const source = isSource[bar] ? bar : others[0];
       const ends = isSource[bar] ? others : [bar];
       for (const end of [...ends].slice(0, 4)) {
-        const at = linkBetween.get(source * start.length + end);
-        const took = moments[at + 1] - moments[at];
+        const at = transferBetween.get(source * start.length + end);
+        const took = transferTimes[at + 1] - transferTimes[at];
         lines.push(`${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}: taken ${timeText(took)} after it was written`);
       }
       if (ends.length > 4) lines.push(`and ${ends.length - 4} more readers`);
@@ -201,8 +201,8 @@ export function fillTimeline(card, { head, columns }) {
     const [from, to] = each.span;
     const wanted = chosen.size ? null : [];
     if (wanted) {
-      for (let at = 0; at < links.length; at += 2) {
-        if (moments[at] > to || moments[at + 1] < from || (moments[at] < from && moments[at + 1] > to)) continue;
+      for (let at = 0; at < transfers.length; at += 2) {
+        if (transferTimes[at] > to || transferTimes[at + 1] < from || (transferTimes[at] < from && transferTimes[at + 1] > to)) continue;
         wanted.push(at);
         if (wanted.length * LINK_ROOM > each.room) return; // a thicket tells nothing
       }
@@ -211,12 +211,12 @@ export function fillTimeline(card, { head, columns }) {
     context.strokeStyle = linkColour;
     const top = each.scroller.scrollTop;
     const line = (at, alpha) => {
-      const one = rowOfMark(links[at]);
-      const other = rowOfMark(links[at + 1]);
+      const one = rowOfSlice(transfers[at]);
+      const other = rowOfSlice(transfers[at + 1]);
       if (!one || !other || Math.max(one.y, other.y) < top || Math.min(one.y, other.y) > top + each.viewHeight) return;
       const isDown = other.y > one.y;
-      const x = each.x(moments[at]);
-      const toX = each.x(moments[at + 1]);
+      const x = each.x(transferTimes[at]);
+      const toX = each.x(transferTimes[at + 1]);
       const y = isDown ? one.y + one.height : one.y;
       const toY = isDown ? other.y : other.y + other.height;
       const middle = (y + toY) / 2;
@@ -231,17 +231,17 @@ export function fillTimeline(card, { head, columns }) {
       context.fill();
     };
     if (wanted) {
-      for (const at of wanted) line(at, isLit(links[at]) || isLit(links[at + 1]) ? 0.75 : 0.1);
+      for (const at of wanted) line(at, isLit(transfers[at]) || isLit(transfers[at + 1]) ? 0.75 : 0.1);
     } else {
       context.lineWidth = 2;
-      for (const mark of chosen) if (isSource[mark]) for (const target of joined(mark)) line(linkBetween.get(mark * start.length + target), 1);
+      for (const slice of chosen) if (isSource[slice]) for (const target of joined(slice)) line(transferBetween.get(slice * start.length + target), 1);
     }
     context.globalAlpha = 1;
   }
 
   const rowByTrack = new Map(rows.filter((row) => row.bars).map((row) => [row.lane * 256 + row.track, row]));
-  function rowOfMark(mark) {
-    return rowByTrack.get(lane[mark] * 256 + track[mark]);
+  function rowOfSlice(slice) {
+    return rowByTrack.get(lane[slice] * 256 + track[slice]);
   }
 
   // Controls
@@ -259,7 +259,7 @@ export function fillTimeline(card, { head, columns }) {
     const wanted = text.trim().toLowerCase();
     hits = wanted ? Uint8Array.from(head.names, (each) => (each.text.toLowerCase().includes(wanted) ? 1 : 0)) : null;
     let count = 0;
-    if (hits) for (let mark = 0; mark < name.length; mark += 1) count += hits[name[mark]];
+    if (hits) for (let slice = 0; slice < name.length; slice += 1) count += hits[name[slice]];
     found.textContent = hits ? `${countText(count)} found` : "";
     lanes.choose(-1);
   }
@@ -268,15 +268,15 @@ export function fillTimeline(card, { head, columns }) {
     const after = lanes.picked >= 0 && hits[name[lanes.picked]] ? start[lanes.picked] : lanes.span[0];
     let best = -1;
     let first = -1;
-    for (let mark = 0; mark < name.length; mark += 1) {
-      if (!hits[name[mark]]) continue;
-      if (start[mark] > after && (best < 0 || start[mark] < start[best])) best = mark;
-      if (first < 0 || start[mark] < start[first]) first = mark;
+    for (let slice = 0; slice < name.length; slice += 1) {
+      if (!hits[name[slice]]) continue;
+      if (start[slice] > after && (best < 0 || start[slice] < start[best])) best = slice;
+      if (first < 0 || start[slice] < start[first]) first = slice;
     }
-    const mark = best >= 0 ? best : first;
-    if (mark < 0) return;
-    lanes.reveal(mark, true);
-    lanes.choose(mark);
+    const slice = best >= 0 ? best : first;
+    if (slice < 0) return;
+    lanes.reveal(slice, true);
+    lanes.choose(slice);
   }
   const queueButton = button("queues", "show how many frames wait for each process", () => {
     isQueueShown = !isQueueShown;

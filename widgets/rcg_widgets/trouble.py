@@ -2,9 +2,9 @@
 """What a running graph hangs on: found in a report, told in a sentence.
 
 A process that has been in one op for much longer than it usually takes until something completes is
-what the others wait for. Who waits is found as in ``rcg.trace.stalls``, which is for what was
-recorded: whoever waits for a process waits for what that waits for, and an actor that waits for an
-input has nothing to do.
+what the others wait for. Who waits is found as in ``rcg.trace.analysis.stalls``, which is for what
+was recorded: a process that waits for another also waits for what that one waits for, and an actor
+that waits for an input has nothing to do.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg.trace.stalls import waits_for
-from rcg.trace.text import name_text, time_text
+from rcg.text import IN_LINE, brief, time_text
+from rcg.trace.analysis.stalls import waits_for
 
 __all__ = ["Patience", "Trouble", "trouble_of"]
 
@@ -98,7 +98,7 @@ def _name(activity: Any) -> str:
     op = str(_of(activity, "op"))
     call = _CALL.match(op)
     what = f".{call[1]}" if call else f" {op}"
-    return name_text(f"{_of(activity, 'label')}{what}")
+    return brief(f"{_of(activity, 'label')}{what}", IN_LINE)
 
 
 def _waited_for(activity: Any, labels: Iterable[str]) -> tuple[str, ...]:

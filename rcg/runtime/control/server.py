@@ -47,7 +47,7 @@ from rcg.options import Deadline
 from rcg.runtime.control.reception import Reception, refusal_of
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.clocks import Exchange, clock_identity, clock_of, now_ns
-from rcg.trace.trace import Clock
+from rcg.trace.model import Clock
 from rcg.wire import liveness, messages
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Message, natural_of, printable, text_of

@@ -24,7 +24,7 @@ from rcg import cluster
 from rcg.channels import open_input, open_output
 from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.shm import release
-from rcg.display import Displayed
+from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout, RcgError
 from rcg.ir.plan import DRIVER, Input, Output, Plan, Read, Write
 from rcg.ir.signature import ExecutionSignature, Key
@@ -42,8 +42,6 @@ from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.handle import handle_of
 from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, Failure, size_of
-from rcg.views.topology import topology_of
-from rcg.views.visualize import visualize
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
@@ -66,8 +64,6 @@ class CompiledDAG(Displayed):
     code alike. Torn down by ``teardown()``, at the end of a ``with`` block, when it is garbage
     collected, and at interpreter exit.
     """
-
-    _shown_by = "of_plan"
 
     # By id. Copied in one step where it is looked through, because other threads compile.
     _live: ClassVar[weakref.WeakValueDictionary[str, CompiledDAG]] = weakref.WeakValueDictionary()
@@ -420,8 +416,9 @@ class CompiledDAG(Displayed):
             ValueError: The format is unknown, or "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
         """
-        return visualize(
-            topology_of(self._plan, self._actor_ids()),
+        return views().visualize(
+            self._plan,
+            self._actor_ids(),
             filename=filename,
             format=format,
             view=view,
@@ -437,9 +434,13 @@ class CompiledDAG(Displayed):
     def __repr__(self) -> str:
         return f"CompiledDAG({self.session.graph_id})"
 
-    def _shown(self) -> tuple[Any, ...]:
-        title = f"CompiledDAG({self.session.graph_id[:8]})"
-        return self._plan, repr(self), title, self._actor_ids()
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return views.plan(
+            self._plan,
+            text=repr(self),
+            title=f"CompiledDAG({self.session.graph_id[:8]})",
+            actor_ids=self._actor_ids(),
+        )
 
     # --- elsewhere
 

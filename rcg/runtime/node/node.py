@@ -17,9 +17,9 @@ from rcg.options import Options
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.segments import EVENTS_PER_MEMBER
 from rcg.serialization import Codec, Encoded
+from rcg.trace.model import Events
 from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
 from rcg.trace.spans import SpanWriter
-from rcg.trace.trace import Events
 
 __all__ = ["ABI_VERSION", "MemoryUse", "Node"]
 

@@ -25,8 +25,9 @@ from rcg.profiles import Profile
 from rcg.runtime.control.registry import follow
 from rcg.runtime.driver.session import Session
 from rcg.trace.clocks import now_ns
+from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp
 from rcg.trace.recorder import State, events_from
-from rcg.trace.trace import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp, Trace
+from rcg.trace.trace import Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
 

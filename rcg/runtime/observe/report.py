@@ -12,13 +12,13 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Final
 
-from rcg.display import Displayed, visible
+from rcg.display import Displayed, Mimebundle, Views
 from rcg.ir.plan import DRIVER, Plan
 from rcg.runtime.node.node import Node
+from rcg.text import bytes_text, table, visible
 from rcg.trace.recorder import State
-from rcg.units import bytes_text
 
 __all__ = [
     "LONGEST_QUESTION_S",
@@ -28,7 +28,6 @@ __all__ = [
     "Reports",
     "activities",
     "backlogs",
-    "table",
 ]
 
 LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
@@ -107,8 +106,6 @@ class Report(Displayed):
         asked: Whether live processes were asked where they are.
     """
 
-    _shown_by: ClassVar[str] = "of_reports"
-
     graph_id: str
     state: str
     processes: tuple[Activity, ...]
@@ -126,8 +123,8 @@ class Report(Displayed):
 
     __repr__ = __str__
 
-    def _shown(self) -> tuple[Any, ...]:
-        return [self], str(self)
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return views.reports([self], str(self))
 
     def _lines(self) -> list[str]:
         lines = [
@@ -187,15 +184,14 @@ class Reports(tuple[Report, ...], Displayed):
     """The reports of several graphs; prints as text."""
 
     __slots__ = ()
-    _shown_by = "of_reports"
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self)) or "no compiled graph is alive in this process"
 
     __repr__ = __str__
 
-    def _shown(self) -> tuple[Any, ...]:
-        return self, str(self)
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return views.reports(self, str(self))
 
 
 def activities(
@@ -264,15 +260,4 @@ def backlogs(nodes: Iterable[Node], plan: Plan) -> list[Backlog]:
         if channel.id in node.layout.rings
         for reader, length in zip(channel.readers, node.unread(channel.id), strict=True)
         if length > 0
-    ]
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table; columns with nothing in them are left out."""
-    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    cells = [[row[i] for i in used] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcg.runtime.observe.report import Activity, table
-from rcg.units import bytes_text
+from rcg.runtime.observe.report import Activity
+from rcg.text import bytes_text, table
 
 __all__ = ["ProcessStatistics", "Statistics"]
 

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times, amounts, numbers and names as text, everywhere in the same form.
+
+>>> time_text(12_345), time_text(950), time_text(None)
+('12.3 µs', '950 ns', '-')
+>>> bytes_text(3_250_586), rate_text(12_345.6), share_text(0.1234), ratio_text(1.5)
+('3.1 MiB', '12,346 /s', '12.3 %', '1.50x')
+
+Numbers have three digits and a unit that fits; what is not known is "-". Names are what users
+wrote: what cannot be shown of them is escaped, and what is too long is cut in the middle, but never
+in a number. This file imports nothing of rcg.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from math import floor, log10
+from typing import Final, TypeVar
+
+__all__ = [
+    # figures
+    "bytes_text",
+    "count_text",
+    "plural",
+    "rate_text",
+    "ratio_text",
+    "share_text",
+    "speed_text",
+    "ticks_of",
+    "time_text",
+    # names
+    "IN_LINE",
+    "brief",
+    "last_number",
+    "shown_text",
+    "visible",
+    "whole_numbers",
+    # tables
+    "columns",
+    "cut",
+    "table",
+]
+
+UNKNOWN: Final = "-"
+"""Stands for a figure that is not known."""
+
+IN_LINE: Final = 40
+"""How long a name may be in a sentence or in a table."""
+
+_TIMES: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
+_AMOUNTS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+_IN_HOVER: Final = 60
+
+# A number as it is shown: with thousands apart, or a point.
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+
+_ENDS: Final = 5  # rows that are shown at either end of a table that is cut
+
+_Row = TypeVar("_Row")
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def time_text(time_ns: float | None) -> str:
+    """Return a time in the unit that suits it.
+
+    >>> [time_text(each) for each in (0, 412_300, 1_940_000, 12.4e9)]
+    ['0 s', '412 µs', '1.94 ms', '12.4 s']
+    """
+    if time_ns is None:
+        return UNKNOWN
+    if not time_ns:
+        return "0 s"
+    scale, unit = _unit_of(abs(time_ns) * 1.0005)
+    return f"{_digits(time_ns / scale)} {unit}"
+
+
+def bytes_text(count: float) -> str:
+    """Return an amount of memory.
+
+    >>> [bytes_text(each) for each in (0, 999, 1536, 3_250_586, 23 << 30)]
+    ['0 B', '999 B', '1.5 KiB', '3.1 MiB', '23 GiB']
+    """
+    amount, position = float(count), 0
+    while abs(amount) >= 999.5 and position < len(_AMOUNTS) - 1:
+        amount /= 1024
+        position += 1
+    return f"{_digits(amount)} {_AMOUNTS[position]}"
+
+
+def count_text(count: float) -> str:
+    """Return a count with its thousands apart, or three digits of what is not whole.
+
+    >>> count_text(1234567), count_text(12.3456), count_text(515.2)
+    ('1,234,567', '12.3', '515')
+    """
+    if count == int(count) or abs(count) >= 1000:
+        return f"{round(count):,}"
+    return _digits(count)
+
+
+def plural(count: int, word: str) -> str:
+    """Return how many there are of something.
+
+    >>> plural(1, "process"), plural(0, "process"), plural(1234, "event")
+    ('1 process', '0 processes', '1,234 events')
+    """
+    ending = "" if count == 1 else "es" if word.endswith("s") else "s"
+    return f"{count_text(count)} {word}{ending}"
+
+
+def rate_text(per_s: float | None) -> str:
+    """Return a rate per second.
+
+    >>> rate_text(1234.5), rate_text(12.345)
+    ('1,234 /s', '12.3 /s')
+    """
+    if per_s is None:
+        return UNKNOWN
+    return f"{count_text(round(per_s) if per_s >= 100 else per_s)} /s"
+
+
+def speed_text(gb_per_s: float | None) -> str:
+    """Return how fast bytes were moved.
+
+    >>> speed_text(8.0612), speed_text(None)
+    ('8.06 GB/s', '-')
+    """
+    return UNKNOWN if gb_per_s is None else f"{_digits(gb_per_s)} GB/s"
+
+
+def share_text(share: float | None, places: int = 1) -> str:
+    """Return a share of 1 as per cent.
+
+    Args:
+        share: The share.
+        places: How many digits are behind the point; without any, a share of less than one per cent
+            has one all the same.
+
+    >>> share_text(0.724), share_text(0.724, 0), share_text(0.004, 0), share_text(0.0, 0)
+    ('72.4 %', '72 %', '0.4 %', '0 %')
+    """
+    if share is None:
+        return UNKNOWN
+    per_cent = share * 100
+    if not places and 0.05 <= abs(per_cent) < 0.95:
+        places = 1
+    return f"{per_cent:.{places}f} %"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return a ratio.
+
+    >>> ratio_text(0.333)
+    '0.33x'
+    """
+    return UNKNOWN if ratio is None else f"{ratio:.2f}x"
+
+
+def ticks_of(duration_ns: float, most: int, first_ns: float = 0) -> list[tuple[int, str]]:
+    """Return the ticks of an axis: how far from its start, and their labels, all in one unit.
+
+    Args:
+        duration_ns: How long the axis is.
+        most: How many ticks there may be, about.
+        first_ns: The moment at which it starts; the labels are of moments.
+
+    >>> ticks_of(5_600_000, 7)[:3]
+    [(0, '0 ms'), (1000000, '1 ms'), (2000000, '2 ms')]
+    >>> [label for _, label in ticks_of(2_000, 5)]
+    ['0 µs', '0.5 µs', '1 µs', '1.5 µs', '2 µs']
+    >>> ticks_of(3_000_000, 3, 869_400_000)
+    [(600000, '870 ms'), (1600000, '871 ms'), (2600000, '872 ms')]
+    """
+    wanted = max(duration_ns, 1) / max(most, 1)
+    power = 10.0 ** floor(log10(wanted))
+    step = next(power * each for each in (1, 2, 5, 10) if power * each >= wanted * 0.999)
+    step = max(1, round(step))
+    begun = int(first_ns)
+    end = begun + int(duration_ns)
+    scale, unit = _unit_of(max(abs(begun), abs(end)))
+    return [
+        (at - begun, f"{_exact(at, scale)} {unit}")
+        for at in range(-(-begun // step) * step, end + 1, step)
+    ]
+
+
+def _unit_of(time_ns: float) -> tuple[int, str]:
+    return next((each for each in _TIMES if time_ns >= each[0]), _TIMES[-1])
+
+
+def _exact(time_ns: int, scale: int) -> str:
+    """All digits of a moment, whatever is before its point: ticks may be close together."""
+    sign = "-" if time_ns < 0 else ""
+    whole, rest = divmod(abs(time_ns), scale)
+    places = len(f"{scale}") - 1
+    after = f"{rest:0{places}}".rstrip("0") if rest else ""
+    return f"{sign}{whole}{'.' if after else ''}{after}"
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all those before the point."""
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def visible(text: str) -> str:
+    r"""Return the text on one line, with the escape of every character that cannot be shown.
+
+    >>> print(visible("a\nb\x00 ü"))
+    a\nb\x00 ü
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for character in text
+    )
+
+
+def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
+    """Return where to cut a text so that no number is: a part of one is another number.
+
+    Args:
+        text: What is cut.
+        first: How many of its first characters are kept.
+        last: From which on they are kept as well.
+
+    >>> first, last = whole_numbers("execution 561", 3, 12)
+    >>> "execution 561"[:first], "execution 561"[last:]
+    ('exe', '')
+    """
+    for found in _NUMBER.finditer(text):
+        if found.start() < first < found.end():
+            first = found.start()
+        if found.start() < last < found.end():
+            last = found.end()
+    return first, max(first, last)
+
+
+def last_number(text: str) -> str:
+    """Return the number that a text ends with, or "".
+
+    >>> last_number("fwd 561"), last_number("1.94 ms")
+    ('561', '')
+    """
+    found = re.search(rf"(?:{_NUMBER.pattern})$", text)
+    return found[0] if found else ""
+
+
+def shown_text(text: str) -> str:
+    r"""Return text of several lines with the escape of what cannot be shown; lines stay.
+
+    >>> shown_text("a\nb\ud800")
+    'a\nb\\ud800'
+    """
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def brief(name: str, most: int = _IN_HOVER) -> str:
+    r"""Return a name on one line: visible, and both its ends if it is long.
+
+    >>> brief("PrefillWorkerWithSpeculativeDecoding", 16)
+    'PrefillW…ecoding'
+    >>> print(brief("a\nb"))
+    a\nb
+    """
+    name = visible(name)
+    if len(name) <= most:
+        return name
+    first, last = whole_numbers(name, most // 2, len(name) - (most - 1) // 2)
+    return f"{name[:first]}{_ELLIPSIS}{name[last:]}"
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -> list[str]:
+    """Return rows as lines with aligned columns; whatever cannot be shown is escaped.
+
+    Args:
+        rows: Of equal length, at least one.
+        left: How many columns are aligned to the left, and shortened as they hold names; the
+            others are to the right.
+        indent: Before each line.
+    """
+    rows = [
+        (*(brief(cell, IN_LINE) for cell in row[:left]), *map(visible, row[left:])) for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return lines
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; columns with nothing in them are left out."""
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    cells = [[row[i] for i in used] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def cut(rows: Sequence[_Row], gap: Callable[[int], _Row], most: int = 2 * _ENDS) -> list[_Row]:
+    """Return all rows, or those at both ends and between them what says how many are not there."""
+    if len(rows) <= most + 1:
+        return list(rows)
+    half = most // 2
+    return [*rows[:half], gap(len(rows) - 2 * half), *rows[len(rows) - half :]]

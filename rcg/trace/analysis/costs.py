@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ops took when they did not have to wait: what a replay of a trace is fed with.
+
+```
+driver  |write|  user's code  |read: waits . . |move|     thinking = the user's code
+a0      |read: waits . . .|wakes|move|dec|                waking = from the end of the peer's op to
+peer      |write          |                                        the end of the wait
+```
+
+What an op took in an execution is the sum of its events there: a driver encodes, waits, moves and
+decodes in several. All figures are means, because means make up the throughput; the highest
+hundredth counts as much as the highest of the rest, so that one first call or one pause does not
+decide.
+
+This room must know neither simulations nor factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.ir.plan import DRIVER, Read
+from rcg.trace.analysis.dependencies import NONE, Dependencies
+from rcg.trace.analysis.executions import UNSEEN, Executions
+from rcg.trace.analysis.intervals import Times
+from rcg.trace.analysis.parts import READ, WRITE, shapes_of
+from rcg.trace.analysis.sums import by_execution
+from rcg.trace.analysis.transfers import is_coding
+from rcg.trace.model import SPAN_BASE, Events, GraphTrace
+
+__all__ = ["Cost", "MeasuredCosts", "costs_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an op took per execution, in ns.
+
+    Attributes:
+        compute_ns: In the method; of ops that neither read nor write.
+        moving_ns: Moving bytes.
+        coding_ns: Encoding or decoding.
+        waiting_ns: Waiting.
+        waking_ns: How long after its peer's op had ended the wait was over, where it waited.
+    """
+
+    compute_ns: float = 0.0
+    moving_ns: float = 0.0
+    coding_ns: float = 0.0
+    waiting_ns: float = 0.0
+    waking_ns: float = 0.0
+
+    @property
+    def own_ns(self) -> float:
+        """All but waiting."""
+        return self.compute_ns + self.moving_ns + self.coding_ns
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """What a graph's ops took.
+
+    Attributes:
+        costs: By process and index in its program; ops that were not recorded are left out.
+        thinking_ns: What the driver's user took per execution between its ops.
+        is_driver_parallel: Whether ops of the driver overlap: several threads use the graph.
+        window: How many executions were under way at most when one was submitted.
+    """
+
+    costs: Mapping[tuple[str, int], Cost]
+    thinking_ns: float
+    is_driver_parallel: bool
+    window: int
+
+
+def costs_of(
+    graph: GraphTrace,
+    executions: Executions,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+) -> MeasuredCosts:
+    """Measure what the ops of a graph took.
+
+    Args:
+        graph: The graph.
+        executions: Those of the graph.
+        start_ns: Waiting before this moment does not count, None counts it all. What an op did
+            itself it took, whenever it began.
+        end_ns: Waiting after this moment does not count; None counts it all.
+    """
+    dependencies = Dependencies(graph)
+    found: dict[tuple[str, int], Cost] = {}
+    length = np.diff(dependencies.bounds, axis=1)
+    whole = np.iinfo(np.int64)
+    within = np.clip(
+        dependencies.bounds,
+        whole.min if start_ns is None else start_ns,
+        whole.max if end_ns is None else end_ns,
+    )
+    at, waits = np.arange(len(length)), np.where(dependencies.shape == WRITE, 1, 0)
+    length[at, waits] = np.diff(within, axis=1)[at, waits]
+    woke = np.maximum(
+        dependencies.entered - dependencies.bounds[dependencies.before, 3], 0
+    )  # clocks may disagree
+    woke = np.where(dependencies.follows, woke, UNSEEN)
+    for number, lane in enumerate(graph.lanes):
+        rows = np.flatnonzero(dependencies.lane == number)
+        rows = rows[np.argsort(dependencies.op[rows], kind="stable")]
+        ops = len(graph.program(lane).ops)
+        bounds = np.searchsorted(dependencies.op[rows], np.arange(ops + 1))
+        for op in np.flatnonzero(np.diff(bounds)).tolist():
+            of = rows[bounds[op] : bounds[op + 1]]
+            shape = int(dependencies.shape[of[0]])
+            _, parts = by_execution(
+                dependencies.op[of], dependencies.execution[of], list(length[of].T)
+            )
+            found[lane.process, op] = _cost(shape, parts, woke[of][woke[of] != UNSEEN])
+    thinking, is_parallel = _driver(graph, dependencies)
+    return MeasuredCosts(found, thinking, is_parallel, _window(graph, executions))
+
+
+def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
+    first, second, third = map(_mean, parts)
+    waking = _mean(woke)
+    if shape == READ:
+        return Cost(waiting_ns=first, moving_ns=second, coding_ns=third, waking_ns=waking)
+    if shape == WRITE:
+        return Cost(coding_ns=first, waiting_ns=second, moving_ns=third, waking_ns=waking)
+    return Cost(waiting_ns=first, compute_ns=second + third)
+
+
+def _mean(values: npt.NDArray[np.int64]) -> float:
+    if not len(values):
+        return 0.0
+    if len(values) >= _FEW:
+        values = np.minimum(values, np.percentile(values, 99, method="lower"))
+    return float(values.mean())
+
+
+_FEW = 20
+
+
+def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]:
+    """Return what the user took per execution between the driver's ops, and whether these overlap.
+
+    Before a Read, only the time since its frame was there counts: until then the user may as well
+    have waited for it in a way that is no event, such as an ``await``. The first op in the trace is
+    left out: what was before it is not known.
+    """
+    program = graph.plan.program(DRIVER)
+    events = graph.driver.events
+    events = events[events["op"] < SPAN_BASE]
+    if len(events) < 2:
+        return 0.0, False
+    events = events[np.argsort(events["start_ns"], kind="stable")]
+    busy_until = np.maximum.accumulate(events["end_ns"])[:-1]
+    start, op, execution = (events[name][1:] for name in ("start_ns", "op", "execution"))
+    is_parallel = _overlap(events, shapes_of(program))
+    thinking = 0.0
+    for at, each in enumerate(program.ops):
+        of = np.flatnonzero(op == at)
+        since = busy_until[of]
+        if isinstance(each, Read) and len(of):
+            write = dependencies.written(each.channel, execution[of])
+            since = np.maximum(
+                since, np.where(write == NONE, UNSEEN, dependencies.bounds[write, 3])
+            )
+        gaps = np.maximum(start[of] - since, 0)
+        known = (op[of] != events["op"][0]) | (execution[of] != events["execution"][0])
+        thinking += _mean(by_execution(op[of[known]], execution[of[known]], (gaps[known],))[1][0])
+    return thinking, is_parallel
+
+
+def _overlap(events: Events, shapes: npt.NDArray[np.int64]) -> bool:
+    """Return whether any of a driver's events, by start, overlap.
+
+    What was encoded before there was room is left out: another clock says when.
+    """
+    is_write = shapes[np.minimum(events["op"], len(shapes) - 1)] == WRITE
+    events = events[~(is_write & is_coding(events))]
+    return bool((events["start_ns"][1:] < np.maximum.accumulate(events["end_ns"])[:-1]).any())
+
+
+def _window(graph: GraphTrace, executions: Executions) -> int:
+    """Return how many executions were submitted and not fetched at most, itself included."""
+    fetched = executions.fetched_ns != UNSEEN
+    submitted = executions.submitted_ns != UNSEEN
+    when = np.maximum.accumulate(executions.fetched_ns[fetched])
+    index, at = executions.index[submitted], executions.submitted_ns[submitted]
+    most = max(1, min(graph.limit, len(executions)))
+    if not len(index) or not len(when):
+        return most
+    number = np.searchsorted(when, at, side="right")
+    last = executions.index[fetched][np.maximum(number - 1, 0)]
+    # Of those before the first one in the trace, none is taken to be under way.
+    under_way = np.where(number > 0, index - last, index - executions.index[0] + 1)
+    return int(np.clip(under_way.max(), 1, most))

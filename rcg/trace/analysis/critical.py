@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The critical path: what an execution, or all of them, took so long for.
+
+Walked back from a completion, along what each moment hung on:
+
+```
+driver |write 0|                                       The path of execution 0, from its end:
+a0     | waits |read| call          |write|            write of a1, call, read of a1 until its
+a1     | waits . . . . . . . . . . .  |...|read|call|write|    wait was over; then a0's write that
+                                          ^            ended it, call, read; the driver's write
+```
+
+An execution whose inputs were encoded before there was room for it begins with that, and goes on
+where they were written: what lies between is no part of its latency (``executions.py``).
+
+``dependencies.py`` says what each event hung on. What lies between the end of what was waited for
+and the end of the wait is waking up, and counts as waiting of the process that waited. Where the
+events that it hung on are not in the trace the path ends.
+
+This room must know neither shares nor how paths are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.display import Displayed
+from rcg.ir.plan import DRIVER, Read, Write
+from rcg.text import columns, cut, plural, time_text
+from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
+from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.names import actor_labels, name_of
+
+__all__ = [
+    "CriticalPath",
+    "PathShare",
+    "Paths",
+    "SteadyPath",
+    "Step",
+    "LOST",
+    "critical_path",
+    "text_of",
+]
+
+LOST: Final = "unknown: the events before are lost or older than the trace"
+"""The text of what a path that had to end early leaves out."""
+
+_MOST_STEPS: Final = 30
+_STEP_HEAD: Final = ("", "kind", "execution", "takes")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stretch of a critical path.
+
+    Attributes:
+        process: Whose.
+        op: Index of the op in its program, or None for what lies between ops.
+        execution: Of which execution; it may be another that was in the way.
+        kind: What it was.
+        start_ns: When it began.
+        end_ns: When it ended.
+        text: For people: ``a1 (Stage).fwd``.
+    """
+
+    process: str
+    op: int | None
+    execution: int
+    kind: Kind
+    start_ns: int
+    end_ns: int
+    text: str
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it lasted."""
+        return self.end_ns - self.start_ns
+
+    def since(self, origin_ns: int) -> Step:
+        """Return the same with moments from an origin on."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+
+
+class CriticalPath(Displayed, tuple[Step, ...]):
+    """What an execution took its latency for: its steps in the order of time; prints as a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return _path_text(self)
+
+    def __repr__(self) -> str:
+        took = time_text(self[-1].end_ns - self[0].start_ns) if self else "nothing known"
+        return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
+
+
+@dataclass(frozen=True, slots=True)
+class PathShare:
+    """How much of a long path one kind of time of one op makes up.
+
+    Attributes:
+        process: Whose.
+        op: Index of the op in its program, or None for what lies between ops.
+        kind: What it was.
+        total_ns: How long, over all executions.
+        share: Of the whole path, from 0 to 1.
+        text: For people.
+    """
+
+    process: str
+    op: int | None
+    kind: Kind
+    total_ns: int
+    share: float
+    text: str
+
+
+@dataclass(frozen=True)
+class SteadyPath:
+    """The path from the last completion back to the first submission, through all executions.
+
+    Attributes:
+        start_ns: The first submission.
+        end_ns: The last completion of which the trace holds the Write.
+        shares: What it is made of, most first; they add up to it.
+        bottleneck: The op with the largest part in it, all its kinds together: what to make faster
+            first. None if the path is empty, or most of it unknown.
+        bottleneck_share: How much of the path that is, from 0 to 1.
+        is_whole: Whether the walk came to the first submission.
+    """
+
+    start_ns: int
+    end_ns: int
+    shares: tuple[PathShare, ...]
+    bottleneck: PathShare | None
+    bottleneck_share: float
+    is_whole: bool
+
+    def since(self, origin_ns: int) -> SteadyPath:
+        """Return the same with moments from an origin on."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+
+
+def critical_path(graph: GraphTrace, execution: int) -> CriticalPath:
+    """Return what an execution took its latency for, in the order of time.
+
+    The steps follow each other without a gap and add up to the latency. If the trace does not hold
+    all of them, the first one is an IDLE step without an op, with a text that says so.
+
+    Args:
+        graph: The graph.
+        execution: Index of the execution. The path of one whose submission or completion is not in
+            the trace is empty.
+    """
+    return Paths(graph).of(execution)
+
+
+def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
+    """Return the name of an op for people: ``a1 (Stage).fwd``, ``driver write c0``."""
+    ops = graph.program(lane).ops
+    if not 0 <= op < len(ops):
+        return f"{lane.label} op {op}"
+    name = name_of(ops[op], actor_labels(graph.plan))
+    method = getattr(ops[op], "method", None)
+    return f"{lane.label} {name}" if method is None else f"{lane.label}.{method}"
+
+
+class Paths:
+    """The critical paths of a graph: dependencies between all its events, made once.
+
+    Args:
+        graph: The graph.
+        executions: Those of the graph, if they are at hand.
+    """
+
+    def __init__(self, graph: GraphTrace, executions: Executions | None = None) -> None:
+        self._graph = graph
+        self.executions = executions_of(graph) if executions is None else executions
+        self._dependencies = Dependencies(graph)
+
+    def of(self, execution: int) -> CriticalPath:
+        """Return the path of one execution; see ``critical_path``."""
+        walk = self._walk_of(execution)
+        if walk is None:
+            return CriticalPath()
+        kept = np.flatnonzero(walk.start < walk.end)[::-1]
+        dependencies = self._dependencies
+        steps = self._encoding(execution)
+        for at in kept.tolist():
+            event, kind = int(walk.event[at]), Kind(int(walk.kind[at]))
+            lane = self._graph.lanes[int(dependencies.lane[event])]
+            op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
+            text = self._text(lane, op, is_between, bool(walk.is_unknown[at]))
+            steps.append(
+                Step(
+                    process=lane.process,
+                    op=None if is_between else op,
+                    execution=int(dependencies.execution[event]),
+                    kind=kind,
+                    start_ns=int(walk.start[at]),
+                    end_ns=int(walk.end[at]),
+                    text=text,
+                )
+            )
+        return CriticalPath(steps)
+
+    def _encoding(self, execution: int) -> list[Step]:
+        """Return the step before an execution was written, if its inputs were encoded apart."""
+        begun, until, _ = self._times(execution)
+        ops = self._graph.plan.program(DRIVER).ops
+        op = next((at for at, each in enumerate(ops) if isinstance(each, Write)), None)
+        if op is None or begun >= until:
+            return []
+        text = text_of(self._graph, self._graph.driver, op)
+        return [Step(DRIVER, op, execution, Kind.SERIALIZATION, begun, until, text)]
+
+    def _times(self, execution: int) -> tuple[int, int, int]:
+        """Return when an execution was submitted, when encoding that apart ended, and its end."""
+        executions = self.executions
+        at = int(np.searchsorted(executions.index, execution))
+        if at == len(executions) or executions.index[at] != execution:
+            return UNSEEN, UNSEEN, UNSEEN
+        begun, over = int(executions.submitted_ns[at]), int(executions.completed_ns[at])
+        return begun, min(begun + int(executions.encoded_ns[at]), over), over
+
+    def events_of(self, execution: int) -> list[tuple[int, int]]:
+        """Return the lane and row of each event on the path of an execution, from its end."""
+        walk = self._walk_of(execution)
+        if walk is None:
+            return []
+        dependencies, chain = self._dependencies, list(dict.fromkeys(walk.event.tolist()))
+        return [(int(dependencies.lane[event]), int(dependencies.row[event])) for event in chain]
+
+    def steady(self) -> SteadyPath | None:
+        """Return the path through all executions; None if the trace holds no whole stretch.
+
+        It ends with the last completion of which the trace holds the Write: a driver may have the
+        last results before the actor that sent them has noted it.
+        """
+        executions = self.executions
+        first = executions.first_submission_ns
+        completed = np.where(self._is_written(), executions.completed_ns, UNSEEN)
+        if completed.max(initial=UNSEEN) == UNSEEN:
+            completed = executions.completed_ns
+        last = int(completed.max(initial=UNSEEN))
+        if first is None or last <= first:
+            return None
+        event = self._completion(int(executions.index[int(np.argmax(completed))]))
+        if event == NONE:
+            return None
+        walk = self._dependencies.walk(event, last, first)
+        return self._steady(walk, first, last)
+
+    def until(self, process: str, end_ns: int) -> SteadyPath | None:
+        """Return the path that led to what a process was last in, which ended at ``end_ns``.
+
+        Args:
+            process: Name of the process; its last event is the one.
+            end_ns: When that ended, or was cut off.
+        """
+        first = self.executions.first_submission_ns
+        number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
+        events = np.flatnonzero(self._dependencies.lane == number)
+        if first is None or end_ns <= first or not len(events):
+            return None
+        return self._steady(self._dependencies.walk(int(events[-1]), end_ns, first), first, end_ns)
+
+    def _walk_of(self, execution: int) -> Walk | None:
+        begun, written, over = self._times(execution)
+        event = self._completion(execution)
+        if UNSEEN in (begun, over) or over <= begun or event == NONE:
+            return None
+        return self._dependencies.walk(event, over, written)
+
+    def _is_written(self) -> npt.NDArray[np.bool_]:
+        """Return of which executions the trace holds all Writes that completed them."""
+        index = self.executions.index
+        written = np.ones(len(index), bool)
+        for op in self._graph.plan.program(DRIVER).ops:
+            if isinstance(op, Read):
+                written &= self._dependencies.written(op.channel, index) != NONE
+        return written
+
+    def _completion(self, execution: int) -> int:
+        """Return the event that completed an execution, as ``executions_of`` has it."""
+        dependencies, found = self._dependencies, []
+        for op in self._graph.plan.program(DRIVER).ops:
+            if isinstance(op, Read):
+                event = int(dependencies.written(op.channel, execution)[0])
+                if event == NONE:
+                    event = int(dependencies.read(op.channel, DRIVER, execution)[0])
+                if event != NONE:
+                    found.append(event)
+        return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)
+
+    def _steady(self, walk: Walk, first: int, last: int) -> SteadyPath:
+        graph, dependencies = self._graph, self._dependencies
+        length = walk.end - walk.start
+        places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
+        op = np.minimum(dependencies.op[walk.event], places - 3)
+        op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
+        code = (dependencies.lane[walk.event] * places + op) * len(Kind) + walk.kind
+        # Of what occurs only: all that could be is lanes times ops.
+        codes, which = np.unique(code, return_inverse=True)
+        totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
+        shares = []
+        for each, total in zip(codes.tolist(), totals, strict=True):
+            if not total:
+                continue
+            place, kind = divmod(each, len(Kind))
+            number, at = divmod(place, places)
+            lane, is_between = graph.lanes[number], at >= places - 2
+            shares.append(
+                PathShare(
+                    process=lane.process,
+                    op=None if is_between else at,
+                    kind=Kind(kind),
+                    total_ns=total,
+                    share=total / (last - first),
+                    text=self._text(lane, at, is_between, at == places - 1),
+                )
+            )
+        shares.sort(key=lambda share: -share.total_ns)
+        by_place: dict[tuple[str, str], list[PathShare]] = {}
+        for share in shares:
+            by_place.setdefault((share.process, share.text), []).append(share)
+        most = max(by_place.values(), key=_total, default=[])
+        is_whole = not bool(walk.is_unknown.any() and length[walk.is_unknown].sum())
+        known = most[0] if most and most[0].text != LOST else None
+        return SteadyPath(
+            start_ns=first,
+            end_ns=last,
+            shares=tuple(shares),
+            bottleneck=known,
+            bottleneck_share=_total(most) / (last - first) if known else 0.0,
+            is_whole=is_whole,
+        )
+
+    def _text(self, lane: Lane, op: int, is_between: bool, is_unknown: bool) -> str:
+        if is_unknown:
+            return LOST
+        if is_between:
+            what = "your code between its ops" if lane.process == DRIVER else "between its ops"
+            return f"{lane.label}: {what}"
+        return text_of(self._graph, lane, op)
+
+
+def _total(shares: Sequence[PathShare]) -> int:
+    return sum(share.total_ns for share in shares)
+
+
+def _path_text(steps: Sequence[Step]) -> str:
+    """Return a critical path as text."""
+    if not steps:
+        return "no path: the trace does not hold the execution from its submission to its end"
+    total = steps[-1].end_ns - steps[0].start_ns
+    count = plural(len(steps), "step")
+    rows = cut(
+        [
+            (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))
+            for step in steps
+        ],
+        lambda left_out: (f"... {left_out:,} more steps", "", "", ""),
+        _MOST_STEPS,
+    )
+    return "\n".join([f"{time_text(total)} in {count}", *columns([_STEP_HEAD, *rows], left=2)])

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dependencies between events: which other event each one hung on, and walking back along them.
+
+* A Read that waited hangs on the Write of that channel and execution.
+* A Write that waited for room hangs on the Read that made it: by the slowest reader, as many
+  executions earlier as the channel has slots.
+* Of several events that a driver's Read has in an execution, each hangs on that Write if it ended
+  the wait; what others hang on is the one that moved the frame (``transfers.movers``).
+* Everything else hangs on the event before it in its lane.
+
+An event hangs on at most one other, whatever is asked for. So the dependencies are computed once
+for all events, and only following them goes event by event.
+
+This room must know neither executions nor how paths are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.ir.plan import DRIVER, Read, Write
+from rcg.trace.analysis.intervals import Times
+from rcg.trace.analysis.parts import KINDS, READ, WRITE, Kind, bounds_of
+from rcg.trace.analysis.transfers import movers
+from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
+
+__all__ = ["NONE", "Dependencies", "Walk"]
+
+_Indexes = npt.NDArray[np.int64]
+
+NONE: Final = -1
+"""Stands for an event that is not in the trace."""
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """Stretches of a path as columns, from its end; some may be empty.
+
+    Attributes:
+        event: Whose stretch.
+        kind: A ``Kind``.
+        start: When it begins.
+        end: When it ends.
+        is_between: It lies before the event, outside any.
+        is_unknown: What was there is not in the trace.
+    """
+
+    event: _Indexes
+    kind: _Indexes
+    start: Times
+    end: Times
+    is_between: npt.NDArray[np.bool_]
+    is_unknown: npt.NDArray[np.bool_]
+
+
+class Dependencies:
+    """All events of a graph's ops in one numbering, lane by lane, by their ends; on what each hung.
+
+    Attributes:
+        lane: The lane of each.
+        row: Its index in ``lane.events``.
+        op: Its op.
+        execution: Its execution.
+        bounds: Of its parts, [n, 4].
+        shape: READ, WRITE or OTHER.
+        before: The event that it hangs on, or -1.
+        entered: From when on it no longer hung on that: the end of its wait, or its start.
+        follows: Whether that is an event of another process, or of its lane.
+    """
+
+    def __init__(self, graph: GraphTrace) -> None:
+        self._graph = graph
+        rows, shapes, bounds, events = [], [], [], []
+        for lane in graph.lanes:
+            row = np.flatnonzero(lane.events["op"] < SPAN_BASE)
+            order = np.lexsort((row, lane.events["start_ns"][row], lane.events["end_ns"][row]))
+            rows.append(row[order])
+            events.append(lane.events[row[order]])
+            shape, bound = bounds_of(graph.program(lane), events[-1])
+            shapes.append(shape)
+            bounds.append(bound)
+        counts = [len(row) for row in rows]
+        self._offsets = np.concatenate(([0], np.cumsum(counts))).tolist()
+        self.lane = np.repeat(np.arange(len(counts)), counts)
+        self.row = np.concatenate(rows)
+        self.op = np.concatenate([each["op"] for each in events]).astype(np.int64)
+        self.execution = np.concatenate([each["execution"] for each in events])
+        self.bounds = np.concatenate(bounds)
+        self.shape = np.concatenate(shapes)
+        self._waited = np.concatenate([_waited(*each) for each in zip(shapes, bounds, strict=True)])
+        self._peer = np.concatenate([each["peer"] for each in events])
+        self._writes, self._reads = self._ends()
+        self._link()
+
+    def written(self, channel: str, execution: npt.ArrayLike) -> _Indexes:
+        """Return the Writes of a channel in these executions, or -1."""
+        return self._writes[channel].at(np.atleast_1d(execution))
+
+    def read(self, channel: str, process: str, execution: npt.ArrayLike) -> _Indexes:
+        """Return a process's Reads of a channel in these executions, or -1."""
+        return self._reads[channel, process].at(np.atleast_1d(execution))
+
+    def _ends(self) -> tuple[dict[str, _Table], dict[tuple[str, str], _Table]]:
+        """Index the Writes of each channel, and its Reads by each process, by execution."""
+        writes: dict[str, _Table] = {}
+        reads: dict[tuple[str, str], _Table] = {}
+        for number, lane in enumerate(self._graph.lanes):
+            first, last = self._offsets[number : number + 2]
+            order = np.argsort(self.op[first:last], kind="stable") + first
+            ops = self._graph.program(lane).ops
+            bounds = np.searchsorted(self.op[order], np.arange(len(ops) + 1))
+            for at, op in enumerate(ops):
+                if isinstance(op, Read | Write):
+                    event = order[bounds[at] : bounds[at + 1]]
+                    moves = event
+                    if lane.process == DRIVER:
+                        rows = lane.events[self.row[event]]
+                        moves = event[movers(rows, READ if isinstance(op, Read) else WRITE)]
+                    table = _Table(self.execution[moves], moves, event)
+                    if isinstance(op, Read):
+                        reads[op.channel, lane.process] = table
+                    else:
+                        writes[op.channel] = table
+        return writes, reads
+
+    def _link(self) -> None:
+        start = self.bounds[:, 0]
+        self.before = np.full(len(start), NONE)
+        self.entered = start.copy()
+        self.follows = np.zeros(len(start), bool)
+        self._is_lost = np.zeros(len(start), bool)
+        for number, lane in enumerate(self._graph.lanes):
+            self._link_lane(number, lane)
+        for channel in self._graph.plan.channels:
+            if channel.id in self._writes:
+                for reader in channel.readers:
+                    if (channel.id, reader) in self._reads:
+                        self._link_reads(channel.id, reader)
+                self._link_writes(channel.id, channel.readers, channel.slots)
+
+    def _link_lane(self, number: int, lane: Lane) -> None:
+        """Link each event to the one of its lane that ended last before it began."""
+        first, last = self._offsets[number : number + 2]
+        start, end = self.bounds[first:last, 0], self.bounds[first:last, 3]
+        own = np.arange(last - first)
+        before = np.minimum(np.searchsorted(end, start, side="right"), own) - 1
+        if lane.lost and lane.process != DRIVER:
+            # An actor's events follow each other without a gap: what is missing was lost.
+            is_lost = (before >= 0) & (end[before] < start)
+            self._is_lost[first:last] = is_lost
+            before = np.where(is_lost, NONE, before)
+        self.before[first:last] = np.where(before >= 0, before + first, NONE)
+
+    def _link_reads(self, channel: str, reader: str) -> None:
+        table = self._reads[channel, reader]
+        event = table.event[self._waited[table.event] > 0]
+        on = self._writes[channel].at(self.execution[event])
+        # A wait for what never came did not end with it, so nothing is missing.
+        came = (on != NONE) | (table.at(self.execution[event]) != NONE)
+        self._hang(event[came], on[came], self.bounds[event[came], 1])
+
+    def _link_writes(self, channel: str, readers: Sequence[str], slots: int) -> None:
+        event = self._writes[channel].event
+        # The first frames find the channel empty.
+        event = event[(self._waited[event] > 0) & (self.execution[event] >= slots)]
+        wanted = self.execution[event] - slots
+        of_readers = [(channel, reader) for reader in readers]
+        found = np.array(
+            [self._reads[each].at(wanted) for each in of_readers if each in self._reads]
+        )
+        if not found.size:
+            return
+        ends = np.where(found >= 0, self.bounds[found, 3], np.iinfo(np.int64).min)
+        slowest = np.argmax(ends, axis=0)
+        at = np.arange(len(event))
+        # Where the event says who was waited for, its end is what counts.
+        is_peer = (self.lane[found] == self._peer[event]) & (found >= 0)
+        slowest = np.where(is_peer.any(axis=0), np.argmax(is_peer, axis=0), slowest)
+        self._hang(event, found[slowest, at], self.bounds[event, 2])
+
+    def _hang(self, event: _Indexes, on: _Indexes, until: Times) -> None:
+        """Hang events whose wait ended at ``until`` on others, where those explain the wait."""
+        is_missing = on < 0
+        self.before[event[is_missing]] = NONE
+        self._is_lost[event[is_missing]] = True
+        begun = np.where(self.shape[event] == READ, self.bounds[event, 0], self.bounds[event, 1])
+        explains = ~is_missing & (self.bounds[on, 3] > begun) & (self.bounds[on, 0] < until)
+        chosen = event[explains]
+        self.before[chosen] = on[explains]
+        self.entered[chosen] = until[explains]
+        self.follows[chosen] = True
+        self._is_lost[chosen] = False
+        lost = event[is_missing]
+        self.entered[lost] = until[is_missing]
+
+    def walk(self, event: int, end_ns: int, stop_ns: int) -> Walk:
+        """Follow the links from an event until ``stop_ns``."""
+        chain = np.array(self._chain(event, stop_ns))
+        bounds, entered = self.bounds[chain], self.entered[chain]
+        # The time on the path goes down: from where each event was left towards where it is entered
+        # the next is left no later than it ended.
+        left = np.minimum(bounds[:, 3], np.concatenate(([end_ns], entered[:-1])))
+        left = np.maximum(np.minimum.accumulate(left), stop_ns)
+        came = np.minimum(np.maximum(entered, stop_ns), left)
+        following = np.concatenate((left[1:], [stop_ns]))
+        count = len(chain)
+        start, end = np.empty((count, 4), np.int64), np.empty((count, 4), np.int64)
+        for part in range(3):  # from the end
+            start[:, part] = np.maximum(bounds[:, 2 - part], came)
+            end[:, part] = np.maximum(np.minimum(bounds[:, 3 - part], left), start[:, part])
+        start[:, 3], end[:, 3] = following, came
+        kind = np.empty((count, 4), np.int64)
+        kind[:, :3] = KINDS[self.shape[chain]][:, ::-1]
+        kind[:, 3] = np.where(self.follows[chain], Kind.WAITING, Kind.IDLE)
+        is_between = np.zeros((count, 4), bool)
+        is_between[:, 3] = ~self.follows[chain]
+        is_unknown = np.zeros((count, 4), bool)
+        is_unknown[-1, 3] = True
+        kind[-1, 3], is_between[-1, 3] = Kind.IDLE, True
+        return Walk(
+            event=np.repeat(chain, 4),
+            kind=kind.ravel(),
+            start=start.ravel(),
+            end=end.ravel(),
+            is_between=is_between.ravel(),
+            is_unknown=is_unknown.ravel(),
+        )
+
+    def _chain(self, event: int, stop_ns: int) -> list[int]:
+        before, entered = self.before.item, self.entered.item
+        chain = []
+        # Clocks that disagree could make events hang on each other in a circle.
+        for _ in range(len(self.before)):
+            chain.append(event)
+            if entered(event) <= stop_ns:
+                break
+            event = before(event)
+            if event < 0:
+                break
+        return chain
+
+
+class _Table:
+    """Which event moved the frame of an execution; of several the last.
+
+    Args:
+        execution: The execution of each event that moved a frame.
+        moves: These events.
+        event: All events of the op.
+    """
+
+    def __init__(self, execution: _Indexes, moves: _Indexes, event: _Indexes) -> None:
+        order = np.argsort(execution, kind="stable")
+        self._execution = execution[order]
+        self._moves = moves[order]
+        self.event = event
+
+    def at(self, execution: _Indexes) -> _Indexes:
+        """Return the event of each of these executions, or -1."""
+        if not len(self._moves):
+            return np.full(len(execution), NONE)
+        at = np.searchsorted(self._execution, execution, side="right") - 1
+        found: _Indexes = np.where(self._execution[at] == execution, self._moves[at], NONE)
+        return found
+
+
+def _waited(shape: _Indexes, bounds: Times) -> Times:
+    """Return what each event waited; where it lies depends on its shape."""
+    first = np.where(shape == WRITE, 1, 0)
+    at = np.arange(len(shape))
+    waited: Times = bounds[at, first + 1] - bounds[at, first]
+    return waited

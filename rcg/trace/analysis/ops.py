@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each op took, over all executions of a trace.
+
+An op's own time is what it lasted without waiting: the method of a call, coding and moving bytes of
+a Read or Write. In a driver an op may have several events in an execution (its inputs are encoded
+before there is room for them, its results decoded when somebody wants them): they are one here.
+
+This room must know neither executions nor paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.trace.analysis.critical import text_of
+from rcg.trace.analysis.parts import WRITE, bounds_of
+from rcg.trace.analysis.sums import by_execution
+from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.names import kind_of
+
+__all__ = ["OpTimes", "ops_of"]
+
+Ints = npt.NDArray[np.int64]
+
+_MOST_GB_PER_S: Final = 100.0
+"""More than one process copies; what seems to be faster did not copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTimes:
+    """What one op took; times are in ns.
+
+    Attributes:
+        process: Whose op.
+        op: Its index in the program.
+        text: Its name for people, one of a kind in its graph.
+        kind: What it is: ``call``, ``read``, ``write``, ...
+        count: In how many executions it is in the trace.
+        median_ns: Of its own time.
+        p99_ns: Of its own time: all but the slowest hundredth took no longer.
+        total_ns: Of its own time.
+        waited_ns: What it waited in all.
+        bytes: What it moved in all.
+        gb_per_s: Of a Write, bytes by the time of moving them, without coding. None for others: a
+            reader does not move what it reads, it looks at it where it lies. None also above what
+            copying can be: a Write that passes on what was read, or made in shared memory, copies
+            nothing, which a trace does not tell but by that.
+    """
+
+    process: str
+    op: int
+    text: str
+    kind: str
+    count: int
+    median_ns: float
+    p99_ns: float
+    total_ns: int
+    waited_ns: int
+    bytes: int
+    gb_per_s: float | None
+
+
+def ops_of(
+    graph: GraphTrace, start_ns: int | None = None, end_ns: int | None = None
+) -> tuple[OpTimes, ...]:
+    """Return what each op of a graph took, in the order of its programs; only those that ran.
+
+    Args:
+        graph: The graph.
+        start_ns: What lies before this moment is cut off; None cuts nothing.
+        end_ns: What lies after this moment is cut off; None cuts nothing.
+    """
+    whole = np.iinfo(np.int64)
+    first = whole.min if start_ns is None else start_ns
+    last = whole.max if end_ns is None else end_ns
+    return tuple(each for lane in graph.lanes for each in _of_lane(graph, lane, first, last))
+
+
+def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
+    program = graph.program(lane)
+    events = lane.events
+    is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
+    events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
+    shape, bounds = bounds_of(program, events)
+    # A rate is that of the whole event: of its bytes nobody knows when they were moved.
+    moving = np.where(shape == WRITE, bounds[:, 3] - bounds[:, 2], 0)
+    bounds = np.clip(bounds, first_ns, last_ns)
+    length = np.diff(bounds, axis=1)
+    at = np.arange(len(events))
+    waited = length[at, np.where(shape == WRITE, 1, 0)]
+    own = bounds[:, 3] - bounds[:, 0] - waited
+    op, (own, waited, moving, size) = by_execution(
+        events["op"].astype(np.int64), events["execution"], (own, waited, moving, events["bytes"])
+    )
+    order = np.lexsort((own, op))
+    own, waited, moving, size = own[order], waited[order], moving[order], size[order]
+    first = np.searchsorted(op[order], np.arange(len(program.ops) + 1))
+    ran = np.flatnonzero(np.diff(first))
+    begin, end = first[ran], first[ran + 1]
+    if not len(ran):
+        return
+    medians, highest = (_quantiles(own, begin, end, share) for share in (0.5, 0.99))
+    totals = [np.add.reduceat(each, begin).tolist() for each in (own, waited, moving, size)]
+    texts: dict[str, int] = {}
+    for number, each in enumerate(ran.tolist()):
+        text = text_of(graph, lane, each)
+        texts[text] = texts.get(text, 0) + 1
+        total, wait, moved, count = (values[number] for values in totals)
+        yield OpTimes(
+            process=lane.process,
+            op=each,
+            text=text if texts[text] == 1 else f"{text} ({texts[text]})",
+            kind=kind_of(program.ops[each]),
+            count=int(end[number] - begin[number]),
+            median_ns=float(medians[number]),
+            p99_ns=float(highest[number]),
+            total_ns=total,
+            waited_ns=wait,
+            bytes=count,
+            gb_per_s=_rate(count, moved),
+        )
+
+
+def _rate(size: int, took_ns: int) -> float | None:
+    rate = size / took_ns if size and took_ns else None
+    return None if rate is None or rate > _MOST_GB_PER_S else rate
+
+
+def _quantiles(
+    values: Ints,
+    begin: Ints,
+    end: Ints,
+    share: float,
+) -> npt.NDArray[np.float64]:
+    """Return an interpolated quantile of each stretch of sorted values, as ``np.percentile``."""
+    place = begin + (end - begin - 1) * share
+    below = np.floor(place).astype(np.int64)
+    above = np.minimum(below + 1, end - 1)
+    low, high = values[below].astype(np.float64), values[above].astype(np.float64)
+    found: npt.NDArray[np.float64] = low + (place - below) * (high - low)
+    return found

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process did at each moment: its events taken apart into parts of one kind each.
+
+```
+Read    | waiting for the frame | communication | serialization |
+Write   | serialization | waiting for room | communication |
+Call    | waiting for another graph's method | compute |          and so does every other op
+```
+
+The parts of an event add up to it. Times that contradict each other are cut to fit: what an event
+waited and coded is at most what it lasted. Where events of a lane overlap, because several threads
+of a driver use its graph, each moment belongs to one part: work before waiting, then whoever began
+first.
+
+This room must know neither views nor figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.ir.plan import Op, Program, Read, Write
+from rcg.trace.analysis.intervals import Times, disjoint, without
+from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp
+
+__all__ = [
+    "KINDS",
+    "OTHER",
+    "READ",
+    "WRITE",
+    "Kind",
+    "Parts",
+    "bounds_of",
+    "events_of",
+    "last_moment",
+    "parts_of",
+    "shapes_of",
+]
+
+
+class Kind(IntEnum):
+    """What a part of an event is.
+
+    COMPUTE is a method of the user's, COMMUNICATION moving bytes, SERIALIZATION turning values into
+    bytes and back, WAITING for another process, IDLE nothing to do.
+    """
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    SERIALIZATION = 2
+    WAITING = 3
+    IDLE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts of a lane's events, by start; none is empty, none overlaps another.
+
+    Attributes:
+        row: The event that each is of: its index in ``events_of(lane, end_ns)``, which is
+            ``lane.events`` and, for a lane with an open op, one row more at its end.
+        kind: What each is, a ``Kind``; never IDLE, which is what lies between.
+        start_ns: When each begins.
+        end_ns: When each ends.
+    """
+
+    row: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.uint8]
+    start_ns: Times
+    end_ns: Times
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def duration_ns(self) -> Times:
+        """How long each lasts."""
+        return self.end_ns - self.start_ns
+
+    def clipped(self, start_ns: int, end_ns: int) -> Parts:
+        """Return what of them lies between two moments."""
+        start = np.maximum(self.start_ns, start_ns)
+        end = np.minimum(self.end_ns, end_ns)
+        return _where(start < end, self.row, self.kind, start, end)
+
+
+READ: Final = 0
+WRITE: Final = 1
+OTHER: Final = 2
+
+KINDS: Final = np.array(
+    [
+        (Kind.WAITING, Kind.COMMUNICATION, Kind.SERIALIZATION),
+        (Kind.SERIALIZATION, Kind.WAITING, Kind.COMMUNICATION),
+        (Kind.WAITING, Kind.COMPUTE, Kind.COMPUTE),
+    ],
+    np.uint8,
+)
+"""What the three parts of an event are, by its shape."""
+
+
+def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], Times]:
+    """Return the shapes of some ops' events, and where their parts begin and end.
+
+    Args:
+        program: What their process runs.
+        events: Events of ops, no spans.
+
+    Returns:
+        READ, WRITE or OTHER for each [n]; and its four bounds [n, 4]: part ``i`` of an event, of
+        which ``KINDS[shape, i]`` says what it is, lasts from its bound ``i`` to ``i + 1``.
+    """
+    op = np.minimum(events["op"], len(program.ops))
+    start = events["start_ns"].astype(np.int64)
+    length = np.maximum(events["end_ns"] - start, 0)
+    waited = np.clip(events["waited_ns"], 0, length)
+    coded = np.clip(events["coded_ns"], 0, length - waited)
+    shape = shapes_of(program)[op]
+    bounds = np.empty((len(events), 4), np.int64)
+    bounds[:, 0] = start
+    bounds[:, 1] = start + np.where(shape == WRITE, coded, waited)
+    bounds[:, 2] = start + np.where(shape == READ, length - coded, waited + coded)
+    bounds[:, 3] = start + length
+    np.copyto(bounds[:, 2], bounds[:, 3], where=shape == OTHER)
+    return shape, bounds
+
+
+def shapes_of(program: Program) -> npt.NDArray[np.int64]:
+    """Return READ, WRITE or OTHER for each op of a program, and OTHER once more at its end.
+
+    The last stands for ops that the program does not have: ``shapes[np.minimum(op, len(ops))]``.
+    """
+    return np.array([_shape(op) for op in program.ops] + [OTHER])
+
+
+def _shape(op: Op) -> int:
+    match op:
+        case Read():
+            return READ
+        case Write():
+            return WRITE
+        case _:
+            return OTHER
+
+
+def events_of(lane: Lane, end_ns: int) -> Events:
+    """Return a lane's events and, as the last row, the op that it was in at the end, if any.
+
+    Args:
+        lane: The lane.
+        end_ns: When the open op is taken to end, usually the end of the trace.
+    """
+    now = lane.open
+    if now is None:
+        return lane.events
+    end = max(end_ns, now.since_ns)
+    waited = max(end - max(now.waiting_since_ns, now.since_ns), 0) if now.waiting_since_ns else 0
+    row = (now.since_ns, end, waited, 0, now.execution, 0, now.op, now.peer)
+    return np.concatenate((lane.events, np.array([row], EVENT)))
+
+
+def parts_of(
+    graph: GraphTrace, lane: Lane, start_ns: int | None = None, end_ns: int | None = None
+) -> Parts:
+    """Take the events of a lane apart.
+
+    User spans are left out: they lie inside calls. What the process was in when the trace ended
+    (``lane.open``) counts as an event that ends at ``end_ns``.
+
+    Args:
+        graph: The lane's graph.
+        lane: One of its lanes.
+        start_ns: What lies before this moment is cut off; None cuts nothing.
+        end_ns: What lies after this moment is cut off; None cuts nothing, and an open op ends with
+            the last event of the graph.
+    """
+    program = graph.program(lane)
+    last = last_moment(graph) if end_ns is None and lane.open is not None else (end_ns or 0)
+    is_op = lane.events["op"] < SPAN_BASE
+    row = np.flatnonzero(is_op)
+    events = lane.events if len(row) == len(lane.events) else lane.events[row]
+    shape, bounds = bounds_of(program, events)
+    rows, kinds = np.repeat(row, 3), KINDS[shape].ravel()
+    starts, ends = bounds[:, :3].ravel(), bounds[:, 1:].ravel()
+    if lane.open is not None:
+        more = _open_parts(lane.open, len(lane.events), program, last)
+        rows, kinds = np.append(rows, more.row), np.append(kinds, more.kind)
+        starts, ends = np.append(starts, more.start_ns), np.append(ends, more.end_ns)
+    whole = np.iinfo(np.int64)
+    parts = Parts(rows, kinds, starts, ends).clipped(
+        whole.min if start_ns is None else start_ns, whole.max if end_ns is None else end_ns
+    )
+    if len(parts) and (parts.start_ns[1:] < parts.end_ns[:-1]).any():
+        return _one_at_a_time(parts)
+    return parts
+
+
+def last_moment(graph: GraphTrace) -> int:
+    """Return when the last event of a graph ended; 0 if it has none."""
+    return max(
+        (int(lane.events["end_ns"].max()) for lane in graph.lanes if len(lane.events)), default=0
+    )
+
+
+def _open_parts(now: OpenOp, row: int, program: Program, end_ns: int) -> Parts:
+    """Take an op apart that had not ended.
+
+    A Read does nothing before it waits, and looks up from waiting now and then: all of it is.
+    """
+    shape = _shape(program.ops[now.op]) if 0 <= now.op < len(program.ops) else OTHER
+    waiting_since = max(now.waiting_since_ns, now.since_ns) if now.waiting_since_ns else end_ns
+    waiting_since = now.since_ns if shape == READ and now.waiting_since_ns else waiting_since
+    waiting_since = min(waiting_since, end_ns)
+    before = {READ: Kind.COMMUNICATION, WRITE: Kind.SERIALIZATION, OTHER: Kind.COMPUTE}[shape]
+    if shape == WRITE and not now.waiting_since_ns:
+        before = Kind.COMMUNICATION
+    return Parts(
+        np.full(2, row),
+        np.array([before, Kind.WAITING], np.uint8),
+        np.array([now.since_ns, waiting_since]),
+        np.array([waiting_since, end_ns]),
+    )
+
+
+def _one_at_a_time(parts: Parts) -> Parts:
+    is_waiting = parts.kind == Kind.WAITING
+    work = np.flatnonzero(~is_waiting)
+    of, start, end = disjoint(parts.start_ns[work], parts.end_ns[work])
+    work = work[of]
+    wait = np.flatnonzero(is_waiting)
+    of, wait_start, wait_end = disjoint(parts.start_ns[wait], parts.end_ns[wait])
+    wait = wait[of]
+    of, wait_start, wait_end = without(wait_start, wait_end, start, end)
+    index = np.concatenate((work, wait[of]))
+    starts, ends = np.concatenate((start, wait_start)), np.concatenate((end, wait_end))
+    order = np.argsort(starts, kind="stable")
+    index = index[order]
+    return Parts(parts.row[index], parts.kind[index], starts[order], ends[order])
+
+
+def _where(
+    kept: npt.NDArray[np.bool_],
+    row: npt.NDArray[np.int64],
+    kind: npt.NDArray[np.uint8],
+    start: Times,
+    end: Times,
+) -> Parts:
+    return Parts(row[kept], kind[kept], start[kept], end[kept])

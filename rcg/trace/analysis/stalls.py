@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does not go on: the op that a graph hung on when its trace ended, and who waits for it.
+
+```
+driver  |write|read 7: waits . . . . . . . . . . . . . .>
+a0      |call 7|write|read 8: waits (nothing was submitted: it is idle)
+a1      |read 7|call 7 ───────────────────────────────────>   stalled, 1 process waits
+                ^ since                            trace ends
+```
+
+A trace mostly ends in the middle of something. What had begun and not ended is a stall if it has
+lasted several times longer than any such op that ended, and longer than any execution took; where
+no such op ended, if somebody waits for it. Who
+waits is found along the waits that had not ended: whoever waits for a process waits for what that
+waits for. An actor that waits to read an input has nothing to do, and waits for nobody.
+
+This room must know neither figures nor how stalls are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rcg.ir.plan import DRIVER, Call, Read, Write
+from rcg.trace.analysis.critical import text_of
+from rcg.trace.analysis.executions import Executions
+from rcg.trace.model import GraphTrace, Lane
+
+__all__ = ["Stall", "stall_of", "waits_for"]
+
+_LONGER: Final = 5
+"""How many times longer than the longest that ended a stalled op has lasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """An op that had not ended when the trace did, and that others wait for.
+
+    Attributes:
+        process: Whose.
+        op: Its index in the program.
+        text: Its name for people.
+        execution: Of which execution.
+        since_ns: When it began, from the beginning of the trace.
+        lasted_ns: How long it has lasted, up to the end of the trace.
+        usual_ns: The median of those that ended; None if none did.
+        waiting: Labels of the processes that wait for it, in the order of the lanes.
+    """
+
+    process: str
+    op: int
+    text: str
+    execution: int
+    since_ns: int
+    lasted_ns: int
+    usual_ns: float | None
+    waiting: tuple[str, ...]
+
+
+def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: int) -> Stall | None:
+    """Return what a graph hung on at the end of its trace; None if it went on as usual.
+
+    Of several the one that most processes wait for, and of these the one that began first.
+
+    Args:
+        graph: The record of the graph.
+        executions: Those of the graph.
+        start_ns: When the trace began.
+        end_ns: When it ended.
+    """
+    waits = _waits(graph)
+    longest = int(executions.latency_ns.max(initial=0))
+    found = []
+    for lane in graph.lanes:
+        if lane.open is None or lane.process in waits or lane.process == DRIVER:
+            continue
+        waiting = tuple(
+            other.label for other in graph.lanes if lane.process in waits_for(waits, other.process)
+        )
+        stall = _stall(graph, lane, start_ns, end_ns, waiting)
+        if stall is not None and stall.lasted_ns > longest:
+            found.append(stall)
+    return max(found, key=lambda each: (len(each.waiting), -each.since_ns), default=None)
+
+
+def _stall(
+    graph: GraphTrace, lane: Lane, start_ns: int, end_ns: int, waiting: tuple[str, ...]
+) -> Stall | None:
+    now = lane.open
+    if now is None or not 0 <= now.op < len(graph.program(lane).ops):
+        return None
+    lasted = end_ns - now.since_ns
+    events = lane.events[lane.events["op"] == now.op]
+    own = events["end_ns"] - events["start_ns"] - events["waited_ns"]
+    if lasted <= _LONGER * int(own.max(initial=0)) or lasted <= 0:
+        return None
+    if not waiting and not len(events):
+        return None
+    return Stall(
+        process=lane.process,
+        op=now.op,
+        text=text_of(graph, lane, now.op),
+        execution=now.execution,
+        since_ns=now.since_ns - start_ns,
+        lasted_ns=lasted,
+        usual_ns=float(np.median(own)) if len(own) else None,
+        waiting=waiting,
+    )
+
+
+def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
+    """Return for each process that waited at the end the processes that it waited for."""
+    channels = graph.plan.channels_by_id()
+    found: dict[str, tuple[str, ...]] = {}
+    for lane in graph.lanes:
+        now = lane.open
+        ops = graph.program(lane).ops
+        if now is None or not now.waiting_since_ns or not 0 <= now.op < len(ops):
+            continue
+        match ops[now.op]:
+            case Read(channel=channel):
+                writer = channels[channel].writer
+                found[lane.process] = () if writer == DRIVER else (writer,)
+            case Write(channel=channel):
+                named = now.peer < len(graph.lanes)
+                peer = graph.lanes[now.peer].process if named else ""
+                readers = tuple(each for each in channels[channel].readers if each != lane.process)
+                found[lane.process] = (peer,) if peer in readers else readers
+            case Call():
+                pass  # for a method of another graph: it stalls all the same
+            case _:
+                found[lane.process] = ()
+    return found
+
+
+def waits_for(waits: Mapping[str, tuple[str, ...]], process: str) -> set[str]:
+    """Return all processes that a process waits for, directly or through others.
+
+    Args:
+        waits: Of each process that waits the ones that it waits for directly.
+        process: Which one; one that does not wait, waits for nobody.
+    """
+    found: set[str] = set()
+    left = list(waits.get(process, ()))
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += waits.get(each, ())
+    return found

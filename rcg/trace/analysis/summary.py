@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a trace as data that prints as text and travels as JSON.
+
+This file must compute nothing: every figure comes from ``figures.summarize``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
+from rcg.trace.analysis.critical import SteadyPath
+from rcg.trace.analysis.ops import OpTimes
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.shares import Shares
+from rcg.trace.analysis.stalls import Stall
+
+__all__ = ["GraphSummary", "SlowExecution", "Summary", "stall_text"]
+
+_MOST_GRAPHS = 6
+_MOST_OPS = 24
+_MOST_STEPS = 8
+_MOST_PEERS = 3
+# Of smaller frames the time to move them is that of everything around it.
+_SIZE_WITH_RATE = 65_536
+
+_KINDS = {
+    Kind.COMPUTE: "compute",
+    Kind.COMMUNICATION: "communication",
+    Kind.SERIALIZATION: "serialization",
+    Kind.WAITING: "waiting",
+    Kind.IDLE: "idle",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlowExecution:
+    """An execution that took long, and the op on its critical path that took longest over its use.
+
+    Attributes:
+        execution: Its index.
+        latency_ns: From submission to completion.
+        text: The op that exceeded its median most; None where all were about as fast as usual, and
+            the execution waited for its turn or for the user.
+        of_execution: The execution that this op ran for; another one if that was in the way.
+        took_ns: What the op took, without waiting.
+        usual_ns: The op's median.
+        is_over: Whether it completed; the latency of one that did not is its time so far.
+    """
+
+    execution: int
+    latency_ns: int
+    text: str | None = None
+    of_execution: int | None = None
+    took_ns: int | None = None
+    usual_ns: float | None = None
+    is_over: bool = True
+
+
+@dataclass(frozen=True)
+class GraphSummary:
+    """The figures of one graph. Times are in ns, moments from the beginning of the trace.
+
+    What is not known is None.
+
+    Attributes:
+        graph_id: Hex id.
+        duration_ns: How long the trace is.
+        executions: How many executions the trace holds anything of.
+        complete: How many of them it holds whole, from submission to fetch.
+        throughput: Executions per second, from completion to completion.
+        latency_p50_ns: Median from submission to completion.
+        latency_p99_ns: All but the slowest hundredth took no longer.
+        shares: Where the time of each process went, from the first submission to the last result;
+            what was before and after that is left out.
+        critical: What the time from the first submission to the last completion hung on; of a
+            graph that hangs, to the end of the trace.
+        slowest: The executions with the longest latency, longest first.
+        ops: What each op took.
+        lost: Events that the trace should hold and does not.
+        clock_error_ns: How far off the times of a process may be against those of another.
+        stall: What the graph hung on at the end of the trace; None if it went on as usual.
+    """
+
+    graph_id: str
+    duration_ns: int
+    executions: int
+    complete: int
+    throughput: float | None
+    latency_p50_ns: float | None
+    latency_p99_ns: float | None
+    shares: Shares
+    critical: SteadyPath | None
+    slowest: tuple[SlowExecution, ...]
+    ops: tuple[OpTimes, ...]
+    lost: int
+    clock_error_ns: int
+    stall: Stall | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(_graph_text(self))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a trace; prints as text.
+
+    Attributes:
+        graphs: One per graph.
+        duration_ns: How long the trace is.
+        events: How many events it holds.
+        lost: How many it should hold and does not.
+    """
+
+    graphs: tuple[GraphSummary, ...]
+    duration_ns: int
+    events: int
+    lost: int
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def to_json(self) -> str:
+        """Return all figures as JSON: every record an object, every kind its lower-case name."""
+        return json.dumps(asdict(self, dict_factory=_as_data))
+
+
+def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
+    return {name: value.name.lower() if isinstance(value, Kind) else value for name, value in items}
+
+
+def _text(summary: Summary) -> str:
+    """Return a whole summary as text."""
+    count = len(summary.graphs)
+    head = (
+        f"Trace of {plural(count, 'graph')} over {time_text(summary.duration_ns)}, "
+        f"{summary.events:,} events"
+    )
+    stalls = [
+        stall_text(graph, of=count > 1) for graph in summary.graphs if graph.stall is not None
+    ]
+    lines = [*stalls[:_MOST_GRAPHS], *([""] if stalls else []), head]
+    if not summary.graphs:
+        lines += ["", "hint: no graph was there to record: compile one, then record"]
+    for graph in summary.graphs[:_MOST_GRAPHS]:
+        lines += ["", *_graph(graph)]
+    if count > _MOST_GRAPHS:
+        more = count - _MOST_GRAPHS
+        lines += [
+            "",
+            f"{plural(more, 'more graph')}: print(summary.graphs[{_MOST_GRAPHS}]) shows the next",
+        ]
+    return "\n".join(lines)
+
+
+def _graph_text(graph: GraphSummary) -> list[str]:
+    """Return the lines about one graph; the first says what it hangs on, if it does."""
+    head = [] if graph.stall is None else [stall_text(graph), ""]
+    return [*head, *_graph(graph)]
+
+
+def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
+    """Return a sentence about what a graph hangs on: who, since when, and who waits for it.
+
+    Args:
+        graph: Its figures.
+        of: Whether to name the graph.
+    """
+    stall = graph.stall
+    if stall is None:
+        return ""
+    count = len(stall.waiting)
+    waiting = (
+        f"{count} process{' waits' if count == 1 else 'es wait'} for it"
+        if count
+        else ("nobody waits for it yet")
+    )
+    usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
+    where = f" in graph {brief(graph.graph_id[:8], IN_LINE)}" if of else ""
+    return (
+        f"{brief(stall.text, IN_LINE)}{where} has not ended for {time_text(stall.lasted_ns)}"
+        f"{usual} (execution {stall.execution}, since {time_text(stall.since_ns)}): {waiting}"
+    )
+
+
+def _graph(graph: GraphSummary) -> list[str]:
+    name = brief(graph.graph_id[:8], IN_LINE)
+    lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.duration_ns)}"]
+    if graph.throughput is not None:
+        lines.append(f"  throughput  {rate_text(graph.throughput)}")
+    if graph.latency_p50_ns is not None:
+        lines.append(
+            f"  latency     {time_text(graph.latency_p50_ns)} median, "
+            f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
+            "from submission to result"
+        )
+    lines += [*_shares(graph), *_critical(graph), *_ops(graph), *_slowest(graph), *_hints(graph)]
+    return lines
+
+
+def _count(graph: GraphSummary) -> str:
+    if graph.executions == graph.complete:
+        return plural(graph.executions, "execution")
+    return f"{graph.executions:,} executions, {graph.complete:,} of them whole,"
+
+
+def _shares(graph: GraphSummary) -> list[str]:
+    rows = [("", *(name for name in _KINDS.values()), "", "waits most for")]
+    for lane in graph.shares.lanes:
+        length = lane.duration_ns or 1
+        parts = (share_text(lane.of(kind) / length) for kind in Kind)
+        peers = ", ".join(
+            f"{brief(name, IN_LINE)} {share_text(waited / length)}"
+            for name, waited in list(lane.waiting_for.items())[:_MOST_PEERS]
+        )
+        rows.append((lane.label, *parts, "", peers))
+    width = max(len(row[-1]) for row in rows)
+    rows = [(*row[:-1], row[-1].ljust(width)) for row in rows]
+    spans = graph.shares.lanes[0].duration_ns if graph.shares.lanes else graph.duration_ns
+    until = "the end" if graph.stall is not None else "the last result"
+    from_to = f", in {time_text(spans)} from the first submission to {until}"
+    head = f"  Where the time of each process went{from_to if spans < graph.duration_ns else ''}"
+    lines = ["", head, *columns(rows, indent="    ")]
+    lines += [
+        "    compute: in your methods; communication: moving bytes; serialization: values to bytes",
+        "    and back; waiting: for another process; idle: nothing to do, in the driver your code",
+    ]
+    if graph.shares.hidden is not None:
+        lines.append(
+            f"    {share_text(graph.shares.hidden)} of communication was hidden: meanwhile an "
+            "actor computed"
+        )
+    if graph.shares.bubble is not None:
+        lines.append(
+            f"    {share_text(graph.shares.bubble)} of the actors' time from the first submission "
+            f"to {until} they waited (the bubble)"
+        )
+    return lines
+
+
+def _critical(graph: GraphSummary) -> list[str]:
+    path = graph.critical
+    if path is None or not path.shares:
+        return []
+    rows = [
+        (share.text, _KINDS[share.kind], share_text(share.share))
+        for share in path.shares[:_MOST_STEPS]
+    ]
+    left = path.shares[_MOST_STEPS:]
+    if left:
+        rows.append((f"{len(left)} more", "", share_text(sum(share.share for share in left))))
+    lines = ["", "  What the results waited for (the critical path of all executions)"]
+    lines += columns(rows, left=2, indent="    ")
+    if path.bottleneck is not None:
+        does = "to make it faster helps most" if graph.stall is None else "it has not ended"
+        lines.append(
+            f"    bottleneck: {brief(path.bottleneck.text, IN_LINE)}, "
+            f"{share_text(path.bottleneck_share)} of the path; {does}"
+        )
+    return lines
+
+
+def _ops(graph: GraphSummary) -> list[str]:
+    if not graph.ops:
+        return []
+    most = sorted(graph.ops, key=lambda op: -op.total_ns)[:_MOST_OPS]
+    rows = [("", "count", "median", "p99", "total", "size", "GB/s")]
+    for op in graph.ops:
+        if op in most:
+            is_large = op.bytes >= _SIZE_WITH_RATE * op.count and op.gb_per_s is not None
+            rows.append(
+                (
+                    op.text,
+                    f"{op.count:,}",
+                    time_text(op.median_ns),
+                    time_text(op.p99_ns),
+                    time_text(op.total_ns),
+                    bytes_text(op.bytes) if op.bytes else "",
+                    f"{op.gb_per_s:.2f}" if is_large else "",
+                )
+            )
+    lines = ["", "  What each op took, without waiting", *columns(rows, indent="    ")]
+    if len(graph.ops) > len(most):
+        lines.append(f"    and {len(graph.ops) - len(most)} more that took less")
+    return lines
+
+
+def _slowest(graph: GraphSummary) -> list[str]:
+    if len(graph.slowest) < 2:
+        return []
+    rows = [
+        (
+            f"execution {slow.execution}",
+            f"{time_text(slow.latency_ns)}{'' if slow.is_over else ' so far'}",
+            _why(slow),
+        )
+        for slow in graph.slowest
+    ]
+    width = max(len(row[-1]) for row in rows)
+    rows = [(*row[:-1], row[-1].ljust(width)) for row in rows]
+    return ["", "  The slowest executions", *columns(rows, indent="    ")]
+
+
+def _why(slow: SlowExecution) -> str:
+    if slow.text is None:
+        return "no op took longer than usual: it waited for its turn"
+    of = "" if slow.of_execution == slow.execution else f" in execution {slow.of_execution}"
+    did = "took" if slow.is_over else "has taken"
+    took = f"{did} {time_text(slow.took_ns)}"
+    took += "" if slow.usual_ns is None else f", usually {time_text(slow.usual_ns)}"
+    return f"{brief(slow.text, IN_LINE)}{of} {took}"
+
+
+def _hints(graph: GraphSummary) -> list[str]:
+    lines = []
+    if not graph.executions:
+        lines.append("hint: nothing ran while this was recorded: call execute() meanwhile")
+    elif graph.latency_p50_ns is None:
+        lines.append(
+            "hint: no execution is in the trace from its submission to its completion: record "
+            "for longer"
+        )
+    if graph.lost:
+        lines.append(
+            f"hint: {graph.lost:,} event{' was' if graph.lost == 1 else 's were'} lost, so some "
+            "figures are of fewer executions: record for a shorter time"
+        )
+    if graph.critical is not None and not graph.critical.is_whole:
+        lines.append("hint: the critical path is not whole: events that it led to are missing")
+    if graph.clock_error_ns:
+        lines.append(
+            f"clocks: times of different processes may be off by {time_text(graph.clock_error_ns)}"
+        )
+    return ["", *(f"  {line}" for line in lines)] if lines else []

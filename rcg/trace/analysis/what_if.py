@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What if an op were faster: the measured ops replayed against each other, with factors.
+
+The replay is the compiler's simulator (``rcg.compiler.simulate``): every op takes what it took on
+average when it did not have to wait (``costs.py``), and waits follow from who needs what. A Read or
+Write that waits goes on as long after its peer as was measured. The driver's user takes his time
+between ops before each submission. So the model knows the order of things and their mean times; it
+does not know chance, competition for cores, or a user who submits in bursts. How far that carries
+says the replay without factors: its error against what was measured stands beside every result.
+
+This room must know neither Ray nor how results are shown but as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rcg.compiler.simulate import Costs, Simulation, simulate
+from rcg.display import Displayed
+from rcg.errors import DeadlockError, TraceError
+from rcg.ir.plan import DRIVER, Call, Input, Plan, Write
+from rcg.text import columns, rate_text, ratio_text, time_text, visible
+from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
+from rcg.trace.analysis.critical import text_of
+from rcg.trace.analysis.executions import Executions, executions_of
+from rcg.trace.analysis.simulated import from_simulation
+from rcg.trace.model import GraphTrace
+
+__all__ = ["OpPrediction", "Prediction", "WhatIf", "predict", "what_if"]
+
+_MOST_TOLD: Final = 100  # characters of what was changed
+
+
+@dataclass(frozen=True, repr=False)
+class WhatIf(Displayed):
+    """What a graph is predicted to do, beside what it does.
+
+    Throughputs are executions per second from completion to completion, latencies medians from
+    submission to completion in ns; None where there is nothing to tell.
+
+    Attributes:
+        changes: What was changed, as text; empty if nothing.
+        window: How many executions are kept under way.
+        throughput: Predicted.
+        latency_ns: Predicted.
+        baseline_throughput: Of the replay without changes.
+        baseline_latency_ns: Of the replay without changes.
+        measured_throughput: Of the trace.
+        measured_latency_ns: Of the trace.
+        simulation: The predicted timeline, in ns.
+        graph: The same as if it had been recorded, for the views and analyses of traces.
+        notes: What could not be modelled.
+    """
+
+    changes: tuple[str, ...]
+    window: int
+    throughput: float | None
+    latency_ns: float | None
+    baseline_throughput: float | None
+    baseline_latency_ns: float | None
+    measured_throughput: float | None
+    measured_latency_ns: float | None
+    simulation: Simulation
+    graph: GraphTrace
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error_percent(self) -> float | None:
+        """How far the throughput of the unchanged replay is from the measured one; + is above."""
+        ratio = _ratio(self.baseline_throughput, self.measured_throughput)
+        return None if ratio is None else (ratio - 1) * 100
+
+    @property
+    def speedup(self) -> float | None:
+        """Predicted throughput by that of the unchanged replay."""
+        return _ratio(self.throughput, self.baseline_throughput)
+
+    def __repr__(self) -> str:
+        rates = f"{rate_text(self.throughput)} instead of {rate_text(self.baseline_throughput)}"
+        return f"<WhatIf {visible(', '.join(self.changes))[:_MOST_TOLD] or 'unchanged'}: {rates}>"
+
+    def __str__(self) -> str:
+        lines = ["What if " + (", ".join(self.changes) or "nothing were changed") + "?"]
+        rows = [
+            ("", "executions", "latency (median)"),
+            ("measured", rate_text(self.measured_throughput), time_text(self.measured_latency_ns)),
+            (
+                "replayed, unchanged",
+                rate_text(self.baseline_throughput),
+                time_text(self.baseline_latency_ns),
+            ),
+            ("predicted", rate_text(self.throughput), time_text(self.latency_ns)),
+        ]
+        lines += columns(rows)
+        lines.append(f"  {ratio_text(self.speedup)} as many executions, {self.window} under way")
+        if self.error_percent is not None:
+            lines.append(
+                f"  The unchanged replay is {abs(self.error_percent):.1f} % "
+                f"{'above' if self.error_percent >= 0 else 'below'} what was measured; expect the "
+                "prediction to be off by as much."
+            )
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+def what_if(
+    graph: GraphTrace,
+    scale: Mapping[str, float] | None = None,
+    *,
+    communication: float = 1.0,
+    serialization: float = 1.0,
+    max_inflight: int | None = None,
+    executions: int = 64,
+) -> WhatIf:
+    """Predict what a graph would do if some of it took longer or shorter.
+
+    Args:
+        graph: The measured graph.
+        scale: Factors on the time of calls, by ``Stage.fwd`` (the method on all actors of the
+            class), ``a0.fwd``, ``a0 (Stage).fwd`` or the label of a lane and the method. 0.5 is
+            twice as fast. Factors of several names that fit an op multiply.
+        communication: A factor on moving bytes. Waking up is not scaled.
+        serialization: A factor on encoding and decoding.
+        max_inflight: How many executions are kept under way; channels get as many slots if they
+            have fewer. None keeps as many as were at most in the trace.
+        executions: How many executions to simulate.
+
+    Raises:
+        TraceError: A name is not known, a factor is not finite and above 0, a number is below 1, or
+            the trace holds no events of the graph.
+    """
+    for name, factor in (("communication", communication), ("serialization", serialization)):
+        _check_factor(name, factor)
+    for name, number in (("max_inflight", max_inflight), ("executions", executions)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise TraceError(f"`{name}` must be a positive integer, found {number!r}")
+    found = executions_of(graph)
+    measured = _measured(graph, found)
+    factors = _factors(graph, scale or {})
+    window = max_inflight or measured.window
+    changed = {
+        place: replace(
+            cost,
+            compute_ns=cost.compute_ns * factors.get(place, 1.0),
+            moving_ns=cost.moving_ns * communication,
+            coding_ns=cost.coding_ns * serialization,
+        )
+        for place, cost in measured.costs.items()
+    }
+    plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
+    baseline, notes = _replay(graph.plan, measured, measured.window, executions)
+    simulated, more = _replay(plan, replace(measured, costs=changed), window, executions)
+    base = _figures(_executions(baseline))
+    then = _figures(_executions(simulated))
+    real = _figures(found)
+    changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
+    changes += [f"communication took {communication:g}x"] if communication != 1 else []
+    changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
+    changes += [f"{max_inflight} executions were under way"] if max_inflight else []
+    return WhatIf(
+        tuple(changes),
+        window,
+        *then,
+        *base,
+        *real,
+        simulation=simulated,
+        graph=from_simulation(simulated, graph_id=graph.graph_id, limit=window),
+        notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
+    )
+
+
+@dataclass(frozen=True)
+class OpPrediction:
+    """One op per execution, measured and replayed; all times are means in ns.
+
+    Attributes:
+        process: Whose.
+        op: Its index in the program.
+        text: For people.
+        own_ns: What it takes without waiting; the replay is fed with it.
+        waited_ns: What it waited, measured.
+        predicted_waited_ns: What it waits in the replay.
+    """
+
+    process: str
+    op: int
+    text: str
+    own_ns: float
+    waited_ns: float
+    predicted_waited_ns: float
+
+    @property
+    def period_ns(self) -> float:
+        """What it took in all, measured."""
+        return self.own_ns + self.waited_ns
+
+    @property
+    def predicted_period_ns(self) -> float:
+        """What it takes in all, replayed."""
+        return self.own_ns + self.predicted_waited_ns
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """A replay beside what was measured: where the model fits and where it does not.
+
+    Attributes:
+        period_ns: From completion to completion, measured.
+        predicted_period_ns: The same, replayed.
+        ops: One per op that was recorded.
+        simulation: The replay.
+    """
+
+    period_ns: float | None
+    predicted_period_ns: float | None
+    ops: tuple[OpPrediction, ...]
+    simulation: Simulation
+
+    @property
+    def error_percent(self) -> float | None:
+        """How far the replayed period is from the measured one; + is longer."""
+        ratio = _ratio(self.predicted_period_ns, self.period_ns)
+        return None if ratio is None else (ratio - 1) * 100
+
+    def __repr__(self) -> str:
+        took, again = time_text(self.period_ns), time_text(self.predicted_period_ns)
+        return f"<Prediction: {again} from completion to completion, measured {took}>"
+
+    def __str__(self) -> str:
+        rows = [("per execution", "takes", "waited", "waits in the replay")]
+        rows += [
+            (
+                op.text,
+                time_text(op.own_ns),
+                time_text(op.waited_ns),
+                time_text(op.predicted_waited_ns),
+            )
+            for op in self.ops
+        ]
+        measured, again = time_text(self.period_ns), time_text(self.predicted_period_ns)
+        error = "-" if self.error_percent is None else f"{self.error_percent:+.1f} %"
+        head = f"From one completion to the next: measured {measured}, replayed {again} ({error})"
+        return "\n".join([head, *columns(rows)])
+
+
+def predict(
+    graph: GraphTrace,
+    *,
+    executions: int = 64,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+) -> Prediction:
+    """Replay a graph unchanged and compare it with what was measured, op by op.
+
+    Args:
+        graph: The measured graph.
+        executions: How many executions to simulate.
+        start_ns: What was waited before this moment does not count, usually the trace's start.
+        end_ns: What was waited after it does not.
+
+    Raises:
+        TraceError: The trace holds no events of the graph.
+    """
+    found = executions_of(graph)
+    measured = _measured(graph, found, start_ns, end_ns)
+    simulation, _ = _replay(graph.plan, measured, measured.window, executions)
+    record = from_simulation(simulation, limit=measured.window)
+    again = executions_of(record)
+    replayed = costs_of(record, again).costs
+    ops = tuple(
+        OpPrediction(
+            process=process,
+            op=op,
+            text=text_of(graph, graph.lane(process), op),
+            own_ns=cost.own_ns,
+            waited_ns=cost.waiting_ns,
+            predicted_waited_ns=replayed.get((process, op), Cost()).waiting_ns,
+        )
+        for (process, op), cost in measured.costs.items()
+        if op < len(graph.plan.program(process).ops)
+    )
+    rate, _ = _figures(found)
+    then, _ = _figures(again)
+    return Prediction(_ratio(1e9, rate), _ratio(1e9, then), ops, simulation)
+
+
+def _ratio(value: float | None, by: float | None) -> float | None:
+    return None if value is None or not by else value / by
+
+
+def _check_factor(name: str, factor: float) -> None:
+    is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    if not is_number or not math.isfinite(factor) or factor <= 0:
+        raise TraceError(f"the factor of `{name}` must be a number above 0, found {factor!r}")
+
+
+def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, int], float]:
+    """Return the factor of each call."""
+    names: dict[str, list[tuple[str, int]]] = {}
+    labels = {actor.id: actor.label for actor in graph.plan.actors}
+    for lane in graph.lanes:
+        for at, op in enumerate(graph.program(lane).ops):
+            if isinstance(op, Call):
+                owners = (labels.get(op.actor, op.actor), op.actor, graph.plan.label(op.actor))
+                for owner in dict.fromkeys((*owners, lane.label)):
+                    names.setdefault(f"{owner}.{op.method}", []).append((lane.process, at))
+    factors: dict[tuple[str, int], float] = {}
+    for name, factor in scale.items():
+        _check_factor(name, factor)
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none: the graph calls nothing"
+            raise TraceError(f"the graph has no call `{name}`; it has {known}", name=name)
+        for place in names[name]:
+            factors[place] = factors.get(place, 1.0) * factor
+    return factors
+
+
+def _measured(
+    graph: GraphTrace,
+    executions: Executions,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+) -> MeasuredCosts:
+    measured = costs_of(graph, executions, start_ns, end_ns)
+    if not measured.costs:
+        raise TraceError(
+            "the trace holds no events of this graph: run it while it is recorded, then replay it"
+        )
+    return measured
+
+
+def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
+    """Say which calls were never seen; they take nothing in a replay."""
+    texts = [
+        text_of(graph, lane, at)
+        for lane in graph.lanes
+        for at, op in enumerate(graph.program(lane).ops)
+        if isinstance(op, Call) and (lane.process, at) not in measured.costs
+    ]
+    return [f"not in the trace, so taken to cost nothing: {', '.join(texts)}"] if texts else []
+
+
+def _replay(
+    plan: Plan, measured: MeasuredCosts, window: int, executions: int
+) -> tuple[Simulation, list[str]]:
+    """Simulate with measured costs; a driver of one thread does one thing at a time."""
+    each = {place: cost.own_ns for place, cost in measured.costs.items()}
+    first = _first_of_driver(plan)
+    if first is not None:
+        each[DRIVER, first] = each.get((DRIVER, first), 0.0) + measured.thinking_ns
+    waking = {place: cost.waking_ns for place, cost in measured.costs.items()}
+    costs = Costs(each, waking)
+    count = max(executions, window)
+    if not measured.is_driver_parallel:
+        try:
+            return simulate(plan, costs, count, window=window, is_driver_draining=False), []
+        except DeadlockError:
+            pass  # with short channels only a driver that takes results meanwhile can go on
+    note = [] if measured.is_driver_parallel else ["the driver is taken to fetch while it submits"]
+    return simulate(plan, costs, count, window=window), note
+
+
+def _with_slots(plan: Plan, window: int) -> Plan:
+    channels = tuple(
+        channel if channel.slots >= window else replace(channel, slots=window)
+        for channel in plan.channels
+    )
+    return replace(plan, channels=channels)
+
+
+def _first_of_driver(plan: Plan) -> int | None:
+    """Return the driver's op that the user's time is put before: an Input, or a Write."""
+    ops = plan.program(DRIVER).ops
+    return next((at for at, op in enumerate(ops) if isinstance(op, Input | Write)), None)
+
+
+def _executions(simulation: Simulation) -> Executions:
+    return executions_of(from_simulation(simulation))
+
+
+def _figures(executions: Executions) -> tuple[float | None, float | None]:
+    """Return throughput and median latency."""
+    return executions.throughput, executions.latency_at(50)

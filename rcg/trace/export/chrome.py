@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace as a file of the Trace Event Format, for ui.perfetto.dev, chrome://tracing and others.
+
+```
+process  an actor's or the driver's; one pid each, numbered here (the real ones may collide)
+ thread  a graph in it: op | op | op ...     and further ones where ops overlap in time
+  op     one complete event (ph X); args: execution, bytes, waited_us, coded_us, peer
+   wait  inside it: what it waited for its peer
+   take  inside a Read that waited: the rest, where the arrow from its Write ends
+   span  inside a Call: the user's
+ counter frames that lie unread in a channel, beside its first reader
+```
+
+Perfetto's parser decides what else holds here. It keeps whole nanoseconds, so times are in
+microseconds with three decimals, from the beginning of the trace; what began before is cut there,
+because it drops negative times. It drops an event that overlaps another one of its thread in part.
+An arrow (ph s and f) belongs to the event that began last on its thread, and points from the one
+that began first: a Read that waited began before its Write, so its arrow ends at its ``take``. Rows
+of the same time come in the order in which they nest.
+
+Rows are sorted as arrays and become text in pieces, so the text is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.ir.plan import ChannelSpec, Read
+from rcg.progress import progress
+from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
+from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
+from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Recording
+from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
+from rcg.version import __version__
+
+__all__ = ["to_chrome"]
+
+Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.void]
+
+PIECE_ROWS: Final = 1 << 15
+"""How many rows are text at a time."""
+
+_COMPRESSION: Final = 1
+"""Of gzip: more takes several times as long and saves little."""
+
+_ROW: Final = np.dtype(
+    [("time", "<i8"), ("event", "<u4"), ("what", "u1"), ("prefix", "<u4"), ("number", "<i8")]
+)
+"""A line of the file to be: when, from the beginning of the trace; the number of the event that it
+belongs to; which of the formats; the number of the text that it begins with; one more number."""
+
+_LAST: Final = (1 << 32) - 1
+"""Instead of an event's number: after the rows of all events of that time."""
+
+# What a row is. Rows of one event and one time come in this order.
+_BARE, _FULL, _PEER, _OUT, _WAIT, _TAKE, _IN, _TAIL, _COUNT = range(9)
+
+_TIME: Final = "%d.%03d"
+_SPANNED: Final = f'%s{_TIME},"dur":{_TIME}'
+_PARTS: Final = f'"execution":%d,"bytes":%d,"waited_us":{_TIME},"coded_us":{_TIME}'
+_FORMATS: Final = {
+    _BARE: f'{_SPANNED},"args":{{"execution":%d}}}}',
+    _FULL: f'{_SPANNED},"args":{{{_PARTS}}}}}',
+    _PEER: f'{_SPANNED},"args":{{{_PARTS},"peer":%s}}}}',
+    _OUT: f'%s{_TIME},"id":%d}}',
+    _WAIT: f"{_SPANNED}}}",
+    _TAKE: f"{_SPANNED}}}",
+    _IN: f'%s{_TIME},"id":%d,"bp":"e"}}',
+    _TAIL: f"%s{_TIME},%s}}",
+    _COUNT: f'%s{_TIME},"args":{{"frames":%d}}}}',
+}
+
+
+def to_chrome(trace: Recording, path: str | os.PathLike[str]) -> None:
+    """Write a trace as Chrome trace JSON, which ui.perfetto.dev opens.
+
+    Args:
+        trace: The trace.
+        path: Where to; a name that ends in ``.gz`` is compressed, which Perfetto reads as well.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    sheet = _Sheet(trace)
+    with _open(path) as file:
+        file.write(sheet.head().encode())
+        for piece in sheet.pieces():
+            file.write(piece.encode())
+        file.write(b"\n]}\n")
+
+
+@contextlib.contextmanager
+def _open(path: str | os.PathLike[str]) -> Iterator[BinaryIO | gzip.GzipFile]:
+    with open(path, "wb") as file:
+        if not os.fspath(path).endswith(".gz"):
+            yield file
+            return
+        # No name and no time of writing inside: the same trace gives the same file.
+        with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as packed:
+            yield packed
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+class _Sheet:
+    """All lines of a file, as rows of numbers."""
+
+    def __init__(self, trace: Recording) -> None:
+        self._trace = trace
+        self._prefixes: list[str] = []
+        self._tails: list[str] = []
+        self._numbers = TrackNumbers()
+        self._arrows = self._arrows_left_out = 0
+        rows: list[Rows] = [np.empty(0, _ROW)]
+        events: list[Events] = [np.empty(0, EVENT)]
+        count = 0
+        for graph in trace.graphs:
+            lanes: dict[str, LaneTracks] = {}
+            for lane in graph.lanes:
+                tracks = LaneTracks(graph, lane, count, trace.start_ns, self._numbers)
+                lanes[lane.process] = tracks
+                events.append(tracks.events)
+                count += len(tracks.events)
+                rows += [self._ops(tracks), self._waits(tracks)]
+                if lane.open is not None:
+                    rows.append(self._open_op(tracks, lane.open))
+            for channel in graph.plan.channels:
+                rows += self._arrows_of(channel, lanes)
+                rows.append(self._depth_of(channel, lanes))
+        self._events = np.concatenate(events)
+        joined = np.concatenate(rows)
+        self._rows = joined[np.lexsort((joined["what"], joined["event"], joined["time"]))]
+
+    def _ops(self, tracks: LaneTracks) -> Rows:
+        labels = actor_labels(tracks.graph.plan)
+        ops = tracks.graph.program(tracks.lane).ops
+
+        def begin(key: int) -> str:
+            track, op = divmod(key, 1 << 32)
+            if op >= SPAN_BASE:
+                return tracks.begin("X", track, SPAN, tracks.lane.span_name(op))
+            if op >= len(ops):
+                return tracks.begin("X", track, UNKNOWN, UNKNOWN)
+            return tracks.begin("X", track, kind_of(ops[op]), name_of(ops[op], labels))
+
+        events = tracks.events
+        prefix = self._numbered(tracks.track << 32 | tracks.op, begin)
+        has_parts = (events["waited_ns"] | events["coded_ns"] | events["bytes"]) != 0
+        has_peer = events["peer"] < len(tracks.graph.lanes)
+        what = np.where(has_peer, _PEER, np.where(has_parts, _FULL, _BARE))
+        peers = [len(self._tails) + n for n in range(len(tracks.graph.lanes))]
+        self._tails += [dumps(lane.label) for lane in tracks.graph.lanes]
+        number = np.array([*peers, 0])[np.minimum(events["peer"], len(peers))]
+        return _rows(tracks.start, tracks.first + np.arange(len(events)), what, prefix, number)
+
+    def _waits(self, tracks: LaneTracks) -> Rows:
+        """What is inside an op: the wait for its peer."""
+
+        def begin(key: int) -> str:
+            track, peer = divmod(key, 1 << 32)
+            return tracks.begin("X", track, "wait", _wait_name(tracks.graph, peer))
+
+        found = np.flatnonzero(tracks.moves_at > tracks.waits_at)
+        keys = tracks.track[found] << 32 | tracks.events["peer"][found].astype(np.int64)
+        prefix = self._numbered(keys, begin)
+        durations = (tracks.moves_at - tracks.waits_at)[found]
+        return _rows(tracks.waits_at[found], tracks.first + found, _WAIT, prefix, durations)
+
+    def _open_op(self, tracks: LaneTracks, doing: OpenOp) -> Rows:
+        """What the lane was in at the end, up to the end, and what it waits for in that."""
+        graph, end = tracks.graph, self._trace.duration_ns
+        since, waiting = (
+            min(max(moment - self._trace.start_ns, 0), end)
+            for moment in (doing.since_ns, doing.waiting_since_ns)
+        )
+        # Beside what has not ended by then: the driver may be in several ops.
+        busy = set(tracks.track[tracks.end > since].tolist())
+        track = next(n for n in range(len(tracks.threads) + 1) if n not in busy)
+        if track == len(tracks.threads):
+            tracks.threads.append(self._numbers.thread(graph, tracks.lane, track))
+        op = graph.op(tracks.lane, doing.op)
+        name = f"{name_of(op, actor_labels(graph.plan))} (not finished)"
+        args: dict[str, Any] = {"execution": doing.execution, "finished": False}
+        if doing.peer < len(graph.lanes):
+            args["peer"] = graph.lanes[doing.peer].label
+        found = [(since, tracks.begin("X", track, kind_of(op), name))]
+        if doing.waiting_since_ns:
+            text = f"{_wait_name(graph, doing.peer)} (not finished)"
+            begun = since if isinstance(op, Read) else max(since, waiting)  # see ``parts``
+            found.append((begun, tracks.begin("X", track, "wait", text)))
+        first, tail = len(self._prefixes), len(self._tails)
+        self._prefixes += [prefix for _, prefix in found]
+        self._tails += [
+            f'"dur":{(end - begun) / 1e3:.3f},"args":{dumps(args)}' for begun, _ in found
+        ]
+        times = np.array([begun for begun, _ in found], np.int64)
+        numbers = np.arange(len(found))
+        return _rows(times, _LAST, _TAIL, first + numbers, tail + numbers)
+
+    def _arrows_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> list[Rows]:
+        """An arrow from each Write to each of its Reads, and the ``take`` where it ends."""
+        sender = lanes[channel.writer]
+        writes = sender.moving(write_of(sender.graph.plan, channel.writer, channel.id))
+        rows = []
+        for process in channel.readers:
+            reader = lanes[process]
+            reads = reader.moving(read_of(reader.graph.plan, process, channel.id))
+            sent, took = pairs(sender.events[writes], reader.events[reads])
+            out, into = writes[sent], reads[took]
+            leaves, taken = sender.start[out], reader.moves_at[into]
+            # Clocks that are off may say that a frame was taken before it was sent.
+            arrives = np.where(taken == leaves, leaves + 1, taken)
+            fits = (taken >= leaves) & ((arrives == taken) | (arrives < reader.end[into]))
+            self._arrows_left_out += int(np.count_nonzero(~fits))
+            out, into = out[fits], into[fits]
+            number = self._arrows + np.arange(len(out)) + 1
+            self._arrows += len(out)
+            rows.append(
+                _rows(
+                    leaves[fits],
+                    sender.first + out,
+                    _OUT,
+                    self._named(sender, out, "s", "value", channel.id),
+                    number,
+                )
+            )
+            rows.append(
+                _rows(
+                    arrives[fits],
+                    reader.first + into,
+                    _IN,
+                    self._named(reader, into, "f", "value", channel.id),
+                    number,
+                )
+            )
+            into = into[reader.moves_at[into] > reader.start[into]]
+            begun = reader.moves_at[into]
+            prefix = self._named(reader, into, "X", "take", f"take {channel.id}")
+            rows.append(_rows(begun, reader.first + into, _TAKE, prefix, reader.end[into] - begun))
+        return rows
+
+    def _depth_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> Rows:
+        sender = lanes[channel.writer]
+        readers = [lanes[process] for process in channel.readers]
+        if not readers or any(tracks.lane.lost for tracks in (sender, *readers)):
+            return np.empty(0, _ROW)  # it would be wrong from there on
+        plan = sender.graph.plan
+        reads = [
+            reader.events[reader.moving(read_of(plan, process, channel.id))]
+            for process, reader in zip(channel.readers, readers, strict=True)
+        ]
+        writes = sender.events[sender.moving(write_of(plan, channel.writer, channel.id))]
+        times, frames = depth(writes, reads, 0)
+        process = self._numbers.process(readers[0].graph, readers[0].lane)
+        name = dumps(f"unread in {channel.id}")
+        self._prefixes.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":')
+        return _rows(times, _LAST, _COUNT, len(self._prefixes) - 1, frames)
+
+    def _named(
+        self, tracks: LaneTracks, places: Ints, phase: str, category: str, name: str
+    ) -> Ints:
+        """Return numbers of prefixes for rows beside some events, which are all called the same."""
+        return self._numbered(
+            tracks.track[places], lambda track: tracks.begin(phase, track, category, name)
+        )
+
+    def _numbered(self, keys: Ints, text: Callable[[int], str]) -> Ints:
+        """Make a prefix for each different key, and return the numbers of all."""
+        different, which = np.unique(keys, return_inverse=True)
+        first = len(self._prefixes)
+        self._prefixes += [text(key) for key in different.tolist()]
+        return first + which
+
+    # --- text ---------------------------------------------------------------------------------
+
+    def head(self) -> str:
+        """Return the file up to the first row that has a time."""
+        trace = self._trace
+        about = {
+            "rcg": __version__,
+            "start_ns": trace.start_ns,
+            "duration_ns": trace.duration_ns,
+            "lost_events": trace.lost,
+            "arrows_left_out": self._arrows_left_out,
+            **trace.info,
+        }
+        names = ",\n".join(self._numbers.rows)
+        return f'{{"displayTimeUnit":"ns","otherData":{dumps(about)},"traceEvents":[\n{names}'
+
+    def pieces(self) -> Iterator[str]:
+        """Make the text of all rows, some thousands at a time."""
+        for begin in progress(range(0, len(self._rows), PIECE_ROWS), "writing the trace"):
+            rows = self._rows[begin : begin + PIECE_ROWS]
+            lines = np.empty(len(rows), object)
+            for what in np.unique(rows["what"]).tolist():
+                chosen = np.flatnonzero(rows["what"] == what)
+                lines[chosen] = self._lines(what, rows[chosen])
+            yield ",\n" + ",\n".join(lines)
+
+    def _lines(self, what: int, rows: Rows) -> list[str]:
+        columns: list[Any] = [[self._prefixes[n] for n in rows["prefix"].tolist()]]
+        columns += _us(rows["time"])
+        if what in (_BARE, _FULL, _PEER):
+            events = self._events[rows["event"]]
+            ends, starts = (np.maximum(events[name], 0) for name in ("end_ns", "start_ns"))
+            columns += _us(ends - starts)
+            columns.append(events["execution"].tolist())
+            if what != _BARE:
+                columns.append(events["bytes"].tolist())
+                columns += [*_us(events["waited_ns"]), *_us(events["coded_ns"])]
+        elif what in (_WAIT, _TAKE):
+            columns += _us(rows["number"])
+        if what in (_PEER, _TAIL):
+            columns.append([self._tails[number] for number in rows["number"].tolist()])
+        elif what in (_OUT, _IN, _COUNT):
+            columns.append(rows["number"].tolist())
+        form = _FORMATS[what]
+        return [form % values for values in zip(*columns, strict=True)]
+
+
+def _rows(time: Ints, event: Any, what: Any, prefix: Any, number: Any) -> Rows:
+    """Return rows; all but the times may be given once for all."""
+    rows = np.empty(len(time), _ROW)
+    for name, given in zip(_ROW.names or (), (time, event, what, prefix, number), strict=True):
+        rows[name] = given
+    return rows
+
+
+def _us(times_ns: Ints) -> tuple[list[int], list[int]]:
+    """Return whole microseconds and the nanoseconds after the point: floats would not be exact."""
+    whole, rest = np.divmod(times_ns, 1000)
+    return whole.tolist(), rest.tolist()
+
+
+def _wait_name(graph: GraphTrace, peer: int) -> str:
+    return f"wait for {graph.lanes[peer].label}" if peer < len(graph.lanes) else "wait"

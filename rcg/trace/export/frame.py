@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace as a pandas DataFrame: one row per event, with names instead of numbers.
+
+pandas is loaded when a frame is asked for, and nowhere else in rcg.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, Lane, Recording
+from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "to_pandas"]
+
+COLUMNS: Final = (
+    "graph",
+    "process",
+    "label",
+    "op",
+    "kind",
+    "name",
+    "execution",
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "waited_ns",
+    "coded_ns",
+    "bytes",
+    "peer",
+)
+"""The columns, in their order. The first six and the last are categories, the others whole numbers;
+``peer`` is missing where an event waited for nobody."""
+
+
+def to_pandas(trace: Recording) -> pd.DataFrame:
+    """Return the events of a trace as a DataFrame with ``COLUMNS``, lane by lane.
+
+    Times are nanoseconds from the beginning of the trace. ``op`` is the op's line in the plan, or
+    the name of a user's span; ``kind`` is ``call``, ``read``, ``write``, ..., or ``span``.
+
+    Args:
+        trace: The trace.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            "a trace becomes a DataFrame only where pandas is installed: pip install pandas"
+        ) from error
+
+    lanes = [(graph, lane) for graph in trace.graphs for lane in graph.lanes]
+    events = np.concatenate([np.empty(0, EVENT), *(lane.events for _, lane in lanes)])
+    texts = [_texts(graph, lane) for graph, lane in lanes]
+    columns: dict[str, Any] = {}
+    for name in COLUMNS:
+        if name in ("graph", "process", "label", "op", "kind", "name", "peer"):
+            columns[name] = _category(pd, [text[name] for text in texts])
+        elif name in ("start_ns", "end_ns"):
+            columns[name] = events[name] - trace.start_ns
+        elif name == "duration_ns":
+            columns[name] = events["end_ns"] - events["start_ns"]
+        else:
+            columns[name] = events[name]
+    return pd.DataFrame(columns)
+
+
+_Column = tuple[list[str], Any]
+"""The different texts of a column in one lane, and which of them each event has; -1 is none."""
+
+
+def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
+    ops = graph.program(lane).ops
+    labels = actor_labels(graph.plan)
+    numbers = lane.events["op"].astype(np.int64)
+    is_span = numbers >= SPAN_BASE
+    used, which_span = np.unique(numbers[is_span], return_inverse=True)
+    spans = [lane.span_name(op) for op in used.tolist()]
+    which = np.minimum(numbers, len(ops))
+    which[is_span] = which_span + len(ops) + 1
+    peers = lane.events["peer"].astype(np.int64)
+    same = np.zeros(len(numbers), np.int64)
+    return {
+        "graph": ([graph.graph_id], same),
+        "process": ([lane.process], same),
+        "label": ([lane.label], same),
+        "op": ([*(str(op) for op in ops), UNKNOWN, *spans], which),
+        "kind": ([*(kind_of(op) for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
+        "name": ([*(name_of(op, labels) for op in ops), UNKNOWN, *spans], which),
+        "peer": (
+            [other.label for other in graph.lanes],
+            np.where(peers < len(graph.lanes), peers, -1),
+        ),
+    }
+
+
+def _category(pd: Any, columns: list[_Column]) -> Any:
+    """Join a column of all lanes; each text is kept once."""
+    numbers: dict[str, int] = {}
+    codes = []
+    for texts, which in columns:
+        found = [numbers.setdefault(text, len(numbers)) for text in texts]
+        codes.append(np.array([*found, -1])[which])
+    # Only texts that occur are categories.
+    used, which = np.unique(np.concatenate([[-1], *codes]), return_inverse=True)
+    names = list(numbers)
+    return pd.Categorical.from_codes(which[1:] - 1, [names[number] for number in used[1:].tolist()])

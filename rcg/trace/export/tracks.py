@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes as the processes and threads of the Trace Event Format, and what is named once in a file.
+
+This room must know nothing of the rows that stand on them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.ir.plan import DRIVER
+from rcg.text import time_text
+from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
+from rcg.trace.analysis.transfers import movers
+from rcg.trace.export.nesting import nest
+from rcg.trace.model import Events, GraphTrace, Lane
+
+__all__ = ["TrackNumbers", "LaneTracks", "dumps"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class TrackNumbers:
+    """Numbers of processes and threads, and the rows that name them. No number is used twice."""
+
+    rows: list[str] = field(default_factory=list)
+    _count: int = 0
+    _processes: dict[object, int] = field(default_factory=dict)
+
+    def process(self, graph: GraphTrace, lane: Lane) -> int:
+        """Return the number of a lane's process: the same in all graphs if its pid is known."""
+        key = (lane.node, lane.pid) if lane.pid else (graph.graph_id, lane.process)
+        if key not in self._processes:
+            self._processes[key] = number = self._next()
+            self._name("process_name", number, number, name=lane.label)
+            self._name("process_sort_index", number, number, sort_index=number)
+            if facts := _facts(lane):
+                self._name("process_labels", number, number, labels=facts)
+        return self._processes[key]
+
+    def thread(self, graph: GraphTrace, lane: Lane, track: int) -> str:
+        """Return ``"pid":1,"tid":2`` of a new thread."""
+        process, number = self.process(graph, lane), self._next()
+        name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
+        self._name("thread_name", process, number, name=name)
+        self._name("thread_sort_index", process, number, sort_index=number)
+        return f'"pid":{process},"tid":{number}'
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _name(self, what: str, process: int, thread: int, **args: Any) -> None:
+        row = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
+        self.rows.append(dumps(row))
+
+
+def _facts(lane: Lane) -> str:
+    facts = [f"pid {lane.pid}"] if lane.pid else []
+    facts += [lane.node] if lane.node else []
+    facts += [f"clock within {time_text(lane.clock.error_ns)}"] if lane.clock.error_ns else []
+    return ", ".join(facts)
+
+
+class LaneTracks:
+    """The events of one lane, in the order in which they nest, with times from 0.
+
+    Args:
+        graph: Its graph.
+        lane: The lane.
+        first: Number of its first event; the events of a file are counted through all lanes.
+        origin_ns: When the trace began.
+        places: Where its threads get their numbers.
+    """
+
+    def __init__(
+        self, graph: GraphTrace, lane: Lane, first: int, origin_ns: int, numbers: TrackNumbers
+    ) -> None:
+        events = lane.events.copy()
+        for name in ("start_ns", "end_ns"):
+            events[name] -= origin_ns
+        order, self.track = nest(events)
+        self.graph, self.lane, self.first = graph, lane, first
+        self.events: Events = events[order]
+        self.start = np.maximum(self.events["start_ns"], 0)
+        self.end = np.maximum(self.events["end_ns"], 0)
+        self.op = self.events["op"].astype(np.int64)
+        shape, bounds = bounds_of(graph.program(lane), self.events)
+        waits = np.where(shape == WRITE, 1, 0)[:, None]  # a Write encodes before it waits
+        self.waits_at, self.moves_at = (
+            np.maximum(np.take_along_axis(bounds, part, 1)[:, 0], 0) for part in (waits, waits + 1)
+        )
+        self.threads = [
+            numbers.thread(graph, lane, track)
+            for track in range(1 + int(self.track.max(initial=0)))
+        ]
+        self._by_op = np.argsort(self.op, kind="stable")
+        self._sorted_ops = self.op[self._by_op]
+
+    def of(self, op: int) -> Ints:
+        """Return the places of one op's events."""
+        begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
+        return self._by_op[begin:end]
+
+    def moving(self, op: int) -> Ints:
+        """Return the places of those events of a Read or Write that moved its frames."""
+        found = self.of(op)
+        if self.lane.process != DRIVER:
+            return found
+        shape = int(shapes_of(self.graph.program(self.lane))[op])
+        return found[movers(self.events[found], shape)]
+
+    def begin(self, phase: str, track: int, category: str, name: str) -> str:
+        """Return what a row on a thread of this lane begins with."""
+        what = f'"ph":"{phase}","cat":"{category}","name":{dumps(name)}'
+        return f'{{{what},{self.threads[track]},"ts":'
+
+
+def dumps(value: Any) -> str:
+    """Return JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"))

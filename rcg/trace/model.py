@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording: the merged record of what the processes of some graphs did, as plain data.
+
+```
+Recording ── GraphTrace ── Lane, one per process of the plan ── events, one per op of an execution
+               plan          its program is that of the plan       start, end, waited, coded, ...
+```
+
+An event's own time is made of three parts that add up to it: what it waited for its peer
+(``waited_ns``), what it encoded or decoded (``coded_ns``), and the rest: the method itself for a
+Call, moving bytes for a Read or Write. In an actor one event ends where the next begins.
+
+There is one zero: the beginning of the trace. The record keeps its moments as they were taken, in
+nanoseconds of the driver's monotonic clock (a lane says how well its own clock was aligned), and so
+do ``events``, ``start_ns`` and ``end_ns`` here. Whatever shows a moment or gives it away counts it
+from ``start_ns`` of the recording: pictures, pages and widgets, ``to_chrome``, ``to_pandas``, and
+of a profile ``executions()``, ``critical_path()`` and ``summary``.
+
+This room must know neither Ray nor how graphs run; a trace can be made by hand, and tests do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.display import Displayed
+from rcg.ir.plan import DRIVER, Call, Op, Plan, Program
+from rcg.text import plural
+
+__all__ = [
+    "EVENT",
+    "NO_PEER",
+    "SPAN_BASE",
+    "Clock",
+    "Events",
+    "GraphTrace",
+    "Lane",
+    "OpenOp",
+    "Recording",
+]
+
+EVENT: Final = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("waited_ns", "<i8"),
+        ("coded_ns", "<i8"),
+        ("execution", "<i8"),
+        ("bytes", "<i8"),
+        ("op", "<u4"),
+        ("peer", "<u4"),
+    ]
+)
+"""One event. ``op`` counts in the program of its process; from ``SPAN_BASE`` on it is a span of the
+user's. ``peer`` is the number of the lane that was waited for, or ``NO_PEER``."""
+
+Events = npt.NDArray[np.void]
+
+SPAN_BASE: Final = 1 << 31
+"""``op`` of the first user span of a lane; the others follow in the order of ``Lane.spans``."""
+
+NO_PEER: Final = (1 << 32) - 1
+"""``peer`` of an event that waited for nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How a process's monotonic clock relates to the driver's.
+
+    Attributes:
+        offset_ns: What was added to its times.
+        error_ns: How far off that may be.
+    """
+
+    offset_ns: int = 0
+    error_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOp:
+    """What a process was in when the trace ended.
+
+    Attributes:
+        op: Index in its program.
+        execution: Index of the execution.
+        since_ns: When the op began.
+        waiting_since_ns: When it began to wait, if it waited; else 0.
+        peer: Number of the lane that it waited for, or ``NO_PEER``.
+    """
+
+    op: int
+    execution: int
+    since_ns: int
+    waiting_since_ns: int = 0
+    peer: int = NO_PEER
+
+    def moved(self, offset_ns: int) -> OpenOp:
+        """Return it on a clock that is ahead by so much."""
+        waiting = self.waiting_since_ns and self.waiting_since_ns + offset_ns
+        return replace(self, since_ns=self.since_ns + offset_ns, waiting_since_ns=waiting)
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """What one process of a graph did.
+
+    Attributes:
+        process: Its name in the plan: ``driver``, ``a0``.
+        label: Its name for people, one of a kind in its graph: ``Stage#1``.
+        events: Rows of ``EVENT`` by start; spans lie inside the calls they belong to.
+        spans: Names of the user's spans, by number.
+        node: Its node's address.
+        pid: Its process id, 0 if it is not known.
+        clock: How its clock was aligned.
+        lost: Events that were overwritten before they were read, or left out because of a limit.
+        open: What it was in when the trace ended, if anything.
+    """
+
+    process: str
+    label: str
+    events: Events
+    spans: tuple[str, ...] = ()
+    node: str = ""
+    pid: int = 0
+    clock: Clock = Clock()
+    lost: int = 0
+    open: OpenOp | None = None
+
+    def span_name(self, op: int) -> str:
+        """Return the name of a span by its ``op``."""
+        number = op - SPAN_BASE
+        return self.spans[number] if 0 <= number < len(self.spans) else f"span {number}"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTrace:
+    """What the processes of one graph did.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        plan: What it runs.
+        lanes: One per program of the plan, in its order: the driver first. Their order is what
+            ``peer`` counts in.
+        limit: How many executions may be in flight.
+    """
+
+    graph_id: str
+    plan: Plan
+    lanes: tuple[Lane, ...]
+    limit: int = 10
+
+    def __repr__(self) -> str:
+        return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"
+
+    def program(self, lane: Lane) -> Program:
+        """Return what a lane's process runs."""
+        return self.plan.program(lane.process)
+
+    def op(self, lane: Lane, op: int) -> Op:
+        """Return one op of a lane's program."""
+        return self.plan.program(lane.process).ops[op]
+
+    def lane(self, process: str) -> Lane:
+        """Return the lane of a process of the plan."""
+        return next(lane for lane in self.lanes if lane.process == process)
+
+    @property
+    def driver(self) -> Lane:
+        """The lane of the process that submits."""
+        return self.lane(DRIVER)
+
+    @property
+    def num_events(self) -> int:
+        """How many events the lanes hold."""
+        return sum(len(lane.events) for lane in self.lanes)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether an op ended meanwhile, or somebody is in a call or waits for a result."""
+        return self.num_events > 0 or any(
+            lane.open is not None
+            and (lane is self.driver or isinstance(self.op(lane, lane.open.op), Call))
+            for lane in self.lanes
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Recording(Displayed):
+    """What the processes of some graphs did between two moments.
+
+    Attributes:
+        graphs: One record per graph.
+        start_ns: When it began, on the driver's monotonic clock.
+        end_ns: When it ended.
+        info: Where and when: ``host``, ``time`` (seconds since 1970, at its start), ``versions``,
+            ``cores``. Only for people.
+    """
+
+    graphs: tuple[GraphTrace, ...]
+    start_ns: int
+    end_ns: int
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace of {plural(len(self.graphs), 'graph')}: {plural(self.num_events, 'event')} in "
+            f"{self.duration_ns / 1e9:.3g} s>"
+        )
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it lasted."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def num_events(self) -> int:
+        """How many events it holds."""
+        return sum(graph.num_events for graph in self.graphs)
+
+    @property
+    def lost(self) -> int:
+        """How many events it should hold and does not."""
+        return sum(lane.lost for graph in self.graphs for lane in graph.lanes)
+
+    @property
+    def active(self) -> Self:
+        """What people want to see of it: the graphs that did something; all if none did."""
+        graphs = tuple(graph for graph in self.graphs if graph.is_active)
+        is_all = len(graphs) in (0, len(self.graphs))
+        return self if is_all else replace(self, graphs=graphs)
+
+    @property
+    def inactive_text(self) -> str:
+        """A sentence about the graphs that ``active`` leaves out; empty if there are none."""
+        count = len(self.graphs) - len(self.active.graphs)
+        return f"{plural(count, 'more graph')} did nothing meanwhile" if count else ""

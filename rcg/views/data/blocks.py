@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks of blocks: boxes that span layers, in an order from top to bottom, and how they settle.
+
+One order of all blocks decides who is above whom in the layers that two share, so blocks cannot
+overlap. Lines join ends, which are points of blocks. This file must not know what blocks stand for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+__all__ = ["Block", "End", "Line", "Stack", "count_crossings", "relax"]
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Something that spans layers and has a height.
+
+    Attributes:
+        low: The first layer that it spans.
+        high: The last.
+        height: How high it is.
+        margin: How much room it wants above and below.
+        inner: The blocks inside.
+        y: How far it is below the upper end of its stack.
+        before: Lines that come to it: its own end, and that from where.
+        after: Lines that go from it: its own end, and that to where.
+    """
+
+    low: int
+    high: int
+    height: float
+    margin: float
+    inner: Stack | None = None
+    y: float = 0.0
+    before: list[tuple[End, End]] = field(default_factory=list)
+    after: list[tuple[End, End]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """A point at a fixed height of a block, which may be inside another one."""
+
+    block: Block
+    inner: Block | None
+    offset: float
+
+    @property
+    def y(self) -> float:
+        """How far down it is."""
+        inner = 0.0 if self.inner is None else self.inner.y
+        return self.block.y + inner + self.offset
+
+
+@dataclass(slots=True, eq=False)
+class Stack:
+    """Blocks, from top to bottom."""
+
+    blocks: list[Block] = field(default_factory=list)
+
+    def sort(self) -> None:
+        """Order the blocks by the height at which they would like to be."""
+        wanted = {id(block): block.y + block.height / 2 + _shift(block) for block in self.blocks}
+        self.blocks.sort(key=lambda block: wanted[id(block)])
+
+    def pack(self) -> float:
+        """Move every block up as far as those before it allow; returns the height."""
+        ends: dict[int, float] = {}
+        height = 0.0
+        for block in self.blocks:
+            span = range(block.low, block.high + 1)
+            # An end includes the margin below; what is first in its layers needs none above.
+            block.y = max(
+                (ends[layer] + block.margin for layer in span if layer in ends), default=0.0
+            )
+            bottom = block.y + block.height
+            height = max(height, bottom)
+            ends.update(dict.fromkeys(span, bottom + block.margin))
+        return height
+
+    def neighbours(self) -> list[tuple[Block, list[Block], list[Block]]]:
+        """Return each block with those right above and right below it in any layer."""
+        above: dict[int, dict[int, Block]] = {id(block): {} for block in self.blocks}
+        below: dict[int, dict[int, Block]] = {id(block): {} for block in self.blocks}
+        last: dict[int, Block] = {}
+        for block in self.blocks:
+            for layer in range(block.low, block.high + 1):
+                if layer in last:
+                    above[id(block)][id(last[layer])] = last[layer]
+                    below[id(last[layer])][id(block)] = block
+                last[layer] = block
+        return [
+            (block, list(above[id(block)].values()), list(below[id(block)].values()))
+            for block in self.blocks
+        ]
+
+
+def _shift(block: Block) -> float:
+    """How far down the block would have to go to be level with what it is joined to."""
+    # The median, not the mean: it makes one line straight instead of all of them nearly so.
+    sides = [
+        median([there.y - here.y for here, there in side])
+        for side in (block.before, block.after)
+        if side
+    ]
+    return sum(sides) / len(sides) if sides else 0.0
+
+
+def relax(
+    neighbours: Iterable[tuple[Block, list[Block], list[Block]]],
+    lowest: float,
+    highest: float,
+) -> None:
+    """Move each block towards where it would like to be, as far as its neighbours allow."""
+    for block, above, below in neighbours:
+        top = max(
+            (each.y + each.height + each.margin + block.margin for each in above), default=lowest
+        )
+        bottom = min((each.y - each.margin - block.margin for each in below), default=highest)
+        wanted = block.y + _shift(block)
+        block.y = max(top, min(wanted, bottom - block.height))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Two ends that a line joins, and the layer in whose right gap it goes up or down."""
+
+    here: End
+    there: End
+    gap: int
+
+
+def count_crossings(lines: Iterable[Line]) -> int:
+    """Count how often two lines cross."""
+    gaps: dict[int, list[tuple[float, float]]] = {}
+    for line in lines:
+        gaps.setdefault(line.gap, []).append((line.here.y, line.there.y))
+    crossings = 0
+    for heights in gaps.values():
+        # Those that start further up and end further down.
+        ended: list[float] = []
+        for _, end in sorted(heights):
+            crossings += len(ended) - bisect_right(ended, end)
+            insort(ended, end)
+    return crossings

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Colours and names of kinds of time, and colours of executions. One table, for every view.
+
+Colours are Okabe and Ito's, which the colour-blind can tell, and two more of their kind.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rcg.trace.analysis.parts import Kind
+from rcg.views.data.slices import SPAN
+
+__all__ = ["EXECUTIONS", "HATCHED", "KIND_COLOURS", "SPAN_COLOUR", "TITLES"]
+
+EXECUTIONS: Final = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#8f7fd8",
+    "#7f8f2e",
+)
+"""Colours of executions, by their number modulo 8."""
+
+KIND_COLOURS: Final = {
+    Kind.COMPUTE: "#0072b2",
+    Kind.COMMUNICATION: "#d55e00",
+    Kind.SERIALIZATION: "#e69f00",
+}
+"""Colours of what a process works on, on any ground."""
+
+TITLES: Final = {**{kind.value: kind.name.lower() for kind in Kind}, SPAN: "span"}
+"""Names of kinds for people."""
+
+HATCHED: Final = {Kind.WAITING: "#98a2ae", Kind.IDLE: "#d5dae0"}
+"""Colours of hatchings of what a process does not work on."""
+
+SPAN_COLOUR: Final = "#9b6fb8"
+"""Of the user's spans."""

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text in pictures: what of it can be shown, how wide it is, and how it is shortened.
+
+A picture is made where no font is at hand, so widths come from a table: those of DejaVu Sans, which
+is wider than what most systems take instead. Text may end up narrower than its box, not wider.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from rcg.text import last_number, whole_numbers
+
+__all__ = ["DOT", "SIZE", "SMALL", "TITLE", "shorten", "width_of"]
+
+TITLE, SIZE, SMALL = 15.0, 12.0, 10.5
+"""Sizes of fonts."""
+
+DOT: Final = "\N{MIDDLE DOT}"
+
+# Thousandths of the font's size, rounded up.
+_WIDTHS: Final = (
+    (280, "ijl'"),
+    (320, " ,.IJ"),
+    (340, "\\/:;|"),
+    (375, "-"),
+    (415, "rft()[]!"),
+    (460, '"'),
+    (500, "*_`"),
+    (535, "sz?"),
+    (560, "cL"),
+    (615, "kvxyYaTFP"),
+    (640, "eSbdghnopqu0123456789$E{}"),
+    (700, "ABCRVKXZ"),
+    (790, "GHNUDQO&"),
+    (840, "+<=>#^~w"),
+    (870, "M"),
+    (990, "m%W"),
+    (1000, "@"),
+)
+_WIDTH_OF: Final = {each: width / 1000 for width, group in _WIDTHS for each in group}
+_OTHER_WIDTH: Final = 0.85
+_WIDE_WIDTH: Final = 1.3  # as wide as emoji come; CJK is one em
+_MONOSPACE_WIDTH: Final = 0.61
+_BOLD: Final = 1.13
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:
+    """Return how wide a line of text is at most.
+
+    Args:
+        text: The line.
+        size: The font's size; the result is in the same unit.
+        bold: Whether it is bold.
+        monospace: Whether the font has one width.
+    """
+    return size * (_BOLD if bold else 1.0) * sum(_width_of(each, monospace) for each in text)
+
+
+def _width_of(character: str, monospace: bool) -> float:
+    if unicodedata.east_asian_width(character) in "WF":
+        return _WIDE_WIDTH
+    if monospace:
+        # Characters that the font lacks come from another one, which is none of one width.
+        return _MONOSPACE_WIDTH if character.isascii() else _OTHER_WIDTH
+    return _WIDTH_OF.get(character, _OTHER_WIDTH)
+
+
+def shorten(
+    text: str, room: float, size: float, *, bold: bool = False, monospace: bool = False
+) -> str:
+    """Return the text, or as much of both its ends as fits with an ellipsis between.
+
+    Both, because names of a family differ in their ends as often as in their beginnings. A number
+    is never cut: it is left out whole, or, at the end of the text, shown alone.
+
+    >>> shorten("forward", 1000, 12)
+    'forward'
+    >>> shorten("PrefillWorkerWithSpeculativeDecoding", 120, 12)
+    'PrefillW…Decoding'
+    >>> shorten("execution 561", 30, 12), shorten("execution 561", 50, 12)
+    ('561', 'ex…561')
+    """
+    if width_of(text, size, bold=bold, monospace=monospace) <= room:
+        return text
+    widths = [width_of(each, size, bold=bold, monospace=monospace) for each in text]
+    whole = room
+    room -= width_of(_ELLIPSIS, size, bold=bold, monospace=monospace)
+    first, last = 0, len(text)
+    while first < last:
+        is_front = first <= len(text) - last
+        room -= widths[first if is_front else last - 1]
+        if room < 0:
+            break
+        if is_front:
+            first += 1
+        else:
+            last -= 1
+    kept = whole_numbers(text, first, last)
+    number = last_number(text)
+    if number and kept[1] > len(text) - len(number):
+        # There is no room for it at the end: what fits before it, or it alone.
+        before = [
+            each
+            for each in range(len(text) - len(number))
+            if whole_numbers(text, each, len(text))[0] == each
+        ]
+        for first in reversed(before):
+            shown = f"{text[:first]}{_ELLIPSIS}{number}"
+            if width_of(shown, size, bold=bold, monospace=monospace) <= whole:
+                return shown
+        if width_of(number, size, bold=bold, monospace=monospace) <= whole:
+            return number
+    return text[: kept[0]] + _ELLIPSIS + text[kept[1] :]

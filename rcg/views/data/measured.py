@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the figures of a trace to what pictures and tables show of them; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rcg.ir.plan import Call, Write
+from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.shares import LaneShares
+from rcg.trace.analysis.summary import GraphSummary, stall_text
+from rcg.trace.model import GraphTrace
+from rcg.views.data.lettering import DOT
+from rcg.views.data.topology import nodes_of_calls
+
+__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "figures_of", "measured_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow:
+    """Where the time of one process went.
+
+    Attributes:
+        label: Its name for people.
+        ns: Time by kind, in the order of ``Kind``.
+        note: What stands at the right end.
+        hover: What else is known.
+    """
+
+    label: str
+    ns: tuple[float, float, float, float, float]
+    note: str = ""
+    hover: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCard:
+    """What the picture shows.
+
+    Attributes:
+        about: What was measured, for the line below the title.
+        shares: One per process.
+        keys: Names and values of figures.
+        note_title: What the notes of shares are.
+    """
+
+    about: str
+    shares: Sequence[CardRow]
+    keys: Sequence[tuple[str, str]]
+    note_title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyFigures:
+    """What was measured of a graph.
+
+    Attributes:
+        call_ns: How long calls take, by their node in the topology.
+        channel_bytes: How much one frame of a channel holds, by the channel's id.
+        title: What the numbers are, for the line below the title.
+        open_ns: How long calls have taken that did not end, by their node; it stands instead.
+    """
+
+    call_ns: Mapping[int, float] = field(default_factory=dict)
+    channel_bytes: Mapping[str, float] = field(default_factory=dict)
+    title: str = "median of calls and values"
+    open_ns: Mapping[int, float] = field(default_factory=dict)
+
+
+def figures_of(graph: GraphSummary) -> ProfileCard:
+    """Return what the profile's card shows of a graph's figures."""
+    return ProfileCard(
+        about=f" {DOT} ".join(
+            [
+                # It is long, and the figures beside it say how many executions there are.
+                stall_text(graph)
+                or f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}",
+                *(
+                    [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
+                    if graph.clock_error_ns
+                    else []
+                ),
+                *([f"{plural(graph.lost, 'event')} lost"] if graph.lost else []),
+            ]
+        ),
+        shares=[_shares(lane, graph.executions) for lane in graph.shares.lanes],
+        keys=_keys(graph),
+        note_title="busy per execution",
+    )
+
+
+def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
+    keys = []
+    if graph.stall is not None:
+        keys.append(
+            ("not ended", f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}")
+        )
+        keys.append(("waiting for it", plural(len(graph.stall.waiting), "process")))
+    keys.append(("throughput", rate_text(graph.throughput)))
+    if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
+        latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
+        keys.append(("p50 / p99 latency", latency))
+    if graph.shares.hidden is not None:
+        keys.append(("communication hidden", share_text(graph.shares.hidden, 0)))
+    if graph.shares.bubble is not None:
+        keys.append(("pipeline bubble", share_text(graph.shares.bubble, 0)))
+    path = graph.critical
+    if path is not None and path.bottleneck is not None:
+        share = share_text(path.bottleneck_share, 0)
+        keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
+    whole = count_text(graph.complete)
+    if graph.complete != graph.executions:
+        whole += f" of {count_text(graph.executions)}"
+    keys.append(("whole executions", whole))
+    keys.append(("events lost", count_text(graph.lost)))
+    keys.append(("clock error, at most", time_text(graph.clock_error_ns)))
+    return keys
+
+
+def _shares(lane: LaneShares, executions: int) -> CardRow:
+    times = [lane.of(kind) for kind in Kind]
+    return CardRow(
+        label=lane.label,
+        ns=(times[0], times[1], times[2], times[3], times[4]),
+        note=time_text(lane.busy_ns / executions) if executions else "",
+        hover="\n".join(
+            f"waits {time_text(waited)} for {brief(name)}"
+            for name, waited in lane.waiting_for.items()
+        ),
+    )
+
+
+def measured_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
+    """Return what is written into a graph's topology: medians of calls, means of values."""
+    numbers = nodes_of_calls(graph.plan)
+    calls: dict[int, float] = {}
+    values: dict[str, float] = {}
+    for each in summary.ops:
+        match graph.plan.program(each.process).ops[each.op]:
+            case Call(node=node):
+                calls[numbers[node]] = each.median_ns
+            case Write(channel=channel) if each.bytes:
+                values[channel] = each.bytes / each.count
+            case _:
+                pass
+    open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
+    return TopologyFigures(calls, values, "median time of a call, mean size of a value", open_ns)
+
+
+def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:
+    """Which calls ran on at the end of the trace of a graph that hangs, and for how long."""
+    stall = summary.stall
+    if stall is None:
+        return
+    hung = graph.lane(stall.process).open
+    end_ns = stall.lasted_ns + (0 if hung is None else hung.since_ns)
+    for lane in graph.lanes:
+        if lane.open is not None and not lane.open.waiting_since_ns:
+            match graph.op(lane, lane.open.op):
+                case Call(node=node):
+                    yield node, float(max(end_ns - lane.open.since_ns, 0))
+                case _:
+                    pass

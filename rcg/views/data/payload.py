@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a widget is given to draw: a small head and columns of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+__all__ = ["Payload"]
+
+
+class Payload(NamedTuple):
+    """What one view shows.
+
+    Attributes:
+        head: What JSON can hold.
+        columns: One-dimensional arrays of numbers, of any length each, by name.
+    """
+
+    head: dict[str, Any]
+    columns: Mapping[str, npt.NDArray[Any]]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A schedule as the widget draws it: ops by execution, as measured and as predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.compiler.simulate import Simulation, default_op_cost, simulate
+from rcg.errors import TraceError
+from rcg.ir.plan import Call, Free, Op, Plan
+from rcg.text import plural, visible
+from rcg.trace.analysis.what_if import predict
+from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.lettering import DOT
+from rcg.views.data.payload import Payload
+from rcg.views.data.slices import name_of_op
+
+__all__ = ["schedule_payload"]
+
+_UNIT_NS: Final = 1e6  # what a call counts for where nothing was measured
+_MOST_MEASURED: Final = 200  # executions, unless the user says how many
+_MOST_PREDICTED: Final = 8
+
+_COLUMNS: Final = (
+    ("start", "<f8"),
+    ("duration", "<f4"),
+    ("execution", "<f8"),  # more than 31 bits in two days
+    ("lane", "<u2"),
+    ("op", "<u2"),
+)
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+def schedule_payload(
+    plan: Plan,
+    record: GraphTrace | None,
+    *,
+    origin_ns: int = 0,
+    executions: int | None = None,
+    op_cost: Callable[[Op], float] | None = None,
+) -> Payload:
+    """Return the payload of a schedule.
+
+    Args:
+        plan: What runs.
+        record: What it did, if that is known.
+        origin_ns: Where times are counted from.
+        executions: How many executions at most: the last ones of a record, the first ones of a
+            plan; None for as many as can be told apart.
+        op_cost: How long an op takes in nanoseconds, for the prediction; None for as measured.
+    """
+    measured = _nothing()
+    if record is not None:
+        measured = _measured(record, executions or _MOST_MEASURED, origin_ns)
+    shown = np.unique(measured["execution"])
+    count = executions or _MOST_PREDICTED if record is None else len(shown)
+    first = int(shown[0]) if len(shown) else 0
+    predicted = _predicted(plan, record, op_cost, first, count)
+    head = {
+        "lanes": _lanes(plan),
+        "ops": [[name_of_op(op).text for op in program.ops] for program in plan.programs],
+        "calls": [[isinstance(op, Call) for op in program.ops] for program in plan.programs],
+        "count": count,
+        "first": first,
+        "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
+        "measured": len(measured["start"]),
+        "is_unit": record is None and op_cost is None,
+        "colours": EXECUTIONS,
+        "subtitle": _subtitle(record is not None, count, op_cost is not None),
+    }
+    columns = {f"measured_{name}": column for name, column in measured.items()}
+    columns |= {f"predicted_{name}": column for name, column in predicted.items()}
+    return Payload(head, columns)
+
+
+def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
+    """What each op did when it did not wait, in the last executions; times from an origin on."""
+    starts, ends, executions, lanes, ops = [], [], [], [], []
+    for number, lane in enumerate(record.lanes):
+        events = lane.events[lane.events["op"] < SPAN_BASE]
+        is_shown = np.array([not isinstance(op, Free) for op in record.program(lane).ops] or [True])
+        events = events[is_shown[events["op"]]]
+        starts.append(events["start_ns"] + events["waited_ns"])
+        ends.append(events["end_ns"])
+        executions.append(events["execution"])
+        lanes.append(np.full(len(events), number))
+        ops.append(events["op"])
+    found = [np.concatenate(each) for each in (starts, ends, executions, lanes, ops)]
+    if not len(found[0]):
+        return _nothing()
+    is_late = found[2] > found[2].max() - most
+    start, end, execution, lane_of, op = (each[is_late] for each in found)
+    return _columns(start - origin_ns, np.maximum(end - start, 0), execution, lane_of, op)
+
+
+def _predicted(
+    plan: Plan,
+    record: GraphTrace | None,
+    op_cost: Callable[[Op], float] | None,
+    first: int,
+    count: int,
+) -> Columns:
+    """Bars of as many executions, in the state that the pipeline was in: full, or just started."""
+    # No more were under way than there were.
+    window = min(record.limit, max(count, 1)) if record is not None else 10
+    before = min(first, window) if record is not None else 0
+    after = window if record is not None else 0
+    total = before + count + after
+    simulation = _simulated(plan, record, op_cost, total, window) if count else None
+    if simulation is None:
+        return _nothing()
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
+    frees = {
+        (program.process, at)
+        for program in plan.programs
+        for at, op in enumerate(program.ops)
+        if isinstance(op, Free)
+    }
+    spans = [
+        (
+            span.start,
+            span.end - span.start,
+            span.execution - before + first,
+            numbers[span.process],
+            span.op,
+        )
+        for span in simulation.timeline
+        if before <= span.execution < before + count and (span.process, span.op) not in frees
+    ]
+    rows = np.array(spans, float).reshape(-1, 5)
+    rows[:, 0] -= rows[:, 0].min(initial=np.inf) if len(rows) else 0
+    return _columns(*rows.T)
+
+
+def _simulated(
+    plan: Plan,
+    record: GraphTrace | None,
+    op_cost: Callable[[Op], float] | None,
+    executions: int,
+    window: int,
+) -> Simulation | None:
+    if record is None:
+        cost = op_cost or (lambda op: default_op_cost(op) * _UNIT_NS)
+        return simulate(plan, cost, executions)
+    if op_cost is not None:
+        return simulate(plan, op_cost, executions, window=window)
+    try:
+        return predict(record, executions=executions).simulation
+    except TraceError:  # nothing was recorded
+        return None
+
+
+def _nothing() -> Columns:
+    return _columns(*([np.empty(0)] * 5))
+
+
+def _columns(*columns: npt.NDArray[Any]) -> Columns:
+    start, duration, *rest = columns
+    values = (start / 1e3, duration / 1e3, *rest)
+    return {
+        name: value.astype(dtype) for (name, dtype), value in zip(_COLUMNS, values, strict=True)
+    }
+
+
+def _lanes(plan: Plan) -> list[dict[str, str]]:
+    return [
+        {"process": program.process, "label": visible(plan.label(program.process))}
+        for program in plan.programs
+    ]
+
+
+def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
+    if not count:
+        return "nothing ran"
+    executions = plural(count, "execution")
+    if is_measured:
+        how = "bars measured, outlines predicted"
+    else:
+        how = "predicted" if is_given else "predicted, every call counts as one"
+    return f"{executions} {DOT} {how}"

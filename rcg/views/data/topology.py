@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The topology of a plan: what is computed where, and how values get there. Plain data.
+
+A plan tells programs; a topology forgets their order and keeps who takes whose value, by which
+channel. This is what all pictures of a graph are made of.
+
+>>> from rcg.ir.plan import Plan
+>>> plan = Plan.from_text('''
+... plan positional=1 keywords=[] returns=one
+... actor a0 'Stage' 'f00d'
+... channel c0 driver -> a0 ring node=0 slots=10
+... channel c1 a0 -> driver ring node=1 slots=10
+... reach driver <- driver a0
+... reach a0 <- driver a0
+... program driver
+...   Input * -> s0
+...   Write s0 -> c0
+...   Read c1 -> s1
+...   Output s1
+... program a0
+...   Read c0 -> s0
+...   Call a0.fwd(s0) -> s1 #1
+...   Write s1 -> c1
+... ''')
+>>> topology = topology_of(plan)
+>>> [str(node) for node in topology.nodes]
+['input', 'a0.fwd', 'output']
+>>> [(edge.source, edge.target, edge.kind, edge.channel) for edge in topology.edges]
+[(0, 1, 'shm', 'c0'), (1, 2, 'shm', 'c1')]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
+
+from rcg.ir.plan import DRIVER, Build, Call, Const, Input, Output, Plan, Program, Read, Slot, Write
+from rcg.views.data.edge_styles import LOCAL, kind_of_channel
+
+__all__ = [
+    "Actor",
+    "Channel",
+    "Edge",
+    "Node",
+    "NodeKind",
+    "Topology",
+    "nodes_of_calls",
+    "topology_of",
+]
+
+NodeKind = Literal["input", "attribute", "call", "part", "output"]
+
+_JSON_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """An actor: its id in the plan, its name for people, its id in Ray (hex, or empty)."""
+
+    id: str
+    label: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing that is computed, given or returned.
+
+    Attributes:
+        id: Its position in ``Topology.nodes``.
+        kind: ``input``; ``attribute``, one argument of it; ``call`` of a method; ``part``, one of
+            the values of a call that returns several; ``output``.
+        process: Where it is: ``driver`` or an actor's id.
+        name: The method, the argument's key or the part's index; empty for input and output.
+        owner: The input of an attribute, the call of a part; None for others.
+    """
+
+    id: int
+    kind: NodeKind
+    process: str
+    name: str
+    owner: int | None = None
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "call":
+                return f"{self.process}.{self.name}"
+            case "attribute" | "part":
+                return f"{self.kind}[{self.name}]"
+            case _:
+                return self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One node takes the value of another.
+
+    Attributes:
+        source: The node whose value it is.
+        target: The node that takes it.
+        kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ...
+        channel: The channel that carries it; None inside a process. One channel serves all edges
+            of its value.
+        arguments: As what the target takes it: positions and names of arguments, positions in the
+            list of results. Empty between an owner and what it owns.
+    """
+
+    source: int
+    target: int
+    kind: str
+    channel: str | None
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One value's way between processes: its id, its kind as of edges, how many frames it holds."""
+
+    id: str
+    kind: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A graph as people draw it.
+
+    Attributes:
+        nodes: In the order in which Ray numbers them: from the input outward, breadth first.
+        edges: By source, then by target; at most one between two nodes.
+        actors: In the order of the plan.
+        channels: In the order of the plan.
+        is_multi: Whether an execution returns a list.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    actors: tuple[Actor, ...]
+    channels: tuple[Channel, ...]
+    is_multi: bool
+
+    def actor(self, process: str) -> Actor | None:
+        """Return the actor of a process; None for the driver."""
+        return next((actor for actor in self.actors if actor.id == process), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the topology as a dict of lists, strings and numbers."""
+        return {"version": _JSON_VERSION, **asdict(self)}
+
+
+def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topology:
+    """Return the topology of a plan.
+
+    Args:
+        plan: The plan, from any pass of the compiler.
+        actor_ids: The id in Ray, in hex, of each actor of the plan; what the plan knows, without.
+    """
+    found = _Search(plan)
+    numbers = found.number()
+    nodes = [
+        replace(node, id=numbers[node.id], owner=_renumbered(node.owner, numbers))
+        for node in found.nodes
+    ]
+    edges = [
+        Edge(
+            source=numbers[source],
+            target=numbers[target],
+            kind=found.kind_of(channel),
+            channel=channel,
+            arguments=tuple(arguments),
+        )
+        for (source, target), (channel, arguments) in found.edges.items()
+    ]
+    ids = {actor.id: actor.key for actor in plan.actors} | dict(actor_ids or {})
+    return Topology(
+        nodes=tuple(sorted(nodes, key=lambda node: node.id)),
+        edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
+        actors=tuple(Actor(actor.id, actor.label, ids[actor.id]) for actor in plan.actors),
+        channels=tuple(
+            Channel(channel.id, kind_of_channel(channel.kind), channel.slots)
+            for channel in plan.channels
+        ),
+        is_multi=plan.is_multi,
+    )
+
+
+def nodes_of_calls(plan: Plan) -> dict[int, int]:
+    """Return, by the ``node`` of each call of a plan, which node of its topology the call is."""
+    found = _Search(plan)
+    numbers = found.number()
+    return {call: numbers[node] for call, node in found.calls.items()}
+
+
+def _renumbered(node: int | None, numbers: Mapping[int, int]) -> int | None:
+    return None if node is None else numbers[node]
+
+
+class _Search:
+    """Two walks over the programs: who makes which value, then who takes it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.nodes: list[Node] = []
+        self.edges: dict[tuple[int, int], tuple[str | None, list[str]]] = {}
+        self._kinds = {channel.id: kind_of_channel(channel.kind) for channel in plan.channels}
+        # A slot holds the value of a node; a container that was built, those of several. A value
+        # with several parts has no node before somebody takes it: what nobody takes is not drawn.
+        self._made: dict[tuple[str, int], tuple[int, int | None]] = {}
+        self._carried: dict[str, tuple[int, int | None]] = {}
+        self._parts: dict[tuple[int, int], int] = {}
+        calls = [
+            (op, program.process)
+            for program in plan.programs
+            for op in program.ops
+            if isinstance(op, Call)
+        ]
+        self._make_inputs(plan.program(DRIVER))
+        self.calls: dict[int, int] = {}
+        # In the order in which they were bound, whatever the schedule made of it.
+        for op, process in sorted(calls, key=lambda each: each[0].node):
+            self.calls[op.node] = self._add("call", process, op.method)
+            for index, out in enumerate(op.outs):
+                part = None if len(op.outs) == 1 else index
+                self._made[process, out] = (self.calls[op.node], part)
+        for program in plan.programs:
+            for each in program.ops:
+                if isinstance(each, Write):
+                    self._carried[each.channel] = self._made[program.process, each.slot]
+        self._output = self._add("output", DRIVER, "")
+        for program in plan.programs:
+            self._take(program)
+
+    def _add(self, kind: NodeKind, process: str, name: str, owner: int | None = None) -> int:
+        self.nodes.append(Node(len(self.nodes), kind, process, name, owner))
+        return len(self.nodes) - 1
+
+    def _make_inputs(self, driver: Program) -> None:
+        whole = self._add("input", DRIVER, "")
+        for op in driver.ops:
+            if isinstance(op, Input):
+                node = whole
+                if op.key is not None:
+                    node = self._add("attribute", DRIVER, str(op.key), whole)
+                    self.edges[whole, node] = (None, [])
+                self._made[DRIVER, op.out] = (node, None)
+
+    def _take(self, program: Program) -> None:
+        process = program.process
+        held: dict[int, list[tuple[tuple[int, int | None], str | None]]] = {
+            slot: [(value, None)] for (where, slot), value in self._made.items() if where == process
+        }
+        for op in program.ops:
+            match op:
+                case Read(channel=channel, out=out):
+                    held[out] = [(self._carried[channel], channel)]
+                case Build(slots=slots, out=out):
+                    held[out] = [value for slot in slots for value in held[slot]]
+                case Call():
+                    for name, slot in _arguments(op):
+                        for value, via in held[slot]:
+                            self._connect(value, self.calls[op.node], via, name)
+                case Output(slots=slots):
+                    for position, slot in enumerate(slots):
+                        for value, via in held[slot]:
+                            self._connect(value, self._output, via, str(position))
+                case _:
+                    pass
+
+    def _connect(
+        self, value: tuple[int, int | None], target: int, channel: str | None, argument: str
+    ) -> None:
+        source = self._node_of(value)
+        _, arguments = self.edges.setdefault((source, target), (channel, []))
+        if argument not in arguments:
+            arguments.append(argument)
+
+    def _node_of(self, value: tuple[int, int | None]) -> int:
+        call, part = value
+        if part is None:
+            return call
+        if (call, part) not in self._parts:
+            node = self._add("part", self.nodes[call].process, str(part), call)
+            self._parts[call, part] = node
+            self.edges[call, node] = (None, [])
+        return self._parts[call, part]
+
+    def kind_of(self, channel: str | None) -> str:
+        return LOCAL if channel is None else self._kinds[channel]
+
+    def number(self) -> dict[int, int]:
+        """Return the number of each node, as Ray counts them.
+
+        From the input, breadth first, each node's takers before what it takes itself.
+        """
+        down: dict[int, list[int]] = {node.id: [] for node in self.nodes}
+        up: dict[int, list[int]] = {node.id: [] for node in self.nodes}
+        for source, target in sorted(self.edges, key=self._bound):
+            down[source].append(target)
+            up[target].append(source)
+        numbers: dict[int, int] = {}
+        # What nothing joins to the input begins anew.
+        for first in range(len(self.nodes)):
+            queue = deque([first])
+            while queue:
+                node = queue.popleft()
+                if node not in numbers:
+                    numbers[node] = len(numbers)
+                    queue.extend(down[node])
+                    queue.extend(up[node])
+        return numbers
+
+    def _bound(self, edge: tuple[int, int]) -> tuple[int, ...]:
+        """Sort edges as they were bound: parts by their index, the output last."""
+        order = []
+        for end in edge:
+            node = self.nodes[end]
+            is_part = node.kind == "part"
+            call = node.owner if is_part and node.owner is not None else end
+            order += [end == self._output, call, int(node.name) + 1 if is_part else 0]
+        return tuple(order)
+
+
+def _arguments(call: Call) -> Iterator[tuple[str, int]]:
+    """Yield the name and the slot of each argument that is in a slot."""
+    arguments: list[tuple[str, Slot | Const]] = [
+        (str(position), argument) for position, argument in enumerate(call.args)
+    ]
+    for name, argument in (*arguments, *call.kwargs):
+        if isinstance(argument, Slot):
+            yield name, argument.index

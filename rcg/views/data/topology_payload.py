@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topology as the widget draws it: boxes, lines and words, with what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import ceil
+from typing import Any, Final
+
+from rcg.ir.plan import DRIVER, Call, Input, Output, Plan, Read, Write
+from rcg.text import bytes_text, plural, speed_text, time_text, visible
+from rcg.trace.analysis.ops import OpTimes, ops_of
+from rcg.trace.model import GraphTrace
+from rcg.views.data.edge_styles import style_of
+from rcg.views.data.labels import LEAST_NODE, MOST_NAME, TopologyLabels, node_text
+from rcg.views.data.layout import Rect, Sizes, lay_out
+from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
+from rcg.views.data.payload import Payload
+from rcg.views.data.topology import Actor, Edge, Node, Topology, nodes_of_calls, topology_of
+
+__all__ = ["topology_payload"]
+
+_HEAD: Final = 42.0
+_PAD: Final = 12.0
+_MOST_GB_PER_S: Final = 100  # faster is no copy: the block was handed on
+
+Times = Mapping[tuple[str, int], OpTimes]
+
+
+def topology_payload(plan: Plan, record: GraphTrace | None) -> Payload:
+    """Return the payload of a topology, which has no columns.
+
+    Args:
+        plan: What runs.
+        record: What it did, if that is known.
+    """
+    return Payload(_Drawing(plan, record).head(), {})
+
+
+class _Drawing:
+    """Boxes, lines and words of one topology."""
+
+    def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
+        self._topology: Topology = topology_of(plan)
+        self._labels = TopologyLabels(self._topology)
+        self._times: Times = (
+            {} if record is None else {(each.process, each.op): each for each in ops_of(record)}
+        )
+        self._ops = self._ops_of_nodes(plan)
+        self._writes = {
+            op.channel: (program.process, at)
+            for program in plan.programs
+            for at, op in enumerate(program.ops)
+            if isinstance(op, Write)
+        }
+        self._reads = {
+            (program.process, op.channel): at
+            for program in plan.programs
+            for at, op in enumerate(program.ops)
+            if isinstance(op, Read)
+        }
+        self._lanes = {} if record is None else {each.process: each for each in record.lanes}
+
+    def head(self) -> dict[str, Any]:
+        topology, labels = self._topology, self._labels
+        layout = lay_out(topology, self._sizes())
+        kinds = dict.fromkeys(edge.kind for edge in topology.edges if not labels.is_owned(edge))
+        return {
+            "width": layout.width,
+            "height": layout.height,
+            "subtitle": self._subtitle(),
+            "kinds": {name: asdict(style_of(name)) for name in kinds},
+            "actors": [
+                {
+                    "process": actor.id,
+                    "label": shorten(visible(actor.label), MOST_NAME, SIZE, bold=True),
+                    "detail": self._identity(actor),
+                    "name": visible(actor.label),
+                    "box": _box(layout.actors[actor.id]),
+                }
+                for actor in topology.actors
+                if actor.id in layout.actors
+            ],
+            "nodes": [
+                {
+                    "kind": node.kind,
+                    "process": node.process,
+                    "op": self._ops.get(node.id),
+                    "name": shorten(
+                        node_text(node), MOST_NAME, SIZE, monospace=node.kind == "call"
+                    ),
+                    "time": self._time(node),
+                    "tell": self._tell_node(node),
+                    "box": _box(layout.nodes[node.id]),
+                }
+                for node in topology.nodes
+            ],
+            "edges": [
+                {
+                    "source": edge.source,
+                    "target": edge.target,
+                    "kind": edge.kind,
+                    "channel": edge.channel,
+                    "ops": self._edge_ops(edge),
+                    "moved": self._moved(edge),
+                    "tell": self._tell_edge(edge),
+                    "points": layout.routes.get((edge.source, edge.target)),
+                }
+                for edge in topology.edges
+            ],
+        }
+
+    # Ops
+
+    def _ops_of_nodes(self, plan: Plan) -> dict[int, int]:
+        """The index of the op that each node is, in the program of its process."""
+        nodes = nodes_of_calls(plan)
+        found = {
+            nodes[op.node]: at
+            for program in plan.programs
+            for at, op in enumerate(program.ops)
+            if isinstance(op, Call)
+        }
+        driver = plan.program(DRIVER).ops
+        for node in self._topology.nodes:
+            for at, op in enumerate(driver):
+                match op:
+                    case Input(key=key) if node.kind == "input" and key is None:
+                        found[node.id] = at
+                    case Input(key=key) if node.kind == "attribute" and str(key) == node.name:
+                        found[node.id] = at
+                    case Output() if node.kind == "output":
+                        found[node.id] = at
+        return found
+
+    def _edge_ops(self, edge: Edge) -> list[tuple[str, int]]:
+        """The write and the read of an edge's value, each with its process."""
+        if edge.channel is None:
+            return []
+        reader = self._topology.nodes[edge.target].process
+        ops = [self._writes[edge.channel]]
+        read = self._reads.get((reader, edge.channel))
+        return ops if read is None else [*ops, (reader, read)]
+
+    # Sizes
+
+    def _sizes(self) -> Sizes:
+        return Sizes(
+            nodes={node.id: self._size(node) for node in self._topology.nodes},
+            actors={
+                actor.id: self._labels.head_width(actor, self._identity(actor))
+                for actor in self._topology.actors
+            },
+            head=_HEAD,
+        )
+
+    def _size(self, node: Node) -> tuple[float, float]:
+        is_part = node.owner is not None
+        name = min(MOST_NAME, width_of(node_text(node), SIZE, monospace=node.kind == "call"))
+        time = self._time(node)
+        width = name + (width_of(time, SMALL) + 14 if time else 0)
+        if is_part:
+            return ceil(width + 14), 22
+        return max(LEAST_NODE, ceil(width + 2 * _PAD)), 34
+
+    # Words
+
+    def _identity(self, actor: Actor) -> str:
+        lane = self._lanes.get(actor.id)
+        node = f" {DOT} {visible(lane.node)}" if lane is not None and lane.node else ""
+        return actor.id + node
+
+    def _subtitle(self) -> str:
+        words = self._labels.counts()
+        if self._times:
+            ran = max(each.count for each in self._times.values())
+            words.append(f"median times and mean sizes of {plural(ran, 'execution')}")
+        return f" {DOT} ".join(words)
+
+    def _took(self, node: Node) -> OpTimes | None:
+        op = self._ops.get(node.id)
+        return None if op is None else self._times.get((node.process, op))
+
+    def _time(self, node: Node) -> str:
+        took = self._took(node)
+        return time_text(took.median_ns) if took is not None and node.kind == "call" else ""
+
+    def _moved(self, edge: Edge) -> str:
+        """How large its value is; told once, on the first of the edges that a channel serves."""
+        times = self._write_times(edge)
+        first = next(each for each in self._topology.edges if each.channel == edge.channel)
+        is_told = times is not None and times.bytes and first is edge
+        return bytes_text(times.bytes / times.count) if times is not None and is_told else ""
+
+    def _write_times(self, edge: Edge) -> OpTimes | None:
+        return None if edge.channel is None else self._times.get(self._writes[edge.channel])
+
+    def _tell_node(self, node: Node) -> list[str]:
+        lines = [self._labels.full_name(node)]
+        took = self._took(node)
+        if took is not None and node.kind == "call":
+            lines.append(
+                f"median {time_text(took.median_ns)} {DOT} ran {plural(took.count, 'time')}"
+            )
+            lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
+        return lines
+
+    def _tell_edge(self, edge: Edge) -> list[str]:
+        lines = self._labels.edge_lines(edge)
+        write = self._write_times(edge)
+        if write is not None:
+            lines.append(f"{bytes_text(write.bytes / write.count)}, the mean")
+            lines.append(f"write {_took(write)}")
+        read = self._times.get(ops[1]) if len(ops := self._edge_ops(edge)) > 1 else None
+        if read is not None:
+            lines.append(f"read {_took(read)}")
+        return lines
+
+
+def _took(times: OpTimes) -> str:
+    """Its own time, how fast that was, and what it waited before."""
+    words = [time_text(times.median_ns)]
+    if times.gb_per_s is not None and times.gb_per_s <= _MOST_GB_PER_S:
+        words.append(speed_text(times.gb_per_s))
+    waited = times.waited_ns / times.count
+    words += [f"after waiting {time_text(waited)}"] if waited >= 1 else []
+    return ", ".join(words)
+
+
+def _box(rect: Rect) -> list[float]:
+    return [rect.x, rect.y, rect.width, rect.height]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and cards in HTML, in the colours of the pictures, light and dark; no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from rcg.text import visible
+from rcg.views.svg.canvas import MONOSPACE, SANS
+
+__all__ = ["STYLE", "Cell", "card", "escaped", "table", "themed"]
+
+_LIGHT: Final = (
+    "--rcg-ground:#ffffff;--rcg-page:#f6f7f9;--rcg-text:#16191d;--rcg-faint:#59626e;"
+    "--rcg-line:#e3e7eb;--rcg-mark:#fbeadf;--rcg-good:#00734f;--rcg-slow:#8a5a00;--rcg-bad:#b84a00;"
+    "--rcg-bar:#0072b2;color-scheme:light"
+)
+_DARK: Final = (
+    "--rcg-ground:#0f1419;--rcg-page:#090c10;--rcg-text:#eceff3;--rcg-faint:#a3adb9;"
+    "--rcg-line:#252d37;--rcg-mark:#33231a;--rcg-good:#2fc08f;--rcg-slow:#e69f00;--rcg-bad:#ff8a3d;"
+    "--rcg-bar:#56b4e9;color-scheme:dark"
+)
+
+_LIGHT_HOSTS: Final = (
+    'body[data-jp-theme-light="true"]',
+    "body.vscode-light",
+    "body.vscode-high-contrast-light",
+    'html[theme="light"] body',
+)
+_DARK_HOSTS: Final = (
+    'body[data-jp-theme-light="false"]',
+    "body.vscode-dark",
+    "body.vscode-high-contrast:not(.vscode-high-contrast-light)",
+    'html[theme="dark"] body',
+)
+"""Where JupyterLab, VS Code and Colab say which theme they have; the browser is asked without."""
+
+
+def _inside(hosts: Sequence[str]) -> str:
+    return ",".join(f"{host} .rcg.rcg-is-auto" for host in hosts)
+
+
+# Notebooks have a style for every table (stripes, a hover) and every <pre>, hence "!important".
+STYLE: Final = (
+    "<style>"
+    f".rcg{{{_LIGHT};color:var(--rcg-text);font:13px/1.45 {SANS}}}"
+    f".rcg.rcg-is-dark{{{_DARK}}}"
+    f"@media (prefers-color-scheme:dark){{.rcg.rcg-is-auto{{{_DARK}}}}}"
+    f"{_inside(_LIGHT_HOSTS)}{{{_LIGHT}}}"
+    f"{_inside(_DARK_HOSTS)}{{{_DARK}}}"
+    ".rcg .rcg-static{background:var(--rcg-ground);border:1px solid var(--rcg-line);"
+    "border-radius:8px;padding:20px 24px;overflow-x:auto}"
+    ".rcg h2{font-size:15px;line-height:1.3;margin:0;color:inherit!important}"
+    ".rcg .rcg-about{color:var(--rcg-faint)!important;font-size:12px;margin:2px 0 10px}"
+    ".rcg table.rcg-table{table-layout:auto!important;border-collapse:collapse;width:100%;"
+    "margin:0;font-size:12.5px;"
+    "background:none!important;color:inherit!important}"
+    ".rcg .rcg-table th{font-weight:400;font-size:11.5px;color:var(--rcg-faint)!important;"
+    "text-align:left;padding:4px 14px 4px 8px;border:0;border-bottom:1px solid var(--rcg-line);"
+    "white-space:nowrap}"
+    ".rcg .rcg-table td{text-align:left;padding:5px 14px 5px 8px;border:0;vertical-align:top;"
+    "max-width:26em;overflow-wrap:break-word}"
+    ".rcg .rcg-table :is(thead,tbody,tr,th,td){background:none!important}"
+    ".rcg .rcg-table .rcg-number{text-align:right;font-variant-numeric:tabular-nums;"
+    "white-space:nowrap}"
+    f".rcg .rcg-code{{font-family:{MONOSPACE};font-size:12px}}"
+    ".rcg .rcg-op{white-space:pre-line;min-width:15em;overflow-wrap:anywhere}"
+    ".rcg .rcg-short{white-space:nowrap}"
+    ".rcg .rcg-strong{font-weight:600}"
+    ".rcg .rcg-dim{color:var(--rcg-faint)}"
+    ".rcg .rcg-table tr.rcg-marked td{background:var(--rcg-mark)!important}"
+    ".rcg .rcg-table tr.rcg-marked td:first-child{box-shadow:inset 3px 0 0 var(--rcg-bad)}"
+    ".rcg .rcg-good{color:var(--rcg-good)}.rcg .rcg-slow{color:var(--rcg-slow)}"
+    ".rcg .rcg-bad{color:var(--rcg-bad)}"
+    f".rcg pre{{font-family:{MONOSPACE};font-size:12px;margin:4px 0 0;white-space:pre-wrap;"
+    "overflow-wrap:anywhere;background:none!important;color:inherit!important}"
+    ".rcg details{margin-top:10px}.rcg summary{cursor:pointer}"
+    "</style>"
+)
+"""The style sheet of cards and tables; once per page is enough, more do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is in a table.
+
+    Attributes:
+        text: The text.
+        classes: How it looks: ``rcg-number``, ``rcg-code``, ``rcg-strong``, ...
+        hover: What is told where the pointer rests.
+    """
+
+    text: str
+    classes: str = ""
+    hover: str = ""
+
+    def html(self) -> str:
+        """Return it as an element."""
+        classes = f' class="{escape(self.classes)}"' if self.classes else ""
+        hover = f' title="{escaped(self.hover)}"' if self.hover else ""
+        return f"<td{classes}{hover}>{escaped(self.text)}</td>"
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    marked: Sequence[bool] | None = None,
+) -> str:
+    """Return a table; columns of numbers are those whose first cell is one.
+
+    Args:
+        head: Names of the columns.
+        rows: The cells.
+        marked: Which rows are what is looked for.
+    """
+    is_number = [
+        bool(rows) and "rcg-number" in rows[0][column].classes for column in range(len(head))
+    ]
+    heads = "".join(
+        f'<th scope="col"{" class=rcg-number" if number else ""}>{escape(visible(name))}</th>'
+        for name, number in zip(head, is_number, strict=True)
+    )
+    body = "".join(
+        f"<tr{' class=rcg-marked' if marked and marked[position] else ''}>"
+        f"{''.join(cell.html() for cell in row)}</tr>"
+        for position, row in enumerate(rows)
+    )
+    return f'<table class="rcg-table"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def card(title: str, about: str, body: str) -> str:
+    """Return a card: a title, a line that says what is shown, and the rest, which is HTML."""
+    line = f'<p class="rcg-about">{escape(visible(about))}</p>' if about else ""
+    return f'<section class="rcg-static"><h2>{escape(visible(title))}</h2>{line}{body}</section>'
+
+
+def themed(body: str, *, dark: bool | None) -> str:
+    """Return HTML with the style sheet it needs.
+
+    Args:
+        body: HTML.
+        dark: Whether the ground is dark; None leaves it to the notebook, or the reader's browser.
+    """
+    theme = "rcg-is-auto" if dark is None else "rcg-is-dark" if dark else "rcg-is-light"
+    return f'<div class="rcg {theme}">{STYLE}{body}</div>'
+
+
+def escaped(text: str) -> str:
+    """Return text for HTML: lines stay, and whatever else cannot be shown is told by its escape."""
+    return "\n".join(escape(visible(line)) for line in text.split("\n"))

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a notebook shows of what follows from a trace: executions, paths, predictions, comparisons.
+
+Each is text beside a table or a picture. This room must compute nothing but lengths of bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+from rcg.display import Mimebundle
+from rcg.text import (
+    brief,
+    count_text,
+    cut,
+    plural,
+    rate_text,
+    ratio_text,
+    ticks_of,
+    time_text,
+    visible,
+)
+from rcg.trace.analysis.compare import Change, Comparison, GraphComparison
+from rcg.trace.analysis.critical import CriticalPath, Step
+from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.what_if import WhatIf
+from rcg.views.data.colours import TITLES
+from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
+from rcg.views.html.elements import Cell, card, table, themed
+from rcg.views.html.mimebundle import mimebundle
+from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
+from rcg.views.svg.looks import kind_looks
+from rcg.views.svg.schedule import schedule_of
+
+__all__ = [
+    "comparison_picture",
+    "of_comparison",
+    "of_executions",
+    "of_graph_comparison",
+    "of_path",
+    "of_what_if",
+    "path_picture",
+]
+
+_TOP: Final = MARGIN + 58
+_LINE: Final = 24.0
+_BAR: Final = 15.0
+_MOST_NAME: Final = 300.0
+_MOST_STEPS: Final = 36
+_MOST_OPS: Final = 24
+_MOST_GRAPHS: Final = 3
+_COLUMN: Final = 92.0
+_HIDDEN: Final = (Kind.IDLE,)
+
+
+def of_executions(executions: Executions) -> Mimebundle:
+    """Return what is shown of executions: a table with its head and its tail."""
+    count = len(executions)
+    places = cut(range(count), lambda _: -1)
+    number = "rcg-number"
+    rows = [
+        [Cell("...", f"{number} rcg-dim"), *(Cell("", number) for _ in EXECUTION_HEAD[1:])]
+        if place < 0
+        else [Cell(text, number) for text in execution_row(executions[place])]
+        for place in places
+    ]
+    about = f"{count_text(count)} executions, {count_text(int(executions.is_complete.sum()))} whole"
+    about += f" {DOT} times of submission from the beginning of the trace on"
+    body = table(EXECUTION_HEAD, rows) if rows else ""
+    html = themed(card("Executions", about, body), dark=None)
+    return {**mimebundle(str(executions), []), "text/html": html}
+
+
+def of_path(path: CriticalPath) -> Mimebundle:
+    """Return what is shown of a critical path: its steps, one below the other, over time."""
+    return mimebundle(str(path), [("Critical path", path_picture(path))] if path else [])
+
+
+def of_what_if(found: WhatIf) -> Mimebundle:
+    """Return what is shown of a prediction: its figures, and the schedule that it foresees."""
+    about = f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
+    picture = schedule_of(
+        predicted=found.simulation, unit_ns=1.0, title="Predicted", about=about, width=WIDTH
+    )
+    return mimebundle(str(found), [("Predicted schedule", picture)])
+
+
+def of_comparison(found: Comparison) -> Mimebundle:
+    """Return what is shown of a comparison: before and after, op by op, of each graph."""
+    return _compared(str(found), found.graphs)
+
+
+def of_graph_comparison(found: GraphComparison) -> Mimebundle:
+    """Return the same of one graph."""
+    return _compared(str(found), [found])
+
+
+def _compared(text: str, graphs: Sequence[GraphComparison]) -> Mimebundle:
+    more = len(graphs) - _MOST_GRAPHS
+    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MOST_GRAPHS}]"
+    pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MOST_GRAPHS]]
+    return mimebundle(text, pictures, note if more > 0 else "")
+
+
+def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | None = None) -> str:
+    """Return the steps of a critical path as the text of an SVG file: a bar for each, over time."""
+    canvas = Canvas(dark)
+    shown = _longest(path)
+    start, total = path[0].start_ns, max(path[-1].end_ns - path[0].start_ns, 1)
+    names = min(_MOST_NAME, max(width_of(visible(step.text), SIZE) for step in shown))
+    left = MARGIN + names + 14
+    room = width - left - MARGIN - _COLUMN
+    scale = room / total
+    bottom = _TOP + _LINE * len(shown)
+    about = f"{time_text(total)} in {count_text(len(path))} steps"
+    if len(shown) < len(path):
+        about += f" {DOT} the {len(shown)} longest are shown"
+    shapes = canvas.heading(
+        f"Critical path of execution {path[-1].execution}", about, width - 2 * MARGIN
+    )
+    looks = kind_looks(canvas)
+    used = sorted({step.kind for step in shown})
+    legend = [
+        (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
+        for kind in used
+    ]
+    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, width - 2 * MARGIN).shapes
+    shapes += _axis(canvas, total, left, room, bottom)
+    for row, step in enumerate(shown):
+        y = _TOP + _LINE * row + 4
+        x, length = left + (step.start_ns - start) * scale, max(step.duration_ns * scale, 1.0)
+        shapes.append(canvas.text(step.text, MARGIN, y + 12, names + 1))
+        shapes.append(
+            f'<rect{looks[step.kind].attributes} x="{x:.1f}" y="{y:g}" width="{length:.1f}" '
+            f'height="{_BAR:g}"><title>{_hover(step)}</title></rect>'
+        )
+        took = canvas.text(
+            time_text(step.duration_ns),
+            width - MARGIN,
+            y + 12,
+            _COLUMN,
+            role="faint",
+            size=SMALL,
+            anchor="end",
+        )
+        shapes.append(took)
+    return canvas.document(shapes, width, bottom + 30, f"Critical path: {about}")
+
+
+def comparison_picture(
+    found: GraphComparison, *, width: float = WIDTH, dark: bool | None = None
+) -> str:
+    """Return two bars for each figure, before and after, as the text of an SVG file."""
+    canvas = Canvas(dark)
+    canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
+    canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
+    ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MOST_OPS]
+    names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
+    widest = min(_MOST_NAME, max(width_of(visible(name), SIZE, bold=True) for name in names))
+    left = MARGIN + widest + 14
+    room = width - left - MARGIN - 3 * _COLUMN
+    about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
+    if len(ops) < len(found.ops):
+        about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
+    shapes = canvas.heading("Before and after", about, width - 2 * MARGIN)
+    legend = [
+        (f'<rect{canvas.paint(name)} width="14" height="10" rx="2"/>', name)
+        for name in ("before", "after")
+    ]
+    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, room).shapes
+    for at, name in enumerate(("before", "after", "ratio")):
+        x = width - MARGIN - (2 - at) * _COLUMN
+        shapes.append(
+            canvas.text(name, x, _TOP - 4, _COLUMN, role="faint", size=SMALL, anchor="end")
+        )
+    longest = max((max(op.before or 0.0, op.after or 0.0) for op in ops), default=0.0)
+    groups: list[tuple[Change, float, bool]] = [
+        (found.throughput, _most(found.throughput), True),
+        (found.latency, _most(found.latency), False),
+        *((op, longest, False) for op in ops),
+    ]
+    for row, (change, most, is_rate) in enumerate(groups):
+        y = _TOP + (_LINE + 4) * row + (10 if row > 1 else 0) + 2
+        shapes.append(canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2))
+        for at, (role, value) in enumerate((("before", change.before), ("after", change.after))):
+            length = room * (value or 0.0) / most if most else 0.0
+            shapes.append(
+                f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
+                f'width="{length:.1f}" height="8" rx="1.5"/>'
+            )
+        told = [_value(change.before, is_rate), _value(change.after, is_rate)]
+        for at, words in enumerate((*told, ratio_text(change.ratio))):
+            x = width - MARGIN - (2 - at) * _COLUMN
+            shapes.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
+    height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN
+    return canvas.document(shapes, width, height, f"Before and after: {about}")
+
+
+def _longest(path: Sequence[Step]) -> list[Step]:
+    """Return so many steps as can be shown, the longest, in the order of time."""
+    longest = sorted(path, key=lambda step: -step.duration_ns)[:_MOST_STEPS]
+    return sorted(longest, key=lambda step: step.start_ns)
+
+
+def _axis(canvas: Canvas, total: int, left: float, room: float, bottom: float) -> Iterable[str]:
+    for at, label in ticks_of(total, 6):
+        x = left + at * room / total
+        yield f'<path{canvas.paint("grid")} d="M{x:.1f} {_TOP:g}V{bottom:g}"/>'
+        yield canvas.text(label, x, bottom + 16, 80, role="faint", size=SMALL, anchor="middle")
+
+
+def _hover(step: Step) -> str:
+    words = [brief(step.text), f"{TITLES[step.kind]}: {time_text(step.duration_ns)}"]
+    return escape("\n".join([*words, f"of execution {step.execution}"]))
+
+
+def _most(change: Change) -> float:
+    return max(change.before or 0.0, change.after or 0.0)
+
+
+def _value(value: float | None, is_rate: bool) -> str:
+    return rate_text(value) if is_rate else time_text(value)

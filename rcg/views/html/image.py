@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picture inside HTML that others clean: as an image, which nobody takes apart.
+
+Where notebooks are shown (GitHub, nbviewer) inline SVG and styles are taken out; an image whose
+address is its own data stays. It follows light and dark by itself, for the style sheet is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from html import escape
+from typing import Final
+
+from rcg.text import visible
+from rcg.views.svg.canvas import WIDTH
+
+__all__ = ["MOST_SHRINKING", "img"]
+
+MOST_SHRINKING: Final = 1.6
+"""How much wider than that a picture may be to be shrunk to fit; a wider one is scrolled."""
+
+
+def img(svg: str, alt: str) -> str:
+    """Return an SVG file as an ``<img>`` with the file in it, to be scrolled if it is very wide.
+
+    Args:
+        svg: The text of the file.
+        alt: What it shows, in words.
+    """
+    data = b64encode(svg.encode("utf-8")).decode("ascii")
+    size = re.match(r'<svg[^>]* width="([\d.]+)"', svg)
+    width = f' width="{size[1]}"' if size else ""
+    is_wide = size is not None and float(size[1]) > WIDTH * MOST_SHRINKING
+    image = (
+        f'<img alt="{escape(visible(alt))}"{width} '
+        f'style="max-width:{"none" if is_wide else "100%"};height:auto" '
+        f'src="data:image/svg+xml;base64,{data}">'
+    )
+    return f'<div style="overflow-x:auto">{image}</div>' if is_wide else image

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a notebook shows of a thing: text, and HTML without a script, with pictures as images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rcg.display import Mimebundle
+from rcg.ir.plan import Plan
+from rcg.text import plural, shown_text
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.model import Recording
+from rcg.views.html.elements import escaped
+from rcg.views.html.image import img
+from rcg.views.html.report import report_of
+from rcg.views.svg.pictures import (
+    schedule_picture,
+    summary_picture,
+    timeline_picture,
+    topology_picture,
+)
+
+__all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
+
+_MOST_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has more
+_MOST_NODES: Final = 400  # of a plan that is drawn
+
+
+def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
+    """Return text beside pictures.
+
+    Args:
+        text: What is shown where there are no pictures.
+        pictures: What each shows, and the text of its SVG file.
+        note: What is said below them.
+    """
+    html = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
+    if html and note:
+        html += f"<p>{escaped(note)}</p>"
+    return {"text/plain": shown_text(text), **({"text/html": html} if html else {})}
+
+
+def of_plan(
+    plan: Plan, text: str = "", title: str = "Plan", actor_ids: Mapping[str, str] | None = None
+) -> Mimebundle:
+    """Return what is shown of a plan: its text, and its topology unless it is very large."""
+    pictures = []
+    if sum(len(program.ops) for program in plan.programs) <= _MOST_NODES:
+        pictures = [("Topology", topology_picture(plan, title=title, actor_ids=actor_ids))]
+    return mimebundle(text or str(plan), pictures)
+
+
+def of_trace(trace: Recording) -> Mimebundle:
+    """Return what is shown of a trace: its summary as text and as pictures."""
+    whole, trace = trace, trace.active
+    summary = summarize(trace)
+    pictures: list[tuple[str, str]] = []
+    for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MOST_GRAPHS]:
+        name = f"CompiledDAG({graph.graph_id[:8]})"
+        if sum(len(program.ops) for program in graph.plan.programs) <= _MOST_NODES:
+            topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
+            pictures.append((f"Topology of {name}", topology))
+        pictures.append((f"Profile of {name}", summary_picture(figures)))
+        for what, svg in (
+            ("Schedule", schedule_picture(trace, graph)),
+            ("Timeline", timeline_picture(trace, graph)),
+        ):
+            if svg is not None:
+                pictures.append((f"{what} of {name}", svg))
+    more = len(trace.graphs) - _MOST_GRAPHS
+    notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
+    notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
+    return mimebundle(_joined(str(summary), whole), pictures, "; ".join(notes))
+
+
+def text_of(trace: Recording) -> str:
+    """Return the summary of a trace as text, of the graphs that did something."""
+    return _joined(str(summarize(trace.active)), trace)
+
+
+def _joined(text: str, trace: Recording) -> str:
+    return "\n\n".join(filter(None, [text, trace.inactive_text]))
+
+
+def of_reports(reports: Iterable[Any], text: str) -> Mimebundle:
+    """Return what is shown of reports: their text and a table of each."""
+    html = "".join(
+        report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
+    )
+    return {"text/plain": shown_text(text), "text/html": html or f"<p>{escaped(text)}</p>"}

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything about a trace on one page: a file that needs no network, no script and no rcg.
+
+For each graph its topology with what was measured, where the time went, the schedule beside its
+prediction, the timeline up close and as a whole, and a table of its ops. Of many graphs the later
+ones have fewer pictures, so that the file stays small.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+from rcg.text import count_text, time_text, visible
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.summary import GraphSummary, stall_text
+from rcg.trace.model import GraphTrace, Recording
+from rcg.views.data.lettering import DOT
+from rcg.views.data.topology import topology_of
+from rcg.views.html.elements import STYLE, card, escaped
+from rcg.views.html.image import MOST_SHRINKING
+from rcg.views.html.ops import ops_table
+from rcg.views.svg.canvas import WIDTH
+from rcg.views.svg.pictures import (
+    schedule_picture,
+    summary_picture,
+    timeline_picture,
+    topology_picture,
+    whole_timeline_picture,
+)
+
+__all__ = ["page_of"]
+
+_MOST_GRAPHS: Final = 6
+_MOST_OPS: Final = 2000
+_MOST_NODES: Final = 600
+
+_STYLE: Final = (
+    "<style>"
+    "body{margin:0;background:var(--rcg-page)}"
+    f"main{{max-width:{WIDTH}px;margin:0 auto;padding:28px 20px 60px}}"
+    "main>header h1{font-size:21px;margin:0 0 2px}"
+    "main h2.rcg-graph{font-size:16px;margin:34px 0 2px}"
+    "main .rcg-picture,main section{margin:14px 0 0}"
+    ".rcg-picture{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
+    "background:var(--rcg-ground)}"
+    ".rcg-scrolls{max-height:720px;overflow:auto}"
+    ".rcg-picture>svg{display:block}.rcg-fits>svg{width:100%;height:auto}"
+    "</style>"
+)
+
+
+def page_of(trace: Recording, title: str) -> str:
+    """Return a trace as one HTML file.
+
+    Args:
+        trace: What was recorded.
+        title: What stands above it all.
+    """
+    whole, trace = trace, trace.active
+    summary = summarize(trace)
+    parts = [
+        _graph(trace, graph, figures, number)
+        for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
+    ]
+    if not parts:
+        parts = [card("Nothing", "no graph was alive while this was recorded", "")]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
+        f'<body class="rcg rcg-is-auto"><main><header><h1>{escaped(visible(title))}</h1>'
+        f'<p class="rcg-about">{escaped(_about(whole))}</p></header>\n'
+        + "".join(
+            f'<p class="rcg-bad rcg-strong">{escaped(stall_text(each, of=len(parts) > 1))}</p>\n'
+            for each in summary.graphs
+            if each.stall is not None
+        )
+        + "\n".join(parts)
+        + "\n</main></body></html>\n"
+    )
+
+
+def _about(trace: Recording) -> str:
+    info = trace.info
+    words = []
+    if isinstance(began := info.get("time"), int | float):
+        words.append(time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began)))
+    if info.get("host"):
+        words.append(str(info["host"]))
+    if info.get("cores"):
+        words.append(f"{info['cores']} cores")
+    words.append(time_text(trace.duration_ns))
+    words.append(f"{count_text(trace.num_events)} events")
+    if trace.lost:
+        words.append(f"{count_text(trace.lost)} lost")
+    words += filter(None, [trace.inactive_text])
+    versions = info.get("versions")
+    if isinstance(versions, dict):
+        words += [f"{name} {version}" for name, version in versions.items()]
+    return f" {DOT} ".join(visible(word) for word in words)
+
+
+def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: int) -> str:
+    head = f'<h2 class="rcg-graph">CompiledDAG({escaped(graph.graph_id[:8])})</h2>'
+    parts = [head] if len(trace.graphs) > 1 else []
+    has_pictures = number < _MOST_GRAPHS
+    if has_pictures:
+        parts += _topology(graph, summary)
+    parts.append(_fitting(summary_picture(summary)))
+    if has_pictures and graph.num_events:
+        parts += _times(trace, graph)
+    if len(summary.ops) <= _MOST_OPS:
+        about = "without waiting, which stands apart; the bottleneck is marked"
+        parts.append(card("Operations", about, ops_table(summary)))
+    return "\n".join(parts)
+
+
+def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
+    if len(topology_of(graph.plan).nodes) > _MOST_NODES:
+        return []
+    title = f"CompiledDAG({graph.graph_id[:8]})"
+    picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
+    width = re.match(r'<svg[^>]* width="([\d.]+)"', picture)
+    fits = width is not None and float(width[1]) <= WIDTH * MOST_SHRINKING
+    is_small = width is not None and float(width[1]) <= WIDTH
+    if fits and not is_small:
+        return [_fitting(picture)]
+    return [f'<div class="rcg-picture rcg-scrolls">{picture}</div>']
+
+
+def _times(trace: Recording, graph: GraphTrace) -> list[str]:
+    pictures = (
+        schedule_picture(trace, graph),
+        timeline_picture(trace, graph),
+        whole_timeline_picture(trace, graph),
+    )
+    return [_fitting(picture) for picture in pictures if picture is not None]
+
+
+def _fitting(picture: str) -> str:
+    return f'<div class="rcg-picture rcg-fits">{picture}</div>'

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bars on bands, as many as a picture can take: the rest becomes density.
+
+A bar narrower than a pixel cannot be seen, and a million of them cannot be kept. So bars below some
+width are merged: in each column of pixels, stacked by look, as high as the share of the time that
+they take. That width grows until the picture is as small as it has to be::
+
+    each on its own      ▐███▌ ▐█▌▐██▌ ▐███▌
+    merged               ▄▅▄▄▅▄▄▅▄▄▄▅▄▄▅▄▄▅
+
+The time in a column is exact, whatever the widths: it is the difference of how much was covered up
+to its two ends. Nothing here loops over bars that are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.views.data.lettering import width_of
+from rcg.views.svg.canvas import Canvas
+from rcg.views.svg.looks import Look
+
+__all__ = ["Bars", "Drawn", "Band", "draw"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_BAR_BYTES: Final = 24
+_HOVER_BYTES: Final = 150
+_RUN_BYTES: Final = 22
+_LABEL_BYTES: Final = 60
+_MOST_HOVERS: Final = 900
+_MOST_LABELS: Final = 900
+_LEAST_TEXT_HEIGHT: Final = 12.0
+_LEAST_TEXT_WIDTH: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where bars lie: from ``y`` on, ``height`` high."""
+
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Bars as columns; by band, and in a band by ``left``.
+
+    Attributes:
+        band: Index of the band.
+        left: Where it begins, in pixels of the plot.
+        width: How wide it is.
+        look: Index of the look.
+        row: What it stands for.
+    """
+
+    band: Ints
+    left: Floats
+    width: Floats
+    look: Ints
+    row: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn, from back to front, and the rows of the bars that were merged."""
+
+    shapes: list[str]
+    merged: Ints
+
+
+def draw(
+    canvas: Canvas,
+    bands: Sequence[Band],
+    looks: Sequence[Look],
+    bars: Bars,
+    plot_width: float,
+    *,
+    labels_of: Callable[[int], Sequence[str]],
+    hover_of: Callable[[int], str],
+    budget: int,
+) -> Drawn:
+    """Draw bars into a plot whose left end is at 0.
+
+    Args:
+        canvas: What to draw with.
+        bands: Where they lie.
+        looks: How they look.
+        bars: The bars.
+        plot_width: How wide the plot is.
+        labels_of: What may be written into the bar of a row, the best first.
+        hover_of: What is told about it.
+        budget: How many bytes the drawing may take, about.
+    """
+    groups = _Groups(bars, len(looks))
+    has_labels = any(band.height >= _LEAST_TEXT_HEIGHT for band in bands)
+    for level in range(12):
+        least = 1.0 * 2**level
+        is_single = bars.width >= least
+        count = int(is_single.sum())
+        labels = min(int((bars.width >= _LEAST_TEXT_WIDTH).sum()), _MOST_LABELS) * has_labels
+        size = labels * _LABEL_BYTES
+        is_hovering = count <= _MOST_HOVERS and size + count * _HOVER_BYTES <= budget
+        size += count * (_HOVER_BYTES if is_hovering else _BAR_BYTES)
+        if size > budget and count:
+            continue
+        columns = [1, 2, 4, 8, 16] if count < len(bars.row) else [1]
+        for column in columns:
+            runs = groups.density(bands, least, max(column, level), plot_width)
+            if size + sum(map(len, runs.values())) * _RUN_BYTES <= budget:
+                break
+        else:
+            continue
+        break
+    else:
+        is_single = np.zeros(len(bars.row), bool)
+    shapes = [
+        f'<path{looks[look].attributes} style="stroke:none;fill-opacity:1" '
+        f'd="{_boxes(runs[look])}"/>'
+        for look in sorted(runs)
+    ]
+    single = np.flatnonzero(is_single)
+    shapes += _singles(bands, looks, bars, single, hover_of if is_hovering else None)
+    shapes += _labels(canvas, bands, looks, bars, single, labels_of)
+    return Drawn(shapes, bars.row[~is_single])
+
+
+# --- density ------------------------------------------------------------------------------------
+
+
+class _Groups:
+    """The bars of each band and look, in order."""
+
+    def __init__(self, bars: Bars, num_looks: int) -> None:
+        key = bars.band * num_looks + bars.look
+        # 16 bits are sorted by counting.
+        is_short = len(key) == 0 or int(key.max()) < 1 << 16
+        order = np.argsort(key.astype(np.uint16) if is_short else key, kind="stable")
+        found, begins = np.unique(key[order], return_index=True)
+        ends = np.append(begins, len(order))[1:]
+        self._groups: dict[int, dict[int, tuple[Floats, Floats]]] = {}
+        for each, begin, end in zip(found.tolist(), begins, ends, strict=True):
+            band, look = divmod(each, num_looks)
+            rows = order[begin:end]
+            self._groups.setdefault(band, {})[look] = (bars.left[rows], bars.width[rows])
+
+    def density(
+        self, bands: Sequence[Band], least: float, column: int, plot_width: float
+    ) -> dict[int, list[tuple[float, float, float, float]]]:
+        """Return boxes (x, y, width, height) by look, for bars narrower than ``least``."""
+        edges = np.arange(0, plot_width + column, column, dtype=float)
+        runs: dict[int, list[tuple[float, float, float, float]]] = {}
+        for number, looks in self._groups.items():
+            band = bands[number]
+            below = np.zeros(len(edges) - 1)
+            bottom = np.zeros(len(edges) - 1)
+            for look, (left, width) in looks.items():
+                is_small = width < least
+                if not is_small.any():
+                    continue
+                share = _covered(left[is_small], width[is_small], edges) / column
+                below = np.minimum(below + share, 1.0)
+                top = np.round(below * band.height)
+                # A little is shown as a little, not as nothing.
+                top = np.maximum(top, np.where(share > 0.01, bottom + 1, bottom))
+                top = np.minimum(top, band.height)
+                boxes = _merge(bottom, top, column, band)
+                if boxes:
+                    runs.setdefault(look, []).extend(boxes)
+                bottom = top
+        return runs
+
+
+def _covered(left: Floats, width: Floats, edges: Floats) -> Floats:
+    """How much the bars, by ``left``, cover of what lies between each two edges."""
+    total = _before(left, edges) - _before(np.sort(left + width, kind="stable"), edges)
+    return np.maximum(np.diff(total), 0.0)
+
+
+def _before(points: Floats, edges: Floats) -> Floats:
+    """For each edge the sum of its distances from the points before it."""
+    count = np.searchsorted(points, edges)
+    sums = np.concatenate(([0.0], np.cumsum(points)))
+    return np.asarray(count * edges - sums[count])
+
+
+def _merge(
+    bottom: Floats, top: Floats, column: int, band: Band
+) -> list[tuple[float, float, float, float]]:
+    """Join neighbouring columns of one height."""
+    changes = np.flatnonzero((np.diff(bottom) != 0) | (np.diff(top) != 0)) + 1
+    begins = np.concatenate(([0], changes))
+    ends = np.concatenate((changes, [len(top)]))
+    base = band.y + band.height
+    return [
+        (float(begin * column), float(base - top[begin]), float((end - begin) * column), height)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        if (height := float(top[begin] - bottom[begin])) > 0
+    ]
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+def _boxes(boxes: Sequence[tuple[float, float, float, float]]) -> str:
+    return "".join(
+        f"M{_short(x)} {_short(y)}h{_short(width)}v{_short(height)}h-{_short(width)}z"
+        for x, y, width, height in boxes
+    )
+
+
+def _singles(
+    bands: Sequence[Band],
+    looks: Sequence[Look],
+    bars: Bars,
+    single: Ints,
+    hover_of: Callable[[int], str] | None,
+) -> list[str]:
+    shapes = []
+    for number, look in enumerate(looks):
+        rows = single[bars.look[single] == number]
+        if not len(rows):
+            continue
+        found = []
+        for row in rows.tolist():
+            band, width = bands[bars.band[row]], float(bars.width[row])
+            # A little air between bars, where there is room for it.
+            found.append(
+                (float(bars.left[row]), band.y, width - 0.6 if width > 4 else width, band.height)
+            )
+        if hover_of is None:
+            shapes.append(f'<path{look.attributes} d="{_boxes(found)}"/>')
+            continue
+        shapes.append(f"<g{look.attributes}>")
+        for row, (x, y, width, height) in zip(rows.tolist(), found, strict=True):
+            radius = f' rx="{look.radius:g}"' if look.radius and width > 6 else ""
+            shapes.append(
+                f'<rect class="rcg-bar" x="{_short(x)}" y="{_short(y)}" width="{_short(width)}" '
+                f'height="{_short(height)}"{radius}>'
+                f"<title>{escape(hover_of(int(bars.row[row])))}</title></rect>"
+            )
+        shapes.append("</g>")
+    return shapes
+
+
+def _labels(
+    canvas: Canvas,
+    bands: Sequence[Band],
+    looks: Sequence[Look],
+    bars: Bars,
+    single: Ints,
+    labels_of: Callable[[int], Sequence[str]],
+) -> list[str]:
+    groups: dict[tuple[str, float], list[str]] = {}
+    wide = single[bars.width[single] >= _LEAST_TEXT_WIDTH]
+    if len(wide) > _MOST_LABELS:
+        wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MOST_LABELS]])
+    for row in wide.tolist():
+        band, width = bands[bars.band[row]], float(bars.width[row])
+        if band.height < _LEAST_TEXT_HEIGHT:
+            continue
+        size = min(10.5, round(band.height * 0.7, 1))
+        for label in labels_of(int(bars.row[row])):
+            if width_of(label, size, bold=True) <= width - 4:
+                x = float(bars.left[row]) + width / 2
+                y = band.y + band.height / 2 + size * 0.36
+                text = f'<text x="{_short(x)}" y="{_short(y)}">{escape(label)}</text>'
+                groups.setdefault((looks[bars.look[row]].text, size), []).append(text)
+                break
+    return [
+        f'<g{canvas.paint(role)} font-size="{size:g}" font-weight="600" text-anchor="middle" '
+        f'stroke-width="3" paint-order="stroke" pointer-events="none">{"".join(texts)}</g>'
+        for (role, size), texts in groups.items()
+    ]
+
+
+def _short(value: float) -> str:
+    """A number to a tenth of a pixel."""
+    return f"{round(value, 1):g}"

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all pictures are drawn with: colours by role, text in its room, and the SVG around it all.
+
+A role is what something is for ("text", "lane"); it has colours on light and on dark ground. They
+are attributes, and the dark ones come from a style sheet that only speaks to browsers: programs
+that know no style sheets show the light picture. Pictures have no script, no font and nothing to
+load; they have a ground of their own, so they can be read wherever they are put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+from zlib import crc32
+
+from rcg.text import brief, visible
+from rcg.views.data.lettering import SIZE, SMALL, TITLE, shorten, width_of
+
+__all__ = ["MARGIN", "MONOSPACE", "SANS", "WIDTH", "Canvas", "Paint"]
+
+SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
+MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
+
+WIDTH: Final = 1080
+"""Of every picture but a topology, which is as wide as it has to be."""
+
+MARGIN: Final = 24.0
+"""Between the picture and its edge."""
+
+_LONGEST_HOVER: Final = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """An attribute and its colour on light and on dark ground."""
+
+    attribute: str
+    light: str
+    dark: str
+
+
+_ROLES: Final[dict[str, tuple[Paint, ...]]] = {
+    "ground": (Paint("fill", "#ffffff", "#0f1419"),),
+    "actor": (Paint("fill", "#f1f3f5", "#1b222b"),),
+    "box": (Paint("fill", "#ffffff", "#10161d"), Paint("stroke", "#c6ccd4", "#3b4654")),
+    "text": (Paint("fill", "#16191d", "#eceff3"),),
+    "joint": (Paint("stroke", "#c6ccd4", "#3b4654"),),
+    "rim": (Paint("stroke", "#ffffff", "#0f1419"),),
+    "actor-rim": (Paint("stroke", "#f1f3f5", "#1b222b"),),
+    "faint": (Paint("fill", "#59626e", "#a3adb9"),),
+    "grid": (Paint("stroke", "#e3e7eb", "#252d37"),),
+    "lane": (Paint("fill", "#f4f6f8", "#171d25"),),
+    "idle-line": (Paint("stroke", "#dde2e7", "#28313c"),),
+    "wait": (Paint("fill", "#e6e9ed", "#2a323d"),),
+    "wait-line": (Paint("stroke", "#bcc4cd", "#4d5967"),),
+    "on-idle": (Paint("fill", "#59626e", "#a3adb9"), Paint("stroke", "#f4f6f8", "#171d25")),
+    "on-wait": (Paint("fill", "#4a535e", "#b4bdc8"), Paint("stroke", "#e6e9ed", "#2a323d")),
+    "queue": (Paint("fill", "#a3aebb", "#5d6b7a"),),
+    "marked": (Paint("fill", "#fbeadf", "#33231a"),),
+}
+
+# Stands for an id while a picture is drawn; cannot come from a name, which is visible text.
+_KEY: Final = "\x00"
+
+
+class Canvas:
+    """Makes shapes as text, and remembers which colours and hatchings they use.
+
+    Args:
+        dark: Whether the ground is dark; None leaves it to the reader's browser.
+    """
+
+    def __init__(self, dark: bool | None) -> None:
+        self._dark = dark
+        self._roles = dict(_ROLES)
+        self._used: dict[str, None] = {}
+        self._hatches: dict[str, str] = {}
+
+    def define(self, role: str, *paints: Paint) -> None:
+        """Add a role."""
+        self._roles[role] = paints
+
+    def paint(self, role: str) -> str:
+        """Return the attributes of a role, with a blank before them."""
+        self._used[role] = None
+        colours = "".join(
+            f' {each.attribute}="{each.dark if self._dark else each.light}"'
+            for each in self._roles[role]
+        )
+        return f' class="rcg-{role}"{colours}'
+
+    def hatch(self, ground: str, lines: str, *, slant: int = 1, gap: int = 7) -> str:
+        """Return the ``fill`` of a hatched ground, with a blank before it.
+
+        Args:
+            ground: Role of what is between the lines.
+            lines: Role of the lines.
+            slant: 1 for lines that rise to the right, -1 for lines that fall.
+            gap: From line to line.
+        """
+        name = f"{ground}-{lines}-{gap}-{'up' if slant > 0 else 'down'}"
+        if name not in self._hatches:
+            rise = f"M0 {gap}L{gap} 0M-1 1L1 -1M{gap - 1} {gap + 1}L{gap + 1} {gap - 1}"
+            fall = f"M0 0L{gap} {gap}M-1 {gap - 1}L1 {gap + 1}M{gap - 1} -1L{gap + 1} 1"
+            self._hatches[name] = (
+                f'<pattern id="rcg-{_KEY}-{name}" width="{gap}" height="{gap}" '
+                f'patternUnits="userSpaceOnUse"><rect{self.paint(ground)} width="{gap}" '
+                f'height="{gap}"/><path{self.paint(lines)} stroke-width="1" '
+                f'd="{rise if slant > 0 else fall}"/></pattern>'
+            )
+        return f' fill="url(#rcg-{_KEY}-{name})"'
+
+    def dotted(self, ground: str, dots: str, *, gap: int = 6) -> str:
+        """Return the ``fill`` of a ground with dots, with a blank before it."""
+        at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
+        shapes = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
+        return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{shapes}</g>")
+
+    def crossed(self, ground: str, lines: str, *, gap: int = 7) -> str:
+        """Return the ``fill`` of a ground with lines across each other."""
+        path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
+        return self._pattern(ground, "crossed", gap, path)
+
+    def _pattern(self, ground: str, sort: str, gap: int, shapes: str) -> str:
+        name = f"{ground}-{sort}-{gap}"
+        self._hatches[name] = (
+            f'<pattern id="rcg-{_KEY}-{name}" width="{gap}" height="{gap}" '
+            f'patternUnits="userSpaceOnUse"><rect{self.paint(ground)} width="{gap}" '
+            f'height="{gap}"/>{shapes}</pattern>'
+        )
+        return f' fill="url(#rcg-{_KEY}-{name})"'
+
+    def text(
+        self,
+        text: str,
+        x: float,
+        y: float,
+        room: float,
+        *,
+        role: str = "text",
+        size: float = SIZE,
+        bold: bool = False,
+        monospace: bool = False,
+        anchor: str = "start",
+        is_whole_in_hover: bool = True,
+    ) -> str:
+        """Return one line of text, shortened to its room; more of it is in the hover then."""
+        text = visible(text)
+        shown = shorten(text, room, size, bold=bold, monospace=monospace)
+        attributes = f'{self.paint(role)} x="{x:g}" y="{y:g}" font-size="{size:g}"'
+        if anchor != "start":
+            attributes += f' text-anchor="{anchor}"'
+        if bold:
+            attributes += ' font-weight="600"'
+        if monospace:
+            attributes += f' font-family="{MONOSPACE}"'
+        is_in_hover = is_whole_in_hover and shown != text
+        hover = f"<title>{escape(brief(text, _LONGEST_HOVER))}</title>" if is_in_hover else ""
+        return f"<text{attributes}>{escape(shown)}{hover}</text>"
+
+    @staticmethod
+    def with_hover(shape: str, hover: str, name: str) -> str:
+        """Return a shape with a text that shows where the pointer rests."""
+        return f'<g class="{name}"><title>{escape(hover)}</title>{shape}</g>'
+
+    def heading(self, title: str, subtitle: str, room: float) -> list[str]:
+        """Return the two lines above a picture."""
+        return [
+            self.text(title, MARGIN, MARGIN + 12, room, size=TITLE, bold=True),
+            self.text(subtitle, MARGIN, MARGIN + 31, room, role="faint"),
+        ]
+
+    def legend(self, entries: Iterable[tuple[str, str]], x: float, y: float, room: float) -> Legend:
+        """Return explanations in rows: for each its shape, drawn in 14 x 10 from 0 0, and words."""
+        shapes: list[str] = []
+        at, row = x, y
+        for shape, words in entries:
+            width = 20 + width_of(words, SMALL) + 18
+            if at > x and at + width - 18 > x + room:
+                at, row = x, row + 18
+            shapes.append(
+                f'<g transform="translate({at:g} {row - 9:g})">{shape}</g>'
+                + self.text(words, at + 20, row, room, role="faint", size=SMALL)
+            )
+            at += width
+        return Legend(shapes, row - y + 18 if shapes else 0.0)
+
+    def document(self, body: Iterable[str], width: float, height: float, label: str) -> str:
+        """Return the file: a ground, and the body on it.
+
+        Args:
+            body: Shapes, from back to front.
+            width: Its width.
+            height: Its height.
+            label: What it is, for those who cannot see it.
+        """
+        size = f'width="{width:g}" height="{height:g}"'
+        auto = ' class="rcg-auto"' if self._dark is None else ""
+        ground = f'<rect{self.paint("ground")} {size} rx="8"/>'
+        hatches = "".join(self._hatches.values())
+        text = "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
+                f'viewBox="0 0 {width:g} {height:g}" role="img" '
+                f'aria-label="{escape(visible(label))}"{auto} font-family="{SANS}" '
+                f'font-size="{SIZE:g}">',
+                *self._style(),
+                *([f"<defs>{hatches}</defs>"] if hatches else []),
+                ground,
+                *body,
+                "</svg>\n",
+            ]
+        )
+        # Ids are seen by the whole page that a picture is put into, so they tell pictures apart.
+        return text.replace(_KEY, f"{crc32(text.encode('utf-8', 'replace')):08x}")
+
+    def _style(self) -> list[str]:
+        if self._dark is not None:
+            return []
+        rules = []
+        for role in self._used:
+            colours = ";".join(
+                f"{each.attribute}:{each.dark}"
+                for each in self._roles[role]
+                if each.dark != each.light
+            )
+            if colours:
+                rules.append(f".rcg-auto .rcg-{role}{{{colours}}}")
+        return [f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"]
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """Explanations, and how high they are together."""
+
+    shapes: list[str]
+    height: float

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame of pictures over time: a lane for each process, names at the left, an axis below.
+
+Every such picture has the same frame, so that a lane is found again from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rcg.text import brief, visible
+from rcg.views.data.lettering import SIZE, SMALL, width_of
+from rcg.views.svg.canvas import MARGIN, Canvas
+from rcg.views.svg.looks import idle
+
+__all__ = ["Frame", "Row", "heights_for"]
+
+_LEAST_NAMES: Final = 60.0
+_MOST_NAMES: Final = 170.0
+_TOP: Final = MARGIN + 50
+_AXIS: Final = 26.0
+_MANY: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One lane: what it is called and how high it is.
+
+    Attributes:
+        label: Its name.
+        detail: What else is known, for the hover.
+        height: Its height.
+        parts: What is in it, if several things are: a word and the height of its middle, from the
+            upper end of the lane.
+        grounds: Where it is hatched as idle: from and to, from its upper end.
+    """
+
+    label: str
+    detail: str
+    height: float
+    parts: tuple[tuple[str, float], ...] = ()
+    grounds: tuple[tuple[float, float], ...] = ()
+
+
+def heights_for(count: int, few: float, some: float, many: float) -> float:
+    """Return a height that suits so many lanes: up to 8, up to 24, or more."""
+    return few if count <= 8 else some if count <= 24 else many
+
+
+class Frame:
+    """Where lanes are, and the shapes around them.
+
+    Args:
+        canvas: What to draw with.
+        rows: The lanes, from top to bottom.
+        gap: Between two lanes.
+        width: Of the whole picture.
+    """
+
+    def __init__(self, canvas: Canvas, rows: Sequence[Row], gap: float, width: float) -> None:
+        self._canvas = canvas
+        self._rows = rows
+        self._size = SIZE if len(rows) <= _MANY else SMALL
+        parts = max(
+            (width_of(word, SMALL) + 12 for row in rows for word, _ in row.parts), default=0.0
+        )
+        names = max(
+            (width_of(visible(row.label), self._size, bold=True) for row in rows), default=0.0
+        )
+        self._names = min(max(names, _LEAST_NAMES), _MOST_NAMES)
+        self.left = round(MARGIN + self._names + 14 + parts)
+        self.plot_width = max(120.0, width - self.left - MARGIN)
+        self.tops: list[float] = []
+        y = 0.0
+        for row in rows:
+            self.tops.append(y)
+            y += row.height + gap
+        self.plot_height = max(0.0, y - gap)
+
+    def document(
+        self,
+        title: str,
+        subtitle: str,
+        ticks: Sequence[tuple[float, str]],
+        body: Sequence[str],
+        legend: Sequence[tuple[str, str]],
+        label: str,
+    ) -> str:
+        """Return the picture.
+
+        Args:
+            title: What stands above it.
+            subtitle: One line that says what is shown.
+            ticks: Places on the axis, in pixels of the plot, and their labels.
+            body: Shapes in the coordinates of the plot, whose upper left end is 0 0.
+            legend: Shapes and what they mean.
+            label: What it is, for those who cannot see it.
+        """
+        canvas = self._canvas
+        width = self.left + self.plot_width + MARGIN
+        explained = canvas.legend(legend, MARGIN, _TOP + 4, width - 2 * MARGIN)
+        is_tall = len(self._rows) > _MANY
+        top = _TOP + explained.height + (14 if is_tall else 0) + 4
+        shapes = [
+            *canvas.heading(title, subtitle, width - 2 * MARGIN),
+            *explained.shapes,
+            f'<g transform="translate({MARGIN:g} {top:g})">',
+            *self._heads(),
+            "</g>",
+            f'<g transform="translate({self.left:g} {top:g})">',
+            *self._grounds(),
+            *self._axis(ticks, is_tall=is_tall),
+            *body,
+            "</g>",
+        ]
+        return canvas.document(shapes, width, top + self.plot_height + _AXIS + 14, label)
+
+    def _heads(self) -> list[str]:
+        shapes = []
+        room = self._names + 8
+        for row, top in zip(self._rows, self.tops, strict=True):
+            middle = top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
+            text = self._canvas.text(
+                row.label,
+                0,
+                middle + self._size * 0.36,
+                room,
+                size=self._size,
+                bold=True,
+                is_whole_in_hover=False,
+            )
+            name = brief(row.label)
+            hover = f"{name}\n{row.detail}" if row.detail else name
+            shapes.append(self._canvas.with_hover(text, hover, "rcg-head"))
+            shapes += [
+                self._canvas.text(
+                    word,
+                    self.left - MARGIN - 10,
+                    top + y + SMALL * 0.36,
+                    _MOST_NAMES,
+                    role="faint",
+                    size=SMALL,
+                    anchor="end",
+                )
+                for word, y in row.parts
+            ]
+        return shapes
+
+    def _grounds(self) -> list[str]:
+        fill = idle(self._canvas)
+        return [
+            f'<g class="rcg-bands"{fill}>'
+            + "".join(
+                f'<rect y="{top + begin:g}" width="{self.plot_width:g}" '
+                f'height="{end - begin:g}" rx="2"/>'
+                for begin, end in row.grounds
+            )
+            + "</g>"
+            for row, top in zip(self._rows, self.tops, strict=True)
+        ]
+
+    def _axis(self, ticks: Sequence[tuple[float, str]], *, is_tall: bool) -> list[str]:
+        lines = "".join(f"M{x:g} -4V{self.plot_height + 6:g}" for x, _ in ticks)
+        shapes = [f'<path{self._canvas.paint("grid")} d="{lines}"/>'] if lines else []
+        heights = [self.plot_height + 22, *([-9] if is_tall else [])]
+        for y in heights:
+            for x, label in ticks:
+                room = width_of(label, SMALL)
+                anchor = "middle"
+                if x + room / 2 > self.plot_width + MARGIN - 4:
+                    x, anchor = self.plot_width + MARGIN - 4, "end"
+                shapes.append(
+                    self._canvas.text(
+                        label, round(x, 1), y, room + 1, role="faint", size=SMALL, anchor=anchor
+                    )
+                )
+        return shapes

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of a graph and of what was recorded of it, chosen and put together.
+
+What to draw is decided here (which executions, which prediction, which numbers), how to draw it in
+the views themselves. A page and a notebook show the same pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rcg.compiler.simulate import Simulation, simulate
+from rcg.errors import DeadlockError, TraceError
+from rcg.ir.plan import Plan
+from rcg.text import time_text
+from rcg.trace.analysis.summary import GraphSummary
+from rcg.trace.analysis.what_if import predict
+from rcg.trace.model import GraphTrace, Recording
+from rcg.views.data.excerpt import excerpt_of
+from rcg.views.data.measured import figures_of, measured_of
+from rcg.views.data.slices import slices_of
+from rcg.views.data.topology import topology_of
+from rcg.views.svg.canvas import WIDTH
+from rcg.views.svg.schedule import schedule_of
+from rcg.views.svg.summary import summary_of
+from rcg.views.svg.timeline import timeline_of
+from rcg.views.svg.topology import svg_of
+
+__all__ = [
+    "predicted_schedule",
+    "prediction_of",
+    "schedule_picture",
+    "summary_picture",
+    "timeline_picture",
+    "topology_picture",
+    "whole_timeline_picture",
+]
+
+_CLOSE: Final = 4  # executions that a timeline shows up close
+_FORESEEN: Final = 8  # executions of a prediction without a measurement
+_MOST_SIMULATED: Final = 100_000
+
+
+def topology_picture(
+    plan: Plan,
+    *,
+    title: str,
+    actor_ids: Mapping[str, str] | None = None,
+    channel_details: bool = False,
+    measured: tuple[GraphTrace, GraphSummary] | None = None,
+) -> str:
+    """Return actors, methods and the values between them as the text of an SVG file.
+
+    Args:
+        plan: What runs.
+        title: What stands above.
+        actor_ids: Ray's ids of the actors, for hovering.
+        channel_details: Tell which channel carries each value.
+        measured: A record of it, whose medians are written next to what they are of.
+    """
+    return svg_of(
+        topology_of(plan, actor_ids),
+        title=title,
+        channel_details=channel_details,
+        measured=None if measured is None else measured_of(*measured),
+    )
+
+
+def summary_picture(summary: GraphSummary) -> str:
+    """Return where the time of each actor went, and the key figures."""
+    return summary_of(figures_of(summary), width=WIDTH)
+
+
+def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
+    """Return what each actor did when, beside the prediction; None if no execution is whole."""
+    excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns)
+    if excerpt is None:
+        return None
+    predicted = prediction_of(graph, excerpt.last - excerpt.first + 1)
+    return schedule_of(
+        slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns),
+        predicted=predicted,
+        unit_ns=None if predicted is None else 1.0,
+        about=excerpt.words,
+        width=WIDTH,
+    )
+
+
+def predicted_schedule(plan: Plan, limit: int) -> str:
+    """Return how a plan is predicted to run, with calls that all take equally long.
+
+    Args:
+        plan: What runs.
+        limit: How many executions may be in flight.
+    """
+    return schedule_of(predicted=simulate(plan, executions=_FORESEEN, window=limit), width=WIDTH)
+
+
+def timeline_picture(trace: Recording, graph: GraphTrace, *, most: int = _CLOSE) -> str | None:
+    """Return the timeline of some executions up close; None if no execution is whole."""
+    excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns, most=most)
+    if excerpt is None:
+        return None
+    slices = slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns)
+    return timeline_of(slices, about=excerpt.words, width=WIDTH)
+
+
+def whole_timeline_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return the timeline from the first moment of a trace to the last."""
+    slices = slices_of(graph, trace.start_ns, trace.end_ns)
+    about = f"all {time_text(trace.duration_ns)}"
+    return timeline_of(slices, title="Whole trace", about=about, width=WIDTH)
+
+
+def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
+    """Return how a graph is predicted to run with what its ops took, in ns; None if that fails.
+
+    Args:
+        graph: The record of the graph.
+        executions: How many executions the prediction is to be compared in; some more come before
+            and after them.
+    """
+    count = executions + 6 * graph.limit
+    ops = sum(len(program.ops) for program in graph.plan.programs)
+    if ops * executions > _MOST_SIMULATED:
+        return None
+    most = max(executions, _MOST_SIMULATED // ops)
+    try:
+        return predict(graph, executions=min(count, most)).simulation
+    except (TraceError, DeadlockError):
+        return None

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule: which actor works on which execution when, measured over predicted.
+
+```
+Stage#1   fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ████        measured: bars, coloured by execution
+          ┌────────┐┌─────────┐┌─────────┐            predicted: outlines below
+```
+
+Methods are what is shown; what else an actor does is a thin bar, and where it does nothing the
+ground is hatched. Without a measurement the prediction stands alone, before anything has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.compiler.simulate import Simulation
+from rcg.text import brief, plural, ticks_of, time_text
+from rcg.trace.analysis.parts import Kind
+from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.lettering import DOT, width_of
+from rcg.views.data.slices import OPS, Slices, repeats_of, slices_of_simulation
+from rcg.views.svg.bars import Band, Bars, Ints, draw
+from rcg.views.svg.canvas import Canvas, Paint
+from rcg.views.svg.lanes import Frame, Row, heights_for
+from rcg.views.svg.looks import Look, execution_looks, idle
+
+__all__ = ["schedule_of"]
+
+_CALL: Final = 1e6
+"""How many nanoseconds stand for one call, where calls are the unit of time."""
+
+_BUDGET: Final = 240_000
+_MOST_TRIED: Final = 40
+_MOST_MISFIT: Final = 4
+"""By how many calls a prediction may be off, on average, to be shown."""
+
+_LANES_APART: Final = 6  # at most, between the numbers of an execution
+_MOST_NUMBERS: Final = 400
+_NUM: Final = len(EXECUTIONS)
+_BUSY: Final = 3 * _NUM
+_OUTLINE: Final = 2 * _NUM
+
+
+def schedule_of(
+    slices: Slices | None = None,
+    *,
+    predicted: Simulation | None = None,
+    unit_ns: float | None = None,
+    title: str = "Schedule",
+    about: str = "",
+    width: float = 1040,
+    dark: bool | None = None,
+) -> str:
+    """Return the schedule as the text of an SVG file.
+
+    Args:
+        slices: What was measured, of some executions (see ``excerpt_of``).
+        predicted: How it was predicted to go. Of several executions the last ones that are not
+            where the pipeline runs empty are compared.
+        unit_ns: How long a unit of the prediction is. Without, a unit is a call, and all calls are
+            taken to cost the same; over a measurement it is stretched to fit.
+        title: What stands above.
+        about: What is shown, for the line below the title: ``executions 7 to 18``.
+        width: Of the picture.
+        dark: Whether the ground is dark; None leaves it to the reader's browser.
+
+    Raises:
+        ValueError: There is neither a measurement nor a prediction.
+    """
+    if slices is None and predicted is None:
+        raise ValueError("a schedule needs `slices`, or `predicted`, or both")
+    return _Schedule(slices, predicted, unit_ns, Canvas(dark), width).text(title, about)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Bars of one picture: whose, and how far they are shifted and stretched."""
+
+    slices: Slices
+    shift_ns: float = 0.0
+    is_outlined: bool = False
+
+
+class _Schedule:
+    def __init__(
+        self,
+        slices: Slices | None,
+        predicted: Simulation | None,
+        unit_ns: float | None,
+        canvas: Canvas,
+        width: float,
+    ) -> None:
+        self._canvas = canvas
+        self._width = width
+        self._note = ""
+        self._is_in_calls = slices is None and unit_ns is None
+        layers = []
+        if predicted is not None:
+            layers += self._predicted(predicted, unit_ns, slices)
+        if slices is not None:
+            layers.append(_Layer(slices))
+        self._layers = layers
+        self._slices = layers[-1].slices
+        calls = self._slices.where("call")
+        self._lanes = [int(lane) for lane in np.unique(self._slices.lane[calls])]
+        self._both = len(layers) == 2
+        methods = [name.text for name in self._slices.names if name.role == "call"]
+        initials = {method: method[:1].upper() for method in dict.fromkeys(methods)}
+        # Methods by their first letters, where these tell them apart.
+        is_clear = 1 < len(initials) == len(set(initials.values())) <= 4
+        self._initials = initials if is_clear else {}
+        self._is_repeated = repeats_of(self._slices) > 1
+        self._colours = (
+            "colour = which call of its method in the execution"
+            if self._is_repeated
+            else "colour = execution"
+        )
+
+    def _predicted(
+        self, simulation: Simulation, unit_ns: float | None, slices: Slices | None
+    ) -> list[_Layer]:
+        """The prediction; nothing where it says too little of what was measured."""
+        scale = unit_ns
+        if scale is None:
+            scale = _CALL
+            self._note = "predicted, equal cost per call"
+            if slices is not None:
+                measured = _mean_call(slices)
+                rough = _mean_call(slices_of_simulation(simulation, _CALL))
+                scale = _CALL * measured / rough if measured and rough else _CALL
+                self._note += f", {time_text(scale)} each"
+        else:
+            self._note = "predicted from measured costs"
+        made = slices_of_simulation(simulation, scale)
+        if slices is None:
+            return [_Layer(made, is_outlined=True)]
+        first, last = _span_of(slices)
+        count = last - first + 1
+        spare = max(0, simulation.executions - count)
+        misfit, offset, shift = _aligned(
+            _starts(slices), _starts(made), range(first, last + 1), spare
+        )
+        if misfit > _MOST_MISFIT * max(_mean_call(slices), 1.0):
+            self._note = "the prediction is left out: it does not fit"
+            if misfit < float("inf"):
+                self._note += f", calls begin {time_text(misfit)} off"
+            return []
+        made = replace(made, execution=made.execution + offset)
+        return [_Layer(made, shift, is_outlined=True)]
+
+    def text(self, title: str, about: str) -> str:
+        canvas = self._canvas
+        slices = self._slices
+        count = len(self._lanes)
+        bar = heights_for(count, 28.0, 20.0, 12.0)
+        below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
+        height = bar + below + (2 if below else 0)
+        rows = [
+            Row(
+                slices.heads[lane].label,
+                slices.heads[lane].detail,
+                height,
+                grounds=((0.0, bar),),
+            )
+            for lane in self._lanes
+        ]
+        frame = Frame(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
+        looks = self._looks()
+        body: list[str] = []
+        merged = 0
+        for layer in self._layers:
+            bands = []
+            for top in frame.tops:
+                if layer.is_outlined and self._both:
+                    bands += [Band(top + bar + 2, below), Band(top + bar + 2, below)]
+                else:
+                    thin = max(2.0, bar / 7)
+                    bands += [Band(top, bar), Band(top + (bar - thin) / 2, thin)]
+            drawn = self._draw(layer, frame, bands, looks)
+            body += drawn[0]
+            merged += drawn[1]
+        words = [self._about(about), self._note]
+        words += [f"{letter} = {method}" for method, letter in self._initials.items()]
+        if merged > self._slices.where("call").sum() / 50:
+            calls = plural(merged, "call")
+            words.append(f"{calls} too narrow to tell apart: height = share")
+        return frame.document(
+            title,
+            f" {DOT} ".join(word for word in words if word),
+            self._ticks(frame.plot_width),
+            body,
+            self._legend(),
+            f"{title}: which execution each of the actors ({count}) works on when",
+        )
+
+    def _about(self, about: str) -> str:
+        if about or not len(self._slices):
+            return about
+        first, last = _span_of(self._slices)
+        return f"execution {first}" if first == last else f"executions {first} to {last}"
+
+    def _looks(self) -> list[Look]:
+        canvas = self._canvas
+        canvas.define("busy", Paint("fill", "#7d8793", "#8a95a3"))
+        return [*execution_looks(canvas), Look(canvas.paint("busy"), "text", 0.0)]
+
+    def _draw(
+        self, layer: _Layer, frame: Frame, bands: Sequence[Band], looks: Sequence[Look]
+    ) -> tuple[list[str], int]:
+        slices = layer.slices
+        is_call = slices.where("call")
+        number = np.full(max(len(slices.heads), 1), -1)
+        number[self._lanes] = np.arange(len(self._lanes))
+        lane = number[slices.lane]
+        scale = frame.plot_width / max(self._slices.duration_ns, 1)
+        left = (slices.start + layer.shift_ns) * scale
+        right = left + slices.duration * scale
+        left, right = np.maximum(left, 0), np.minimum(right, frame.plot_width)
+        is_shown = (slices.track == OPS) & (lane >= 0) & (slices.kind != Kind.WAITING)
+        is_shown &= right > left
+        if layer.is_outlined and self._both:
+            is_shown &= is_call
+        row = np.flatnonzero(is_shown)
+        band = lane[row] * 2 + np.where(is_call[row], 0, 1)
+        order = np.argsort(band, kind="stable")
+        row, band = row[order], band[order]
+        number_of = self._number_of(slices)
+        look = number_of[row] % _NUM
+        if layer.is_outlined:
+            look += _OUTLINE
+        else:
+            look += np.where(self._is_tinted(slices)[row], _NUM, 0)
+        look = np.where(is_call[row], look, _BUSY)
+        bars = Bars(band.astype(np.int64), left[row], right[row] - left[row], look, row)
+        drawn = draw(
+            self._canvas,
+            bands,
+            looks,
+            bars,
+            frame.plot_width,
+            labels_of=lambda at: self._labels(slices, at, int(number_of[at])),
+            hover_of=lambda at: self._hover(layer, at),
+            budget=_BUDGET // len(self._layers),
+        )
+        kind = "rcg-predicted" if layer.is_outlined else "rcg-measured"
+        merged = int(is_call[drawn.merged].sum())
+        beside = []
+        if not (layer.is_outlined and self._both):
+            beside = self._numbers(slices, bars, bands, number_of, frame.plot_width)
+        return [f'<g class="{kind}">', *drawn.shapes, *beside, "</g>"], merged
+
+    def _numbers(
+        self, slices: Slices, bars: Bars, bands: Sequence[Band], number_of: Ints, plot_width: float
+    ) -> list[str]:
+        """Numbers beside bars that are too narrow for them, here and there, where there is room."""
+        # What is no call is thin, and may lie below a number.
+        calls = np.flatnonzero(bars.look != _BUSY)
+        lane = bars.band // 2
+        calls = calls[np.lexsort((bars.left[calls], lane[calls]))]
+        is_last = np.append(lane[calls][1:] != lane[calls][:-1], True)[: len(calls)]
+        following = np.append(bars.left[calls][1:], plot_width)[: len(calls)]
+        ends = np.full(len(lane), plot_width)
+        ends[calls] = np.where(is_last, plot_width, following)
+        latest: dict[tuple[int, int], int] = {}
+        texts: list[str] = []
+        size = 8.4
+        for at in calls[bars.width[calls] >= 2].tolist():
+            row = int(bars.row[at])
+            number = int(number_of[row])
+            key, here = (int(slices.execution[row]), number), int(lane[at])
+            if here - latest.get(key, -_LANES_APART) < _LANES_APART:
+                continue
+            band, width = bands[int(bars.band[at])], float(bars.width[at])
+            room = width_of(f"{number}", size, bold=True)
+            labels = self._labels(slices, row, number)
+            inside = min(10.5, round(band.height * 0.7, 1))
+            if band.height >= 12 and any(
+                width_of(label, inside, bold=True) <= width - 4 for label in labels
+            ):
+                latest[key] = here
+                continue
+            x = float(bars.left[at]) + width + 2
+            if x + room + 3 > ends[at]:
+                continue
+            latest[key] = here
+            y = band.y + band.height / 2 + size * 0.36
+            texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{number}</text>')
+            if len(texts) == _MOST_NUMBERS:
+                break
+        if not texts:
+            return []
+        return [
+            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{size:g}" '
+            f'font-weight="600" stroke-width="2.5" paint-order="stroke" pointer-events="none">'
+            f"{''.join(texts)}</g></g>"
+        ]
+
+    def _number_of(self, slices: Slices) -> Ints:
+        """What the colour and the number of a bar are: its execution, or which call in that."""
+        if not self._is_repeated:
+            return slices.execution.astype(np.int64)
+        number = np.zeros(len(slices), np.int64)
+        calls = np.flatnonzero(slices.where("call") & (slices.kind != Kind.WAITING))
+        key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(
+            int
+        )
+        order = np.lexsort((slices.start[calls], key[2], key[1], key[0]))
+        key = key[:, order]
+        begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
+        counts = np.diff(np.append(begins, len(order)))
+        rank = np.arange(len(order)) - np.repeat(begins, counts)
+        # Of what began before the window, only the last calls are in it.
+        first, _ = _span_of(slices)
+        missing = np.where(key[2, begins] < first, counts.max(initial=0) - counts, 0)
+        number[calls[order]] = rank + np.repeat(missing, counts)
+        return number
+
+    def _labels(self, slices: Slices, row: int, number: int) -> list[str]:
+        name = slices.names[slices.name[row]]
+        if name.role != "call":
+            return []
+        if self._initials:
+            labels = [f"{self._initials[name.text]}{number}"]
+            return labels if self._is_repeated else [*labels, f"{number}"]
+        return [f"{name.text} {number}", f"{number}"]
+
+    def _is_tinted(self, slices: Slices) -> npt.NDArray[np.bool_]:
+        """Whether a bar is of another method than the first one of its actor."""
+        is_call = slices.where("call")
+        first = np.full(max(len(slices.heads), 1), -1)
+        for lane in self._lanes:
+            rows = np.flatnonzero((slices.lane == lane) & is_call)
+            first[lane] = int(slices.name[rows].min()) if len(rows) else -1
+        return np.asarray(slices.name != first[slices.lane])
+
+    def _hover(self, layer: _Layer, row: int) -> str:
+        slices = layer.slices
+        name = slices.names[slices.name[row]].text
+        head = slices.heads[slices.lane[row]].label
+        what = "predicted" if layer.is_outlined else "measured"
+        words = [f"{brief(head)} {brief(name)}", f"execution {slices.execution[row]}"]
+        if self._is_in_calls:
+            words.append(f"{slices.duration[row] / _CALL:.3g} calls long, {what}")
+        else:
+            words.append(f"{time_text(float(slices.duration[row]))}, {what}")
+        return "\n".join(words)
+
+    def _ticks(self, plot_width: float) -> list[tuple[float, str]]:
+        duration = self._slices.duration_ns
+        most = max(2, int(plot_width // 95))
+        scale = plot_width / max(duration, 1)
+        if not self._is_in_calls:
+            first = self._slices.start_ns - self._slices.origin_ns
+            return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
+        # A unit is a call: whole ones only.
+        ticks = ticks_of(duration / _CALL * 1e9, most)
+        return [
+            (at / 1e9 * _CALL * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
+            for at, _ in ticks
+            if at % 1_000_000_000 == 0
+        ]
+
+    def _legend(self) -> list[tuple[str, str]]:
+        canvas = self._canvas
+        tall = '<rect{} width="14" height="10" rx="2"/>'
+        entries: list[tuple[str, str]] = []
+        if any(not layer.is_outlined for layer in self._layers):
+            cut = "".join(
+                f'<rect fill="{colour}" x="{position * 5}" width="4" height="10"/>'
+                for position, colour in enumerate(EXECUTIONS[:3])
+            )
+            entries.append((cut, f"measured, {self._colours}"))
+            if self._is_tinted(self._slices)[self._slices.where("call")].any():
+                tint = f' fill="{EXECUTIONS[0]}" fill-opacity=".5" stroke="{EXECUTIONS[0]}"'
+                entries.append((tall.format(tint), "another method of the actor"))
+        if any(layer.is_outlined for layer in self._layers):
+            entries.append(
+                (
+                    f'<rect x=".5" y=".5" width="13" height="9" rx="2" fill="{EXECUTIONS[0]}" '
+                    f'fill-opacity=".14" stroke="{EXECUTIONS[0]}"/>',
+                    "predicted" if self._both else f"predicted, {self._colours}",
+                )
+            )
+        busy = '<rect{} y="3.5" width="14" height="3"/>'.format(canvas.paint("busy"))
+        return [
+            *entries,
+            (busy, "not in a method"),
+            (tall.format(idle(canvas)), "waiting or idle"),
+        ]
+
+
+def _mean_call(slices: Slices) -> float:
+    calls = slices.where("call") & (slices.kind == Kind.COMPUTE)
+    # Those that the window does not cut.
+    calls &= (slices.start > 0) & (slices.start + slices.duration < slices.duration_ns)
+    return float(slices.duration[calls].mean()) if calls.any() else 0.0
+
+
+def _span_of(slices: Slices) -> tuple[int, int]:
+    """The first and the last execution of which there is the most to see."""
+    calls = slices.where("call")
+    found, counts = np.unique(slices.execution[calls], return_counts=True)
+    if not len(found):
+        return 0, 0
+    whole = found[counts == counts.max()]
+    return int(whole[0]), int(whole[-1])
+
+
+def _aligned(
+    ours: dict[tuple[int, int], int],
+    theirs: dict[tuple[int, int], int],
+    executions: range,
+    spare: int,
+) -> tuple[float, int, float]:
+    """How well a prediction fits, which of its executions are those measured, and its shift.
+
+    Of those before it runs empty the ones that fit best: executions may go in groups, as many as
+    are under way at once.
+    """
+    wanted = [key for key in ours if key[1] in executions]
+    latest = spare - spare // 3
+    found = (float("inf"), executions.start - latest, 0.0)
+    for begin in range(latest, max(-1, latest - _MOST_TRIED), -1):
+        offset = executions.start - begin
+        apart = np.array(
+            [
+                ours[lane, execution] - theirs[lane, execution - offset]
+                for lane, execution in wanted
+                if (lane, execution - offset) in theirs
+            ]
+        )
+        if len(apart):
+            shift = float(np.median(apart))
+            misfit = float(np.abs(apart - shift).mean())
+            if misfit < found[0] * 0.98:
+                found = (misfit, offset, shift)
+    return found
+
+
+def _starts(slices: Slices) -> dict[tuple[int, int], int]:
+    """When each lane began its first call of each execution."""
+    starts: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero(slices.where("call")).tolist():
+        key = int(slices.lane[row]), int(slices.execution[row])
+        starts[key] = min(starts.get(key, int(slices.start[row])), int(slices.start[row]))
+    return starts

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timeline: what every process did at each moment, and how values went from one to the next.
+
+```
+Stage#1  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████     colour = kind of time
+                                    ╲
+Stage#2  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│       a line joins a write and its read
+         queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                             frames written and not read yet
+```
+
+A lane has a band for each of its tracks, so streams of communicators will be bands as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from rcg.text import brief, bytes_text, plural, ticks_of, time_text
+from rcg.trace.analysis.parts import Kind
+from rcg.views.data.colours import KIND_COLOURS, TITLES
+from rcg.views.data.lettering import DOT
+from rcg.views.data.queues import QueueDepth, queues_of
+from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
+from rcg.views.svg.bars import Band, Bars, draw
+from rcg.views.svg.canvas import Canvas, Paint
+from rcg.views.svg.lanes import Frame, Row, heights_for
+from rcg.views.svg.looks import idle, kind_looks
+
+__all__ = ["timeline_of"]
+
+_BUDGET: Final = 210_000
+_MOST_TRANSFERS: Final = 180
+_TRACKS: Final = {OPS: "ops", SPANS: "spans"}
+
+
+def timeline_of(
+    slices: Slices,
+    *,
+    title: str = "Timeline",
+    about: str = "",
+    width: float = 1040,
+    dark: bool | None = None,
+) -> str:
+    """Return the timeline as the text of an SVG file, of at most about 300 KB.
+
+    Args:
+        slices: What to show: all of it. To look closer, take slices of less time.
+        title: What stands above.
+        about: What is shown, for the line below the title: ``executions 7 to 18``.
+        width: Of the picture.
+        dark: Whether the ground is dark; None leaves it to the reader's browser.
+    """
+    return _Timeline(slices, Canvas(dark), width).text(title, about)
+
+
+class _Timeline:
+    def __init__(self, slices: Slices, canvas: Canvas, width: float) -> None:
+        self._slices = slices
+        self._canvas = canvas
+        self._queues = queues_of(slices)
+        # Whether an execution's number does not tell the calls of a process apart.
+        self._is_repeated = repeats_of(slices) > 1
+        count = len(slices.heads)
+        self._bar = heights_for(count, 20.0, 15.0, 10.0)
+        self._thin = heights_for(count, 14.0, 11.0, 6.0)
+        self._queue = heights_for(count, 9.0, 7.0, 4.0)
+        self._between = 3.0 if count <= 24 else 1.0
+        self._tracks = [
+            np.unique(slices.track[slices.lane == lane]).tolist() or [OPS] for lane in range(count)
+        ]
+        self._is_named = count <= 24 and any(len(tracks) > 1 for tracks in self._tracks)
+        self._offsets: list[dict[int, Band]] = []
+        self._queue_offsets: list[float] = []
+        rows = [self._row(lane) for lane in range(count)]
+        self._frame = Frame(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
+        self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
+
+    def _row(self, lane: int) -> Row:
+        y = 0.0
+        bands: dict[int, Band] = {}
+        parts, grounds = [], []
+        for track in self._tracks[lane]:
+            height = self._bar if track == OPS else self._thin
+            bands[track] = Band(y, height)
+            if self._is_named:
+                parts.append((_TRACKS.get(track, f"stream {track - SPANS}"), y + height / 2))
+            if track != SPANS:
+                grounds.append((y, y + height))
+            y += height + self._between
+        self._offsets.append(bands)
+        self._queue_offsets.append(y - 1)
+        if lane in self._queues:
+            y += self._queue
+            if self._is_named or len(self._tracks) <= 12:
+                parts.append(("queue", y - self._queue / 2 - 1))
+        else:
+            y -= self._between
+        head = self._slices.heads[lane]
+        return Row(head.label, head.detail, y, tuple(parts), tuple(grounds))
+
+    @property
+    def _processes(self) -> str:
+        count = len(self._slices.heads)
+        return plural(count, "process")
+
+    def text(self, title: str, about: str) -> str:
+        slices, frame = self._slices, self._frame
+        bars, bands = self._bars()
+        drawn = draw(
+            self._canvas,
+            bands,
+            [kind_looks(self._canvas)[kind] for kind in range(SPAN + 1)],
+            bars,
+            frame.plot_width,
+            labels_of=self._labels,
+            hover_of=self._hover,
+            budget=_BUDGET,
+        )
+        transfers, note = self._transfers()
+        words = [about or f"{time_text(slices.duration_ns)} of {self._processes}"]
+        merged = len(drawn.merged)
+        if merged > len(slices) / 5:
+            words.append(f"{plural(merged, 'bar')} under a pixel: height = share of time")
+        words += note
+        most = max(2, int(frame.plot_width // 95))
+        first = slices.start_ns - slices.origin_ns
+        ticks = [
+            (at * self._scale, label) for at, label in ticks_of(slices.duration_ns, most, first)
+        ]
+        body = [*self._queue_shapes(), *transfers, '<g class="rcg-bars">', *drawn.shapes, "</g>"]
+        return frame.document(
+            title,
+            f" {DOT} ".join(words),
+            ticks,
+            body,
+            self._legend(has_transfers=bool(transfers)),
+            f"{title}: what {self._processes} did at each moment",
+        )
+
+    # Bars
+
+    def _bars(self) -> tuple[Bars, list[Band]]:
+        slices = self._slices
+        bands: list[Band] = []
+        number = np.zeros((max(len(slices.heads), 1), 256), np.int64)
+        for lane, offsets in enumerate(self._offsets):
+            for track, band in offsets.items():
+                number[lane, track] = len(bands)
+                bands.append(Band(self._frame.tops[lane] + band.y, band.height))
+        left = np.clip(slices.start * self._scale, 0, self._frame.plot_width)
+        right = np.clip((slices.start + slices.duration) * self._scale, 0, self._frame.plot_width)
+        # Slices are by lane and by track already, and by start.
+        return (
+            Bars(
+                number[slices.lane, slices.track],
+                left,
+                right - left,
+                slices.kind.astype(np.int64),
+                np.arange(len(slices)),
+            ),
+            bands,
+        )
+
+    def _labels(self, row: int) -> Sequence[str]:
+        slices = self._slices
+        name = slices.names[slices.name[row]]
+        if slices.kind[row] == Kind.WAITING:
+            peer = int(slices.peer[row])
+            return [] if peer == NOBODY else [f"waits for {slices.heads[peer].label}"]
+        if name.role == "call":
+            execution = f"{slices.execution[row]}"
+            return [f"{name.text} {execution}", name.text if self._is_repeated else execution]
+        if name.role == "span":
+            return [name.text]
+        if slices.kind[row] == Kind.SERIALIZATION:
+            return []
+        return [name.text]
+
+    def _hover(self, row: int) -> str:
+        slices = self._slices
+        name = slices.names[slices.name[row]]
+        words = [f"{brief(slices.heads[slices.lane[row]].label)} {brief(name.text)}"]
+        time_ns = float(slices.duration[row])
+        words.append(f"execution {slices.execution[row]} {DOT} {TITLES[int(slices.kind[row])]}")
+        since = int(slices.start[row]) + slices.start_ns - slices.origin_ns
+        words.append(f"{time_text(time_ns)} at {time_text(since)}")
+        amount = int(slices.bytes[row])
+        if amount and slices.kind[row] == Kind.COMMUNICATION and time_ns:
+            rate = bytes_text(amount / time_ns * 1e9)
+            words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
+        elif amount:
+            words[-1] += f" {DOT} {bytes_text(amount)}"
+        peer = int(slices.peer[row])
+        if peer != NOBODY:
+            words.append(f"waits for {brief(slices.heads[peer].label)}")
+        return "\n".join(words)
+
+    # Transfers
+
+    def _transfers(self) -> tuple[list[str], list[str]]:
+        slices = self._slices
+        count = len(slices.transfers)
+        if not count:
+            return [], []
+        if count > _MOST_TRANSFERS:
+            return [], [f"{plural(count, 'transfer')} not drawn"]
+        self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
+        paths = []
+        for (write, read), times in zip(
+            slices.transfers.tolist(), slices.transfer_times, strict=True
+        ):
+            x, to_x = (float(each) * self._scale for each in times)
+            here, there = self._band(write), self._band(read)
+            is_down = there.y > here.y
+            y = here.y + here.height if is_down else here.y
+            to_y = there.y if is_down else there.y + there.height
+            middle = (y + to_y) / 2
+            paths.append(
+                f"M{x:.1f} {y:g}C{x:.1f} {middle:g} {to_x:.1f} {middle:g} {to_x:.1f} {to_y:g}"
+            )
+        line = self._canvas.paint("transfer")
+        return [
+            f'<g class="rcg-transfers" pointer-events="none"><path{line} fill="none" '
+            f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/></g>'
+        ], []
+
+    def _band(self, row: int) -> Band:
+        lane, track = int(self._slices.lane[row]), int(self._slices.track[row])
+        band = self._offsets[lane][track]
+        return Band(self._frame.tops[lane] + band.y, band.height)
+
+    # Queues
+
+    def _queue_shapes(self) -> list[str]:
+        paths = []
+        for lane, queue in self._queues.items():
+            top = self._frame.tops[lane] + self._queue_offsets[lane]
+            paths.append(self._steps(queue, top))
+        if not any(paths):
+            return []
+        return [f"<g{self._canvas.paint('queue')}>", *paths, "</g>"]
+
+    def _steps(self, queue: QueueDepth, top: float) -> str:
+        """The area below the depth; of each column of pixels its highest."""
+        column = 1 if len(self._queues) <= 12 else 2
+        edges = np.arange(0, self._frame.plot_width, column)
+        at = queue.at * self._scale
+        first = np.maximum(np.searchsorted(at, edges, side="right") - 1, 0)
+        depth = np.maximum.reduceat(queue.depth, first)
+        most = max(int(queue.depth.max()), 1)
+        height = np.round(depth / most * self._queue, 1)
+        changes = np.concatenate(([0], np.flatnonzero(np.diff(height)) + 1))
+        ends = np.append(edges[changes[1:]], self._frame.plot_width)
+        base = top + self._queue
+        boxes = "".join(
+            f"M{x:g} {base:g}v-{up:g}H{end:g}V{base:g}z"
+            for x, end, up in zip(
+                edges[changes].tolist(), ends.tolist(), height[changes].tolist(), strict=True
+            )
+            if up
+        )
+        if not boxes:
+            return ""
+        hover = f"up to {most} of {queue.slots} frames written and not read yet"
+        return f'<path d="{boxes}"><title>{hover}</title></path>'
+
+    # Words
+
+    def _legend(self, *, has_transfers: bool) -> list[tuple[str, str]]:
+        canvas = self._canvas
+        looks = kind_looks(canvas)
+        used = set(np.unique(self._slices.kind).tolist())
+        entries = [
+            (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
+            for kind in (*KIND_COLOURS, Kind.WAITING, SPAN)
+            if kind in used
+        ]
+        entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', "idle"))
+        if has_transfers:
+            line = '<path{} fill="none" stroke-width="1.2" d="M3 0C3 6 11 4 11 10"/>'
+            entries.append((line.format(canvas.paint("transfer")), "transfer"))
+        if self._queues:
+            most = max(int(queue.depth.max()) for queue in self._queues.values())
+            step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
+            entries.append((step, f"frames that wait to be read, up to {most}"))
+        return entries

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topology as one SVG file: no script, no font, nothing to load.
+
+Actors are boxes with their name, calls are boxes in them, and lines are values. The look of a line
+says how the value travels (see ``rcg.views.data.edge_styles``); that is all that colour is for.
+What was measured can be written where it belongs: how long a call takes into its box, how much a
+value is above its line.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import pairwise
+from math import ceil
+from typing import Any, Final
+
+from rcg.ir.plan import DRIVER
+from rcg.text import brief, bytes_text, time_text, visible
+from rcg.views.data.edge_styles import EdgeStyle, style_of
+from rcg.views.data.labels import (
+    LEAST_NODE,
+    MOST_NAME,
+    TopologyLabels,
+    channel_text,
+    node_text,
+    slots_text,
+)
+from rcg.views.data.layout import Point, Rect, Sizes, TopologyLayout, lay_out
+from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
+from rcg.views.data.measured import TopologyFigures
+from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology
+from rcg.views.svg.canvas import MARGIN, Canvas, Paint
+
+__all__ = ["svg_of"]
+
+_ARROW: Final = 7.0
+_NODE_PAD: Final = 12.0
+_PART_PAD: Final = 7.0
+_HEAD: Final = 44.0
+_LINE: Final = 15.0
+_LEGEND_LINE: Final = 34.0
+_AMOUNT_ROOM: Final = 62.0  # less than the gap between columns
+
+
+def svg_of(
+    topology: Topology,
+    *,
+    title: str = "Compiled graph",
+    channel_details: bool = False,
+    legend: bool = True,
+    dark: bool | None = None,
+    measured: TopologyFigures | None = None,
+) -> str:
+    """Return a picture of a topology as the text of an SVG file.
+
+    Args:
+        topology: What to show.
+        title: What is written above it.
+        channel_details: Write next to each value which channel carries it and how many frames that
+            holds.
+        legend: Explain the lines.
+        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        measured: What was measured, to be written next to what it is of.
+    """
+    return _Drawing(topology, title, channel_details, legend, dark, measured).text()
+
+
+class _Drawing:
+    """The parts of one picture, from back to front."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        title: str,
+        channel_details: bool,
+        legend: bool,
+        dark: bool | None,
+        measured: TopologyFigures | None,
+    ) -> None:
+        self._topology = topology
+        self._labels = TopologyLabels(topology)
+        self._title = title
+        self._canvas = Canvas(dark)
+        self._measured = measured or TopologyFigures()
+        self._is_measured = measured is not None
+        self._legend = legend
+        self._channels = {channel.id: channel for channel in topology.channels}
+        self._carried = {edge.source: edge.channel for edge in topology.edges if edge.channel}
+        self._details = channel_details
+        self._kinds = [
+            style_of(name)
+            for name in dict.fromkeys(
+                edge.kind
+                for edge in sorted(topology.edges, key=lambda edge: edge.kind == "local")
+                if not self._labels.is_owned(edge)
+            )
+        ]
+        for kind in self._kinds:
+            colours = kind.light, kind.dark
+            self._canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
+            self._canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
+
+    def text(self) -> str:
+        topology = self._topology
+        layout = lay_out(topology, self._sizes())
+        subtitle = self._subtitle()
+        top = MARGIN + 46
+        heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
+        legend = self._legend_shapes() if self._legend else ([], 0.0)
+        width = round(max(layout.width, min(heading, 760), legend[1]) + 2 * MARGIN)
+        height = round(top + layout.height + MARGIN + (_LEGEND_LINE if legend[0] else 0))
+        body = [
+            *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
+            f'<g transform="translate({MARGIN:g} {top:g})">',
+            *[self._actor(actor, layout.actors[actor.id]) for actor in topology.actors],
+            *[self._edge(edge, layout) for edge in topology.edges],
+            *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
+            *self._amounts(layout),
+            "</g>",
+        ]
+        if legend[0]:
+            y = top + layout.height + _LEGEND_LINE
+            body += [f'<g transform="translate({MARGIN:g} {y:g})">', *legend[0], "</g>"]
+        return self._canvas.document(body, width, height, self._title)
+
+    # Sizes
+
+    def _sizes(self) -> Sizes:
+        topology = self._topology
+        return Sizes(
+            nodes={node.id: self._size(node) for node in topology.nodes},
+            actors={
+                actor.id: self._labels.head_width(actor, _identity(actor))
+                for actor in topology.actors
+            },
+            head=_HEAD,
+        )
+
+    def _size(self, node: Node) -> tuple[float, float]:
+        is_part = node.owner is not None
+        width = max(
+            [
+                width_of(node_text(node), SIZE, monospace=True),
+                *[width_of(line, SMALL) for line in self._detail_lines(node)],
+            ]
+        )
+        height = (22 if is_part else 32) + _LINE * len(self._detail_lines(node))
+        if is_part:
+            return ceil(min(width, MOST_NAME) + 2 * _PART_PAD), height
+        return max(LEAST_NODE, ceil(min(width, MOST_NAME) + 2 * _NODE_PAD)), height
+
+    def _detail_lines(self, node: Node) -> list[str]:
+        """What is written below a node's name: its time, and the channel of its value."""
+        time_ns = self._measured.call_ns.get(node.id)
+        channel = self._channel(node) if self._details else None
+        lines = [] if time_ns is None else [time_text(time_ns)]
+        if (so_far := self._measured.open_ns.get(node.id)) is not None:
+            lines = [f"not ended: {time_text(so_far)}"]
+        return lines + ([] if channel is None else [f"{channel.id} {DOT} {slots_text(channel)}"])
+
+    def _channel(self, node: Node) -> Channel | None:
+        channel = self._carried.get(node.id)
+        return None if channel is None else self._channels[channel]
+
+    # Shapes
+
+    def _actor(self, actor: Actor, rect: Rect) -> str:
+        # Never wider than the first column, which has this much room: lines may cross the box
+        # between columns.
+        label, identity = visible(actor.label), _identity(actor)
+        x = rect.x + 12
+        return (
+            f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
+            f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
+            + self._text(label, x, rect.y + 19, MOST_NAME, bold=True)
+            + self._text(identity, x, rect.y + 34, MOST_NAME, role="faint", size=SMALL)
+            + "</g>"
+        )
+
+    def _node(self, node: Node, rect: Rect) -> str:
+        is_part = node.owner is not None
+        lines = self._detail_lines(node)
+        pad = _PART_PAD if is_part else _NODE_PAD
+        room = rect.width - 2 * pad
+        radius = 6 if node.kind == "call" else min(rect.height, 40) / 2
+        middle = rect.x + rect.width / 2
+        y = rect.middle + 4 - _LINE * len(lines) / 2
+        shapes = [
+            f'<g class="rcg-node rcg-{node.kind}"><title>{escape(self._hover(node))}</title>'
+            f'<rect{self._canvas.paint("box")}{_frame(rect)} rx="{radius:g}"/>',
+            self._text(
+                node_text(node),
+                middle,
+                y,
+                room,
+                bold=node.kind in ("input", "output"),
+                monospace=node.kind not in ("input", "output"),
+                anchor="middle",
+            ),
+        ]
+        for position, line in enumerate(lines, start=1):
+            shapes.append(
+                self._text(
+                    line,
+                    middle,
+                    y + _LINE * position,
+                    room,
+                    role="faint",
+                    size=SMALL,
+                    anchor="middle",
+                )
+            )
+        return "".join([*shapes, "</g>"])
+
+    def _edge(self, edge: Edge, layout: TopologyLayout) -> str:
+        kind = style_of(edge.kind)
+        told = "\n".join(self._labels.edge_lines(edge))
+        hover = f"<title>{escape(told)}</title>"
+        if self._labels.is_owned(edge):
+            source, target = layout.nodes[edge.source], layout.nodes[edge.target]
+            line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
+            return f'<g class="rcg-edge">{hover}<path{self._canvas.paint("joint")} d="{line}"/></g>'
+        points = layout.routes[edge.source, edge.target]
+        x, y = points[-1]
+        tip = f"M{x:g} {y:g}l{-_ARROW - 1:g} {-_ARROW / 2:g}v{_ARROW:g}z"
+        return (
+            f'<g class="rcg-edge">{hover}'
+            f'<path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
+            f'stroke-width="{kind.width:g}"{_dashes(kind)} d="{_curve(points)}"/>'
+            f'<path{self._canvas.paint(f"tip-{_class(kind)}")} d="{tip}"/></g>'
+        )
+
+    def _amounts(self, layout: TopologyLayout) -> list[str]:
+        """How much each value is, at its line where that leaves what makes it."""
+        starts: dict[int, tuple[float, float, str]] = {}
+        is_rising: dict[int, bool] = {}
+        for edge in self._topology.edges:
+            channel = edge.channel
+            if channel is None or channel not in self._measured.channel_bytes:
+                continue
+            (x, y), (_, to_y), *_ = layout.routes[edge.source, edge.target]
+            if edge.source not in starts or y < starts[edge.source][1]:
+                starts[edge.source] = (x, y, channel)
+            is_rising[edge.source] = is_rising.get(edge.source, True) and to_y < y
+        # Below a line that rises, if there is room. A rim in the ground's colour keeps lines that
+        # pass from crossing out the number.
+        return [
+            f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
+            + self._text(
+                bytes_text(self._measured.channel_bytes[channel]),
+                x + 6,
+                y + (15 if is_rising[source] and not self._is_part(source) else -6),
+                _AMOUNT_ROOM,
+                role="faint",
+                size=SMALL,
+            )
+            + "</g>"
+            for source, (x, y, channel) in starts.items()
+        ]
+
+    def _legend_shapes(self) -> tuple[list[str], float]:
+        shapes: list[str] = []
+        x = 0.0
+        for kind in self._kinds:
+            title = visible(kind.title)
+            shapes.append(
+                f'<g class="rcg-key"><path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
+                f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
+                + self._text(title, x + 40, 4, MOST_NAME, role="faint")
+                + "</g>"
+            )
+            x += 40 + min(MOST_NAME, width_of(title, SIZE)) + 24
+        return shapes, max(0.0, x - 24)
+
+    def _is_part(self, node: int) -> bool:
+        return self._topology.nodes[node].owner is not None
+
+    def _rim(self, source: int) -> str:
+        return "rim" if self._topology.nodes[source].process == DRIVER else "actor-rim"
+
+    def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
+        """A text whose hover is that of the group that it is in."""
+        return self._canvas.text(text, x, y, room, is_whole_in_hover=False, **style)
+
+    # Words
+
+    def _subtitle(self) -> str:
+        words = self._labels.counts()
+        return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
+
+    def _hover(self, node: Node) -> str:
+        channel = self._channel(node)
+        carried = "" if channel is None else f"\nits value travels by {channel_text(channel)}"
+        return f"{self._labels.full_name(node)}{carried}"
+
+
+# --- words and shapes ----------------------------------------------------------------------------
+
+
+def _identity(actor: Actor) -> str:
+    """An actor's id in the plan, and the first digits of that in Ray."""
+    return f"{actor.id} {DOT} {visible(actor.key[:6])}" if actor.key else actor.id
+
+
+def _class(kind: EdgeStyle) -> str:
+    """A kind as part of a class name."""
+    return "".join(each if each.isascii() and each.isalnum() else "-" for each in kind.name)
+
+
+def _dashes(kind: EdgeStyle) -> str:
+    return f' stroke-dasharray="{kind.dashes}"' if kind.dashes else ""
+
+
+def _frame(rect: Rect) -> str:
+    return f' x="{rect.x:g}" y="{rect.y:g}" width="{rect.width:g}" height="{rect.height:g}"'
+
+
+def _curve(points: tuple[Point, ...]) -> str:
+    """A path through the points that ends at the foot of its arrow."""
+    path = [f"M{points[0][0]:g} {points[0][1]:g}"]
+    for position, ((x, y), (to_x, to_y)) in enumerate(pairwise(points), start=2):
+        if position == len(points):
+            to_x -= _ARROW
+        if y == to_y:
+            path.append(f"H{to_x:g}")
+        else:
+            middle = round((x + to_x) / 2, 1)
+            path.append(f"C{middle:g} {y:g} {middle:g} {to_y:g} {to_x:g} {to_y:g}")
+    return "".join(path)

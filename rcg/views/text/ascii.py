@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""A topology as text, in the sections that Ray prints.
+
+The drawing has a line for each node and a rail for each value: it starts where the value is made
+(``*``) and runs down (``|``) to the last node that takes it (``o``). So any graph can be drawn, no
+line is lost where others cross, and its width is the number of values that are alive at once::
+
+    0:InputNode           *
+    1:Loader_54777d:load  o-*
+    2:Left_c927c9:fwd       o-*
+    3:Right_1f3c9a:fwd    *-o |
+    4:Join_02a6a1:join    o---o-*
+    5:MultiOutputNode           o
+"""
+
+from __future__ import annotations
+
+from rcg.text import visible
+from rcg.views.data.edge_styles import LOCAL, style_of
+from rcg.views.data.layout import layers_of
+from rcg.views.data.topology import Node, Topology
+
+__all__ = ["ascii_of"]
+
+
+def ascii_of(topology: Topology) -> str:
+    """Return a topology as text: its nodes, its edges, a legend and a drawing."""
+    lines = ["Nodes Information:"]
+    lines += [f'{node.id} [label="{_label(topology, node)}"]' for node in topology.nodes]
+    lines += ["", "Edges Information:"]
+    for edge in topology.edges:
+        place = f" ({style_of(LOCAL).title})" if edge.kind == LOCAL else ""
+        lines.append(f"{edge.source} {style_of(edge.kind).arrow} {edge.target}{place}")
+    lines += ["", "Legend:", *_legend(topology), "", "Graph Built:", *_draw(topology)]
+    return "\n".join(lines) + "\n"
+
+
+def _legend(topology: Topology) -> list[str]:
+    others = {edge.kind for edge in topology.edges} - {"shm", "tensor", LOCAL}
+    return [
+        "+++> : Represents Accelerator-type data channels",
+        "---> : Represents Shared Memory data channels, or no channel in the same process",
+        *[
+            f"{style_of(kind).arrow} : Represents {visible(style_of(kind).title)} data channels"
+            for kind in sorted(others)
+        ],
+        "* makes a value, o takes it, | is a value on its way to those below",
+    ]
+
+
+def _label(topology: Topology, node: Node) -> str:
+    name = visible(node.name)
+    match node.kind:
+        case "input":
+            text = "InputNode"
+        case "attribute":
+            text = f"InputAttributeNode[{name}]"
+        case "part":
+            text = f"ClassMethodOutputNode[{name}]"
+        case "output":
+            text = "MultiOutputNode"
+        case "call":
+            text = f"Actor: {_key(topology, node, '...')} Method: {name}"
+    return f"Task {node.id}  {text}"
+
+
+def _short_name(topology: Topology, node: Node) -> str:
+    name = visible(node.name)
+    match node.kind:
+        case "input":
+            return f"{node.id}:InputNode"
+        case "attribute":
+            return f"{node.id}:InputAttributeNode[{name}]"
+        case "part":
+            return f"{node.id}:Output[{name}]"
+        case "output":
+            return f"{node.id}:MultiOutputNode"
+        case "call":
+            actor = topology.actor(node.process)
+            label = "Actor" if actor is None else visible(actor.label)
+            return f"{node.id}:{label}_{_key(topology, node)}:{name}"
+
+
+def _key(topology: Topology, node: Node, dots: str = "") -> str:
+    """The first digits of the actor's id in Ray, or its id in the plan."""
+    actor = topology.actor(node.process)
+    return f"{visible(actor.key[:6])}{dots}" if actor is not None and actor.key else node.process
+
+
+def _draw(topology: Topology) -> list[str]:
+    layers = layers_of(topology)
+    # What is owned comes right after its owner, so every value is made above those who take it.
+    order = sorted(
+        topology.nodes,
+        key=lambda node: (
+            layers[node.id],
+            node.id if node.owner is None else node.owner,
+            node.owner is not None,
+            node.id,
+        ),
+    )
+    sources: dict[int, list[int]] = {node.id: [] for node in topology.nodes}
+    left: dict[int, int] = dict.fromkeys(sources, 0)
+    for edge in topology.edges:
+        sources[edge.target].append(edge.source)
+        left[edge.source] += 1
+    names = {node.id: _short_name(topology, node) for node in order}
+    room = max(len(name) for name in names.values())
+    rails: list[int | None] = []  # which value each column carries
+    lines: list[str] = []
+    for node in order:
+        made: int | None = None
+        if left[node.id]:
+            made = rails.index(None) if None in rails else len(rails)
+            if made == len(rails):
+                rails.append(None)
+        taken = [column for column, value in enumerate(rails) if value in sources[node.id]]
+        lines.append(f"{names[node.id]:{room}}  {_row(rails, taken, made)}".rstrip())
+        for column in taken:
+            value = rails[column]
+            if value is not None:
+                left[value] -= 1
+                if not left[value]:
+                    rails[column] = None
+        if made is not None:
+            rails[made] = node.id
+    return lines
+
+
+def _row(rails: list[int | None], taken: list[int], made: int | None) -> str:
+    """One line of the drawing: the places of a node, joined, and the rails that pass it."""
+    places = [*taken, *([] if made is None else [made])]
+    first, last = min(places, default=0), max(places, default=0)
+    row: list[str] = []
+    for column, value in enumerate(rails):
+        is_joined = first <= column <= last and len(places) > 1
+        if column == made:
+            sign = "*"
+        elif column in taken:
+            sign = "o"
+        elif value is not None:
+            sign = "|"
+        else:
+            sign = "-" if is_joined else " "
+        row += [sign, "-" if is_joined and column < last else " "]
+    return "".join(row)

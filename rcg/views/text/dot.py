@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topology as Graphviz source, with the names, labels and shapes that Ray gives it.
+
+Only text is made here; no Graphviz is needed for that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rcg.text import plural, visible
+from rcg.views.data.edge_styles import LOCAL, style_of
+from rcg.views.data.topology import Actor, Channel, Node, Topology
+
+__all__ = ["dot_of"]
+
+_INPUT, _OUTPUT, _PART = "lightblue", "yellow", "orange"
+# Okabe and Ito's colours but for the two that stand for something else here.
+_ACTOR_COLOURS: Final = ("#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#d55e00")
+# How much white is mixed in, each time that the colours have been used up.
+_WHITES: Final = (0.6, 0.8, 0.4)
+
+
+def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = True) -> str:
+    """Return a topology as Graphviz source.
+
+    Args:
+        topology: What to show.
+        channel_details: Label each edge with its channel: id, kind and how many frames it holds.
+        legend: Explain the lines, below the graph.
+    """
+    actors = {actor.id: actor for actor in topology.actors}
+    fills = {actor.id: _fill(number) for number, actor in enumerate(topology.actors)}
+    channels = {channel.id: channel for channel in topology.channels}
+    lines = ["digraph compiled_graph {"]
+    if legend:
+        lines += [f"\tlabel={_quoted(_legend(topology))}", "\tlabelloc=b", "\tfontsize=11"]
+    for node in topology.nodes:
+        shape = "oval" if node.kind == "call" else "rectangle"
+        lines.append(
+            f"\t{node.id} [label={_quoted(_label(node, actors))} fillcolor={_colour(node, fills)} "
+            f"shape={shape} style=filled]"
+        )
+    for edge in topology.edges:
+        kind = style_of(edge.kind)
+        attributes = [f'color="{kind.light}"', f"style={_style(edge.kind)}"]
+        if channel_details:
+            channel = None if edge.channel is None else channels[edge.channel]
+            attributes.insert(0, f"label={_quoted(_details(channel))}")
+        lines.append(f"\t{edge.source} -> {edge.target} [{' '.join(attributes)}]")
+    return "\n".join([*lines, "}\n"])
+
+
+def _label(node: Node, actors: dict[str, Actor]) -> list[str]:
+    task = f"Task {node.id}"
+    name = visible(node.name)
+    match node.kind:
+        case "input":
+            return [task, "InputNode"]
+        case "attribute":
+            return [task, f"InputAttributeNode[{name}]"]
+        case "part":
+            return [task, f"ClassMethodOutputNode[{name}]"]
+        case "output":
+            return [task, "MultiOutputNode"]
+        case "call":
+            actor = actors[node.process]
+            key = f"{visible(actor.key[:6])}..." if actor.key else actor.id
+            return [task, f"Actor: {visible(actor.label)}", f"ID: {key}", f"Method: {name}"]
+
+
+def _colour(node: Node, fills: dict[str, str]) -> str:
+    match node.kind:
+        case "input" | "attribute":
+            return _INPUT
+        case "output":
+            return _OUTPUT
+        case "part":
+            return _PART
+        case "call":
+            return f'"{fills[node.process]}"'
+
+
+def _fill(number: int) -> str:
+    """A light colour for the actor of a number; six hues in three tints, then the same again."""
+    turn, hue = divmod(number, len(_ACTOR_COLOURS))
+    white = _WHITES[turn % len(_WHITES)]
+    colour = _ACTOR_COLOURS[hue]
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
+
+
+def _style(kind: str) -> str:
+    return {"shm": "solid", LOCAL: "dotted", "tcp": "dashed", "tensor": "bold"}.get(kind, "dashed")
+
+
+def _details(channel: Channel | None) -> list[str]:
+    if channel is None:
+        return [style_of(LOCAL).title]
+    slots = plural(channel.slots, "slot")
+    return [channel.id, visible(style_of(channel.kind).title), slots]
+
+
+def _legend(topology: Topology) -> list[str]:
+    kinds = dict.fromkeys(edge.kind for edge in topology.edges)
+    shown = [f"{_style(kind)}: {visible(style_of(kind).title)}" for kind in kinds]
+    return [", ".join([*shown, "one colour per actor"])]
+
+
+def _quoted(lines: list[str]) -> str:
+    escaped = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
+    return '"' + "\\n".join(escaped) + '"'

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices: one bar per part, transfers joined, and a payload that reads back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rcg.trace.analysis.parts import Kind
+from rcg.trace.model import SPAN_BASE, OpenOp
+from rcg.views.data.queues import queues_of
+from rcg.views.data.slices import COLUMNS, NOBODY, OPS, SPAN, SPANS, Slices, slices_of
+from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
+from tests.unit.traces import event, graph_trace
+from tests.unit.views_traces import many_events, pipeline, simulated
+
+ROWS = {
+    "driver": [event(1, 0, 0, 10, coded=4, bytes=64), event(3, 0, 10, 100, waited=80, peer=2)],
+    "a0": [
+        event(0, 0, 5, 14, waited=6, coded=1, bytes=64, peer=0),
+        event(1, 0, 14, 50),
+        event(SPAN_BASE, 0, 20, 30),
+        event(3, 0, 50, 60, coded=3, bytes=900),
+    ],
+    "a1": [
+        event(0, 0, 8, 66, waited=52, coded=2, bytes=900, peer=1),
+        event(1, 0, 66, 80),
+        event(3, 0, 80, 90, coded=1, waited=2, bytes=7, peer=0),
+    ],
+}
+GRAPH = graph_trace(ROWS, spans={"a0": ("attention <b>",)})
+
+
+def bars(lane: int, start: int = 0, end: int = 100) -> list[tuple[str, int, int, int]]:
+    slices = slices_of(GRAPH, start, end)
+    return [
+        (slices.names[slices.name[row]].text, int(slices.kind[row]), int(begun), int(length))
+        for row, (begun, length) in enumerate(zip(slices.start, slices.duration, strict=True))
+        if slices.lane[row] == lane
+    ]
+
+
+def test_there_is_one_bar_per_part_and_per_span() -> None:
+    assert bars(1) == [
+        ("read c0", Kind.WAITING, 5, 6),
+        ("read c0", Kind.COMMUNICATION, 11, 2),
+        ("read c0", Kind.SERIALIZATION, 13, 1),
+        ("fwd", Kind.COMPUTE, 14, 36),
+        ("write c1", Kind.SERIALIZATION, 50, 3),
+        ("write c1", Kind.COMMUNICATION, 53, 7),
+        ("attention <b>", SPAN, 20, 10),
+    ]
+
+
+def test_a_window_cuts_and_its_start_is_zero() -> None:
+    assert bars(1, 12, 25) == [
+        ("read c0", Kind.COMMUNICATION, 0, 1),
+        ("read c0", Kind.SERIALIZATION, 1, 1),
+        ("fwd", Kind.COMPUTE, 2, 11),
+        ("attention <b>", SPAN, 8, 5),
+    ]
+    assert len(slices_of(GRAPH, 200, 300)) == 0
+    with pytest.raises(ValueError, match="1 ns before it starts"):
+        slices_of(GRAPH, 5, 4)
+
+
+def test_links_join_the_end_of_a_write_to_where_the_read_stops_waiting() -> None:
+    slices = slices_of(GRAPH, 0, 100)
+    found = []
+    for (write, read), times in zip(slices.transfers, slices.transfer_times, strict=True):
+        names = slices.names[slices.name[write]].text, slices.names[slices.name[read]].text
+        found.append((*names, *times.tolist()))
+        assert slices.execution[write] == slices.execution[read]
+    assert sorted(found) == [
+        ("write c0", "read c0", 10, 11),
+        ("write c1", "read c1", 60, 60),
+        ("write c2", "read c2", 90, 90),
+    ]
+
+
+def test_bars_that_wait_say_for_whom() -> None:
+    slices = slices_of(GRAPH, 0, 100)
+    waits = slices.kind == Kind.WAITING
+    assert (slices.peer[~waits] == NOBODY).all()
+    assert slices.peer[waits].tolist() == [2, 0, 1, 0]
+    assert [head.process for head in slices.heads] == ["driver", "a0", "a1"]
+
+
+def test_what_a_process_is_in_lasts_until_the_end() -> None:
+    opens = {"a1": OpenOp(1, 3, since_ns=120)}
+    slices = slices_of(graph_trace(ROWS, opens=opens), 0, 500)
+    last = np.flatnonzero(slices.lane == 2)[-1]
+    assert (slices.start[last], slices.duration[last], slices.execution[last]) == (120, 380, 3)
+    assert slices.names[slices.name[last]].text == "fwd"
+
+
+def test_an_op_that_the_plan_does_not_have_is_shown_as_unknown() -> None:
+    slices = slices_of(graph_trace({"a0": [event(99, 0, 0, 10)]}), 0, 100)
+    assert [slices.names[each].role for each in slices.name] == ["unknown"]
+
+
+def test_the_payload_reads_back() -> None:
+    slices = slices_of(
+        simulated(pipeline(3), 6, spans=True).graphs[0], 5_000_000_000, 5_010_000_000
+    )
+    head, columns = slices.to_payload()
+    head = json.loads(json.dumps(head))
+    assert {name: column.dtype for name, column in columns.items()} == dict(COLUMNS)
+    assert head["count"] == len(slices) == len(columns["start"]) == len(columns["bytes"])
+    assert len(columns["transfers"]) == 2 * head["transfers"] > 0
+    np.testing.assert_allclose(columns["start"] * 1e3, slices.start)
+    np.testing.assert_allclose(columns["duration"] * 1e3, slices.duration, rtol=1e-6)
+    for name in ("lane", "track", "kind", "name", "peer", "execution", "bytes", "op"):
+        np.testing.assert_array_equal(columns[name], getattr(slices, name))
+    assert set(columns["track"]) == {OPS, SPANS}
+    assert head["kinds"][SPAN] == "span" and head["lanes"][1]["detail"].startswith("a0 \u00b7 pid")
+    assert head["channels"]["c1"] == {"slots": 10, "readers": [2]}
+
+
+def test_the_same_trace_gives_the_same_bytes() -> None:
+    one, other = (
+        slices_of(simulated(pipeline(3), 6).graphs[0], 0, 10**10).to_payload() for _ in range(2)
+    )
+    assert one.head == other.head
+    for name, column in one.columns.items():
+        np.testing.assert_array_equal(column, other.columns[name])
+
+
+def test_bars_of_a_long_trace_are_as_many_as_its_parts() -> None:
+    trace = many_events(4, 50_000)
+    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    assert len(slices) > trace.num_events
+    busy = slices.duration.sum()
+    assert busy == sum(
+        int((lane.events["end_ns"] - lane.events["start_ns"]).sum())
+        for lane in trace.graphs[0].lanes
+    )
+
+
+def test_a_driver_takes_a_frame_in_the_event_that_moves_it() -> None:
+    """It encodes before there is room, waits in vain and decodes later: what joins is the move."""
+    graph = by_hand(driver=DRIVER_APART)
+    slices = slices_of(graph, 0, END)
+    plain = slices_of(by_hand(), 0, END)
+
+    def joined(of: Slices) -> list[tuple[int, int, int]]:
+        executions = of.execution[of.transfers[:, 0]].tolist()
+        return sorted(
+            (execution, *times)
+            for execution, times in zip(executions, of.transfer_times.tolist(), strict=True)
+        )
+
+    assert joined(slices) == joined(plain)
+    was = queues_of(plain)
+    for lane, queue in queues_of(slices).items():
+        assert queue.at.tolist() == was[lane].at.tolist()
+        assert queue.depth.tolist() == was[lane].depth.tolist()
+
+
+@pytest.mark.parametrize("end", [*range(40, 70), 80])
+def test_a_transfer_ends_where_the_frame_arrived_or_is_not_shown(end: int) -> None:
+    """However a window cuts: a wait that goes on beyond it has not ended in it."""
+    for graph in (by_hand(), by_hand(driver=DRIVER_APART)):
+        slices = slices_of(graph, 0, end)
+        arrived = {("c0", 0): 13, ("c0", 1): 28, ("c1", 0): 29, ("c1", 1): 46}
+        arrived |= {("c2", 0): 47, ("c2", 1): 64}
+        found = {
+            (slices.names[slices.name[write]].channel, int(slices.execution[write])): tuple(times)
+            for (write, _), times in zip(
+                slices.transfers, slices.transfer_times.tolist(), strict=True
+            )
+        }
+        assert found.keys() >= {key for key, at in arrived.items() if at < end}
+        assert all(arrived[key] == at for key, (_, at) in found.items())
+        for left, at in found.values():
+            assert 0 <= left <= at <= end
+
+
+def test_a_read_that_moves_nothing_takes_its_frame_at_the_end_of_its_wait() -> None:
+    """The driver waits for its only result from 0 on, and has it at once when it comes."""
+    rows = {**ROWS, "driver": [event(1, 0, 0, 0), event(3, 0, 0, 90, waited=90, bytes=7, peer=2)]}
+    slices = slices_of(graph_trace(rows), 0, 90)
+    [at] = [at for at, (write, _) in enumerate(slices.transfers) if slices.lane[write] == 2]
+    assert slices.transfer_times[at].tolist() == [90, 90]
+    queue = queues_of(slices)[0]
+    assert queue.depth[-1] == 0
+
+
+def test_what_is_still_waited_for_has_no_transfer() -> None:
+    opens = {"driver": OpenOp(3, 0, 10, 10, 2)}
+    slices = slices_of(graph_trace({**ROWS, "driver": ROWS["driver"][:1]}, opens=opens), 0, 200)
+    names = {slices.names[slices.name[write]].channel for write, _ in slices.transfers}
+    assert names == {"c0", "c1"}
+
+
+def test_a_frame_that_was_had_before_it_was_written_down_left_when_it_was_had() -> None:
+    """The writer notes the end of its Write late; clocks that disagree by more join nothing."""
+    for taken, times in ((85, [[85, 85]]), (79, [])):
+        rows = {**ROWS, "driver": [event(3, 0, 10, 100, waited=taken - 10, bytes=7, peer=2)]}
+        slices = slices_of(graph_trace(rows), 0, 100)
+        found = slices.transfer_times[slices.lane[slices.transfers[:, 1]] == 0].tolist()
+        assert found == times
