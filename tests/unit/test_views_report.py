@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.runtime.observe.report import Activity, Queue, Report
+from rcg.runtime.observe.report import Activity, Backlog, Report
 from rcg.views.html.report import report_of
 from tests.unit.views_traces import WICKED
 
@@ -28,7 +28,7 @@ REPORT = Report(
         STUCK,
         activity("loss", "waiting", "Read c2 -> s0", 9.8, "decode"),
     ),
-    (Queue("c1", "embed", "decode", 10, 10), Queue("c0", "driver", "embed", 2, 10)),
+    (Backlog("c1", "embed", "decode", 10, 10), Backlog("c0", "driver", "embed", 2, 10)),
     62 << 20,
     1 << 30,
     10,
