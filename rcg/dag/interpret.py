@@ -24,7 +24,7 @@ from rcg.dag.records import (
     reached_from,
 )
 from rcg.errors import GraphError
-from rcg.ir.graph import Template
+from rcg.ir.containers import Template
 
 __all__ = ["interpret"]
 

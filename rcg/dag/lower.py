@@ -27,18 +27,9 @@ from rcg.dag.records import (
     reached_from,
 )
 from rcg.errors import GraphError
-from rcg.ir.graph import (
-    ActorSpec,
-    Argument,
-    ConstArg,
-    Graph,
-    InputValue,
-    MethodCall,
-    NestedArg,
-    Node,
-    NodeArg,
-    Part,
-)
+from rcg.ir.channels import ActorSpec
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import Argument, ConstArg, InputValue, MethodCall, NestedArg, Node, NodeArg, Part
 from rcg.ir.plan import Bindings
 
 __all__ = ["lower", "unreached_calls"]

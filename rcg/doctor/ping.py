@@ -15,7 +15,8 @@ import time
 from typing import Any, Final
 
 from rcg import _native
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.runtime.node.segments import Segments, default_memory_cap
 
 __all__ = ["main"]
@@ -31,8 +32,6 @@ plan positional=1 keywords=[] returns=one
 actor a0 'Echo' ''
 channel c0 driver -> a0 ring node=0 slots=2
 channel c1 a0 -> driver ring node=1 slots=2
-reach driver <- driver a0
-reach a0 <- driver a0
 program driver
   Input * -> s0
   Write s0 -> c0
@@ -76,7 +75,7 @@ def _ends(segments: Segments, plan: Plan, process: str, reads: str, writes: str)
         segments.board,
         segments.arenas,
         layout.members[process],
-        reach=layout.reach(plan, process),
+        reach=layout.memory_sources[process],
     )
     reader = member.reader(layout.rings[reads], 0, _buffers, _buffers)
     return reader, member.writer(layout.rings[writes], 0)

@@ -32,9 +32,9 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import ChannelSpec, Read
+from rcg.ir.channels import ChannelSpec
 from rcg.progress import progress
-from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
+from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 from rcg.trace.passage import depth, pairs, read_of, write_of
 from rcg.trace.strips import Places, Strip, dumps
 from rcg.trace.trace import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Trace
@@ -150,7 +150,7 @@ class _Sheet:
                 return strip.begin("X", track, SPAN, strip.lane.span_name(op))
             if op >= len(ops):
                 return strip.begin("X", track, UNKNOWN, UNKNOWN)
-            return strip.begin("X", track, kind_of(ops[op]), name_of(ops[op], labels))
+            return strip.begin("X", track, ops[op].word, ops[op].title(labels))
 
         events = strip.events
         prefix = self._numbered(strip.track << 32 | strip.op, begin)
@@ -188,14 +188,14 @@ class _Sheet:
         if track == len(strip.threads):
             strip.threads.append(self._places.thread(graph, strip.lane, track))
         op = graph.op(strip.lane, doing.op)
-        name = f"{name_of(op, actor_labels(graph.plan))} (not finished)"
+        name = f"{op.title(actor_labels(graph.plan))} (not finished)"
         args: dict[str, Any] = {"execution": doing.execution, "finished": False}
         if doing.peer < len(graph.lanes):
             args["peer"] = graph.lanes[doing.peer].label
-        found = [(since, strip.begin("X", track, kind_of(op), name))]
+        found = [(since, strip.begin("X", track, op.word, name))]
         if doing.waiting_since_ns:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
-            begun = since if isinstance(op, Read) else max(since, waiting)  # see ``parts``
+            begun = since if op.channels_in else max(since, waiting)  # see ``parts``
             found.append((begun, strip.begin("X", track, "wait", text)))
         first, tail = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix in found]

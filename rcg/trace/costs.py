@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import DRIVER, Read
+from rcg.ir.ids import DRIVER
 from rcg.trace.executions import UNSEEN, Executions
 from rcg.trace.intervals import Times
 from rcg.trace.links import NONE, Links
@@ -159,8 +159,8 @@ def _driver(graph: GraphTrace, links: Links) -> tuple[float, bool]:
     for at, each in enumerate(program.ops):
         of = np.flatnonzero(op == at)
         since = busy_until[of]
-        if isinstance(each, Read) and len(of):
-            write = links.written(each.channel, execution[of])
+        for channel in each.channels_in if len(of) else ():
+            write = links.written(channel, execution[of])
             since = np.maximum(since, np.where(write == NONE, UNSEEN, links.bounds[write, 3]))
         gaps = np.maximum(start[of] - since, 0)
         known = (op[of] != events["op"][0]) | (execution[of] != events["execution"][0])

@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.ir.plan import DRIVER, Read, Write
+from rcg.ir.ids import DRIVER
 from rcg.trace.executions import UNSEEN, Executions, executions_of
 from rcg.trace.links import NONE, Links, Walk
-from rcg.trace.names import actor_labels, name_of
+from rcg.trace.names import actor_labels
 from rcg.trace.parts import Kind
 from rcg.trace.tables import path_text
 from rcg.trace.text import time_text
@@ -168,7 +168,7 @@ def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
     ops = graph.program(lane).ops
     if not 0 <= op < len(ops):
         return f"{lane.label} op {op}"
-    name = name_of(ops[op], actor_labels(graph.plan))
+    name = ops[op].title(actor_labels(graph.plan))
     method = getattr(ops[op], "method", None)
     return f"{lane.label} {name}" if method is None else f"{lane.label}.{method}"
 
@@ -216,7 +216,7 @@ class Paths:
         """Return the step before an execution was written, if its inputs were encoded apart."""
         begun, until, _ = self._times(execution)
         ops = self._graph.plan.program(DRIVER).ops
-        op = next((at for at, each in enumerate(ops) if isinstance(each, Write)), None)
+        op = next((at for at, each in enumerate(ops) if each.channels_out), None)
         if op is None or begun >= until:
             return []
         text = text_of(self._graph, self._graph.driver, op)
@@ -285,18 +285,18 @@ class Paths:
         index = self.executions.index
         written = np.ones(len(index), bool)
         for op in self._graph.plan.program(DRIVER).ops:
-            if isinstance(op, Read):
-                written &= self._links.written(op.channel, index) != NONE
+            for channel in op.channels_in:
+                written &= self._links.written(channel, index) != NONE
         return written
 
     def _completion(self, execution: int) -> int:
         """Return the event that completed an execution, as ``executions_of`` has it."""
         links, found = self._links, []
         for op in self._graph.plan.program(DRIVER).ops:
-            if isinstance(op, Read):
-                event = int(links.written(op.channel, execution)[0])
+            for channel in op.channels_in:
+                event = int(links.written(channel, execution)[0])
                 if event == NONE:
-                    event = int(links.read(op.channel, DRIVER, execution)[0])
+                    event = int(links.read(channel, DRIVER, execution)[0])
                 if event != NONE:
                     found.append(event)
         return max(found, key=lambda event: int(links.bounds[event, 3]), default=NONE)

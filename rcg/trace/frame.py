@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
+from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 from rcg.trace.trace import EVENT, SPAN_BASE, GraphTrace, Lane, Trace
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
         "process": ([lane.process], same),
         "label": ([lane.label], same),
         "op": ([*(str(op) for op in ops), UNKNOWN, *spans], which),
-        "kind": ([*(kind_of(op) for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
-        "name": ([*(name_of(op, labels) for op in ops), UNKNOWN, *spans], which),
+        "kind": ([*(op.word for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
+        "name": ([*(op.title(labels) for op in ops), UNKNOWN, *spans], which),
         "peer": (
             [other.label for other in graph.lanes],
             np.where(peers < len(graph.lanes), peers, -1),

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.critical import text_of
-from rcg.trace.names import kind_of
 from rcg.trace.parts import WRITE, bounds_of
 from rcg.trace.sums import by_execution
 from rcg.trace.trace import SPAN_BASE, GraphTrace, Lane
@@ -115,7 +114,7 @@ def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iter
             process=lane.process,
             op=each,
             text=text if texts[text] == 1 else f"{text} ({texts[text]})",
-            kind=kind_of(program.ops[each]),
+            kind=program.ops[each].word,
             count=int(end[number] - begin[number]),
             median_ns=float(medians[number]),
             p99_ns=float(highest[number]),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.trace.nesting import nest
 from rcg.trace.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.passage import movers

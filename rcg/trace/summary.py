@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.trace.critical import Paths, SteadyPath
 from rcg.trace.executions import UNSEEN, Executions, executions_of
 from rcg.trace.intervals import Times

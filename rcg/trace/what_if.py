@@ -21,7 +21,10 @@ from typing import ClassVar, Final
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.display import Displayed, visible
 from rcg.errors import DeadlockError, TraceError
-from rcg.ir.plan import DRIVER, Call, Input, Plan, Write
+from rcg.ir.channels import slots_for
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Input
+from rcg.ir.plan import Plan
 from rcg.trace.costs import Cost, Measured, costs_of
 from rcg.trace.critical import text_of
 from rcg.trace.executions import Executions, executions_of
@@ -340,7 +343,7 @@ def _missing(graph: GraphTrace, measured: Measured) -> list[str]:
         text_of(graph, lane, at)
         for lane in graph.lanes
         for at, op in enumerate(graph.program(lane).ops)
-        if isinstance(op, Call) and (lane.process, at) not in measured.costs
+        if op.is_call and (lane.process, at) not in measured.costs
     ]
     return [f"not in the trace, so taken to cost nothing: {', '.join(texts)}"] if texts else []
 
@@ -366,8 +369,9 @@ def _replay(
 
 
 def _with_slots(plan: Plan, window: int) -> Plan:
+    slots = slots_for(window)
     channels = tuple(
-        channel if channel.slots >= window else replace(channel, slots=window)
+        channel if channel.slots >= slots else replace(channel, slots=slots)
         for channel in plan.channels
     )
     return replace(plan, channels=channels)
@@ -376,7 +380,7 @@ def _with_slots(plan: Plan, window: int) -> Plan:
 def _first_of_driver(plan: Plan) -> int | None:
     """Return the driver's op that the user's time is put before: an Input, or a Write."""
     ops = plan.program(DRIVER).ops
-    return next((at for at, op in enumerate(ops) if isinstance(op, Input | Write)), None)
+    return next((at for at, op in enumerate(ops) if op.channels_out or isinstance(op, Input)), None)
 
 
 def _executions(simulation: Simulation) -> Executions:

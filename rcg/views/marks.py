@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
-from rcg.ir.plan import DRIVER, Call, Op, Read, Write
-from rcg.trace.names import kind_of, name_of
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
 from rcg.trace.parts import READ, WRITE, Kind, Parts, events_of, parts_of
 from rcg.trace.passage import movers, taken_ns
 from rcg.trace.simulated import LATEST_NS, from_simulation
@@ -322,10 +322,10 @@ class _Collector:
     def _leave_out(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
         """Take out events of Reads and Writes that did not move the frame of their execution."""
         for position, each in enumerate(ops):
-            if isinstance(each, Read | Write):
+            if each.channels_in or each.channels_out:
                 at = np.flatnonzero(rows["op"] == position)
                 moves[at] = False
-                moves[at[movers(rows[at], READ if isinstance(each, Read) else WRITE)]] = True
+                moves[at[movers(rows[at], READ if each.channels_in else WRITE)]] = True
 
     def _find_ends(
         self,
@@ -346,14 +346,14 @@ class _Collector:
         is_last &= moves[row]
         ended, taken = rows["end_ns"], taken_ns(rows)
         for position, each in enumerate(ops):
-            if isinstance(each, Write):
+            for channel in each.channels_out:
                 at = order[(op[order] == position) & is_last]
                 found, kept = self._ends(at, parts, ended, rows)
-                self._written[each.channel] = found
-                self._begun[each.channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
-            elif isinstance(each, Read):
+                self._written[channel] = found
+                self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
+            for channel in each.channels_in:
                 at = order[(op[order] == position) & takes]
-                self._taken[each.channel, number], _ = self._ends(at, parts, taken, rows)
+                self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
 
     def _ends(self, at: Ints, parts: Parts, moments: Ints, rows: Events) -> tuple[Ends, Ints]:
         """Return the ends at these parts whose moments the window holds, and which these are."""
@@ -463,10 +463,5 @@ def _head_of(lane: Lane) -> Head:
 
 
 def _name_of(op: Op) -> Name:
-    match op:
-        case Call(method=method):
-            return Name(visible(method), "call")
-        case Read(channel=channel) | Write(channel=channel):
-            return Name(name_of(op, {}), kind_of(op), channel)
-        case _:
-            return Name(visible(name_of(op, {})), kind_of(op))
+    channels = (*op.channels_in, *op.channels_out)
+    return Name(visible(op.title()), op.word, *channels[:1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rcg.ir.plan import Call, Write
+from rcg.ir.ops import Call
 from rcg.trace.ops import OpTimes
 from rcg.trace.parts import Kind
 from rcg.trace.report import stalled
@@ -95,13 +95,11 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> Measured:
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
     for each in summary.ops:
-        match graph.plan.program(each.process).ops[each.op]:
-            case Call(node=node):
-                calls[numbers[node]] = each.median_ns
-            case Write(channel=channel) if each.bytes:
-                values[channel] = each.bytes / each.count
-            case _:
-                pass
+        op = graph.plan.program(each.process).ops[each.op]
+        if isinstance(op, Call):
+            calls[numbers[op.node]] = each.median_ns
+        for channel in op.channels_out if each.bytes else ():
+            values[channel] = each.bytes / each.count
     open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
     return Measured(calls, values, "median time of a call, mean size of a value", open_ns)
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Any, Final
 
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.units import bytes_text
 from rcg.views.canvas import DOT, MARGIN, SIZE, SMALL, TITLE, Canvas, Paint
 from rcg.views.kinds import Kind, kind_of

@@ -33,7 +33,10 @@ from rcg.errors import (
     OutOfSharedMemory,
     UnpicklableError,
 )
-from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec
 from tests.board import until_waiting
@@ -78,12 +81,11 @@ def open_members(
         is_multi=False,
         num_positional=1,
         keywords=(),
-        reach=reach_over(processes, specs),
     )
     segments = Segments(plan, cap_bytes=cap_bytes)
     members = [
         _native.Member(
-            segments.board, segments.arenas, number, reach=segments.layout.reach(plan, process)
+            segments.board, segments.arenas, number, reach=segments.layout.memory_sources[process]
         )
         for process, number in segments.layout.members.items()
     ]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from rcg.ir.plan import Read, Write
+from rcg.ir.ops import Read, Write
 from rcg.trace.executions import UNSEEN, executions_of
 from rcg.trace.parts import Kind
 from rcg.trace.shares import shares_of

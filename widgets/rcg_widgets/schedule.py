@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation, default_op_cost, simulate
 from rcg.errors import TraceError
-from rcg.ir.plan import Call, Free, Op, Plan, Read, Write
+from rcg.ir.ops import Op
+from rcg.ir.plan import Plan
 from rcg.trace.trace import SPAN_BASE, GraphTrace
 from rcg.trace.what_if import predict
 from rcg.views.palette import EXECUTIONS
@@ -81,8 +82,8 @@ class ScheduleWidget(View):
         predicted = _predicted(plan, record, op_cost, first, count)
         head = {
             "lanes": _lanes(plan),
-            "ops": [[_short(op) for op in program.ops] for program in plan.programs],
-            "calls": [[isinstance(op, Call) for op in p.ops] for p in plan.programs],
+            "ops": [[visible(op.title()) for op in program.ops] for program in plan.programs],
+            "calls": [[op.is_call for op in p.ops] for p in plan.programs],
             "first": first,
             "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
             "measured": len(measured["start"]),
@@ -105,7 +106,7 @@ def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
     starts, ends, executions, lanes, ops = [], [], [], [], []
     for number, lane in enumerate(record.lanes):
         events = lane.events[lane.events["op"] < SPAN_BASE]
-        is_shown = np.array([not isinstance(op, Free) for op in record.program(lane).ops] or [True])
+        is_shown = np.array([not op.freed() for op in record.program(lane).ops] or [True])
         events = events[is_shown[events["op"]]]
         starts.append(events["start_ns"] + events["waited_ns"])
         ends.append(events["end_ns"])
@@ -141,7 +142,7 @@ def _predicted(
         (program.process, at)
         for program in plan.programs
         for at, op in enumerate(program.ops)
-        if isinstance(op, Free)
+        if op.freed()
     }
     spans = [
         (
@@ -194,18 +195,6 @@ def _lanes(plan: Plan) -> list[dict[str, str]]:
         {"process": program.process, "label": visible(plan.label(program.process))}
         for program in plan.programs
     ]
-
-
-def _short(op: Op) -> str:
-    match op:
-        case Call(method=method):
-            return visible(method)
-        case Read(channel=channel):
-            return f"read {channel}"
-        case Write(channel=channel):
-            return f"write {channel}"
-        case _:
-            return type(op).__name__.lower()
 
 
 def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import Call, Op, Read, Write
 from rcg.trace.trace import GraphTrace
 from rcg.views.marks import COLUMNS, SPAN, Marks, marks_of
 from rcg.views.palette import KIND_COLOURS, TITLES
@@ -108,7 +107,7 @@ def ops_of(record: GraphTrace, marks: Marks) -> npt.NDArray[np.uint16]:
         by_name: dict[int, list[int]] = {}
         numbers = {(name.role, name.text): at for at, name in enumerate(marks.names)}
         for op, each in enumerate(ops):
-            name = numbers.get(_called(each))
+            name = numbers.get((each.word, visible(each.title())))
             if name is not None:
                 by_name.setdefault(name, []).append(op)
         for name, candidates in by_name.items():
@@ -123,20 +122,6 @@ def ops_of(record: GraphTrace, marks: Marks) -> npt.NDArray[np.uint16]:
                     at = np.searchsorted(events["start_ns"], starts, "right") - 1
                     found[rows] = events["op"][np.maximum(at, 0)]
     return found
-
-
-def _called(op: Op) -> tuple[str, str]:
-    """The role and the name that an op's bars have."""
-    match op:
-        case Call(method=method):
-            return "call", visible(method)
-        case Read(channel=channel):
-            return "read", f"read {channel}"
-        case Write(channel=channel):
-            return "write", f"write {channel}"
-        case _:
-            kind = type(op).__name__.lower()
-            return kind, kind
 
 
 def _queues(marks: Marks) -> tuple[list[dict[str, int]], Numbers, Numbers]:

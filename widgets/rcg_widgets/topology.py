@@ -8,7 +8,9 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any, Final
 
-from rcg.ir.plan import DRIVER, Call, Input, Output, Plan, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Input, Output
+from rcg.ir.plan import Plan
 from rcg.trace.ops import OpTimes, ops_of
 from rcg.trace.trace import GraphTrace
 from rcg.units import bytes_text
@@ -78,16 +80,16 @@ class _Drawing:
         )
         self._ops = self._ops_of_nodes()
         self._writes = {
-            op.channel: (program.process, at)
+            channel: (program.process, at)
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            if isinstance(op, Write)
+            for channel in op.channels_out
         }
         self._reads = {
-            (program.process, op.channel): at
+            (program.process, channel): at
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            if isinstance(op, Read)
+            for channel in op.channels_in
         }
         self._locations = {} if record is None else {each.process: each for each in record.lanes}
 

@@ -34,7 +34,9 @@ from rcg.errors import (
     UnpicklableError,
 )
 from rcg.frames import is_plumbing
-from rcg.ir.plan import Build, Call, Const, Free, Op, Program, Read, Slot, Write
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Build, Call, Free, Op, Read, Write
+from rcg.ir.programs import Program
 from rcg.log import Log
 from rcg.options import Options
 from rcg.runtime.actor import failpoints
@@ -73,7 +75,7 @@ class Start:
         program: What to run.
         member: This process's number in shared memory.
         rings: Number of each channel's ring.
-        reach: Whose blocks may arrive here: bit i for member i.
+        memory_sources: Whose blocks may arrive here: bit i for member i.
         address: The driver's control socket.
         secret: Proves that the driver sent us.
         constants: The constants and templates that the program names.
@@ -87,7 +89,7 @@ class Start:
     program: Program
     member: int
     rings: Mapping[str, int]
-    reach: int
+    memory_sources: int
     address: str
     secret: str
     constants: Mapping[str, Any]
@@ -162,7 +164,7 @@ def _joined(instance: Any, spec: Start) -> _Loop:
             spec.options.wait,
             spec.options.record,
             True,
-            spec.reach,
+            spec.memory_sources,
         )
         control.close_descriptors()
         loop = _Loop(instance, spec, member, control)

@@ -25,7 +25,9 @@ from rcg._native import release
 from rcg.channels.shm import NATIVE_ERRORS, Failure, Reader, Writer
 from rcg.display import Displayed
 from rcg.errors import ChannelTimeout
-from rcg.ir.plan import DRIVER, Input, Output, Plan, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Input, Output, Read, Write
+from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import timeout_from_user
 from rcg.runtime.actor.loop import make_codec

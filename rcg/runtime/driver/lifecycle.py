@@ -22,8 +22,9 @@ from rcg.errors import (
     RcgError,
     UnsupportedNodeError,
 )
-from rcg.ir.graph import Site
-from rcg.ir.plan import Bindings, Build, Call, Const, Plan, Program
+from rcg.ir.nodes import Site
+from rcg.ir.plan import Bindings, Plan
+from rcg.ir.programs import Program
 from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.actor.loop import Start, describe, start
@@ -301,7 +302,7 @@ def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) ->
         program=program,
         member=session.layout.members[actor],
         rings=session.layout.rings,
-        reach=session.layout.reach(session.plan, actor),
+        memory_sources=session.layout.memory_sources[actor],
         address=session.control.address,
         secret=session.control.secret,
         constants={name: bindings.constants[name] for name in named},
@@ -316,10 +317,5 @@ def _constants_of(program: Program) -> list[str]:
     """Return the constants and templates that a program names."""
     names: dict[str, None] = {}
     for op in program.ops:
-        match op:
-            case Build():
-                names[op.template] = None
-            case Call():
-                given = (*op.args, *(value for _, value in op.kwargs))
-                names.update((value.id, None) for value in given if isinstance(value, Const))
+        names.update(dict.fromkeys(op.constants()))
     return list(names)

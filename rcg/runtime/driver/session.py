@@ -27,7 +27,8 @@ from rcg.errors import (
     OutOfSharedMemory,
     RcgError,
 )
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.control.server import ControlServer
@@ -92,7 +93,7 @@ class Session:
                 options.wait,
                 options.record,
                 False,
-                self.layout.reach(plan, DRIVER),
+                self.layout.memory_sources[DRIVER],
             )
         except OSError as error:
             raise OutOfSharedMemory(

@@ -19,9 +19,11 @@ from typing import Final
 from rcg import _native
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.plan import DRIVER, ChannelSpec, Plan
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 
-__all__ = ["MOST_IN_FLIGHT", "MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
+__all__ = ["MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
 
 MEMBER_LIMIT: Final[int] = _native.MAX_MEMBERS
 SHM: Final = "/dev/shm"
@@ -32,7 +34,6 @@ EVENTS_PER_MEMBER: Final = 4096
 # goes to a block, which costs some 100 ns more.
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
-MOST_IN_FLIGHT: Final = 4096
 # Blocks of all sizes share an arena's addresses, and neighbours that are free become one, so that
 # little more than the cap is needed: twice that, for what lies scattered.
 ADDRESSES_PER_BYTE: Final = 2
@@ -42,34 +43,41 @@ _PAGE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which number each process and each channel of a plan has in shared memory."""
+    """Which number each process and each channel of a plan has in shared memory.
+
+    Attributes:
+        members: The number of each process; the driver's is 0.
+        rings: The number of each channel.
+        memory_sources: Whose blocks may arrive at each process: bit i for member i.
+    """
 
     members: dict[str, int]
     rings: dict[str, int]
+    memory_sources: dict[str, int]
 
     @classmethod
     def of(cls, plan: Plan) -> Layout:
         """Return the layout of a plan: the same plan gives the same numbers in every process."""
         processes = [program.process for program in plan.programs]
         ordered = [DRIVER, *(p for p in processes if p != DRIVER)]
+        members = {process: i for i, process in enumerate(ordered)}
         return cls(
-            {process: i for i, process in enumerate(ordered)},
+            members,
             {channel.id: i for i, channel in enumerate(plan.channels)},
+            {
+                process: sum(1 << members[name] for name in {process, *names})
+                for process, names in plan.memory_sources.items()
+            },
         )
-
-    def reach(self, plan: Plan, process: str) -> int:
-        """Return whose blocks may arrive at a process: bit i for member i."""
-        names = dict(plan.reach).get(process, ())
-        return sum(1 << self.members[name] for name in {process, *names})
 
     def process(self, member: int) -> str:
         """Return the process with this number."""
         return next(name for name, number in self.members.items() if number == member)
 
 
-def slots_for(frames: int) -> int:
-    """Return how many slots a ring gets that must hold this many frames: a power of two."""
-    return min(MOST_IN_FLIGHT, max(2, 1 << (frames - 1).bit_length()))
+def _ring_slots(frames: int) -> int:
+    """Return how many slots a ring has that holds so many frames: the next power of two."""
+    return max(2, 1 << (frames - 1).bit_length())
 
 
 def _slot_bytes(slots: int) -> int:
@@ -221,7 +229,7 @@ class Segments:
         members = self.layout.members
         rings = []
         for channel in channels:
-            slots = slots_for(channel.slots)
+            slots = _ring_slots(channel.slots)
             readers = tuple(members[reader] for reader in channel.readers)
             rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
         return rings

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 
 from rcg import _native
 from rcg.display import Displayed, visible
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.runtime.node.segments import Layout
 from rcg.trace.recorder import State, counters_of, now_of
 from rcg.units import bytes_text
