@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import rcg.checked as checked
 from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
-from rcg.ir.fields import refuse, stored_list, stored_number, stored_text
+from rcg.ir.field_type import refuse, stored_list, stored_number, stored_text
 from rcg.ir.ids import is_id
 from rcg.ir.ops import Op
 from rcg.ir.programs import PlanData, Program

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import rcg.checked as checked
+from rcg.ir.field_type import FieldType, Use
 from rcg.ir.fields import (
     ActorId,
     ChannelRead,
     ChannelWritten,
-    FieldType,
     InputKey,
     Keywords,
     MethodName,
@@ -37,7 +37,6 @@ from rcg.ir.fields import (
     SlotsUsed,
     SlotUsed,
     TemplateId,
-    Use,
 )
 from rcg.ir.record import Record
 

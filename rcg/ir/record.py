@@ -28,7 +28,7 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Self, get_type_hints
 
 import rcg.checked as checked
-from rcg.ir.fields import FieldType, ListType
+from rcg.ir.field_type import FieldType, ListType
 from rcg.ir.line import Line
 
 __all__ = ["Record"]

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.errors import InternalError
-from rcg.ir.channels import ActorSpec, ChannelSpec, memory_sources
+from rcg.ir.channels import (
+    CHANNEL_KINDS,
+    ActorSpec,
+    ChannelSpec,
+    Gate,
+    Group,
+    Lane,
+    memory_sources,
+    slots_for,
+)
 from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import Build, Call, Free, Input, Output, Read, Write
 from rcg.ir.plan import Bindings, Plan
@@ -111,7 +120,9 @@ def test_a_plan_looks_things_up(plan: Plan):
 
 names = st.text(max_size=6)
 numbers = st.integers(0, 99)
-processes = st.sampled_from(["driver", "a0", "a1", "a17"])
+processes = st.sampled_from(["driver", "a0", "a17", "a1.comm", "a2.io_2", "n0", "n12"])
+process_tuples = st.lists(processes, max_size=3).map(tuple)
+group_ids = numbers.map("g{}".format)
 slot_tuples = st.lists(numbers, min_size=1, max_size=3).map(tuple)
 constants = numbers.map("k{}".format)
 channel_ids = numbers.map("c{}".format)
@@ -143,10 +154,11 @@ plans = st.builds(
             ChannelSpec,
             channel_ids,
             processes,
-            st.lists(processes, max_size=3).map(tuple),
-            st.just("ring"),
+            process_tuples,
+            st.sampled_from(CHANNEL_KINDS),
             numbers,
             numbers,
+            st.none() | group_ids,
         ),
         max_size=3,
     ).map(tuple),
@@ -154,6 +166,11 @@ plans = st.builds(
     is_multi=st.booleans(),
     num_positional=numbers,
     keywords=st.lists(names, max_size=3).map(tuple),
+    lanes=st.lists(
+        st.builds(Lane, st.sampled_from(["a0.comm", "a7.b"]), numbers.map("a{}".format)), max_size=2
+    ).map(tuple),
+    gates=st.lists(st.builds(Gate, numbers.map("n{}".format), processes), max_size=2).map(tuple),
+    groups=st.lists(st.builds(Group, group_ids, names, process_tuples), max_size=2).map(tuple),
 )
 
 
@@ -455,6 +472,11 @@ def test_lines_that_say_whose_memory_arrives_where_are_not_part_of_a_plan():
         Plan.from_text(TEXT.strip().replace("program driver", "reach a0 <- driver a0\n", 1))
     with pytest.raises(ValueError, match="there is no op 'reach'"):
         Plan.from_text(f"{TEXT}reach a0 <- driver a0")
+
+
+@pytest.mark.parametrize(("executions", "slots"), [(1, 1), (10, 10), (4096, 4096), (10**6, 4096)])
+def test_a_channel_holds_a_frame_for_each_execution_in_flight(executions: int, slots: int):
+    assert slots_for(executions) == slots
 
 
 def test_bindings_are_two_tables():
