@@ -32,7 +32,8 @@ from rcg.dag.records import (
 )
 from rcg.dag.site import find_site
 from rcg.errors import GraphError, UnsupportedNodeError
-from rcg.ir.graph import Site, Template
+from rcg.ir.containers import Template
+from rcg.ir.nodes import Site
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 __all__ = ["compile", "is_ray_node", "records_of_ray_dag"]

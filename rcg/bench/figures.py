@@ -24,7 +24,9 @@ from rcg.bench.usage import Usage, read_usage, total
 from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
-from rcg.ir.graph import ActorSpec, ConstArg, Graph, InputValue, MethodCall, NodeArg, Site
+from rcg.ir.channels import ActorSpec
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NodeArg, Site
 
 __rcg_user__ = True  # see rcg.frames
 

@@ -193,12 +193,10 @@ def large_trace(events: int, actors: int = 8) -> Trace:
     lines = ["plan positional=1 keywords=[] returns=one"]
     lines += [f"actor a{i} 'Stage' ''" for i in chain]
     names = ["driver", *(f"a{i}" for i in chain), "driver"]
-    everyone = " ".join(names[:-1])
     lines += [
         f"channel c{i} {names[i]} -> {names[i + 1]} ring node={i} slots=16"
         for i in range(actors + 1)
     ]
-    lines += [f"reach {name} <- {everyone}" for name in names[:-1]]
     lines += ["program driver", "  Input * -> s0", "  Write s0 -> c0", "  Free s0"]
     lines += [f"  Read c{actors} -> s1", "  Output s1"]
     for i in chain:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from rcg.channels import shm
 from rcg.channels.base import Endpoint, FrameReader, FrameWriter, Reader, Writer
 from rcg.errors import InternalError
-from rcg.ir.plan import ChannelSpec
+from rcg.ir.channels import ChannelSpec
 
 __all__ = ["open_input", "open_output", "open_reader", "open_writer"]
 

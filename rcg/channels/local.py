@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.channels.base import Endpoint, TimedOut
-from rcg.ir.plan import ChannelSpec
+from rcg.ir.channels import ChannelSpec
 
 __all__ = ["LocalQueue", "LocalReader", "LocalWriter"]
 

@@ -20,7 +20,7 @@ from rcg.channels.base import (
     TimedOut,
 )
 from rcg.errors import InternalError
-from rcg.ir.plan import ChannelSpec
+from rcg.ir.channels import ChannelSpec
 from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Failure, loads
 
 __all__ = [

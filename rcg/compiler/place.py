@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rcg.errors import PlacementError
-from rcg.ir.graph import (
+from rcg.ir.channels import RING, ChannelSpec
+from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
+from rcg.ir.nodes import (
     Argument,
     ConstArg,
-    Graph,
     InputValue,
     MethodCall,
     NestedArg,
@@ -28,22 +30,10 @@ from rcg.ir.graph import (
     Part,
     upstream_of,
 )
-from rcg.ir.plan import (
-    DRIVER,
-    Build,
-    Call,
-    ChannelSpec,
-    Const,
-    Input,
-    Op,
-    Output,
-    Plan,
-    Program,
-    Read,
-    Slot,
-    Write,
-    reach_over,
-)
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Build, Call, Input, Op, Output, Read, Write
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 
 __all__ = ["MAX_PROCESSES", "place"]
 
@@ -136,7 +126,7 @@ class _Placement:
                 ordered = tuple(sorted(found, key=self._rank.__getitem__))
                 name = f"c{len(channels)}"
                 channels.append(
-                    ChannelSpec(name, home[node_id], ordered, "ring", node_id, channel_slots)
+                    ChannelSpec(name, home[node_id], ordered, RING, node_id, channel_slots)
                 )
         return channels
 
@@ -162,7 +152,6 @@ class _Placement:
             is_multi=graph.is_multi,
             num_positional=graph.num_positional,
             keywords=graph.keywords,
-            reach=reach_over(self._processes, self._channels),
         )
 
     def _driver_program(self) -> Program:

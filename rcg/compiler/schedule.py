@@ -25,7 +25,9 @@ Two stages that hand a value forth and back. The graph, as bound::
 ``place`` has decided the ways, ``schedule`` sets the order:
 
 >>> from rcg.compiler.place import place
->>> from rcg.ir.graph import ActorSpec, Graph, InputValue, MethodCall, NodeArg, Site
+>>> from rcg.ir.channels import ActorSpec
+>>> from rcg.ir.graph import Graph
+>>> from rcg.ir.nodes import InputValue, MethodCall, NodeArg, Site
 >>> site = Site("two.py", 1)
 >>> graph = Graph(
 ...     nodes=(
@@ -67,7 +69,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rcg.ir.plan import DRIVER, Build, Call, Free, Input, Op, Output, Plan, Program, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Free, Input, Op, Output
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 
 __all__ = ["schedule"]
 
@@ -98,7 +103,7 @@ def _driver_order(program: Program) -> list[Op]:
         if isinstance(op, Input):
             ordered.append(op)
             ordered += writes.get(op.out, ())
-    ordered += [op for op in program.ops if isinstance(op, Read)]
+    ordered += [op for op in program.ops if op.channels_in]
     ordered += [op for op in program.ops if isinstance(op, Output)]
     return ordered
 
@@ -106,17 +111,19 @@ def _driver_order(program: Program) -> list[Op]:
 def _actor_order(program: Program) -> list[Op]:
     """The calls as bound, with what each needs right before it and what it sends right after."""
     writes = _writes_by_slot(program)
-    # Reads and builds not yet placed, by the slot they fill.
-    pending: dict[int, Read | Build] = {
-        op.out: op for op in program.ops if isinstance(op, Read | Build)
-    }
+    # What is placed where its value is needed, by the slots that it fills.
+    pending: dict[int, Op] = {}
+    for op in program.ops:
+        if not op.is_call:
+            pending.update(dict.fromkeys(op.made(), op))
     ordered: list[Op] = []
 
     def add(op: Op) -> None:
+        for slot in op.made():
+            pending.pop(slot, None)
         for slot in op.used():
-            needed = pending.pop(slot, None)
-            if needed is not None:
-                add(needed)
+            if slot in pending:
+                add(pending[slot])
         ordered.append(op)
         for slot in op.made():
             ordered.extend(writes.get(slot, ()))
@@ -125,15 +132,17 @@ def _actor_order(program: Program) -> list[Op]:
     for call in sorted(calls, key=lambda call: call.node):
         add(call)
     while pending:  # no call uses these, yet a channel must be read
-        add(pending.pop(next(iter(pending))))
+        add(next(iter(pending.values())))
     return ordered
 
 
-def _writes_by_slot(program: Program) -> dict[int, list[Write]]:
-    writes: dict[int, list[Write]] = {}
+def _writes_by_slot(program: Program) -> dict[int, list[Op]]:
+    """Return the ops that only send, by the slot that they send."""
+    writes: dict[int, list[Op]] = {}
     for op in program.ops:
-        if isinstance(op, Write):
-            writes.setdefault(op.slot, []).append(op)
+        if op.channels_out and not op.made():
+            for slot in op.used():
+                writes.setdefault(slot, []).append(op)
     return writes
 
 
@@ -144,10 +153,10 @@ def _with_frees(ops: list[Op]) -> list[Op]:
         for slot in (*op.made(), *op.used()):
             last_use[slot] = position
     for position, op in enumerate(ops):
-        if isinstance(op, Build):  # the container holds them anyway
-            for slot in op.slots:
+        if op.is_holding:
+            for slot in op.used():
                 if last_use[slot] == position:
-                    last_use[slot] = last_use[op.out]
+                    last_use[slot] = max(last_use[made] for made in op.made())
     dying: list[list[int]] = [[] for _ in ops]
     for slot, position in last_use.items():
         dying[position].append(slot)
@@ -155,7 +164,7 @@ def _with_frees(ops: list[Op]) -> list[Op]:
     freed: list[Op] = []
     due: list[int] = []
     for op, slots in zip(ops, dying, strict=True):
-        if due and not isinstance(op, Write | Input):
+        if due and not op.channels_out and not isinstance(op, Input):
             freed.append(Free(tuple(sorted(due))))
             due.clear()
         freed.append(op)

@@ -11,9 +11,6 @@ Two actors that each wait for the other first:
 ... channel c0 driver -> a0 a1 ring node=0 slots=10
 ... channel c1 a0 -> a1 ring node=1 slots=10
 ... channel c2 a1 -> driver a0 ring node=2 slots=10
-... reach driver <- driver a0 a1
-... reach a0 <- driver a0 a1
-... reach a1 <- driver a0 a1
 ... program driver
 ...   Input * -> s0
 ...   Write s0 -> c0
@@ -74,12 +71,22 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rcg.errors import DeadlockError
-from rcg.ir.plan import DRIVER, Call, Op, Output, Plan, Program, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op, Output
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 
-__all__ = ["Costs", "Simulation", "Span", "check_deadlock_free", "default_op_cost", "simulate"]
+__all__ = [
+    "Costs",
+    "SimulatedOp",
+    "Simulation",
+    "check_deadlock_free",
+    "default_op_cost",
+    "simulate",
+]
 
 
-class Span(NamedTuple):
+class SimulatedOp(NamedTuple):
     """One op of one execution: from when it could go on until it was done."""
 
     process: str
@@ -101,7 +108,7 @@ class Simulation:
     """
 
     plan: Plan
-    timeline: tuple[Span, ...]
+    timeline: tuple[SimulatedOp, ...]
     executions: int
 
     @property
@@ -126,13 +133,7 @@ class Costs:
 
 def default_op_cost(op: Op) -> float:
     """Count a call as 1, handing a value over as a twentieth of that, and the rest as nothing."""
-    match op:
-        case Call():
-            return 1.0
-        case Read() | Write():
-            return 0.05
-        case _:
-            return 0.0
+    return op.cost
 
 
 def simulate(
@@ -172,7 +173,7 @@ def simulate(
         executions = max(executions, window)
     run = _Run(plan, op_cost, executions, window or executions, is_driver_draining)
     if not run.to_end():
-        raise _deadlock(plan, run.lanes, describe)
+        raise _deadlock(plan, run.threads, describe)
     return Simulation(plan, run.timeline(), executions)
 
 
@@ -191,10 +192,10 @@ def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = N
 
 
 # --- the machine --------------------------------------------------------------------------------
-# Lanes run straight through their steps and meet at fifos only. A process has one lane, but for a
-# draining driver, which has one to submit, one per channel it reads, and one for its outputs; they
-# meet at fifos without a channel. Which lane runs first makes no difference to any time: each step
-# waits for given frames, not for whoever comes first (a Kahn network).
+# Threads run straight through their steps and meet at fifos only. A process has one thread, but for
+# a draining driver, which has one to submit, one per channel it reads, and one for its outputs;
+# they meet at fifos without a channel. Which thread runs first makes no difference to any time:
+# each step waits for given frames, not for whoever comes first (a Kahn network).
 
 _WORK: Final = 0
 _GET: Final = 1
@@ -204,7 +205,7 @@ _NO_OP: Final = -1
 
 
 class _Fifo:
-    """A channel, or a link between lanes of the driver, seen as frames and times."""
+    """A channel, or a link between threads of the driver, seen as frames and times."""
 
     __slots__ = (
         "capacity",
@@ -226,10 +227,10 @@ class _Fifo:
         self.put_at: list[float] = []  # by frame
         self.taken: list[int] = []  # by frame, how many readers have taken it
         self.freed_at: list[float] = []  # by frame, when the last of those took it
-        self.writer: _Lane | None = None
-        self.readers: list[_Lane] = []
-        self.waiting_reader: list[_Lane] = []
-        self.waiting_writer: _Lane | None = None
+        self.writer: _Thread | None = None
+        self.readers: list[_Thread] = []
+        self.waiting_reader: list[_Thread] = []
+        self.waiting_writer: _Thread | None = None
 
     def put(self, at: float) -> None:
         self.put_at.append(at)
@@ -238,14 +239,14 @@ class _Fifo:
 
 
 class _Step(NamedTuple):
-    kind: int
+    action: int
     fifo: _Fifo | None
     op: int
     cost: float
     waking: float = 0.0
 
 
-class _Lane:
+class _Thread:
     """A thread of steps: blocks of steps, each for one execution."""
 
     __slots__ = ("at_block", "at_step", "blocks", "clock", "process", "spans")
@@ -256,10 +257,10 @@ class _Lane:
         self.at_block = 0
         self.at_step = 0
         self.clock = 0.0
-        self.spans: list[Span] = []
+        self.spans: list[SimulatedOp] = []
         distinct = {id(steps): steps for steps, _ in blocks}
         for step in (step for steps in distinct.values() for step in steps):
-            if step.fifo is not None and step.kind == _GET:
+            if step.fifo is not None and step.action == _GET:
                 step.fifo.readers.append(self)
             elif step.fifo is not None:
                 step.fifo.writer = self
@@ -281,23 +282,23 @@ class _Lane:
     def num_taken(self, fifo: _Fifo) -> int:
         """How many frames of a fifo it has taken."""
         whole = sum(
-            any(step.fifo is fifo and step.kind == _GET for step in steps)
+            any(step.fifo is fifo and step.action == _GET for step in steps)
             for steps, _ in self.blocks[: self.at_block]
         )
         begun = self.blocks[self.at_block][0][: self.at_step] if not self.is_done else []
-        return whole + any(step.fifo is fifo and step.kind == _GET for step in begun)
+        return whole + any(step.fifo is fifo and step.action == _GET for step in begun)
 
-    def run(self, wake: Callable[[_Lane], None]) -> None:
-        """Go on until blocked or done, waking the lanes that this lets go on."""
+    def run(self, wake: Callable[[_Thread], None]) -> None:
+        """Go on until blocked or done, waking the threads that this lets go on."""
         clock, at_step = self.clock, self.at_step
         while self.at_block < len(self.blocks):
             steps, execution = self.blocks[self.at_block]
             while at_step < len(steps):
-                kind, fifo, op, cost, waking = steps[at_step]
+                action, fifo, op, cost, waking = steps[at_step]
                 if fifo is None:
                     start = clock
                     clock += cost
-                elif kind == _GET:
+                elif action == _GET:
                     if execution >= len(fifo.put_at):
                         fifo.waiting_reader.append(self)
                         self.clock, self.at_step = clock, at_step
@@ -325,7 +326,7 @@ class _Lane:
                         wake(reader)
                     fifo.waiting_reader.clear()
                 if op != _NO_OP:
-                    self.spans.append(Span(self.process, op, execution, start, clock))
+                    self.spans.append(SimulatedOp(self.process, op, execution, start, clock))
                 at_step += 1
             self.at_block += 1
             at_step = 0
@@ -338,7 +339,7 @@ def _later(clock: float, ready: float, waking: float) -> float:
 
 
 class _Run:
-    """All lanes of a plan, from the start until none can go on."""
+    """All threads of a plan, from the start until none can go on."""
 
     def __init__(
         self,
@@ -355,15 +356,15 @@ class _Run:
         self._op_cost = op_cost
         self._executions = executions
         driver, *actors = plan.programs
-        self.lanes = (
+        self.threads = (
             self._draining_driver(driver, window)
             if is_driver_draining
             else self._filling_driver(driver, window)
         )
-        self._num_driver_lanes = len(self.lanes)
+        self._num_driver_threads = len(self.threads)
         for program in actors:
             steps = self._steps(program)
-            self.lanes.append(self._loop(program.process, steps))
+            self.threads.append(self._loop(program.process, steps))
 
     def _steps(self, program: Program) -> list[_Step]:
         return [
@@ -371,49 +372,48 @@ class _Run:
         ]
 
     def _step(self, process: str, position: int, op: Op) -> _Step:
+        """Return the step of an op, which takes or gives one frame at most."""
         if isinstance(self._op_cost, Costs):
             cost = self._op_cost.each.get((process, position), 0.0)
             waking = self._op_cost.waking.get((process, position), 0.0)
         else:
             cost, waking = self._op_cost(op), 0.0
-        match op:
-            case Read(channel=channel):
-                return _Step(_GET, self._fifos[channel], position, cost, waking)
-            case Write(channel=channel):
-                return _Step(_PUT, self._fifos[channel], position, cost, waking)
-            case _:
-                return _Step(_WORK, None, position, cost)
+        moved = (*op.channels_in, *op.channels_out)
+        if not moved:
+            return _Step(_WORK, None, position, cost)
+        (channel,) = moved
+        action = _GET if op.channels_in else _PUT
+        return _Step(action, self._fifos[channel], position, cost, waking)
 
-    def _loop(self, process: str, steps: list[_Step]) -> _Lane:
-        return _Lane(process, [(steps, execution) for execution in range(self._executions)])
+    def _loop(self, process: str, steps: list[_Step]) -> _Thread:
+        return _Thread(process, [(steps, execution) for execution in range(self._executions)])
 
-    def _draining_driver(self, program: Program, window: int) -> list[_Lane]:
+    def _draining_driver(self, program: Program, window: int) -> list[_Thread]:
         """Lanes that submit as the window allows, take results as they come, and give them out."""
         given_out = _Fifo(None, None, 1)
         for _ in range(window):
             given_out.put(0.0)
         submit = [_Step(_GET, given_out, _NO_OP, 0.0)]
         output: list[_Step] = []
-        lanes: list[_Lane] = []
+        threads: list[_Thread] = []
         last: list[_Step] = []
         for op, step in zip(program.ops, self._steps(program), strict=True):
-            if isinstance(op, Read):
+            if op.channels_in:
                 arrived = _Fifo(None, None, 1)
-                lanes.append(self._loop(DRIVER, [step, _Step(_PUT, arrived, _NO_OP, 0.0)]))
+                threads.append(self._loop(DRIVER, [step, _Step(_PUT, arrived, _NO_OP, 0.0)]))
                 output.append(_Step(_GET, arrived, _NO_OP, 0.0))
             elif isinstance(op, Output):
                 last.append(step)
             else:
                 submit.append(step)
         output += [*last, _Step(_PUT, given_out, _NO_OP, 0.0)]
-        return [self._loop(DRIVER, submit), *lanes, self._loop(DRIVER, output)]
+        return [self._loop(DRIVER, submit), *threads, self._loop(DRIVER, output)]
 
-    def _filling_driver(self, program: Program, window: int) -> list[_Lane]:
-        """One lane that fills the window before it takes the first result."""
+    def _filling_driver(self, program: Program, window: int) -> list[_Thread]:
+        """One thread that fills the window before it takes the first result."""
         steps = self._steps(program)
         first_read = next(
-            (position for position, op in enumerate(program.ops) if isinstance(op, Read)),
-            len(steps),
+            (position for position, op in enumerate(program.ops) if op.channels_in), len(steps)
         )
         submit, collect = steps[:first_read], steps[first_read:]
         blocks = [(submit, execution) for execution in range(min(window, self._executions))]
@@ -421,21 +421,23 @@ class _Run:
             blocks.append((collect, execution))
             if execution + window < self._executions:
                 blocks.append((submit, execution + window))
-        return [_Lane(DRIVER, blocks)]
+        return [_Thread(DRIVER, blocks)]
 
     def to_end(self) -> bool:
-        """Run; return whether every lane came to its end."""
-        ready = deque(self.lanes)
+        """Run; return whether every thread came to its end."""
+        ready = deque(self.threads)
         while ready:
             ready.popleft().run(ready.append)
-        return all(lane.is_done for lane in self.lanes)
+        return all(thread.is_done for thread in self.threads)
 
-    def timeline(self) -> tuple[Span, ...]:
-        driver = [span for lane in self.lanes[: self._num_driver_lanes] for span in lane.spans]
+    def timeline(self) -> tuple[SimulatedOp, ...]:
+        driver = [
+            span for thread in self.threads[: self._num_driver_threads] for span in thread.spans
+        ]
         driver.sort(key=lambda span: (span.execution, span.op))
         spans = driver
-        for lane in self.lanes[self._num_driver_lanes :]:
-            spans += lane.spans
+        for thread in self.threads[self._num_driver_threads :]:
+            spans += thread.spans
         return tuple(spans)
 
 
@@ -446,26 +448,26 @@ _AROUND: Final = 6
 
 
 def _deadlock(
-    plan: Plan, lanes: Sequence[_Lane], describe: Callable[[int], str] | None
+    plan: Plan, threads: Sequence[_Thread], describe: Callable[[int], str] | None
 ) -> DeadlockError:
     node_of = {channel.id: channel.node for channel in plan.channels}
-    blocked = [lane for lane in lanes if not lane.is_done]
+    blocked = [thread for thread in threads if not thread.is_done]
     why: dict[str, dict[int, str]] = {}
     standing: dict[str, int] = {}
-    for lane in blocked:
-        fifo = lane.step.fifo
-        execution = min(lane.execution, standing.get(lane.process, lane.execution))
-        standing[lane.process] = execution
+    for thread in blocked:
+        fifo = thread.step.fifo
+        execution = min(thread.execution, standing.get(thread.process, thread.execution))
+        standing[thread.process] = execution
         if fifo is None or fifo.channel is None:
             continue
-        peers = " and ".join(dict.fromkeys(plan.label(peer.process) for peer in _waits_for(lane)))
+        peers = " and ".join(dict.fromkeys(plan.label(peer.process) for peer in _waits_for(thread)))
         value = f" ({describe(node_of[fifo.channel])})" if describe is not None else ""
         text = (
             f"waits for {peers} to write {fifo.channel}{value}"
-            if lane.step.kind == _GET
+            if thread.step.action == _GET
             else f"waits for {peers} to read {fifo.channel}{value}: all its slots are full"
         )
-        why.setdefault(lane.process, {})[lane.step.op] = text
+        why.setdefault(thread.process, {})[thread.step.op] = text
     shown = [
         _show_program(
             program,
@@ -483,37 +485,37 @@ def _deadlock(
     )
 
 
-def _waits_for(lane: _Lane) -> list[_Lane]:
-    """The lanes that a blocked lane waits for."""
-    step = lane.step
+def _waits_for(thread: _Thread) -> list[_Thread]:
+    """The threads that a blocked thread waits for."""
+    step = thread.step
     fifo = step.fifo
     if fifo is None:
         return []
-    if step.kind == _GET:
+    if step.action == _GET:
         return [fifo.writer] if fifo.writer is not None else []
-    reused = lane.execution - (fifo.capacity or 0)
+    reused = thread.execution - (fifo.capacity or 0)
     return [reader for reader in fifo.readers if reader.num_taken(fifo) <= reused]
 
 
-def _describe_cycle(plan: Plan, blocked: Sequence[_Lane]) -> list[str]:
+def _describe_cycle(plan: Plan, blocked: Sequence[_Thread]) -> list[str]:
     """Follow who waits for whom until someone comes up again; all on the way are blocked."""
-    path: list[_Lane] = []
+    path: list[_Thread] = []
     place_of: dict[int, int] = {}
-    lane = blocked[0]
-    while id(lane) not in place_of:
-        place_of[id(lane)] = len(path)
-        path.append(lane)
-        lane = _waits_for(lane)[0]
-    cycle = path[place_of[id(lane)] :]
+    thread = blocked[0]
+    while id(thread) not in place_of:
+        place_of[id(thread)] = len(path)
+        path.append(thread)
+        thread = _waits_for(thread)[0]
+    cycle = path[place_of[id(thread)] :]
     ops = {program.process: program.ops for program in plan.programs}
     rank = {process: position for position, process in enumerate(ops)}
     first = min(range(len(cycle)), key=lambda position: rank[cycle[position].process])
     cycle = cycle[first:] + cycle[:first]
     return [
-        f"{plan.label(lane.process)} waits for {plan.label(_waits_for(lane)[0].process)} at "
-        f"`{ops[lane.process][lane.step.op]}`"
-        for lane in cycle
-        if lane.step.op != _NO_OP
+        f"{plan.label(thread.process)} waits for {plan.label(_waits_for(thread)[0].process)} at "
+        f"`{ops[thread.process][thread.step.op]}`"
+        for thread in cycle
+        if thread.step.op != _NO_OP
     ]
 
 

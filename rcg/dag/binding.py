@@ -23,7 +23,8 @@ from rcg.dag.records import (
     next_order,
 )
 from rcg.errors import GraphError, SignatureError, UnsupportedNodeError
-from rcg.ir.graph import Site, Template
+from rcg.ir.containers import Template
+from rcg.ir.nodes import Site
 
 __all__ = ["AsRecord", "bind_call"]
 

@@ -18,7 +18,9 @@ from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import CompileError
-from rcg.ir.graph import Graph, MethodCall, Site
+from rcg.ir.channels import slots_for
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import MethodCall, Site
 from rcg.option_kinds import TIMEOUT
 from rcg.options import (
     IGNORED,
@@ -32,7 +34,6 @@ from rcg.options import (
 )
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import launch, locate
-from rcg.runtime.node.segments import MAX_IN_FLIGHT
 from rcg.warn import warn_user
 
 __all__ = ["CompileKeywords", "compile_record", "options_from_user"]
@@ -117,7 +118,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             graph,
             located.actors,
             located.driver,
-            channel_slots=min(options.max_inflight_executions, MAX_IN_FLIGHT),
+            channel_slots=slots_for(options.max_inflight_executions),
         )
         running = launch(compiled.plan, bindings, options, deadline)
     if "IPython" in sys.modules:

@@ -23,7 +23,7 @@ from rcg.dag.records import (
     RecordArgument,
     reached_from,
 )
-from rcg.ir.graph import Template
+from rcg.ir.containers import Template
 from rcg.ir.signature import ExecutionSignature
 
 __all__ = ["interpret"]

@@ -25,18 +25,9 @@ from rcg.dag.records import (
     ValueRecord,
     reached_from,
 )
-from rcg.ir.graph import (
-    ActorSpec,
-    Argument,
-    ConstArg,
-    Graph,
-    InputValue,
-    MethodCall,
-    NestedArg,
-    Node,
-    NodeArg,
-    Part,
-)
+from rcg.ir.channels import ActorSpec
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import Argument, ConstArg, InputValue, MethodCall, NestedArg, Node, NodeArg, Part
 from rcg.ir.plan import Bindings
 from rcg.ir.signature import ExecutionSignature
 

@@ -29,7 +29,7 @@ from rcg.dag.records import (
 )
 from rcg.dag.site import find_site
 from rcg.errors import GraphError, UnsupportedNodeError
-from rcg.ir.graph import Site
+from rcg.ir.nodes import Site
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 __all__ = [

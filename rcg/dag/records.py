@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rcg.errors import GraphError
-from rcg.ir.graph import Site, Template
+from rcg.ir.containers import Template
+from rcg.ir.nodes import Site
 
 __all__ = [
     "AttributeRecord",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from rcg.frames import innermost_of_user
-from rcg.ir.graph import Site
+from rcg.ir.nodes import Site
 
 __all__ = ["find_site"]
 

@@ -17,7 +17,8 @@ from typing import Final
 
 from rcg.channels import open_reader, open_writer
 from rcg.channels.base import Reader, Writer
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.options import Options
 from rcg.runtime.node.memory import default_memory_cap
 from rcg.runtime.node.node import Node
@@ -37,8 +38,6 @@ plan positional=1 keywords=[] returns=one
 actor a0 'Echo' ''
 channel c0 driver -> a0 ring node=0 slots=2
 channel c1 a0 -> driver ring node=1 slots=2
-reach driver <- driver a0
-reach a0 <- driver a0
 program driver
   Input * -> s0
   Write s0 -> c0

@@ -28,7 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.ir.plan import DRIVER, Call, Op, Plan, Program
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.text import plural
 
 __all__ = [
@@ -182,8 +185,7 @@ class GraphTrace:
     def is_active(self) -> bool:
         """Whether an op ended meanwhile, or somebody is in a call or waits for a result."""
         return self.num_events > 0 or any(
-            lane.open is not None
-            and (lane is self.driver or isinstance(self.op(lane, lane.open.op), Call))
+            lane.open is not None and (lane is self.driver or self.op(lane, lane.open.op).is_call)
             for lane in self.lanes
         )
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from rcg.compiler.simulate import simulate
-from rcg.ir.plan import DRIVER, Call, Op, Plan, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Op, Read, Write
+from rcg.ir.plan import Plan
 from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, GraphTrace, Lane
 from rcg.trace.trace import Trace
 from tests.unit.views_plans import Builder

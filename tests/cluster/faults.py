@@ -21,7 +21,8 @@ from typing import Any, Final
 import pytest
 
 import rcg
-from rcg.ir.plan import DRIVER, Call, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.observe.report import Activity, activities
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until

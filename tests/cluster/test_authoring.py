@@ -20,7 +20,7 @@ from rcg.errors import (
     SignatureError,
     UnsupportedNodeError,
 )
-from rcg.ir.graph import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
+from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

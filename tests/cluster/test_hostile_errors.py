@@ -19,7 +19,7 @@ import rcg
 from rcg.channels.base import GraphEnded
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError, UnpicklableError
-from rcg.ir.plan import Call
+from rcg.ir.ops import Call
 from rcg.runtime.actor import failpoints
 from tests.cluster.faults import noted
 from tests.cluster.stage import GUARD_S, in_thread

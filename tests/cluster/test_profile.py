@@ -18,7 +18,7 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
-from rcg.ir.plan import Call, Read, Write
+from rcg.ir.ops import Call, Read, Write
 from rcg.runtime.observe import profiler as profiling
 from rcg.trace.model import NO_PEER, SPAN_BASE, Clock
 from tests.cluster.stage import in_thread, until

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.ir.graph import Argument, ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
+from rcg.ir.nodes import Argument, ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
 from tests.cluster.stage import Refusal
 from tests.unit.random_graphs import Case, call_method, cases
 

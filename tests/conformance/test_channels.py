@@ -29,7 +29,10 @@ from rcg.errors import (
     OutOfSharedMemory,
     UnpicklableError,
 )
-from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.options import Options
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
@@ -77,7 +80,6 @@ def open_nodes(
         is_multi=False,
         num_positional=1,
         keywords=(),
-        reach=reach_over(processes, rings),
     )
     segments = Segments(plan, cap_bytes=cap_bytes)
     nodes = [

@@ -32,7 +32,6 @@ def chain(actors: int) -> str:
         f"channel c{number} {ring[number]} -> {ring[number + 1]} ring node={number} slots=10"
         for number in range(actors + 1)
     ]
-    lines += [f"reach {name} <- {' '.join(names)}" for name in names]
     lines += ["program driver", "Input * -> s0", "Write s0 -> c0", "Free s0"]
     lines += [f"Read c{actors} -> s1", "Output s1"]
     for number, name in enumerate(names[1:]):

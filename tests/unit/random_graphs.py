@@ -14,11 +14,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rcg.ir.graph import (
-    ActorSpec,
+from rcg.ir.channels import ActorSpec
+from rcg.ir.containers import Template
+from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
+from rcg.ir.nodes import (
     Argument,
     ConstArg,
-    Graph,
     InputValue,
     MethodCall,
     NestedArg,
@@ -26,24 +28,12 @@ from rcg.ir.graph import (
     NodeArg,
     Part,
     Site,
-    Template,
     upstream_of,
 )
-from rcg.ir.plan import (
-    DRIVER,
-    Build,
-    Call,
-    Const,
-    Free,
-    Input,
-    Op,
-    Output,
-    Plan,
-    Program,
-    Read,
-    Slot,
-    Write,
-)
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Build, Call, Free, Input, Op, Output, Read, Write
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 
 
 @dataclass

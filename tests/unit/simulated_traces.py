@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.errors import DeadlockError
-from rcg.ir.plan import Call, Read, Write
+from rcg.ir.ops import Call, Read, Write
 from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.model import GraphTrace
 from tests.unit.random_graphs import cases

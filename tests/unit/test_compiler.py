@@ -18,18 +18,13 @@ from rcg.compiler.place import MAX_PROCESSES, place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import check_deadlock_free, default_op_cost, simulate
 from rcg.errors import DeadlockError, InternalError, PlacementError
-from rcg.ir.graph import (
-    ActorSpec,
-    ConstArg,
-    Graph,
-    InputValue,
-    MethodCall,
-    NestedArg,
-    NodeArg,
-    Part,
-    Site,
-)
-from rcg.ir.plan import DRIVER, Call, Free, Op, Output, Plan, Program, Read, Write
+from rcg.ir.channels import ActorSpec
+from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
+from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part, Site
+from rcg.ir.ops import Call, Free, Op, Output, Read, Write
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret
 
 HERE = "node-1"
@@ -105,7 +100,7 @@ def test_one_input_for_two_actors_is_one_channel():
         Read c2 -> s2
         Output s1, s2
     """)
-    assert dict(plan.reach)["a0"] == ("driver", "a0", "a1")
+    assert plan.memory_sources["a0"] == ("driver", "a0", "a1")
 
 
 def test_an_edge_inside_an_actor_needs_no_channel_and_a_value_is_read_once():
@@ -338,9 +333,6 @@ def test_scheduling_keeps_a_read_that_nothing_uses_and_a_value_passed_on():
         channel c1 driver -> a0 ring node=1 slots=1
         channel c2 a0 -> a1 ring node=0 slots=1
         channel c3 a1 -> driver ring node=2 slots=1
-        reach driver <- driver a0 a1
-        reach a0 <- driver a0 a1
-        reach a1 <- driver a0 a1
         program driver
           Input 0 -> s0
           Input 1 -> s1
@@ -371,7 +363,9 @@ def test_scheduling_keeps_a_read_that_nothing_uses_and_a_value_passed_on():
 def test_the_same_graph_gives_the_same_plan_whatever_the_hash_seed():
     code = """
         from rcg.compiler import compile_graph
-        from rcg.ir.graph import *
+        from rcg.ir.channels import ActorSpec
+        from rcg.ir.graph import Graph
+        from rcg.ir.nodes import InputValue, MethodCall, NodeArg, Site
         site = Site("a.py", 1)
         nodes = [InputValue(i, key, site) for i, key in enumerate([0, "x", "y", 2])]
         for i in range(4, 40):
@@ -414,9 +408,6 @@ CROSSED = Plan.from_text("""
     channel c0 driver -> a0 a1 ring node=0 slots=10
     channel c1 a0 -> a1 ring node=1 slots=10
     channel c2 a1 -> driver a0 ring node=2 slots=10
-    reach driver <- driver a0 a1
-    reach a0 <- driver a0 a1
-    reach a1 <- driver a0 a1
     program driver
       Input * -> s0
       Write s0 -> c0

@@ -13,7 +13,10 @@ import pytest
 
 from rcg.descriptors import Descriptor, exhaustion_in, out_of_descriptors, telling_exhaustion
 from rcg.errors import CompileError, OutOfDescriptors, OutOfSharedMemory
-from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.runtime.node.segments import Segments
 from tests.peers import descriptors, none_left, told
 
@@ -149,7 +152,6 @@ def plan_of_two() -> Plan:
         is_multi=False,
         num_positional=1,
         keywords=(),
-        reach=reach_over(processes, channels),
     )
 
 

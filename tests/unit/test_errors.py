@@ -13,7 +13,7 @@ import ray.cloudpickle
 import ray.exceptions
 
 from rcg import errors
-from rcg.ir.graph import Site
+from rcg.ir.nodes import Site
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 FACTS = {"node": "Stage.fwd", "site": Site("/tmp/pipeline.py", 12), "size_bytes": 7, "report": None}

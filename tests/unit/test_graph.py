@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.errors import GraphError
-from rcg.ir.graph import (
-    ActorSpec,
+from rcg.ir.channels import ActorSpec
+from rcg.ir.containers import Template
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import (
     ConstArg,
-    Graph,
     InputValue,
     MethodCall,
     NestedArg,
     NodeArg,
     Part,
     Site,
-    Template,
     upstream_of,
 )
 from tests.unit.random_graphs import Case, cases

@@ -12,23 +12,20 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.errors import InternalError
-from rcg.ir.plan import (
+from rcg.ir.channels import (
+    CHANNEL_KINDS,
     ActorSpec,
-    Bindings,
-    Build,
-    Call,
     ChannelSpec,
-    Const,
-    Free,
-    Input,
-    Output,
-    Plan,
-    Program,
-    Read,
-    Slot,
-    Write,
-    reach_over,
+    Gate,
+    Group,
+    Lane,
+    memory_sources,
+    slots_for,
 )
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Build, Call, Free, Input, Output, Read, Write
+from rcg.ir.plan import Bindings, Plan
+from rcg.ir.programs import Program
 from tests.unit.random_graphs import Case, cases
 
 TEXT = """
@@ -40,9 +37,6 @@ channel c1 driver -> a1 ring node=1 slots=10
 channel c2 driver -> a0 ring node=2 slots=10
 channel c3 a0 -> driver a1 ring node=4 slots=2
 channel c4 a1 -> driver ring node=6 slots=1
-reach driver <- driver a0 a1
-reach a0 <- driver a0 a1
-reach a1 <- driver a0 a1
 program driver
   Input 0 -> s0
   Write s0 -> c0
@@ -94,7 +88,7 @@ def test_a_plan_reads_as_text(plan: Plan):
     assert plan.channels[3] == ChannelSpec("c3", "a0", ("driver", "a1"), "ring", 4, 2)
     assert plan.actors == (ActorSpec("a0", "Stage", "0123abcd"), ActorSpec("a1", "It's", ""))
     assert (plan.num_positional, plan.keywords, plan.is_multi) == (2, ("x",), True)
-    assert plan.groups == ()
+    assert (plan.lanes, plan.gates, plan.groups) == ((), (), ())
 
 
 def test_a_plan_travels(plan: Plan):
@@ -126,7 +120,9 @@ def test_a_plan_looks_things_up(plan: Plan):
 
 names = st.text(max_size=6)
 numbers = st.integers(0, 99)
-processes = st.sampled_from(["driver", "a0", "a1", "a17"])
+processes = st.sampled_from(["driver", "a0", "a17", "a1.comm", "a2.io_2", "n0", "n12"])
+process_tuples = st.lists(processes, max_size=3).map(tuple)
+group_ids = numbers.map("g{}".format)
 slot_tuples = st.lists(numbers, min_size=1, max_size=3).map(tuple)
 constants = numbers.map("k{}".format)
 channel_ids = numbers.map("c{}".format)
@@ -158,10 +154,11 @@ plans = st.builds(
             ChannelSpec,
             channel_ids,
             processes,
-            st.lists(processes, max_size=3).map(tuple),
-            st.just("ring"),
+            process_tuples,
+            st.sampled_from(CHANNEL_KINDS),
             numbers,
             numbers,
+            st.none() | group_ids,
         ),
         max_size=3,
     ).map(tuple),
@@ -169,9 +166,11 @@ plans = st.builds(
     is_multi=st.booleans(),
     num_positional=numbers,
     keywords=st.lists(names, max_size=3).map(tuple),
-    reach=st.lists(
-        st.tuples(processes, st.lists(processes, max_size=3).map(tuple)), max_size=2
+    lanes=st.lists(
+        st.builds(Lane, st.sampled_from(["a0.comm", "a7.b"]), numbers.map("a{}".format)), max_size=2
     ).map(tuple),
+    gates=st.lists(st.builds(Gate, numbers.map("n{}".format), processes), max_size=2).map(tuple),
+    groups=st.lists(st.builds(Group, group_ids, names, process_tuples), max_size=2).map(tuple),
 )
 
 
@@ -231,10 +230,31 @@ def test_a_text_that_is_no_plan_is_refused(text, why):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda data: data.update(version=0), "version 1: found version 0"),
-        (lambda data: data.pop("reach"), "not a plan: KeyError: 'reach'"),
-        (lambda data: data["channels"][0].update(speed=3), "not a plan: TypeError"),
+        (lambda data: data.update(version=0), "version 1 to 2: found version 0"),
+        (lambda data: data.update(version=3), "version 1 to 2: found version 3"),
+        (lambda data: data.update(version=True), "version 1 to 2: found version True"),
+        (lambda data: data.update(version=1), "plan has no 'gates'|'groups'|'lanes'"),
+        (lambda data: data.pop("lanes"), "plan without 'lanes'"),
+        (lambda data: data.pop("channels"), "plan without 'channels'"),
+        (lambda data: data.update(reach=[]), "plan has no 'reach'"),
+        (lambda data: data.update(keywords="x"), "'x' is no list of keywords"),
+        (lambda data: data.update(is_multi=1), "1 is no is_multi"),
+        (lambda data: data["channels"][0].update(speed=3), "channel has no 'speed'"),
+        (lambda data: data["channels"][0].pop("slots"), "channel without 'slots'"),
+        (lambda data: data["channels"][0].update(group="c0"), "'c0' is no id of a group"),
+        (lambda data: data["programs"][0].update(lane="a0.b"), "program has no 'lane'"),
+        (lambda data: data["programs"][0].update(process="b0"), "'b0' is no id of a process"),
         (lambda data: data["programs"][0]["ops"][0].update(op="Nop"), "there is no op 'Nop'"),
+        (lambda data: data["programs"][0]["ops"][0].update(op=["Read"]), "no op a list of 1"),
+        (lambda data: data["programs"][0]["ops"][0].pop("op"), "there is no op None"),
+        (lambda data: data["programs"][0]["ops"][0].pop("out"), "Input without 'out'"),
+        (lambda data: data["programs"][0]["ops"][0].update(node=1), "Input has no 'node'"),
+        (lambda data: data.update(lanes=[{"id": "a0", "actor": "a0"}]), "'a0' is no id of a lane"),
+        (lambda data: data.update(gates=[{"id": "n1", "host": "c0"}]), "'c0' is no id of a proc"),
+        (
+            lambda data: data.update(groups=[{"id": "g0", "backend": "x", "members": ["c0"]}]),
+            "'c0' is no id of a process",
+        ),
     ],
 )
 def test_json_that_is_no_plan_is_refused(plan: Plan, change, why):
@@ -310,15 +330,18 @@ def with_line(old: str, new: str) -> Any:
             "3 outputs are listed",
         ),
         (
-            with_line("reach a1 <- driver a0 a1", "reach a1 <- driver a0"),
-            "reach of the plan does not follow",
-        ),
-        (
             with_line(
                 "channel c1 driver -> a1 ring node=1 slots=10",
                 "channel c1 driver -> a1 ring node=1 slots=0",
             ),
             "c1 has 0 slots",
+        ),
+        (
+            with_line(
+                "channel c1 driver -> a1 ring node=1 slots=10",
+                "channel c1 driver -> a1 ring node=1 slots=4097",
+            ),
+            "c1 has 4097 slots, not 1 to 4096",
         ),
         (
             with_line(
@@ -396,8 +419,6 @@ actor a0 'Stage' ''
 channel c0 driver -> a0 ring node=0 slots=1
 {"channel c1 driver -> a0 ring node=1 slots=1" if extra else ""}
 channel c2 a0 -> driver ring node=2 slots=1
-reach driver <- driver a0
-reach a0 <- driver a0
 program driver
   Input * -> s0
   Write s0 -> c0
@@ -426,25 +447,36 @@ def test_an_internal_error_names_process_and_op():
     )
 
 
-def test_reach_is_the_transitive_closure():
+def test_memory_sources_are_the_transitive_closure():
     def channel(number: int, writer: str, *readers: str) -> ChannelSpec:
         return ChannelSpec(f"c{number}", writer, readers, "ring", number, 1)
 
-    reach = dict(
-        reach_over(
-            ["driver", "a0", "a1", "a2", "a3"],
-            [
-                channel(0, "driver", "a0", "a3"),
-                channel(1, "a0", "a1"),
-                channel(2, "a1", "a2"),
-                channel(3, "a2", "driver", "a1"),
-            ],
-        )
+    sources = memory_sources(
+        ["driver", "a0", "a1", "a2", "a3"],
+        [
+            channel(0, "driver", "a0", "a3"),
+            channel(1, "a0", "a1"),
+            channel(2, "a1", "a2"),
+            channel(3, "a2", "driver", "a1"),
+        ],
     )
     loop = ("driver", "a0", "a1", "a2")
-    assert reach == dict.fromkeys(("driver", "a0", "a1", "a2", "a3"), loop)
-    line = dict(reach_over(["a2", "a1", "a0"], [channel(0, "a0", "a1"), channel(1, "a1", "a2")]))
+    assert sources == dict.fromkeys(("driver", "a0", "a1", "a2", "a3"), loop)
+    line = memory_sources(["a2", "a1", "a0"], [channel(0, "a0", "a1"), channel(1, "a1", "a2")])
     assert line == {"a2": ("a1", "a0"), "a1": ("a0",), "a0": ()}
+
+
+def test_lines_that_say_whose_memory_arrives_where_are_not_part_of_a_plan():
+    """They follow from the channels; a text that claims something else is not believed."""
+    with pytest.raises(ValueError, match=r"line 9 .*'reach a0 <- driver a0' comes before"):
+        Plan.from_text(TEXT.strip().replace("program driver", "reach a0 <- driver a0\n", 1))
+    with pytest.raises(ValueError, match="there is no op 'reach'"):
+        Plan.from_text(f"{TEXT}reach a0 <- driver a0")
+
+
+@pytest.mark.parametrize(("executions", "slots"), [(1, 1), (10, 10), (4096, 4096), (10**6, 4096)])
+def test_a_channel_holds_a_frame_for_each_execution_in_flight(executions: int, slots: int):
+    assert slots_for(executions) == slots
 
 
 def test_bindings_are_two_tables():

@@ -14,10 +14,13 @@ import pytest
 
 from rcg import _native
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.plan import DRIVER, ChannelSpec, Plan, Program, reach_over
+from rcg.ir.channels import MOST_SLOTS, ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, addresses_for, default_memory_cap
-from rcg.runtime.node.segments import Segments, slots_for
+from rcg.runtime.node.segments import Segments
 from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (
@@ -35,7 +38,6 @@ def plan_of(*channels: ChannelSpec, actors: int = 3) -> Plan:
         is_multi=False,
         num_positional=1,
         keywords=(),
-        reach=reach_over(processes, channels),
     )
 
 
@@ -54,7 +56,7 @@ def test_a_process_takes_blocks_only_from_those_that_may_reach_it() -> None:
     plan = plan_of(*LINE)
     segments = Segments(plan, cap_bytes=1 << 20)
     names = (DRIVER, "a0", "a1", "a2")
-    sources = segments.layout.sources
+    sources = segments.layout.memory_sources
     assert sources == {DRIVER: 0b0001, "a0": 0b0011, "a1": 0b0111, "a2": 0b1011}
     members = {
         process: _native.Member(segments.board, segments.arenas, number, reach=sources[process])
@@ -109,12 +111,18 @@ def test_no_room_for_the_rings_is_said_and_leaves_nothing() -> None:
     assert open_files() == before
 
 
-@pytest.mark.parametrize(
-    ("frames", "slots"), [(1, 2), (2, 2), (3, 4), (10, 16), (16, 16), (17, 32), (10**6, 4096)]
-)
-def test_slots_are_a_power_of_two_that_holds_the_frames(frames: int, slots: int) -> None:
-    assert slots_for(frames) == slots
+@pytest.mark.parametrize("frames", [1, 2, 3, 10, 16, 17, MOST_SLOTS])
+def test_a_ring_holds_as_many_frames_as_its_channel(frames: int) -> None:
     segments = Segments(plan_of(replace(LINE[0], slots=frames)), cap_bytes=1 << 20)
+    member = _native.Member(segments.board, segments.arenas, 0)
+    writer = member.writer(0, 0)
+    for _ in range(frames):
+        writer.write(PICKLE, b"", [], 0, 0)
+    room = 1 << max(1, (frames - 1).bit_length())  # a power of two
+    for _ in range(room - frames):
+        writer.write(PICKLE, b"", [], 0, 0)
+    with pytest.raises(_native.TimedOut):
+        writer.write(PICKLE, b"", [], 0, 0)
     segments.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rcg.cli import main
 from rcg.errors import TraceError
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.profiles import Profile
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace

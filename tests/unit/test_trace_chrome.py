@@ -103,9 +103,6 @@ actor a1 'A' ''
 channel c0 driver -> a0 a1 ring node=0 slots=10
 channel c1 a0 -> driver ring node=1 slots=10
 channel c2 a1 -> driver ring node=2 slots=10
-reach driver <- driver a0 a1
-reach a0 <- driver a0 a1
-reach a1 <- driver a0 a1
 program driver
   Input * -> s0
   Write s0 -> c0

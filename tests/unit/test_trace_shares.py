@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from rcg.ir.plan import Read, Write
+from rcg.ir.ops import Read, Write
 from rcg.trace.analysis.executions import UNSEEN, executions_of
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.analysis.shares import shares_of

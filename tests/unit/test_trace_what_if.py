@@ -264,9 +264,6 @@ def test_the_same_op_may_cost_one_process_more_than_another():
         channel c0 driver -> a0 a1 ring node=0 slots=10
         channel c1 a0 -> driver ring node=1 slots=10
         channel c2 a1 -> driver ring node=2 slots=10
-        reach driver <- driver a0 a1
-        reach a0 <- driver a0 a1
-        reach a1 <- driver a0 a1
         program driver
           Input * -> s0
           Write s0 -> c0

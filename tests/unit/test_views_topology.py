@@ -7,7 +7,8 @@ import json
 
 from hypothesis import given
 
-from rcg.ir.graph import Graph, InputValue, MethodCall, Part, upstream_of
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import InputValue, MethodCall, Part, upstream_of
 from rcg.ir.plan import Plan
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases

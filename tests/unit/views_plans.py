@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from rcg.compiler import compile_graph
-from rcg.ir.graph import (
-    ActorSpec,
+from rcg.ir.channels import ActorSpec
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import (
     Argument,
     ConstArg,
-    Graph,
     InputValue,
     MethodCall,
     NestedArg,

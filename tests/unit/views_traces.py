@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from rcg.compiler.simulate import simulate
-from rcg.ir.plan import Call, Op, Plan, Read, Write
+from rcg.ir.ops import Call, Op, Read, Write
+from rcg.ir.plan import Plan
 from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane
 from rcg.trace.trace import Trace
 from rcg.views.data.lettering import width_of

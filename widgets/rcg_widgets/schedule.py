@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rcg.ir.plan import Op
+from rcg.ir.ops import Op
 from rcg.views.data.schedule import schedule_payload
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from rcg.ir.plan import Op
+from rcg.ir.ops import Op
 
 __all__ = ["Failpoint", "on_failpoint", "reach"]
 

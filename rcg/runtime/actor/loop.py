@@ -35,19 +35,11 @@ from rcg.errors import (
     UnpicklableError,
 )
 from rcg.frames import is_plumbing
-from rcg.ir.plan import (
-    DRIVER,
-    Build,
-    Call,
-    ChannelSpec,
-    Const,
-    Free,
-    Op,
-    Program,
-    Read,
-    Slot,
-    Write,
-)
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Build, Call, Free, Op, Read, Write
+from rcg.ir.programs import Program
 from rcg.log import Log
 from rcg.options import Options
 from rcg.runtime.actor import failpoints

@@ -26,7 +26,9 @@ from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOu
 from rcg.channels.shm import release
 from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout, RcgError
-from rcg.ir.plan import DRIVER, Input, Output, Plan, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Input, Output, Read, Write
+from rcg.ir.plan import Plan
 from rcg.ir.signature import ExecutionSignature, Key
 from rcg.log import Log
 from rcg.options import timeout_from_user

@@ -22,8 +22,9 @@ from rcg.errors import (
     RcgError,
     UnsupportedNodeError,
 )
-from rcg.ir.graph import Site
-from rcg.ir.plan import Bindings, Build, Call, Const, Plan, Program
+from rcg.ir.nodes import Site
+from rcg.ir.plan import Bindings, Plan
+from rcg.ir.programs import Program
 from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.actor.loop import Start, describe, start
@@ -321,10 +322,5 @@ def _constants_of(program: Program) -> list[str]:
     """Return the constants and templates that a program names."""
     names: dict[str, None] = {}
     for op in program.ops:
-        match op:
-            case Build():
-                names[op.template] = None
-            case Call():
-                given = (*op.args, *(value for _, value in op.kwargs))
-                names.update((value.id, None) for value in given if isinstance(value, Const))
+        names.update(dict.fromkeys(op.constants()))
     return list(names)

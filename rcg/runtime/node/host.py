@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from rcg import _native
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.options import Options
 from rcg.runtime.node.memory import default_memory_cap
 from rcg.runtime.node.node import Node

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 
 __all__ = ["Layout"]
 
@@ -17,12 +18,12 @@ class Layout:
     Attributes:
         members: Member number of each process.
         rings: Ring number of each channel.
-        sources: Whose blocks may arrive at each process: bit i for member i.
+        memory_sources: Whose blocks may arrive at each process: bit i for member i.
     """
 
     members: dict[str, int]
     rings: dict[str, int]
-    sources: dict[str, int]
+    memory_sources: dict[str, int]
 
     @classmethod
     def of(cls, plan: Plan) -> Layout:
@@ -30,13 +31,12 @@ class Layout:
         processes = [program.process for program in plan.programs]
         ordered = [DRIVER, *(p for p in processes if p != DRIVER)]
         members = {process: i for i, process in enumerate(ordered)}
-        reach = dict(plan.reach)
         return cls(
             members,
             {channel.id: i for i, channel in enumerate(plan.channels)},
             {
-                process: sum(1 << members[name] for name in {process, *reach.get(process, ())})
-                for process in ordered
+                process: sum(1 << members[name] for name in {process, *names})
+                for process, names in plan.memory_sources.items()
             },
         )
 

@@ -84,7 +84,7 @@ class Node:
             options.wait,
             options.record,
             is_looping,
-            layout.sources[process],
+            layout.memory_sources[process],
             shm.ERRORS,
         )
         # Bound once: the paths on which microseconds count make one call.

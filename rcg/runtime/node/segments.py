@@ -16,11 +16,12 @@ from typing import Final
 from rcg import _native
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.plan import ChannelSpec, Plan
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SHM, addresses_for, prefers_memfd
 
-__all__ = ["EVENTS_PER_MEMBER", "MAX_IN_FLIGHT", "MAX_MEMBERS", "Segments"]
+__all__ = ["EVENTS_PER_MEMBER", "MAX_MEMBERS", "Segments"]
 
 MAX_MEMBERS: Final[int] = _native.MAX_MEMBERS
 EVENTS_PER_MEMBER: Final = 4096
@@ -28,12 +29,11 @@ EVENTS_PER_MEMBER: Final = 4096
 # goes to a block, which costs some 100 ns more.
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
-MAX_IN_FLIGHT: Final = 4096
 
 
-def slots_for(frames: int) -> int:
-    """Return how many slots a ring gets that must hold this many frames: a power of two."""
-    return min(MAX_IN_FLIGHT, max(2, 1 << (frames - 1).bit_length()))
+def _ring_slots(frames: int) -> int:
+    """Return how many slots a ring has that holds so many frames: the next power of two."""
+    return max(2, 1 << (frames - 1).bit_length())
 
 
 def _slot_bytes(slots: int) -> int:
@@ -92,7 +92,7 @@ class Segments:
         members = self.layout.members
         rings = []
         for channel in channels:
-            slots = slots_for(channel.slots)
+            slots = _ring_slots(channel.slots)
             readers = tuple(members[reader] for reader in channel.readers)
             rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
         return rings

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
-from rcg.ir.plan import DRIVER, Write
+from rcg.ir.ids import DRIVER
 from rcg.options import Deadline
 from rcg.profiles import Profile
 from rcg.runtime.control.registry import follow
@@ -272,7 +272,7 @@ def _settle(session: Session) -> None:
         while process != DRIVER and not patience.expired:
             now = session.node.now(process)
             has_op = bool(now.since_ns) and now.op < len(ops)
-            is_writing = has_op and isinstance(ops[now.op], Write)
+            is_writing = has_op and bool(ops[now.op].channels_out)
             if not is_writing or now.state is State.WAITING:
                 break
             time.sleep(_MOMENT_S)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.ir.plan import DRIVER, Plan
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.runtime.node.node import Node
 from rcg.text import bytes_text, table, visible
 from rcg.trace.recorder import State

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import DRIVER, Read
+from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.analysis.intervals import Times
@@ -163,8 +163,8 @@ def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]
     for at, each in enumerate(program.ops):
         of = np.flatnonzero(op == at)
         since = busy_until[of]
-        if isinstance(each, Read) and len(of):
-            write = dependencies.written(each.channel, execution[of])
+        for channel in each.channels_in if len(of) else ():
+            write = dependencies.written(channel, execution[of])
             since = np.maximum(
                 since, np.where(write == NONE, UNSEEN, dependencies.bounds[write, 3])
             )

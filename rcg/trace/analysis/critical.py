@@ -30,13 +30,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.ir.plan import DRIVER, Read, Write
+from rcg.ir.ids import DRIVER
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.model import GraphTrace, Lane
-from rcg.trace.names import actor_labels, name_of
+from rcg.trace.names import actor_labels
 
 __all__ = [
     "CriticalPath",
@@ -167,7 +167,7 @@ def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
     ops = graph.program(lane).ops
     if not 0 <= op < len(ops):
         return f"{lane.label} op {op}"
-    name = name_of(ops[op], actor_labels(graph.plan))
+    name = ops[op].title(actor_labels(graph.plan))
     method = getattr(ops[op], "method", None)
     return f"{lane.label} {name}" if method is None else f"{lane.label}.{method}"
 
@@ -215,7 +215,7 @@ class Paths:
         """Return the step before an execution was written, if its inputs were encoded apart."""
         begun, until, _ = self._times(execution)
         ops = self._graph.plan.program(DRIVER).ops
-        op = next((at for at, each in enumerate(ops) if isinstance(each, Write)), None)
+        op = next((at for at, each in enumerate(ops) if each.channels_out), None)
         if op is None or begun >= until:
             return []
         text = text_of(self._graph, self._graph.driver, op)
@@ -284,18 +284,18 @@ class Paths:
         index = self.executions.index
         written = np.ones(len(index), bool)
         for op in self._graph.plan.program(DRIVER).ops:
-            if isinstance(op, Read):
-                written &= self._dependencies.written(op.channel, index) != NONE
+            for channel in op.channels_in:
+                written &= self._dependencies.written(channel, index) != NONE
         return written
 
     def _completion(self, execution: int) -> int:
         """Return the event that completed an execution, as ``executions_of`` has it."""
         dependencies, found = self._dependencies, []
         for op in self._graph.plan.program(DRIVER).ops:
-            if isinstance(op, Read):
-                event = int(dependencies.written(op.channel, execution)[0])
+            for channel in op.channels_in:
+                event = int(dependencies.written(channel, execution)[0])
                 if event == NONE:
-                    event = int(dependencies.read(op.channel, DRIVER, execution)[0])
+                    event = int(dependencies.read(channel, DRIVER, execution)[0])
                 if event != NONE:
                     found.append(event)
         return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)

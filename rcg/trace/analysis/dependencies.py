@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import DRIVER, Read, Write
+from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.parts import KINDS, READ, WRITE, Kind, bounds_of
 from rcg.trace.analysis.transfers import movers
@@ -115,17 +115,18 @@ class Dependencies:
             ops = self._graph.program(lane).ops
             bounds = np.searchsorted(self.op[order], np.arange(len(ops) + 1))
             for at, op in enumerate(ops):
-                if isinstance(op, Read | Write):
+                for channel in (*op.channels_in, *op.channels_out):
+                    is_read = bool(op.channels_in)
                     event = order[bounds[at] : bounds[at + 1]]
                     moves = event
                     if lane.process == DRIVER:
                         rows = lane.events[self.row[event]]
-                        moves = event[movers(rows, READ if isinstance(op, Read) else WRITE)]
+                        moves = event[movers(rows, READ if is_read else WRITE)]
                     table = _Table(self.execution[moves], moves, event)
-                    if isinstance(op, Read):
-                        reads[op.channel, lane.process] = table
+                    if is_read:
+                        reads[channel, lane.process] = table
                     else:
-                        writes[op.channel] = table
+                        writes[channel] = table
         return writes, reads
 
     def _link(self) -> None:

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.display import Displayed
-from rcg.ir.plan import DRIVER, Read, Write
+from rcg.ir.ids import DRIVER
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.intervals import Cover, Times
 from rcg.trace.analysis.parts import READ, WRITE
@@ -240,26 +240,27 @@ def executions_of(graph: GraphTrace) -> Executions:
     driver, ops = graph.driver, graph.plan.program(DRIVER).ops
     submitted, encoded = [], []
     for op, each in enumerate(ops):
-        if isinstance(each, Write):
+        if each.channels_out:
             begun, coded = _submissions(index, driver.events[driver.events["op"] == op])
             submitted.append(begun)
             encoded.append(coded)
     channels = graph.plan.channels_by_id()
     completed, fetched = [], []
     for op, each in enumerate(ops):
-        if not isinstance(each, Read):
+        if not each.channels_in:
             continue
+        (channel,) = each.channels_in
         reads = driver.events[driver.events["op"] == op]
         fetched.append(_ends(index, reads[~is_waiting(reads)]))
         moved = reads[movers(reads, READ)]
         moved = moved[~is_coding(moved)]
         read = _ends(index, moved)
-        writer = graph.lane(channels[each.channel].writer)
+        writer = graph.lane(channels[channel].writer)
         at = next(
             (
                 at
                 for at, other in enumerate(graph.program(writer).ops)
-                if isinstance(other, Write) and other.channel == each.channel
+                if channel in other.channels_out
             ),
             None,
         )

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Times

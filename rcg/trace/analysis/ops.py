@@ -21,7 +21,6 @@ from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.parts import WRITE, bounds_of
 from rcg.trace.analysis.sums import by_execution
 from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
-from rcg.trace.names import kind_of
 
 __all__ = ["OpTimes", "ops_of"]
 
@@ -115,7 +114,7 @@ def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iter
             process=lane.process,
             op=each,
             text=text if texts[text] == 1 else f"{text} ({texts[text]})",
-            kind=kind_of(program.ops[each]),
+            kind=program.ops[each].word,
             count=int(end[number] - begin[number]),
             median_ns=float(medians[number]),
             p99_ns=float(highest[number]),

@@ -24,7 +24,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import Op, Program, Read, Write
+from rcg.ir.ops import Op
+from rcg.ir.programs import Program
 from rcg.trace.analysis.intervals import Times, disjoint, without
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp
 
@@ -139,13 +140,9 @@ def shapes_of(program: Program) -> npt.NDArray[np.int64]:
 
 
 def _shape(op: Op) -> int:
-    match op:
-        case Read():
-            return READ
-        case Write():
-            return WRITE
-        case _:
-            return OTHER
+    if op.channels_in:
+        return READ
+    return WRITE if op.channels_out else OTHER
 
 
 def events_of(lane: Lane, end_ns: int) -> Events:

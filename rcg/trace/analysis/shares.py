@@ -23,7 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import DRIVER, ChannelSpec, Op, Read, Write
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.intervals import Cover
 from rcg.trace.analysis.parts import READ, Kind, Parts, events_of, parts_of, shapes_of
@@ -180,13 +182,11 @@ def _by_peer(
 
 
 def _peer_of(graph: GraphTrace, lane: Lane, op: Op, channels: Mapping[str, ChannelSpec]) -> str:
-    match op:
-        case Read(channel=channel):
-            peers = [channels[channel].writer]
-        case Write(channel=channel):
-            peers = [reader for reader in channels[channel].readers if reader != lane.process]
-        case _:
-            return ANOTHER_GRAPH
+    peers = [channels[channel].writer for channel in op.channels_in]
+    for channel in op.channels_out:
+        peers += [reader for reader in channels[channel].readers if reader != lane.process]
+    if not peers:
+        return ANOTHER_GRAPH
     return " or ".join(graph.lane(peer).label for peer in peers)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
-from rcg.ir.plan import Op, Plan, Read, Write
+from rcg.ir.ops import Op
+from rcg.ir.plan import Plan
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, Lane
 
 __all__ = ["LATEST_NS", "from_simulation"]
@@ -64,11 +65,11 @@ def _events(
     order = np.lexsort((op, execution, end, start))
     start, end, execution, op = start[order], end[order], execution[order], op[order]
     free_from = np.concatenate(([0], np.maximum.accumulate(end)[:-1]))
-    moves = np.array([isinstance(each, Read | Write) for each in ops])[op]
+    moves = np.array([each.is_rendezvous for each in ops])[op]
     begun = np.where(moves, np.minimum(start, free_from), start)
     events["start_ns"], events["end_ns"] = begun, end
     events["waited_ns"] = start - begun
-    reads = np.array([isinstance(each, Read) for each in ops])[op]
+    reads = np.array([bool(each.channels_in) for each in ops])[op]
     events["coded_ns"] = np.where(reads & codes, end - start, 0)
     events["execution"], events["op"] = execution, op
     events["peer"] = _peers(plan, process, ops)[op]
@@ -86,9 +87,9 @@ def _peers(plan: Plan, process: str, ops: tuple[Op, ...]) -> npt.NDArray[np.int6
     channels = plan.channels_by_id()
     peers = np.full(len(ops), NO_PEER)
     for at, op in enumerate(ops):
-        match op:
-            case Read(channel=channel):
-                peers[at] = numbers[channels[channel].writer]
-            case Write(channel=channel) if len(channels[channel].readers) == 1:
+        for channel in op.channels_in:
+            peers[at] = numbers[channels[channel].writer]
+        for channel in op.channels_out:
+            if len(channels[channel].readers) == 1:
                 peers[at] = numbers[channels[channel].readers[0]]
     return peers

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from rcg.ir.plan import DRIVER, Call, Read, Write
+from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.model import GraphTrace, Lane
@@ -121,19 +121,18 @@ def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
         ops = graph.program(lane).ops
         if now is None or not now.waiting_since_ns or not 0 <= now.op < len(ops):
             continue
-        match ops[now.op]:
-            case Read(channel=channel):
-                writer = channels[channel].writer
-                found[lane.process] = () if writer == DRIVER else (writer,)
-            case Write(channel=channel):
-                named = now.peer < len(graph.lanes)
-                peer = graph.lanes[now.peer].process if named else ""
-                readers = tuple(each for each in channels[channel].readers if each != lane.process)
-                found[lane.process] = (peer,) if peer in readers else readers
-            case Call():
-                pass  # for a method of another graph: it stalls all the same
-            case _:
-                found[lane.process] = ()
+        op = ops[now.op]
+        if op.is_call:
+            continue  # it waits for a method of another graph: it stalls all the same
+        found[lane.process] = ()
+        for channel in op.channels_in:
+            writer = channels[channel].writer
+            found[lane.process] = () if writer == DRIVER else (writer,)
+        for channel in op.channels_out:
+            named = now.peer < len(graph.lanes)
+            peer = graph.lanes[now.peer].process if named else ""
+            readers = tuple(each for each in channels[channel].readers if each != lane.process)
+            found[lane.process] = (peer,) if peer in readers else readers
     return found
 
 

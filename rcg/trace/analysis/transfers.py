@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import Plan, Read, Write
+from rcg.ir.plan import Plan
 from rcg.trace.analysis.parts import READ
 from rcg.trace.model import Events
 
@@ -33,7 +33,7 @@ def write_of(plan: Plan, process: str, channel: str) -> int:
         KeyError: It does not write it.
     """
     for index, op in enumerate(plan.program(process).ops):
-        if isinstance(op, Write) and op.channel == channel:
+        if channel in op.channels_out:
             return index
     raise KeyError(channel)
 
@@ -45,7 +45,7 @@ def read_of(plan: Plan, process: str, channel: str) -> int:
         KeyError: It does not read it.
     """
     for index, op in enumerate(plan.program(process).ops):
-        if isinstance(op, Read) and op.channel == channel:
+        if channel in op.channels_in:
             return index
     raise KeyError(channel)
 

@@ -21,7 +21,10 @@ from typing import Final
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
-from rcg.ir.plan import DRIVER, Call, Input, Plan, Write
+from rcg.ir.channels import slots_for
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Input
+from rcg.ir.plan import Plan
 from rcg.text import columns, rate_text, ratio_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
@@ -302,7 +305,7 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, i
     labels = {actor.id: actor.label for actor in graph.plan.actors}
     for lane in graph.lanes:
         for at, op in enumerate(graph.program(lane).ops):
-            if isinstance(op, Call):
+            if op.is_call:
                 owners = (labels.get(op.actor, op.actor), op.actor, graph.plan.label(op.actor))
                 for owner in dict.fromkeys((*owners, lane.label)):
                     names.setdefault(f"{owner}.{op.method}", []).append((lane.process, at))
@@ -337,7 +340,7 @@ def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
         text_of(graph, lane, at)
         for lane in graph.lanes
         for at, op in enumerate(graph.program(lane).ops)
-        if isinstance(op, Call) and (lane.process, at) not in measured.costs
+        if op.is_call and (lane.process, at) not in measured.costs
     ]
     return [f"not in the trace, so taken to cost nothing: {', '.join(texts)}"] if texts else []
 
@@ -363,8 +366,9 @@ def _replay(
 
 
 def _with_slots(plan: Plan, window: int) -> Plan:
+    slots = slots_for(window)
     channels = tuple(
-        channel if channel.slots >= window else replace(channel, slots=window)
+        channel if channel.slots >= slots else replace(channel, slots=slots)
         for channel in plan.channels
     )
     return replace(plan, channels=channels)
@@ -373,7 +377,7 @@ def _with_slots(plan: Plan, window: int) -> Plan:
 def _first_of_driver(plan: Plan) -> int | None:
     """Return the driver's op that the user's time is put before: an Input, or a Write."""
     ops = plan.program(DRIVER).ops
-    return next((at for at, op in enumerate(ops) if isinstance(op, Input | Write)), None)
+    return next((at for at, op in enumerate(ops) if op.channels_out or isinstance(op, Input)), None)
 
 
 def _executions(simulation: Simulation) -> Executions:

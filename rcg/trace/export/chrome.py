@@ -32,12 +32,12 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import ChannelSpec, Read
+from rcg.ir.channels import ChannelSpec
 from rcg.progress import progress
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
 from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Recording
-from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
+from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 from rcg.version import __version__
 
 __all__ = ["to_chrome"]
@@ -150,7 +150,7 @@ class _Sheet:
                 return tracks.begin("X", track, SPAN, tracks.lane.span_name(op))
             if op >= len(ops):
                 return tracks.begin("X", track, UNKNOWN, UNKNOWN)
-            return tracks.begin("X", track, kind_of(ops[op]), name_of(ops[op], labels))
+            return tracks.begin("X", track, ops[op].word, ops[op].title(labels))
 
         events = tracks.events
         prefix = self._numbered(tracks.track << 32 | tracks.op, begin)
@@ -188,14 +188,14 @@ class _Sheet:
         if track == len(tracks.threads):
             tracks.threads.append(self._numbers.thread(graph, tracks.lane, track))
         op = graph.op(tracks.lane, doing.op)
-        name = f"{name_of(op, actor_labels(graph.plan))} (not finished)"
+        name = f"{op.title(actor_labels(graph.plan))} (not finished)"
         args: dict[str, Any] = {"execution": doing.execution, "finished": False}
         if doing.peer < len(graph.lanes):
             args["peer"] = graph.lanes[doing.peer].label
-        found = [(since, tracks.begin("X", track, kind_of(op), name))]
+        found = [(since, tracks.begin("X", track, op.word, name))]
         if doing.waiting_since_ns:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
-            begun = since if isinstance(op, Read) else max(since, waiting)  # see ``parts``
+            begun = since if op.channels_in else max(since, waiting)  # see ``parts``
             found.append((begun, tracks.begin("X", track, "wait", text)))
         first, tail = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix in found]

@@ -33,7 +33,8 @@ import numpy as np
 import rcg.checked as checked
 from rcg.compiler.simulate import check_deadlock_free
 from rcg.errors import DeadlockError, InternalError, TraceError
-from rcg.ir.plan import Call, Input, Plan, Program, Write
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.text import visible
 from rcg.trace.model import (
     EVENT,
@@ -346,9 +347,14 @@ def _check_plan(plan: Plan) -> None:
             raise ValueError(f"{program.process} has {len(program.ops):,} ops")
     plan.check()
     for program in plan.programs:
-        made = {slot for op in program.ops if isinstance(op, Call | Input) for slot in op.made()}
+        made = {
+            slot
+            for op in program.ops
+            if not op.channels_in and not op.is_holding
+            for slot in op.made()
+        }
         for op in program.ops:
-            if isinstance(op, Write) and op.slot not in made:
+            if op.channels_out and not made.issuperset(op.used()):
                 raise ValueError(f"{program.process} writes what it did not make: {op}")
     check_deadlock_free(plan)
 

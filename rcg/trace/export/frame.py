@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, Lane, Recording
-from rcg.trace.names import SPAN, UNKNOWN, actor_labels, kind_of, name_of
+from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,8 +93,8 @@ def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
         "process": ([lane.process], same),
         "label": ([lane.label], same),
         "op": ([*(str(op) for op in ops), UNKNOWN, *spans], which),
-        "kind": ([*(kind_of(op) for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
-        "name": ([*(name_of(op, labels) for op in ops), UNKNOWN, *spans], which),
+        "kind": ([*(op.word for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
+        "name": ([*(op.title(labels) for op in ops), UNKNOWN, *spans], which),
         "peer": (
             [other.label for other in graph.lanes],
             np.where(peers < len(graph.lanes), peers, -1),

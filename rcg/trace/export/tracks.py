@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.text import time_text
 from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.analysis.transfers import movers

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.plan import Call
 from rcg.trace.model import SPAN_BASE, GraphTrace
 
 __all__ = ["Excerpt", "excerpt_of"]
@@ -75,7 +74,7 @@ def excerpt_of(
     wanted, busiest = 0, 1
     for lane in graph.lanes:
         ops = graph.program(lane).ops
-        is_call = np.array([isinstance(op, Call) for op in ops] + [False])
+        is_call = np.array([op.is_call for op in ops] + [False])
         wanted += int(is_call.sum())
         busiest = max(busiest, int(is_call.sum()))
         op = np.where(lane.events["op"] < SPAN_BASE, lane.events["op"], len(ops))
@@ -111,7 +110,7 @@ def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Exc
         if lane.open is not None
         and lane.open.since_ns < end_ns
         and lane.open.op < len(graph.program(lane).ops)
-        and isinstance(graph.op(lane, lane.open.op), Call)
+        and graph.op(lane, lane.open.op).is_call
     ]
     if not calls:
         return None

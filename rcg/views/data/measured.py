@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rcg.ir.plan import Call, Write
+from rcg.ir.ops import Call
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
 from rcg.trace.analysis.parts import Kind
 from rcg.trace.analysis.shares import LaneShares
@@ -138,13 +138,11 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
     for each in summary.ops:
-        match graph.plan.program(each.process).ops[each.op]:
-            case Call(node=node):
-                calls[numbers[node]] = each.median_ns
-            case Write(channel=channel) if each.bytes:
-                values[channel] = each.bytes / each.count
-            case _:
-                pass
+        op = graph.plan.program(each.process).ops[each.op]
+        if isinstance(op, Call):
+            calls[numbers[op.node]] = each.median_ns
+        for channel in op.channels_out if each.bytes else ():
+            values[channel] = each.bytes / each.count
     open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
     return TopologyFigures(calls, values, "median time of a call, mean size of a value", open_ns)
 

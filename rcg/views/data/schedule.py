@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation, default_op_cost, simulate
 from rcg.errors import TraceError
-from rcg.ir.plan import Call, Free, Op, Plan
+from rcg.ir.ops import Op
+from rcg.ir.plan import Plan
 from rcg.text import plural, visible
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
@@ -65,7 +66,7 @@ def schedule_payload(
     head = {
         "lanes": _lanes(plan),
         "ops": [[name_of_op(op).text for op in program.ops] for program in plan.programs],
-        "calls": [[isinstance(op, Call) for op in program.ops] for program in plan.programs],
+        "calls": [[op.is_call for op in program.ops] for program in plan.programs],
         "count": count,
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
@@ -84,7 +85,7 @@ def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
     starts, ends, executions, lanes, ops = [], [], [], [], []
     for number, lane in enumerate(record.lanes):
         events = lane.events[lane.events["op"] < SPAN_BASE]
-        is_shown = np.array([not isinstance(op, Free) for op in record.program(lane).ops] or [True])
+        is_shown = np.array([not op.freed() for op in record.program(lane).ops] or [True])
         events = events[is_shown[events["op"]]]
         starts.append(events["start_ns"] + events["waited_ns"])
         ends.append(events["end_ns"])
@@ -120,7 +121,7 @@ def _predicted(
         (program.process, at)
         for program in plan.programs
         for at, op in enumerate(program.ops)
-        if isinstance(op, Free)
+        if op.freed()
     }
     spans = [
         (

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
-from rcg.ir.plan import DRIVER, Call, Op, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
 from rcg.text import visible
 from rcg.trace.analysis.parts import READ, WRITE, Kind, Parts, events_of, parts_of
 from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
 from rcg.trace.analysis.transfers import movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, Lane
-from rcg.trace.names import kind_of, name_of
 from rcg.views.data.payload import Payload
 
 __all__ = [
@@ -335,10 +335,10 @@ class _Collector:
     def _leave_out(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
         """Take out events of Reads and Writes that did not move the frame of their execution."""
         for position, each in enumerate(ops):
-            if isinstance(each, Read | Write):
+            if each.channels_in or each.channels_out:
                 at = np.flatnonzero(rows["op"] == position)
                 moves[at] = False
-                moves[at[movers(rows[at], READ if isinstance(each, Read) else WRITE)]] = True
+                moves[at[movers(rows[at], READ if each.channels_in else WRITE)]] = True
 
     def _find_ends(
         self,
@@ -359,14 +359,14 @@ class _Collector:
         is_last &= moves[row]
         ended, taken = rows["end_ns"], taken_ns(rows)
         for position, each in enumerate(ops):
-            if isinstance(each, Write):
+            for channel in each.channels_out:
                 at = order[(op[order] == position) & is_last]
                 found, kept = self._ends(at, parts, ended, rows)
-                self._written[each.channel] = found
-                self._begun[each.channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
-            elif isinstance(each, Read):
+                self._written[channel] = found
+                self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
+            for channel in each.channels_in:
                 at = order[(op[order] == position) & takes]
-                self._taken[each.channel, number], _ = self._ends(at, parts, taken, rows)
+                self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
 
     def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
         """Return the ends at these parts whose times the window holds, and which these are."""
@@ -480,10 +480,5 @@ def _head_of(lane: Lane) -> LaneHead:
 
 def name_of_op(op: Op) -> SliceName:
     """Return what the slices of an op are called."""
-    match op:
-        case Call(method=method):
-            return SliceName(visible(method), "call")
-        case Read(channel=channel) | Write(channel=channel):
-            return SliceName(name_of(op, {}), kind_of(op), channel)
-        case _:
-            return SliceName(visible(name_of(op, {})), kind_of(op))
+    channels = (*op.channels_in, *op.channels_out)
+    return SliceName(visible(op.title()), op.word, *channels[:1])

@@ -10,8 +10,6 @@ channel. This is what all pictures of a graph are made of.
 ... actor a0 'Stage' 'f00d'
 ... channel c0 driver -> a0 ring node=0 slots=10
 ... channel c1 a0 -> driver ring node=1 slots=10
-... reach driver <- driver a0
-... reach a0 <- driver a0
 ... program driver
 ...   Input * -> s0
 ...   Write s0 -> c0
@@ -36,7 +34,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
-from rcg.ir.plan import DRIVER, Build, Call, Const, Input, Output, Plan, Program, Read, Slot, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Call, Input, Output
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
 from rcg.views.data.edge_styles import LOCAL, kind_of_channel
 
 __all__ = [
@@ -225,8 +227,9 @@ class _Search:
                 self._made[process, out] = (self.calls[op.node], part)
         for program in plan.programs:
             for each in program.ops:
-                if isinstance(each, Write):
-                    self._carried[each.channel] = self._made[program.process, each.slot]
+                for channel in each.channels_out:
+                    (slot,) = each.used()
+                    self._carried[channel] = self._made[program.process, slot]
         self._output = self._add("output", DRIVER, "")
         for program in plan.programs:
             self._take(program)
@@ -251,11 +254,12 @@ class _Search:
             slot: [(value, None)] for (where, slot), value in self._made.items() if where == process
         }
         for op in program.ops:
+            for channel in op.channels_in:
+                held.update((out, [(self._carried[channel], channel)]) for out in op.made())
+            if op.is_holding:
+                values = [value for slot in op.used() for value in held[slot]]
+                held.update((out, values) for out in op.made())
             match op:
-                case Read(channel=channel, out=out):
-                    held[out] = [(self._carried[channel], channel)]
-                case Build(slots=slots, out=out):
-                    held[out] = [value for slot in slots for value in held[slot]]
                 case Call():
                     for name, slot in _arguments(op):
                         for value, via in held[slot]:

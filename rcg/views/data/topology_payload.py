@@ -8,7 +8,9 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any, Final
 
-from rcg.ir.plan import DRIVER, Call, Input, Output, Plan, Read, Write
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Input, Output
+from rcg.ir.plan import Plan
 from rcg.text import bytes_text, plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
@@ -49,16 +51,16 @@ class _Drawing:
         )
         self._ops = self._ops_of_nodes(plan)
         self._writes = {
-            op.channel: (program.process, at)
+            channel: (program.process, at)
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            if isinstance(op, Write)
+            for channel in op.channels_out
         }
         self._reads = {
-            (program.process, op.channel): at
+            (program.process, channel): at
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            if isinstance(op, Read)
+            for channel in op.channels_in
         }
         self._lanes = {} if record is None else {each.process: each for each in record.lanes}
 

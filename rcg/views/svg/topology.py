@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Any, Final
 
-from rcg.ir.plan import DRIVER
+from rcg.ir.ids import DRIVER
 from rcg.text import brief, bytes_text, time_text, visible
 from rcg.views.data.edge_styles import EdgeStyle, style_of
 from rcg.views.data.labels import (

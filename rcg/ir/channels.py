@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is between the processes of a plan: actors, lanes, gates, channels and groups, as data.
+
+A *lane* is a second program of an actor, a *gate* a lane in the host process of a node, which
+passes values from other nodes on. Both have programs of their own, so channels name them like any
+other process:
+
+>>> print(ChannelSpec("c0", "a0", ("n1",), "tcp", 3, 10))
+channel c0 a0 -> n1 tcp node=3 slots=10
+>>> print(ChannelSpec("c7", "n1", ("a2", "a3"), "ring", 3, 10))
+channel c7 n1 -> a2 a3 ring node=3 slots=10
+>>> print(Gate("n1", "a2"))
+gate n1 in a2
+>>> print(Lane("a0.comm", "a0"))
+lane a0.comm of a0
+>>> print(Group("g0", "gloo", ("a0", "a2.comm")))
+group g0 gloo a0 a2.comm
+
+This room must know neither how a plan is made nor how channels work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from rcg.ir.fields import (
+    ActorId,
+    Backend,
+    ChannelId,
+    ChannelKind,
+    GateId,
+    GroupId,
+    LaneId,
+    NodeNumber,
+    OptionalGroup,
+    ProcessId,
+    ProcessIds,
+    Quoted,
+    SlotCount,
+)
+from rcg.ir.record import Record
+
+__all__ = [
+    "CHANNEL_KINDS",
+    "LOCAL",
+    "MOST_SLOTS",
+    "RING",
+    "TCP",
+    "TENSOR",
+    "ActorSpec",
+    "ChannelSpec",
+    "Gate",
+    "Group",
+    "Lane",
+    "memory_sources",
+    "slots_for",
+]
+
+RING: Final = "ring"
+"""A ring in shared memory: one writer, any number of readers on the same node."""
+
+TCP: Final = "tcp"
+"""A connection to the gate of another node."""
+
+TENSOR: Final = "tensor"
+"""Tensors over a transport; what else is in the value goes through shared memory."""
+
+LOCAL: Final = "local"
+"""Between two lanes of one process."""
+
+CHANNEL_KINDS: Final = (RING, TCP, TENSOR, LOCAL)
+
+MOST_SLOTS: Final = 4096
+"""The most frames that a channel holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSpec(Record):
+    """An actor of the graph: its id here, its name for people, its id in Ray (hex, or empty)."""
+
+    keyword: ClassVar[str] = "actor"
+    form: ClassVar[str] = "{id} {label} {key}"
+
+    id: ActorId
+    label: Quoted
+    key: Quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Lane(Record):
+    """A second program of an actor, run by a thread of its own beside the first.
+
+    Attributes:
+        id: The actor's id, a point and the lane's name: ``a0.comm``.
+        actor: The actor that it belongs to.
+    """
+
+    keyword: ClassVar[str] = "lane"
+    form: ClassVar[str] = "{id} of {actor}"
+
+    id: LaneId
+    actor: ActorId
+
+
+@dataclass(frozen=True, slots=True)
+class Gate(Record):
+    """The lane that takes what comes from other nodes and publishes it on its own.
+
+    Attributes:
+        id: ``n0``, ``n1``, ...: the node that it is for.
+        host: The process of that node in which it runs, the driver or an actor.
+    """
+
+    keyword: ClassVar[str] = "gate"
+    form: ClassVar[str] = "{id} in {host}"
+
+    id: GateId
+    host: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Record):
+    """Processes that exchange tensors through one communicator.
+
+    Attributes:
+        id: ``g0``, ``g1``, ...
+        backend: What carries the tensors: ``gloo``, ``nccl``, or a user's own.
+        members: Actors or lanes of actors; a member's rank is its position.
+    """
+
+    keyword: ClassVar[str] = "group"
+    form: ClassVar[str] = "{id} {backend} {members}"
+
+    id: GroupId
+    backend: Backend
+    members: ProcessIds
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSpec(Record):
+    """One value's way from the process that makes it to all others that use it.
+
+    Attributes:
+        id: ``c0``, ``c1``, ...
+        writer: The process that writes it, once per execution.
+        readers: The processes that read it, each once per execution; the driver first, then
+            actors by number.
+        kind: How it is carried, one of ``CHANNEL_KINDS``.
+        node: The graph node whose value it carries.
+        slots: How many frames it holds before a write waits.
+        group: The group whose communicator carries the tensors, for a tensor channel that has one.
+    """
+
+    keyword: ClassVar[str] = "channel"
+    form: ClassVar[str] = "{id} {writer} -> {readers} {kind}{group} node={node} slots={slots}"
+
+    id: ChannelId
+    writer: ProcessId
+    readers: ProcessIds
+    kind: ChannelKind
+    node: NodeNumber
+    slots: SlotCount
+    group: OptionalGroup = None
+
+
+def slots_for(executions: int) -> int:
+    """Return how many frames a channel holds if so many executions may be in flight.
+
+    One for each, so that a write never waits inside an execution, up to ``MOST_SLOTS``. This is the
+    only place that decides it: the window and the rings follow the channels of the plan.
+    """
+    return min(executions, MOST_SLOTS)
+
+
+def memory_sources(
+    processes: Sequence[str], channels: Iterable[ChannelSpec]
+) -> dict[str, tuple[str, ...]]:
+    """Return, for each process, the processes whose shared memory may arrive there.
+
+    The transitive closure over the channels, because a process may send on a buffer that it was
+    given, in this execution or a later one; a process is among its own sources where values can
+    come back to it. TCP copies, so no memory passes a gate. Warshall's algorithm on bit sets.
+
+    >>> there = ChannelSpec("c0", "driver", ("a0",), "ring", 0, 1)
+    >>> back = ChannelSpec("c1", "a0", ("driver",), "ring", 1, 1)
+    >>> memory_sources(["driver", "a0"], [there])
+    {'driver': (), 'a0': ('driver',)}
+    >>> memory_sources(["driver", "a0"], [there, back])
+    {'driver': ('driver', 'a0'), 'a0': ('driver', 'a0')}
+    """
+    number = {process: position for position, process in enumerate(processes)}
+    sources = [0] * len(processes)
+    for channel in channels:
+        if channel.kind != TCP:
+            for reader in channel.readers:
+                sources[number[reader]] |= 1 << number[channel.writer]
+    for middle in range(len(processes)):
+        for target in range(len(processes)):
+            if sources[target] >> middle & 1:
+                sources[target] |= sources[middle]
+    return {
+        process: tuple([each for each in processes if sources[number[process]] >> number[each] & 1])
+        for process in processes
+    }

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that a plan keeps and that the runtime relies on; checked between compiler passes.
+
+The rules about slots and channels hold for every op, by what its class declares. A rule that is
+about one op alone (inputs, calls, the output) names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NoReturn
+
+from rcg.errors import InternalError
+from rcg.ir.channels import CHANNEL_KINDS, LOCAL, MOST_SLOTS, RING, TCP, TENSOR, ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Call, Input, Op, Output
+from rcg.ir.programs import PlanData, Program
+
+__all__ = ["check"]
+
+_LIVE, _FREED = 1, 2
+
+
+def check(plan: PlanData) -> None:
+    """Check a plan.
+
+    Raises:
+        InternalError: The plan breaks a rule that the runtime relies on.
+    """
+    _Checker(plan).run()
+
+
+class _Checker:
+    """One run over a plan, each rule after those that it relies on."""
+
+    def __init__(self, plan: PlanData) -> None:
+        self._plan = plan
+        self._actors = {actor.id for actor in plan.actors}
+        self._gates = {gate.id for gate in plan.gates}
+        self._hosts = {process: process for process in (DRIVER, *self._actors)}
+        self._hosts |= {lane.id: lane.actor for lane in plan.lanes}
+        self._hosts |= {gate.id: gate.host for gate in plan.gates}
+        self._channels = {channel.id: channel for channel in plan.channels}
+        self._reads: set[tuple[str, str]] = set()
+        self._written: set[str] = set()
+        self._called: set[int] = set()
+
+    def run(self) -> None:
+        plan = self._plan
+        self._check_processes()
+        self._check_groups()
+        self._check_channels()
+        for program in plan.programs:
+            self._check_program(program)
+        for channel in plan.channels:
+            if channel.id not in self._written:
+                self._fail(f"{channel.writer} never writes {channel.id}")
+            for reader in channel.readers:
+                if (channel.id, reader) not in self._reads:
+                    self._fail(f"{reader} is a reader of {channel.id} but never reads it")
+        self._check_inputs()
+
+    def _fail(self, text: str, process: str | None = None, op: Op | None = None) -> NoReturn:
+        raise InternalError(f"a plan breaks its rules: {text}", process=process, op=op)
+
+    # Processes and groups
+
+    def _check_processes(self) -> None:
+        plan = self._plan
+        for position, actor in enumerate(plan.actors):
+            if actor.id != f"a{position}":
+                self._fail(f"actor {position} has the id {actor.id!r}")
+        for lane in plan.lanes:
+            if lane.actor not in self._actors:
+                self._fail(f"{lane.id} is a lane of {lane.actor}, which is no actor of the plan")
+            if not lane.id.startswith(f"{lane.actor}."):
+                self._fail(f"{lane.id} is not named as a lane of {lane.actor}")
+        for gate in plan.gates:
+            if gate.host != DRIVER and gate.host not in self._actors:
+                self._fail(f"{gate.id} is in {gate.host}, which is neither an actor nor the driver")
+        self._check_once("gates are in", [gate.host for gate in plan.gates])
+        expected = plan.processes()
+        self._check_once("processes have the id", expected)
+        found = [program.process for program in plan.programs]
+        if found != expected:
+            self._fail(f"the programs are those of {found}, they must be those of {expected}")
+
+    def _check_once(self, what: str, names: list[str]) -> None:
+        for name, count in Counter(names).items():
+            if count > 1:
+                self._fail(f"{count} {what} {name}")
+
+    def _check_groups(self) -> None:
+        plan = self._plan
+        self._check_once("groups have the id", [group.id for group in plan.groups])
+        for group in plan.groups:
+            if not group.backend or not group.members:
+                self._fail(f"{group.id} must have a backend and members")
+            for member in group.members:
+                if self._hosts.get(member) not in self._actors or member in self._gates:
+                    self._fail(f"{group.id} has the member {member}, which is no actor or lane")
+            self._check_once(
+                f"ranks of {group.id} are in", [self._hosts[member] for member in group.members]
+            )
+
+    # Channels
+
+    def _check_channels(self) -> None:
+        plan = self._plan
+        if len(self._channels) != len(plan.channels):
+            self._fail("two channels have the same id")
+        for channel in plan.channels:
+            ends = {channel.writer, *channel.readers}
+            if not ends <= self._hosts.keys():
+                missing = sorted(ends - self._hosts.keys())
+                self._fail(f"{channel.id} has an end at {missing}, not a process")
+            if not channel.readers or len(ends) != len(channel.readers) + 1:
+                self._fail(f"{channel.id} must have readers, each once, and not its own writer")
+            if not 1 <= channel.slots <= MOST_SLOTS:
+                self._fail(f"{channel.id} has {channel.slots} slots, not 1 to {MOST_SLOTS}")
+            self._check_kind(channel)
+            self._check_gates_of(channel)
+            self._check_group_of(channel)
+
+    def _check_kind(self, channel: ChannelSpec) -> None:
+        """Check the ends of a channel against the way in which it carries values."""
+        writer, readers = channel.writer, channel.readers
+        hosts = {self._hosts[each] for each in (writer, *readers)}
+        if channel.kind == TCP:
+            if len(readers) != 1 or readers[0] not in self._gates:
+                self._fail(f"{channel.id} is a tcp channel: it must end at one gate")
+            if len(hosts) == 1:
+                self._fail(f"{channel.id} is a tcp channel within the process {hosts.pop()}")
+        elif channel.kind == LOCAL:
+            if len(readers) != 1 or len(hosts) != 1:
+                self._fail(f"{channel.id} is a local channel: it must join two lanes of a process")
+        elif channel.kind == TENSOR:
+            if not hosts <= self._actors:
+                self._fail(f"{channel.id} is a tensor channel: its ends must be actors or lanes")
+        elif channel.kind != RING:
+            known = ", ".join(CHANNEL_KINDS)
+            self._fail(f"{channel.id} is of the unknown kind {channel.kind!r}, known are {known}")
+
+    def _check_gates_of(self, channel: ChannelSpec) -> None:
+        """Check that a gate takes values from other nodes and gives them to its own."""
+        if channel.writer in self._gates and channel.kind != RING:
+            self._fail(f"{channel.id} is written by a gate: it must be a ring")
+        if channel.kind != TCP and not self._gates.isdisjoint(channel.readers):
+            self._fail(f"{channel.id} is read by a gate: it must be a tcp channel")
+
+    def _check_group_of(self, channel: ChannelSpec) -> None:
+        if channel.group is None:
+            return
+        group = next((each for each in self._plan.groups if each.id == channel.group), None)
+        if channel.kind != TENSOR or group is None:
+            self._fail(f"{channel.id} names {channel.group}: a tensor channel names a group")
+        if not {channel.writer, *channel.readers} <= set(group.members):
+            self._fail(f"{channel.id} has an end that is not in {group.id}")
+
+    # Programs
+
+    def _check_program(self, program: Program) -> None:
+        process, ops = program.process, program.ops
+        state: dict[int, int] = {}
+        received: set[int] = set()
+        for position, op in enumerate(ops):
+            used, made = op.used(), op.made()
+            for slot in used:
+                if state.get(slot) != _LIVE:
+                    when = "after it was freed" if slot in state else "before it is filled"
+                    self._fail(f"s{slot} is used {when}", process, op)
+            for slot in made:
+                if slot in state:
+                    self._fail(f"s{slot} is filled twice", process, op)
+                state[slot] = _LIVE
+            freed = op.freed()
+            if freed:
+                if len(set(freed)) != len(freed):
+                    self._fail("a slot is freed twice", process, op)
+                state.update(dict.fromkeys(freed, _FREED))
+            for channel in op.channels_in:
+                self._check_read(channel, process, op)
+                received.update(made)
+            for channel in op.channels_out:
+                if process == DRIVER and not received.isdisjoint(used):
+                    self._fail("the driver sends inputs only", process, op)
+                self._check_write(channel, process, op)
+            if process in self._gates and made and not op.channels_in:
+                self._fail("a gate makes no values, it passes them on", process, op)
+            self._check_op(process, op, is_last=position == len(ops) - 1)
+        if process == DRIVER:
+            self._check_last(ops)
+        elif not received:
+            self._fail(f"{process} reads nothing, so nothing would ever hold its loop", process)
+
+    def _check_read(self, channel: str, process: str, op: Op) -> None:
+        if process not in self._known(channel, process, op).readers:
+            self._fail(f"{process} is not a reader of {channel}", process, op)
+        if (channel, process) in self._reads:
+            self._fail(f"{channel} is read twice in one execution", process, op)
+        self._reads.add((channel, process))
+
+    def _check_write(self, channel: str, process: str, op: Op) -> None:
+        if process != self._known(channel, process, op).writer:
+            self._fail(f"{process} is not the writer of {channel}", process, op)
+        if channel in self._written:
+            self._fail(f"{channel} is written twice in one execution", process, op)
+        self._written.add(channel)
+
+    def _check_op(self, process: str, op: Op, *, is_last: bool) -> None:
+        match op:
+            case Call(actor=actor, node=node, outs=outs):
+                if actor != process or not outs or node in self._called:
+                    self._fail("a call is in its own actor's program, once", process, op)
+                self._called.add(node)
+            case Input():
+                if process != DRIVER:
+                    self._fail("only the driver takes inputs", process, op)
+            case Output():
+                if process != DRIVER or not is_last:
+                    self._fail("an output is the last op of the driver", process, op)
+            case _:
+                pass
+
+    def _known(self, channel: str, process: str, op: Op) -> ChannelSpec:
+        spec = self._channels.get(channel)
+        if spec is None:
+            self._fail(f"there is no channel {channel}", process, op)
+        return spec
+
+    def _check_last(self, ops: tuple[Op, ...]) -> None:
+        last = ops[-1] if ops else None
+        if not isinstance(last, Output):
+            self._fail("the driver's last op must be its output", DRIVER)
+        count = len(last.slots)
+        if count == 0 or (count != 1 and not self._plan.is_multi):
+            self._fail(f"{count} outputs are listed", DRIVER, last)
+
+    def _check_inputs(self) -> None:
+        plan = self._plan
+        keys = [op.key for op in plan.programs[0].ops if isinstance(op, Input)]
+        if not keys or len(set(keys)) != len(keys):
+            self._fail(f"the driver must take inputs, each once, it takes {keys}", DRIVER)
+        if None in keys:
+            is_right = len(keys) == 1 and plan.num_positional == 1 and not plan.keywords
+        else:
+            needed = max((key + 1 for key in keys if isinstance(key, int)), default=0)
+            names = {key for key in keys if isinstance(key, str)}
+            is_right = plan.num_positional == needed and set(plan.keywords) == names
+        if not is_right:
+            self._fail(
+                f"the driver takes the inputs {keys}, declared are {plan.num_positional} "
+                f"positional and {list(plan.keywords)}",
+                DRIVER,
+            )

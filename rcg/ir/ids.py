@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that a plan uses: of processes, channels, groups and constants.
+
+| id | what it names |
+|---|---|
+| ``driver`` | the process that compiled the graph |
+| ``a0`` | an actor |
+| ``a0.comm`` | a lane: a second program of the actor ``a0`` |
+| ``n1`` | a gate: a lane in the host process of a node |
+| ``c3`` | a channel |
+| ``g0`` | a communicator group |
+| ``k2`` | a constant or a template of the bindings |
+
+>>> is_id("process", "a0.comm"), is_id("process", "c3"), is_id("channel", "c3")
+(True, False, True)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["DRIVER", "IDS", "PLAIN_NAME", "is_id"]
+
+DRIVER: Final = "driver"
+
+PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""A name of the user's that the text form shows without quotes."""
+
+IDS: Final[Mapping[str, re.Pattern[str]]] = {
+    name: re.compile(pattern, re.ASCII)
+    for name, pattern in {
+        "actor": r"a\d{1,9}",
+        "lane": r"a\d{1,9}\.[a-z][a-z0-9_]*",
+        "gate": r"n\d{1,9}",
+        "process": r"driver|a\d{1,9}(?:\.[a-z][a-z0-9_]*)?|n\d{1,9}",
+        "channel": r"c\d{1,9}",
+        "group": r"g\d{1,9}",
+        "const": r"k\d{1,9}",
+    }.items()
+}
+"""What the ids of each sort look like."""
+
+
+def is_id(sort: str, value: object) -> bool:
+    """Return whether a value is an id of a sort, which is a key of ``IDS``."""
+    return isinstance(value, str) and IDS[sort].fullmatch(value) is not None

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops: what one process does in a program, step by step.
+
+The class of an op is the only place where it is defined. Its fields declare which slots and
+channels it uses (``rcg.ir.fields``), and ``form`` how it prints; from these follow the text, its
+parser, the JSON, its checks and the traits that passes, traces and views ask for.
+
+>>> from rcg.ir.operands import Const, Slot
+>>> op = Call("a0", "fwd", (Slot(0), Const("k0")), (("scale", Const("k1")),), (1,), 7)
+>>> print(op)
+Call a0.fwd(s0, k0, scale=k1) -> s1 #7
+>>> op.used(), op.made(), op.channels_in, op.title(), op.title({"a0": "Stage"})
+((0,), (1,), (), 'fwd', 'Stage.fwd')
+>>> Read("c3", 2).channels_in, Read("c3", 2).is_rendezvous, Read("c3", 2).title()
+(('c3',), True, 'read c3')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import rcg.checked as checked
+from rcg.ir.field_type import FieldType, Use
+from rcg.ir.fields import (
+    ActorId,
+    ChannelRead,
+    ChannelWritten,
+    InputKey,
+    Keywords,
+    MethodName,
+    NodeNumber,
+    Positional,
+    SlotMade,
+    SlotsMade,
+    SlotsUsed,
+    SlotUsed,
+    TemplateId,
+)
+from rcg.ir.record import Record
+
+__all__ = ["Build", "Call", "Free", "Input", "Op", "Output", "Read", "Write"]
+
+_Find = Callable[[Any], tuple[Any, ...]]
+"""Finds something in an op, or in the value of one of its fields."""
+
+
+class Op(Record):
+    """One step of a program.
+
+    Attributes:
+        cost: What the op is taken to cost where nothing was measured; a call costs 1.
+        is_rendezvous: Whether the op may wait for another process.
+        is_call: Whether the op runs a method of the user's.
+        is_holding: Whether what the op makes holds the values that it uses.
+        word: The op in one lower-case word: ``read``.
+    """
+
+    __slots__ = ()
+
+    cost: ClassVar[float] = 0.0
+    is_rendezvous: ClassVar[bool] = False
+    is_call: ClassVar[bool] = False
+    is_holding: ClassVar[bool] = False
+    word: ClassVar[str]
+
+    _classes: ClassVar[dict[str, type[Any]]] = {}
+    _used: ClassVar[_Find]
+    _made: ClassVar[_Find]
+    _read: ClassVar[_Find]
+    _written: ClassVar[_Find]
+    _constants: ClassVar[_Find]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.word = cls.__name__.lower()
+        # Twice for each class: a dataclass with slots is made anew, and the second one stays.
+        Op._classes[cls.keyword] = cls
+        cls._used = cls._finder("slots", Use.IN)
+        cls._made = cls._finder("slots", Use.OUT)
+        cls._read = cls._finder("channels", Use.IN)
+        cls._written = cls._finder("channels", Use.OUT)
+        cls._constants = cls._finder("constants", None)
+
+    @classmethod
+    def _finder(cls, what: str, use: Use | None) -> _Find:
+        """Return what finds all slots, channels or constants of one use in an op."""
+        parts: list[tuple[str, _Find]] = [
+            (name, getattr(each, what))
+            for name, each in cls.types.items()
+            if getattr(type(each), what) is not getattr(FieldType, what)
+            and (use is None or each.use is use)
+        ]
+
+        def find_all(op: Any) -> tuple[Any, ...]:
+            found: tuple[Any, ...] = ()
+            for name, find in parts:
+                found += find(getattr(op, name))
+            return found
+
+        if len(parts) == 1:  # the commonest by far, and compiling asks often
+            ((name, find),) = parts
+            return lambda op: find(getattr(op, name))
+        return find_all if parts else lambda _: ()
+
+    @staticmethod
+    def named(name: object) -> type[Op]:
+        """Return the class of the ops whose line begins with a word.
+
+        Raises:
+            ValueError: There is none.
+        """
+        found = Op._classes.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise ValueError(f"there is no op {checked.found(name)}")
+        return found
+
+    # What it uses and makes
+
+    def used(self) -> tuple[int, ...]:
+        """Return the slots that the op reads, repeats included."""
+        return self._used()
+
+    def made(self) -> tuple[int, ...]:
+        """Return the slots that the op fills."""
+        return self._made()
+
+    @property
+    def channels_in(self) -> tuple[str, ...]:
+        """The channels that the op takes a frame from."""
+        return self._read()
+
+    @property
+    def channels_out(self) -> tuple[str, ...]:
+        """The channels that the op writes a frame to."""
+        return self._written()
+
+    def freed(self) -> tuple[int, ...]:
+        """Return the slots that are empty after the op."""
+        return ()
+
+    def constants(self) -> tuple[str, ...]:
+        """Return the ids of the constants and templates that the op takes from the bindings."""
+        return self._constants()
+
+    # For people
+
+    def title(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return a short name: ``read c3``, ``build k2``, ``Stage.fwd``.
+
+        Args:
+            labels: Names of actors by their ids; without them a call is its method alone.
+        """
+        words = [self.word]
+        for name, declared in self.types.items():
+            if declared.is_subject:
+                words.append(declared.subject(getattr(self, name)))
+        return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Input(Op):
+    """Driver: take an argument of this execution; key None is the one whole input."""
+
+    form: ClassVar[str] = "{key} -> {out}"
+
+    key: InputKey
+    out: SlotMade
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Op):
+    """Wait for this execution's frame of a channel."""
+
+    form: ClassVar[str] = "{channel} -> {out}"
+    cost: ClassVar[float] = 0.05
+    is_rendezvous: ClassVar[bool] = True
+
+    channel: ChannelRead
+    out: SlotMade
+
+
+@dataclass(frozen=True, slots=True)
+class Build(Op):
+    """Fill the holes of a template, making a new container."""
+
+    form: ClassVar[str] = "{template}({slots}) -> {out}"
+    is_holding: ClassVar[bool] = True
+
+    template: TemplateId
+    slots: SlotsUsed
+    out: SlotMade
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Op):
+    """Call a method of the actor. Several ``outs`` take its several return values apart.
+
+    ``node`` is the graph node that the call stands for.
+    """
+
+    form: ClassVar[str] = "{actor}.{method}({args, kwargs}) -> {outs} #{node}"
+    cost: ClassVar[float] = 1.0
+    is_call: ClassVar[bool] = True
+
+    actor: ActorId
+    method: MethodName
+    args: Positional
+    kwargs: Keywords
+    outs: SlotsMade
+    node: NodeNumber
+
+    def title(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return ``Stage.fwd``, or ``fwd`` without labels."""
+        if labels is None:
+            return self.method
+        return f"{labels.get(self.actor, self.actor)}.{self.method}"
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Op):
+    """Send a slot's value to all readers of a channel; waits for room."""
+
+    form: ClassVar[str] = "{slot} -> {channel}"
+    cost: ClassVar[float] = 0.05
+    is_rendezvous: ClassVar[bool] = True
+
+    slot: SlotUsed
+    channel: ChannelWritten
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Op):
+    """Driver, last: these slots are the results of the execution."""
+
+    form: ClassVar[str] = "{slots}"
+
+    slots: SlotsUsed
+
+
+@dataclass(frozen=True, slots=True)
+class Free(Op):
+    """Drop values that this execution does not need any more."""
+
+    form: ClassVar[str] = "{slots}"
+
+    slots: SlotsUsed
+
+    def freed(self) -> tuple[int, ...]:
+        """Return the slots that are empty after the op."""
+        return self.slots

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data of a plan: a program per process, and everything that the programs name.
+
+The checker, the text form and the JSON work on this data; ``rcg.ir.plan.Plan`` puts them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
+
+__all__ = ["PlanData", "Program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What one process does in every execution, in order."""
+
+    process: str
+    ops: tuple[Op, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"program {self.process}", *(f"  {op}" for op in self.ops)])
+
+
+@dataclass(frozen=True, slots=True)
+class PlanData:
+    """What a plan consists of.
+
+    Attributes:
+        programs: The driver's first, then one for each of ``actors``, ``lanes`` and ``gates``.
+        channels: All channels.
+        actors: The actors, ``a0`` first.
+        is_multi: Whether an execution returns a list.
+        num_positional: How many positional arguments an execution takes.
+        keywords: Which keyword arguments an execution takes.
+        lanes: Second programs of actors.
+        gates: The lanes of host processes that pass on what comes from other nodes.
+        groups: The communicator groups.
+    """
+
+    programs: tuple[Program, ...]
+    channels: tuple[ChannelSpec, ...]
+    actors: tuple[ActorSpec, ...]
+    is_multi: bool
+    num_positional: int
+    keywords: tuple[str, ...]
+    lanes: tuple[Lane, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    def processes(self) -> list[str]:
+        """Return who has a program, in the order of the programs."""
+        return [
+            DRIVER,
+            *[actor.id for actor in self.actors],
+            *[lane.id for lane in self.lanes],
+            *[gate.id for gate in self.gates],
+        ]
+
+    def host_of(self, process: str) -> str:
+        """Return the process of the system that runs a program: a lane's actor, a gate's host."""
+        for lane in self.lanes:
+            if lane.id == process:
+                return lane.actor
+        for gate in self.gates:
+            if gate.id == process:
+                return gate.host
+        return process
