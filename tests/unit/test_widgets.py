@@ -349,7 +349,7 @@ class FakeGraph:
         return SimpleNamespace(
             state=self.state,
             processes=(SimpleNamespace(), actor, actor),
-            queues=(SimpleNamespace(length=2), SimpleNamespace(length=5)),
+            backlogs=(SimpleNamespace(length=2), SimpleNamespace(length=5)),
         )
 
 

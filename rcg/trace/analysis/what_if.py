@@ -23,7 +23,7 @@ from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import slots_for
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Input
+from rcg.ir.ops import Call, Input
 from rcg.ir.plan import Plan
 from rcg.text import columns, rate_text, ratio_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
@@ -305,7 +305,7 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, i
     labels = {actor.id: actor.label for actor in graph.plan.actors}
     for lane in graph.lanes:
         for at, op in enumerate(graph.program(lane).ops):
-            if op.is_call:
+            if isinstance(op, Call):
                 owners = (labels.get(op.actor, op.actor), op.actor, graph.plan.label(op.actor))
                 for owner in dict.fromkeys((*owners, lane.label)):
                     names.setdefault(f"{owner}.{op.method}", []).append((lane.process, at))
