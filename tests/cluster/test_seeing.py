@@ -101,9 +101,8 @@ def test_a_stopped_process_is_said_not_to_answer(stages, gate):
         os.kill(pid, signal.SIGSTOP)
         try:
             # The kernel stops it some time after the call has returned.
-            until(
-                lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-            )
+            stat = Path(f"/proc/{pid}/stat")
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
             text = str(graph.report())
         finally:
             os.kill(pid, signal.SIGCONT)
