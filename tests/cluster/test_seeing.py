@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,21 @@ def compile_gated(a, b, gate, **options):
 def row(text, label):
     """The line of the table that is about one process."""
     return next(line for line in text.splitlines() if line.startswith(label))
+
+
+def rooms_of(_):
+    """The modules of rcg that an actor's process has."""
+    return [name for name in sys.modules if name.startswith("rcg.")]
+
+
+def test_an_actor_that_executes_has_loaded_neither_views_nor_analysis(stages):
+    (stage,) = stages(1)
+    with InputNode() as inp, stage.echo.bind(inp).compile() as graph:
+        assert rcg.get([graph.execute(i) for i in range(3)]) == [0, 1, 2]
+        loaded = ray.get(rcg.unwrap(stage).__ray_call__.remote(rooms_of))
+    assert "rcg.runtime.actor.loop" in loaded
+    seeing = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiles")
+    assert [name for name in loaded if name.startswith(seeing)] == []
 
 
 # --- report
@@ -84,6 +100,9 @@ def test_a_stopped_process_is_said_not_to_answer(stages, gate):
         gate.wait_for()
         os.kill(pid, signal.SIGSTOP)
         try:
+            # The kernel stops it some time after the call has returned.
+            stat = Path(f"/proc/{pid}/stat")
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
             text = str(graph.report())
         finally:
             os.kill(pid, signal.SIGCONT)
