@@ -74,8 +74,8 @@ class Start:
         member: This process's number in shared memory.
         rings: Number of each channel's ring.
         reach: Whose blocks may arrive here: bit i for member i.
-        address: The driver's control socket.
-        secret: Proves that the driver sent us.
+        address: The endpoint of the driver's process.
+        secret: Proves to it that the driver sent us.
         constants: The constants and templates that the program names.
         options: Of the graph.
         actor: What errors say about this actor: its label, its id and its repr.
@@ -153,7 +153,7 @@ def start(instance: Any, spec: Start) -> None:
 
 def _joined(instance: Any, spec: Start) -> _Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
-    control = ControlClient(spec.address, spec.secret, spec.program.process)
+    control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
     try:
         member = _native.Member(
             control.board,

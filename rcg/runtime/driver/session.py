@@ -30,11 +30,12 @@ from rcg.errors import (
 from rcg.ir.plan import DRIVER, Plan
 from rcg.log import Log
 from rcg.options import Deadline, Options
-from rcg.runtime.control.server import ControlServer
+from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.segments import Layout, Segments
 from rcg.runtime.observe.report import Report, activities, queues
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
+from rcg.wire.messages import Opening
 
 __all__ = ["Session"]
 
@@ -80,8 +81,8 @@ class Session:
         self._cause: RcgError | None = None
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
-        # Who serves those that use the graph from outside; set once there is a graph to use.
-        self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
+        # Serves handles of other processes; set once there is a graph to use.
+        self.on_client: Callable[[socket.socket, Opening], None] = lambda connection, _: (
             connection.close()
         )
         try:
@@ -100,7 +101,7 @@ class Session:
                 "tear other graphs down, let go of their results, or lower `memory_cap_bytes`",
                 cap_bytes=segments.cap_bytes,
             ) from error
-        self.control = ControlServer(
+        self.control = GraphControl(
             graph_id,
             list(handles),
             *self._calls_of_control(),
@@ -111,9 +112,9 @@ class Session:
     ) -> tuple[
         Callable[[str], tuple[int, list[int]]],
         Callable[[str, Ending], None],
-        Callable[[socket.socket, str], None],
+        Callable[[socket.socket, Opening], None],
     ]:
-        """Return what the control server calls.
+        """Return what the control of the graph calls.
 
         It holds the session weakly: otherwise these two would hold each other, and with them the
         actors of a graph that nobody has any more, until the garbage collector comes by.
@@ -131,15 +132,15 @@ class Session:
             if session is not None:
                 session._member_gone(process, ending)
 
-        def caller_came(connection: socket.socket, wants: str) -> None:
+        def client_came(connection: socket.socket, opening: Opening) -> None:
             session = reference()
             if session is None:
                 connection.close()
             else:
-                session._caller_came(connection, wants)
+                session.on_client(connection, opening)
 
         graph_id = self.graph_id
-        return descriptors_for, member_gone, caller_came
+        return descriptors_for, member_gone, client_came
 
     def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
         return self._segments.board, self._segments.arenas
@@ -152,9 +153,6 @@ class Session:
     def board(self) -> int:
         """The board's descriptor, for a drain; -1 once the graph has ended."""
         return self._segments.board
-
-    def _caller_came(self, connection: socket.socket, wants: str) -> None:
-        self.on_caller(connection, wants)
 
     # --- state
 
