@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import select
 import socket
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +32,7 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.questions import Questions
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import liveness, messages, sockets
-from rcg.wire.codec import encode
-from rcg.wire.liveness import Ending, How
+from rcg.wire.liveness import How
 from tests.peers import (
     GUARD_S,
     descriptors,
@@ -46,63 +43,9 @@ from tests.peers import (
     until,
     with_descriptors,
 )
+from tests.unit.served import PROCESSES, Loop, Served, as_json
 
-PROCESSES = [*(f"a{i}" for i in range(100)), "first", "last"]
 ROOT = Path(__file__).parents[2]
-
-
-class Served:
-    """The control of a graph with processes that are threads here, or sockets of a test."""
-
-    def __init__(self, *processes: str) -> None:
-        self.segments = [os.memfd_create(f"segment{i}") for i in range(3)]
-        self.gone: list[tuple[str, Ending]] = []
-        self.openings: list[messages.Opening] = []
-        self.control = GraphControl(
-            uuid.uuid4().hex,
-            processes or PROCESSES,
-            lambda _: (self.segments[0], [self.segments[1], -1, self.segments[2]]),
-            lambda process, ending: self.gone.append((process, ending)),
-            self.call,
-        )
-
-    def call(self, connection: socket.socket, opening: messages.Opening) -> None:
-        connection.close()
-        self.openings.append(opening)
-
-    @property
-    def graph_id(self) -> str:
-        return self.control.service_id
-
-    def hello(self, process: str = "a0", **changes: Any) -> messages.Hello:
-        fields = {"graph": self.graph_id, "secret": self.control.secret, **changes}
-        return messages.Hello(process=process, clock="", **fields)
-
-    def stranger(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(GUARD_S)
-        deadline = Deadline(GUARD_S)
-        while True:
-            try:
-                connection.connect(self.control.address)
-                return connection
-            except BlockingIOError:
-                assert not deadline.expired
-                time.sleep(0.001)
-
-    def client(self, process: str = "a0") -> ControlClient:
-        return ControlClient(self.control.address, self.graph_id, self.control.secret, process)
-
-    def close(self) -> None:
-        self.control.close()
-        for fd in self.segments:
-            os.close(fd)
-
-
-def as_json(message: messages.Message) -> dict[str, Any]:
-    """A message as the JSON that stands for it."""
-    found: dict[str, Any] = json.loads(encode(message))
-    return found
 
 
 @pytest.fixture
@@ -172,23 +115,6 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
     until(lambda: descriptors() == before)
     assert served.control._endpoint._thread.is_alive() and "last" not in served.control.over
     other.close()
-
-
-class Loop:
-    """A loop that a client watches for."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.stopped = threading.Event()
-
-    def on_stop(self) -> None:
-        self.stopped.set()
-
-    def on_owner_gone(self) -> None:
-        self.ended.set()
-
-    def where(self) -> list[str]:
-        return ["a.py:1 in f"]
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from tests.peers import (
     until,
     with_descriptors,
 )
+from tests.unit.served import as_json
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
 LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
@@ -112,12 +113,6 @@ def payload_message(message: messages.Carrying, *values: Any) -> tuple[Any, byte
             fds = [os.dup(fd) for fd in received.fds]
             assert received.message is not None
             return received.message, received.body, fds[0] if fds else -1
-
-
-def as_json(message: messages.Message) -> dict[str, Any]:
-    """A message as the JSON that stands for it."""
-    found: dict[str, Any] = json.loads(encode(message))
-    return found
 
 
 COMPLETED = messages.Completed(execution=0, output=0)

@@ -266,7 +266,7 @@ class Endpoint:
 
     def _open(self, fd: int) -> None:
         """Handle the first message of a connection."""
-        connection = self._reception.take(fd)
+        connection = self._reception.stranger(fd)
         peer: Peer | None = None
         is_kept = False
         try:
@@ -285,12 +285,14 @@ class Endpoint:
             pass  # it ends below, and nobody else is concerned
         if peer is not None and is_kept:
             self._peers[fd] = peer
+            self._reception.forget(fd)  # at each moment one of the two has it, for a forked child
             if peer.pidfd.fd >= 0:
                 self._watched[peer.pidfd.fd] = peer
                 self._poller.register(peer.pidfd.fd, select.POLLIN)
             self._news.append(peer.service)
             return
         self._poller.unregister(fd)
+        self._reception.forget(fd)
         if peer is not None:
             peer.close()
         else:

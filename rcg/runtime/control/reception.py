@@ -106,9 +106,13 @@ class Reception:
             if not _has_spoken(connection):  # else its turn comes
                 self._end(fd)
 
-    def take(self, fd: int) -> socket.socket:
-        """Return a stranger that has spoken, which is no stranger from now on."""
-        return self._strangers.pop(fd)[1]
+    def stranger(self, fd: int) -> socket.socket:
+        """Return a stranger's connection."""
+        return self._strangers[fd][1]
+
+    def forget(self, fd: int) -> None:
+        """Have a connection be no stranger any more: it belongs to whoever called."""
+        del self._strangers[fd]
 
     def accept(self) -> None:
         """Take in one connection."""
