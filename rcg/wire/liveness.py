@@ -11,10 +11,18 @@ from typing import Final
 
 from rcg.descriptors import Descriptor, exhaustion_in
 
-__all__ = ["Ending", "How", "ends_within", "how_it_ended", "open_pidfd", "pidfd_of"]
+__all__ = [
+    "EXIT_TIMEOUT_S",
+    "Ending",
+    "How",
+    "ends_within",
+    "how_it_ended",
+    "open_pidfd",
+    "pidfd_of",
+]
 
 # How long after its connection a process may take to end: the kernel closes sockets first.
-_EXIT_TIMEOUT_S: Final = 0.25
+EXIT_TIMEOUT_S: Final = 0.25
 
 
 class How(enum.Enum):
@@ -74,4 +82,4 @@ def ends_within(pidfd: int, timeout_s: float | None) -> bool:
 
 def how_it_ended(pidfd: int) -> How:
     """Return whether a process whose connection ended has ended too; that may take a moment."""
-    return How.DIED if pidfd >= 0 and ends_within(pidfd, _EXIT_TIMEOUT_S) else How.LEFT
+    return How.DIED if pidfd >= 0 and ends_within(pidfd, EXIT_TIMEOUT_S) else How.LEFT

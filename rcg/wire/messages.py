@@ -1,272 +1,266 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages over a local socket: a small JSON object each, with descriptors or bytes beside it.
+"""The messages of the control socket, one class each; ``codec`` checks their fields.
 
-Nothing here is unpickled, and the kernel says who the peer is. A message is not to be trusted: what
-came with it is owned before anything of it is read, and each field is checked when it is asked for.
+A process connects to the endpoint of the process that compiled a graph. Its first message is an
+``Opening``: it names the graph and proves by the graph's secret that it may use it::
+
+    member of the graph             the process that compiled it
+      Hello                    -->
+                               <--  Welcome + descriptors of the board and the arenas
+      ...                           ...
+                               <--  Where
+      Here                     -->
+                               <--  Stop
+      Stopped                  -->                     or: Failed
+
+    handle on the graph
+      Use                      -->
+                               <--  Ready
+      Execute + inputs         -->
+                               <--  Submitted          or: Rejected + the error
+                               <--  Completed + a value
+
+      AskReport                -->
+                               <--  Reported + a text
+
+Instead of the first answer there may be ``Again`` (too many connections are silent), ``Refused``
+(the process has no descriptor left) or ``UnknownGraph``.
 """
 
 from __future__ import annotations
 
-import array
-import contextlib
-import json
-import select
-import socket
-import struct
-import time
-from collections.abc import Mapping, Sequence
-from itertools import starmap
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
-from rcg.descriptors import close_all
-from rcg.options import Deadline
+from rcg.wire.codec import Message, message
 
 __all__ = [
+    "Again",
+    "AskReport",
+    "Carrying",
+    "Completed",
+    "Execute",
+    "Failed",
+    "Hello",
+    "Here",
     "Message",
-    "Received",
-    "connect",
-    "listen",
-    "natural_of",
-    "peer_of",
-    "printable",
-    "receive",
-    "send",
-    "text_of",
-    "wait_for_message",
+    "Opening",
+    "Ready",
+    "Refused",
+    "Rejected",
+    "Reported",
+    "Stop",
+    "Stopped",
+    "Submitted",
+    "UnknownGraph",
+    "Use",
+    "Welcome",
+    "Where",
 ]
 
-Message = dict[str, Any]
+_MAX_SIZE_BYTES: Final = 1 << 47  # more than there are addresses
 
-MOST_BYTES: Final = 64 * 1024
-_AGAIN_S: Final = 0.01
-_KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
-_DESCRIPTOR_BYTES: Final = array.array("i").itemsize
+Number = Annotated[int, range(1 << 63)]
+Size = Annotated[int, range(_MAX_SIZE_BYTES + 1)]
 
 
-def listen(address: str) -> socket.socket:
-    """Return a socket that listens on an abstract address; its ``accept`` does not wait.
-
-    Raises:
-        OSError: There is no descriptor left, or somebody else listens there.
-    """
-    listener = socket.socket(socket.AF_UNIX, _KIND)
-    try:
-        listener.bind(address)
-        listener.listen(128)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+# --- the first message of a connection
 
 
-def connect(address: str, timeout_s: float) -> socket.socket:
-    """Return a socket that is connected to an abstract address; its calls end after a timeout.
-
-    Raises:
-        OSError: Nobody listens there.
-    """
-    deadline = Deadline(timeout_s)
-    connection = socket.socket(socket.AF_UNIX, _KIND)
-    try:
-        connection.settimeout(timeout_s)
-        while True:
-            try:
-                connection.connect(address)
-                return connection
-            except BlockingIOError:  # many connect at once, and the kernel does not queue us
-                if deadline.expired:
-                    raise
-                time.sleep(_AGAIN_S)
-    except BaseException:
-        connection.close()
-        raise
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of the process at the other end, by the kernel's word."""
-    size = struct.calcsize("3i")
-    pid, uid, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    return pid, uid
-
-
-def send(
-    connection: socket.socket,
-    message: Mapping[str, Any],
-    fds: Sequence[int] = (),
-    *,
-    body: bytes = b"",
-    may_wait: bool = True,
-) -> None:
-    """Send one message.
-
-    Args:
-        connection: Where to.
-        message: What JSON can hold.
-        fds: Descriptors that go with it.
-        body: Bytes that go with it; the whole must stay below ``MOST_BYTES``.
-        may_wait: Whether to wait while the peer does not read.
-
-    Raises:
-        BlockingIOError: The peer does not read.
-        OSError: The connection is over.
-    """
-    data = json.dumps(message).encode() + b"\0" + body
-    flags = 0 if may_wait else socket.MSG_DONTWAIT
-    if fds:
-        socket.send_fds(connection, [data], list(fds), flags)
-    else:
-        connection.send(data, flags)
-
-
-def wait_for_message(connection: socket.socket, pidfd: int, timeout_s: float | None = None) -> bool:
-    """Wait until there is something to receive, be it the end of the connection.
-
-    Returns:
-        False when the peer's process has ended instead, also if a child of his keeps the connection
-        open.
-
-    Raises:
-        TimeoutError: Neither happened in time.
-    """
-    poller = select.poll()
-    poller.register(connection, select.POLLIN)
-    if pidfd >= 0:
-        poller.register(pidfd, select.POLLIN)
-    ready = {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
-    if not ready:
-        raise TimeoutError
-    return connection.fileno() in ready
-
-
-class Received:
-    """What came in one message; it owns the descriptors, and closes them at the end of ``with``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening(Message):
+    """The first message of a connection; a base class.
 
     Attributes:
-        message: The JSON object; None at the end of the connection.
-        body: The bytes that came with it.
-        is_short: Whether descriptors are missing, because this process had none left for them.
-        is_reset: Whether the peer ended the connection before it had read what we sent.
+        graph: The id of the graph that is meant.
+        secret: The graph's secret.
     """
 
-    __slots__ = ("_fds", "_messages", "body", "is_reset", "is_short", "message")
-
-    def __init__(self) -> None:
-        # As it came, and then its descriptors: one of the two owns them at any moment.
-        self._messages: list[Any] = []
-        self._fds: list[int] | None = None
-        self.message: Message | None = None
-        self.body = b""
-        self.is_short = False
-        self.is_reset = False
-
-    @property
-    def fds(self) -> Sequence[int]:
-        """The descriptors that came with it, until it is closed."""
-        return tuple(self._owned())
-
-    def _take_from(self, connection: socket.socket, descriptors: int) -> None:
-        space = socket.CMSG_LEN(descriptors * _DESCRIPTOR_BYTES) if descriptors else 0
-        try:
-            # Received and stored within one call into C, where no signal handler of Python runs.
-            self._messages.extend(
-                starmap(connection.recvmsg, ((MOST_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
-            )
-        except ConnectionError:
-            self.is_reset = True
-            return
-        data, _, flags, _ = self._messages[0]
-        if not data and not self._owned():
-            return
-        if flags & socket.MSG_TRUNC:
-            raise ValueError(f"a message has at most {MOST_BYTES} bytes")
-        if flags & socket.MSG_CTRUNC:
-            if len(self._owned()) >= descriptors:
-                raise ValueError("there are more descriptors with it than belong to any message")
-            self.is_short = True
-        head, _, self.body = data.partition(b"\0")
-        try:
-            message = json.loads(head)
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict):
-            raise ValueError("this is no message of rcg")
-        self.message = message
-
-    def _owned(self) -> list[int]:
-        if self._fds is None:
-            found = array.array("i")
-            for _, ancillary, _, _ in self._messages:
-                for level, kind, data in ancillary:
-                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                        found.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
-            self._fds = found.tolist()
-        return self._fds
-
-    def close(self) -> None:
-        """Close the descriptors that came with it; idempotent."""
-        close_all(self._owned())
-
-    def __enter__(self) -> Received:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # never completely made
-            self.close()
+    graph: str
+    secret: str
 
 
-def receive(connection: socket.socket, descriptors: int = 0) -> Received:
-    """Return the next message, to be used in a ``with``.
+@message
+class Hello(Opening):
+    """A member of a graph has started.
 
-    Args:
-        connection: Where from.
-        descriptors: How many may come with it. The kernel closes others: they never get here.
-
-    Raises:
-        OSError: The time was up, or the socket is closed here.
-        ValueError: It was no message of ours, or had descriptors that do not belong to it.
+    Attributes:
+        process: Its name in the plan.
+        clock: Identifies the clock that it reads; "" if that is unknown.
     """
-    received = Received()
-    try:
-        received._take_from(connection, descriptors)
-    except BaseException:
-        received.close()
-        raise
-    return received
+
+    process: str
+    clock: str
 
 
-def natural_of(message: Message, name: str, most: int) -> int:
-    """Return a field that is a number from 0 to ``most``.
+@message
+class Use(Opening):
+    """A handle wants to execute the graph."""
 
-    Raises:
-        ValueError: It is none.
+
+@message
+class AskReport(Opening):
+    """A handle wants the graph's report."""
+
+
+# --- answers to it
+
+
+@message
+class Again(Message):
+    """Connect again: this connection was ended to make room for others."""
+
+
+@message
+class Refused(Message):
+    """There is no descriptor left for this connection.
+
+    Attributes:
+        text: Says so, and what to do.
+        pid: Of the process that has none left.
+        limit: Of its descriptors; 0 if the machine has none left.
     """
-    found = message.get(name)
-    if type(found) is not int or not 0 <= found <= most:
-        raise ValueError(f"{name!r} of a message must be a number from 0 to {most}")
-    return found
+
+    text: str
+    pid: Number
+    limit: Number
 
 
-def text_of(message: Message, name: str) -> str:
-    """Return a field that is a text; what cannot be printed or encoded is replaced.
+@message
+class UnknownGraph(Message):
+    """The process has no such graph, or not any more."""
 
-    Raises:
-        ValueError: It is none.
+
+@message
+class Welcome(Message):
+    """A member was taken in; the board's descriptor comes with it, and those of arenas.
+
+    Attributes:
+        arenas: Of each member of the graph, whether the descriptor of its arena is among them.
     """
-    return printable(message.get(name))
+
+    arenas: tuple[bool, ...]
 
 
-def printable(found: object) -> str:
-    """Return a text from a message without what cannot be encoded.
+@message
+class Ready(Message):
+    """A handle may execute."""
 
-    Raises:
-        ValueError: It is no text.
+
+# --- between the driver and a member
+
+
+@message
+class Where(Message):
+    """Where are you? The answer is ``Here``.
+
+    Attributes:
+        number: Counts the questions.
     """
-    if not isinstance(found, str):
-        raise ValueError("a text was expected in a message")
-    return found.encode("utf-8", "replace").decode().replace("\0", "\\0")
+
+    number: Number
+
+
+@message
+class Here(Message):
+    """Where a member is.
+
+    Attributes:
+        number: Of the question.
+        clock_ns: What its clock says.
+        stack: Of the user's method that runs, innermost last; empty if none runs.
+    """
+
+    number: Number
+    clock_ns: Number
+    stack: tuple[str, ...]
+
+
+@message
+class Stop(Message):
+    """The graph ends."""
+
+
+@message
+class Stopped(Message):
+    """The loop of a member has ended."""
+
+
+@message
+class Failed(Message):
+    """The loop of a member has ended, and nobody had told it to.
+
+    Attributes:
+        text: Why.
+    """
+
+    text: str
+
+
+# --- between a handle and the process that compiled the graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying(Message):
+    """A message that carries encoded values (``payloads``); a base class.
+
+    Attributes:
+        size_bytes: How large they are, with their table.
+        table_bytes: How large the table is.
+    """
+
+    size_bytes: Size = 0
+    table_bytes: Size = 0
+
+
+@message
+class Execute(Carrying):
+    """Start an execution; carries the inputs.
+
+    Attributes:
+        number: What the answer names.
+    """
+
+    number: Number = 0
+
+
+@message
+class Submitted(Message):
+    """An execution has started.
+
+    Attributes:
+        number: Of the ``Execute``.
+        execution: Its index.
+    """
+
+    number: Number
+    execution: Number
+
+
+@message
+class Rejected(Carrying):
+    """No execution has started; carries the error.
+
+    Attributes:
+        number: Of the ``Execute``.
+    """
+
+    number: Number
+
+
+@message
+class Completed(Carrying):
+    """One output of an execution is complete; carries its value, or its failure.
+
+    Attributes:
+        execution: Its index.
+        output: The number of the output buffer.
+    """
+
+    execution: Number
+    output: Number
+
+
+@message
+class Reported(Carrying):
+    """Carries the text of a report."""

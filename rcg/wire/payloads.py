@@ -15,20 +15,20 @@ import pickle
 import socket
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rcg.descriptors import Descriptor
 from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Encoded, Failure, loads
-from rcg.wire import messages
-from rcg.wire.messages import Message, Received, natural_of
+from rcg.wire import sockets
+from rcg.wire.messages import Carrying
+from rcg.wire.sockets import Received
 
 __all__ = ["Payload", "PreparedPayloads", "encoded_failure", "open_payloads", "send_payloads"]
 
 # With the message's JSON this stays below the limit of a message.
-_MOST_INSIDE: Final = 32 * 1024
+_MAX_INLINE_BYTES: Final = 32 * 1024
 _ALIGNMENT: Final = 64
-_MOST_BYTES: Final = 1 << 47  # more than there are addresses
 _BLOCK_BYTES: Final = 512  # of what a file says that it takes
 _KINDS: Final = (KIND_PICKLE, KIND_FAILURE, KIND_BYTES)
 
@@ -64,14 +64,14 @@ class PreparedPayloads:
     Layout: a table in JSON that says where everything is, then pickles and buffers.
 
     Args:
-        message: What goes with them.
+        message: What carries them.
         values: As the codec made them.
 
     Raises:
         OSError: There is no memory, or no descriptor, for a memfd.
     """
 
-    def __init__(self, message: Message, values: Sequence[Encoded]) -> None:
+    def __init__(self, message: Carrying, values: Sequence[Encoded]) -> None:
         table: list[list[Any]] = []
         parts: list[tuple[int, Any]] = []
         end = 0
@@ -91,11 +91,11 @@ class PreparedPayloads:
         head = json.dumps(table).encode()
         start = _aligned(len(head))
         size = start + end
-        self._message = {**message, "table_bytes": len(head), "bytes": size}
+        self._message = replace(message, size_bytes=size, table_bytes=len(head))
         self._memfd = Descriptor()
         self._body = b""
         parts = [(0, head), *((start + at, part) for at, part in parts)]
-        if size <= _MOST_INSIDE:
+        if size <= _MAX_INLINE_BYTES:
             body = bytearray(size)
             for at, part in parts:
                 body[at : at + len(part)] = part
@@ -112,21 +112,21 @@ class PreparedPayloads:
             self.close()
             raise
 
-    def send(self, connection: socket.socket, *, may_wait: bool = True, number: int = 0) -> None:
+    def send(self, connection: socket.socket, *, may_wait: bool = True, **changes: int) -> None:
         """Send it.
 
         Args:
             connection: Where to.
             may_wait: Whether to wait while the peer does not read.
-            number: What the peer answers by.
+            **changes: Fields of the message that were not known before.
 
         Raises:
             BlockingIOError: The peer does not read.
             OSError: The connection is over.
         """
         fds = [self._memfd.fd] if self._memfd.fd >= 0 else []
-        message = {**self._message, "number": number}
-        messages.send(connection, message, fds, body=self._body, may_wait=may_wait)
+        message = replace(self._message, **changes) if changes else self._message
+        sockets.send(connection, message, fds, body=self._body, may_wait=may_wait)
 
     def close(self) -> None:
         """Let go of it; idempotent."""
@@ -139,14 +139,14 @@ class PreparedPayloads:
         self.close()
 
 
-def send_payloads(connection: socket.socket, message: Message, values: Sequence[Encoded]) -> None:
+def send_payloads(connection: socket.socket, message: Carrying, values: Sequence[Encoded]) -> None:
     """Send a message with encoded values; ``open_payloads`` is its other end.
 
     Raises:
         OSError: As for ``PreparedPayloads`` and its ``send``.
     """
     with PreparedPayloads(message, values) as prepared:
-        prepared.send(connection, number=message.get("number", 0))
+        prepared.send(connection)
 
 
 def open_payloads(received: Received) -> list[Payload]:
@@ -159,9 +159,12 @@ def open_payloads(received: Received) -> list[Payload]:
         ValueError: It is no payload.
         MemoryError: There is no memory for it.
     """
-    message = received.message or {}
-    size = natural_of(message, "bytes", _MOST_BYTES)
-    table_bytes = natural_of(message, "table_bytes", size)
+    message = received.message
+    if not isinstance(message, Carrying):
+        raise ValueError("a message without a payload")
+    size, table_bytes = message.size_bytes, message.table_bytes
+    if table_bytes > size:
+        raise ValueError("the payload's table is larger than the payload")
     if received.is_short:
         raise OSError(errno.EMFILE, "a value did not arrive")
     whole = memoryview(_contents(received, size))

@@ -8,6 +8,7 @@ missing one once. Whatever happens is the graph, or the error that names the pro
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import socket
@@ -19,8 +20,9 @@ import rcg
 from rcg import _native
 from rcg.dag import InputNode
 from rcg.errors import ChannelBroken, OutOfDescriptors
-from rcg.wire import messages
-from rcg.wire.payloads import Prepared
+from rcg.wire import messages, sockets
+from rcg.wire.codec import encode
+from rcg.wire.payloads import PreparedPayloads
 from tests.cluster.stage import Plain
 from tests.peers import descriptors, mutants, none_left, told, until, with_descriptors
 
@@ -202,23 +204,23 @@ def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, val
     with compile_chain(*stages(2)) as graph:
         assert rcg.get(graph.execute(0)) == 0
         control = graph.session.control
-        good, body, fd = as_sent({"type": "execute"}, value)
+        good, body, fd = as_sent(messages.Execute(), value)
         given = [os.dup(fd if fd >= 0 else 0) for _ in range(count)]
-        threads_before = caller_threads()
+        threads_before = serving_threads()
         before = descriptors()
-        for data in mutants(good, seed=count, count=30):
-            connection = messages.connect(control.address, 60)
-            call = {"type": "call", "secret": control.secret, "wants": "use"}
-            messages.send(connection, call)
-            with messages.receive(connection) as ready:
-                assert ready.message == {"type": "ready"}
+        for data in mutants(json.loads(encode(good)), seed=count, count=30):
+            connection = sockets.connect(control.address, 60)
+            use = messages.Use(graph=graph.get_id(), secret=control.secret)
+            sockets.send(connection, use)
+            with sockets.receive(connection) as ready:
+                assert ready.message == messages.Ready()
             with_descriptors(connection, data.partition(b"\0")[0] + b"\0" + body, given)
             connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionError):
                 while connection.recv(1 << 16):
                     pass
             connection.close()
-        until(lambda: caller_threads() == threads_before and descriptors() <= before)
+        until(lambda: serving_threads() == threads_before and descriptors() <= before)
         for each in given:
             os.close(each)
         if fd >= 0:
@@ -229,12 +231,12 @@ def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, val
 def as_sent(message, value):
     """A message with a value as it goes over the wire: (message, body, descriptor or -1)."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, Prepared(message, [value]) as prepared:
+    with ours, theirs, PreparedPayloads(message, [value]) as prepared:
         prepared.send(ours, number=5)
-        with messages.receive(theirs, 1) as received:
+        with sockets.receive(theirs, 1) as received:
             fds = [os.dup(fd) for fd in received.fds]
             return received.message, received.body, fds[0] if fds else -1
 
 
-def caller_threads():
-    return sum(t.name.startswith(("rcg-caller", "rcg-results")) for t in threading.enumerate())
+def serving_threads():
+    return sum(t.name.startswith(("rcg-serve", "rcg-results")) for t in threading.enumerate())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import multiprocessing
 import os
 import pickle
@@ -19,7 +20,7 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime.remote.client import ask_report
-from rcg.wire import messages
+from rcg.wire import sockets
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -390,13 +391,14 @@ def test_a_closed_handle_says_so_and_leaves_the_others_of_its_process(stages, ca
 
 def test_a_message_that_is_not_ours_harms_nothing(stages):
     with compile_chain(*stages(2)) as graph:
-        for message in ({"type": "call", "secret": "\u00e9"}, {"type": "call"}, {"type": 3}):
-            connection = messages.connect(graph.session.control.address, GUARD_S)
-            messages.send(connection, message)
-            with messages.receive(connection) as received:
+        use = {"type": "use", "graph": graph.get_id()}
+        for message in ({**use, "secret": "\u00e9"}, use, {"type": "use"}, {"type": 3}):
+            connection = sockets.connect(graph.session.control.address, GUARD_S)
+            connection.send(json.dumps(message).encode() + b"\0")
+            with sockets.receive(connection) as received:
                 assert received.message is None
             connection.close()
-        raw = messages.connect(graph.session.control.address, GUARD_S)
+        raw = sockets.connect(graph.session.control.address, GUARD_S)
         raw.send(b"no json at all")
         assert raw.recv(10) == b""
         raw.close()
@@ -445,8 +447,8 @@ say("done")
 
 
 def connections_to(graph):
-    """How many sockets of this machine are connected to the graph's control socket."""
-    address = f"@rcg-{graph.get_id()[:12]}"
+    """How many sockets of this machine are connected to the endpoint of the graph's process."""
+    address = "@" + graph.session.control.address[1:]
     return Path("/proc/net/unix").read_text().count(address)
 
 
@@ -461,7 +463,7 @@ def test_a_dead_caller_leaves_nothing_behind(stages):
             assert rcg.get(mortal.run.remote(1, 2)) == [1, 2]
             assert connections_to(graph) == before + 1
             rcg.kill(mortal)
-            until(lambda: not threads_named("rcg-caller") + threads_named("rcg-results"))
+            until(lambda: not threads_named("rcg-serve") + threads_named("rcg-results"))
             until(lambda: connections_to(graph) == before)
         assert rcg.get(graph.execute(3)) == 3
 

@@ -27,10 +27,12 @@ from rcg.options import Deadline
 from rcg.runtime.control import client as control_client
 from rcg.runtime.control import reception
 from rcg.runtime.control.client import ControlClient
-from rcg.runtime.control.server import ControlServer
+from rcg.runtime.control.endpoint import Endpoint
+from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.control.questions import Questions
 from rcg.runtime.sleepers import Sleepers
-from rcg.wire import liveness, messages
-from rcg.wire.liveness import Ending, How
+from rcg.wire import liveness, messages, sockets
+from rcg.wire.liveness import How
 from tests.peers import (
     GUARD_S,
     descriptors,
@@ -41,58 +43,9 @@ from tests.peers import (
     until,
     with_descriptors,
 )
+from tests.unit.served import PROCESSES, Loop, Served, as_json
 
-PROCESSES = [*(f"a{i}" for i in range(100)), "first", "last"]
 ROOT = Path(__file__).parents[2]
-
-
-class Served:
-    """A control server of a graph with processes that are threads here, or sockets of a test."""
-
-    def __init__(self, *processes: str) -> None:
-        self.segments = [os.memfd_create(f"segment{i}") for i in range(3)]
-        self.gone: list[tuple[str, Ending]] = []
-        self.calls: list[str] = []
-        self.server = ControlServer(
-            "cafe" * 8,
-            processes or PROCESSES,
-            lambda _: (self.segments[0], [self.segments[1], -1, self.segments[2]]),
-            lambda process, ending: self.gone.append((process, ending)),
-            self.call,
-        )
-
-    def call(self, connection: socket.socket, wants: str) -> None:
-        connection.close()
-        self.calls.append(wants)
-
-    def hello(self, process: str = "a0", **changes: Any) -> dict[str, Any]:
-        return {
-            "type": "hello",
-            "process": process,
-            "secret": self.server.secret,
-            "clock": "",
-            **changes,
-        }
-
-    def stranger(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(GUARD_S)
-        deadline = Deadline(GUARD_S)
-        while True:
-            try:
-                connection.connect(self.server.address)
-                return connection
-            except BlockingIOError:
-                assert not deadline.expired
-                time.sleep(0.001)
-
-    def client(self, process: str = "a0") -> ControlClient:
-        return ControlClient(self.server.address, self.server.secret, process)
-
-    def close(self) -> None:
-        self.server.close()
-        for fd in self.segments:
-            os.close(fd)
 
 
 @pytest.fixture
@@ -104,21 +57,18 @@ def served() -> Iterator[Served]:
 
 # --- messages that are none
 
-HELLO, CALL = "hello", "call"
+OPENINGS = [messages.Hello, messages.Use, messages.AskReport]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
-@pytest.mark.parametrize("kind", [HELLO, CALL])
+@pytest.mark.parametrize("kind", OPENINGS)
 def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kind, count):
     member = served.client("last")
     before = descriptors()
-    good = (
-        served.hello("NAME")
-        if kind == HELLO
-        else {"type": "call", "secret": served.server.secret, "wants": "use"}
-    )
+    fields = {"graph": served.graph_id, "secret": served.control.secret}
+    good = served.hello("NAME") if kind is messages.Hello else kind(**fields)
     given = [os.dup(served.segments[0]) for _ in range(count)]
-    for name, data in zip(PROCESSES, mutants(good, seed=count, count=60), strict=False):
+    for name, data in zip(PROCESSES, mutants(as_json(good), count, 60), strict=False):
         with served.stranger() as stranger:
             with_descriptors(stranger, data.replace(b"NAME", name.encode()), given)
             stranger.shutdown(socket.SHUT_WR)
@@ -126,11 +76,11 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
     for fd in given:
         os.close(fd)
     until(lambda: descriptors() == before)
-    assert "last" not in served.server.over
-    assert served.server._thread.is_alive()
+    assert "last" not in served.control.over
+    assert served.control._endpoint._thread.is_alive()
     served.client("first").close()
     member.finish()
-    until(lambda: "last" in served.server.over)
+    until(lambda: "last" in served.control.over)
     member.close()
 
 
@@ -138,57 +88,40 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
 @pytest.mark.parametrize(
     "good",
     [
-        {"type": "here", "number": 0, "stack": ["a.py:1 in f"], "clock_ns": 5},
-        {"type": "stopped"},
-        {"type": "failed", "text": "its loop failed"},
+        messages.Here(number=0, stack=("a.py:1 in f",), clock_ns=5),
+        messages.Stopped(),
+        messages.Failed(text="its loop failed"),
     ],
-    ids=lambda good: good["type"],
+    ids=lambda good: type(good).__name__,
 )
 def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good, count):
     other = served.client("last")
     before = descriptors()
     given = [os.dup(served.segments[0]) for _ in range(count)]
-    for name, data in zip(PROCESSES, mutants(good, seed=count, count=40), strict=False):
+    for name, data in zip(PROCESSES, mutants(as_json(good), count, 40), strict=False):
         with served.stranger() as member:
-            messages.send(member, served.hello(name))
-            with messages.receive(member, 8) as answer:
-                assert answer.message is not None and answer.message["type"] == "welcome"
+            sockets.send(member, served.hello(name))
+            with sockets.receive(member, 8) as answer:
+                assert isinstance(answer.message, messages.Welcome)
             with_descriptors(member, data, given)
             member.shutdown(socket.SHUT_WR)
             assert is_over(member)
         # Whatever it was, nobody waits for that member any more.
-        until(lambda at=name: at in served.server.over)
+        until(lambda at=name: at in served.control.over)
     for _, ending in served.gone:
         str(ending).encode()
     for fd in given:
         os.close(fd)
     until(lambda: descriptors() == before)
-    assert served.server._thread.is_alive() and "last" not in served.server.over
+    assert served.control._endpoint._thread.is_alive() and "last" not in served.control.over
     other.close()
-
-
-class Loop:
-    """A loop that a client watches for."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.stopped = threading.Event()
-
-    def on_stop(self) -> None:
-        self.stopped.set()
-
-    def on_owner_gone(self) -> None:
-        self.ended.set()
-
-    def where(self) -> list[str]:
-        return ["a.py:1 in f"]
 
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, socket.socket]]:
     """What a test answers with in place of a driver: (address, socket)."""
     address = f"\0rcg-test-{os.getpid()}-{time.monotonic_ns()}"
-    made = messages.listen(address)
+    made = sockets.listen(address)
     made.setblocking(True)
     yield address, made
     made.close()
@@ -198,7 +131,7 @@ def listener() -> Iterator[tuple[str, socket.socket]]:
 def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
     listener, count, monkeypatch
 ):
-    monkeypatch.setattr(control_client, "_ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(control_client, "_JOIN_TIMEOUT_S", 0.5)
     address, server = listener
     before = descriptors()
     given = [os.memfd_create("x") for _ in range(count)]
@@ -209,12 +142,12 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
             connection.recv(1 << 16)
             with_descriptors(connection, data, given)
 
-    good = {"type": "welcome", "arenas": [True, False, True]}
-    for data in mutants(good, seed=count, count=60):
+    good = messages.Welcome(arenas=(True, False, True))
+    for data in mutants(as_json(good), seed=count, count=60):
         thread = threading.Thread(target=answer, args=(data,))
         thread.start()
         try:
-            client = ControlClient(address, "secret", "a0")
+            client = ControlClient(address, "graph", "secret", "a0")
         except (PlacementError, OutOfDescriptors):
             pass
         else:
@@ -228,7 +161,7 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
 
 @pytest.mark.parametrize("count", [0, 1, 100])
 @pytest.mark.parametrize(
-    "good", [{"type": "where", "number": 1}, {"type": "stop"}], ids=lambda good: good["type"]
+    "good", [messages.Where(number=1), messages.Stop()], ids=lambda good: type(good).__name__
 )
 def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, good, count):
     address, server = listener
@@ -238,14 +171,14 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
     made: list[ControlClient] = []
 
     def join() -> None:
-        made[:] = [ControlClient(address, "secret", "a0")]
+        made[:] = [ControlClient(address, "graph", "secret", "a0")]
 
-    for data in mutants(good, seed=count, count=40):
+    for data in mutants(as_json(good), seed=count, count=40):
         thread = threading.Thread(target=join)
         thread.start()
         connection, _ = server.accept()
         connection.recv(1 << 16)
-        messages.send(connection, {"type": "welcome", "arenas": [True]}, fds)
+        sockets.send(connection, messages.Welcome(arenas=(True,)), fds)
         thread.join()
         loop = Loop()
         made[0].close_descriptors()
@@ -278,13 +211,13 @@ def is_closing(frame: Any) -> bool:
 
 def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
     """Each line and each instruction of ``receive`` is interrupted once."""
-    watched = messages.__name__, Descriptor.__module__
+    watched = sockets.__name__, Descriptor.__module__
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     given = [os.memfd_create("x") for _ in range(3)]
     before = descriptors()
     step = 0
     while True:
-        messages.send(theirs, {"type": "x"}, given)
+        sockets.send(theirs, messages.Stop(), given)
         count = 0
 
         def interrupt(frame, event, _, at=step):
@@ -300,7 +233,7 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
 
         sys.settrace(interrupt)
         try:
-            with messages.receive(ours, 3) as received:
+            with sockets.receive(ours, 3) as received:
                 assert len(received.fds) == 3
         except KeyboardInterrupt:
             pass
@@ -308,7 +241,7 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
             sys.settrace(None)
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            messages.receive(ours, 3).close()  # it was not received yet
+            sockets.receive(ours, 3).close()  # it was not received yet
         ours.setblocking(True)
         assert descriptors() == before, step
         if count < step:
@@ -326,12 +259,12 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
 
 def test_strangers_are_limited_in_number_and_members_get_in(served):
     before = descriptors()
-    strangers = [served.stranger() for _ in range(3 * reception.MOST_STRANGERS)]
-    until(lambda: is_ended_count(strangers) >= 2 * reception.MOST_STRANGERS)
+    strangers = [served.stranger() for _ in range(3 * reception.MAX_STRANGERS)]
+    until(lambda: is_ended_count(strangers) >= 2 * reception.MAX_STRANGERS)
     # Our ends, and theirs of those that are kept.
-    assert descriptors() - before <= len(strangers) + reception.MOST_STRANGERS
+    assert descriptors() - before <= len(strangers) + reception.MAX_STRANGERS
     first, second = served.client("a0"), served.client("a1")
-    until(lambda: set(served.server.pids) == {"a0", "a1"})
+    until(lambda: set(served.control.pids) == {"a0", "a1"})
     for connection in strangers:
         connection.close()
     first.close()
@@ -347,7 +280,7 @@ def is_ended_count(connections: list[socket.socket]) -> int:
 
 
 def test_the_oldest_silent_stranger_is_ended_first(served):
-    strangers = [served.stranger() for _ in range(reception.MOST_STRANGERS + 1)]
+    strangers = [served.stranger() for _ in range(reception.MAX_STRANGERS + 1)]
     until(lambda: is_ended_count(strangers) == 1)
     assert is_ended_count(strangers[:1]) == 1
     for connection in strangers:
@@ -356,7 +289,7 @@ def test_the_oldest_silent_stranger_is_ended_first(served):
 
 def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
     monkeypatch.setattr(
-        reception.Reception.__init__, "__kwdefaults__", {"most": 64, "patience_s": 0.05}
+        reception.Reception.__init__, "__kwdefaults__", {"max_strangers": 64, "timeout_s": 0.05}
     )
     served = Served()
     with served.stranger() as stranger:
@@ -386,14 +319,14 @@ while True:
 
 def test_a_member_gets_in_while_strangers_flood(served):
     flood = subprocess.Popen(
-        [sys.executable, "-c", FLOOD, served.server.address[1:]], stdout=subprocess.PIPE
+        [sys.executable, "-c", FLOOD, served.control.address[1:]], stdout=subprocess.PIPE
     )
     try:
         assert flood.stdout is not None
         flood.stdout.readline()
         for process in ("a0", "a1"):
             served.client(process).close()
-        until(lambda: set(served.server.pids) == {"a0", "a1"})
+        until(lambda: set(served.control.pids) == {"a0", "a1"})
     finally:
         flood.kill()
         flood.wait()
@@ -409,7 +342,7 @@ sys.modules["ray"] = None  # which takes seconds to import, and is not needed he
 from rcg.errors import OutOfDescriptors
 from rcg.runtime.control.client import ControlClient
 try:
-    client = ControlClient("\\0" + sys.argv[1], sys.argv[2], "a0")
+    client = ControlClient("\\0" + sys.argv[1], *sys.argv[2:], "a0")
     print("joined")
 except OutOfDescriptors as error:
     print(error.pid, error)
@@ -418,7 +351,10 @@ except OutOfDescriptors as error:
 
 def join_from_elsewhere(served: Served) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", JOIN, served.server.address[1:], served.server.secret],
+        [
+            *(sys.executable, "-c", JOIN, served.control.address[1:]),
+            *(served.graph_id, served.control.secret),
+        ],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -444,13 +380,15 @@ def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
     with none_left(spare=1):
         output, _ = joiner.communicate(timeout=GUARD_S)
     assert "has no file descriptor left" in output
-    assert not served.server.pids
+    assert not served.control.pids
 
 
 def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
     held = [served.stranger() for _ in range(2)]
-    until(lambda: len(served.server._reception) == 2)
-    thread_cpu_s = time.clock_gettime(time.pthread_getcpuclockid(served.server._thread.ident))
+    until(lambda: len(served.control._endpoint._reception) == 2)
+    thread_cpu_s = time.clock_gettime(
+        time.pthread_getcpuclockid(served.control._endpoint._thread.ident)
+    )
     waiting = []
     for _ in range(20):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -459,13 +397,13 @@ def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
     with none_left():
         # Strangers make room for those that come, and there is always an answer.
         for connection in waiting:
-            connection.connect(served.server.address)
+            connection.connect(served.control.address)
         until(lambda: is_ended_count(waiting) >= len(waiting) - 2)
         begun_s = time.monotonic()
         while time.monotonic() - begun_s < 0.5:
             time.sleep(0.05)
         spent_s = (
-            time.clock_gettime(time.pthread_getcpuclockid(served.server._thread.ident))
+            time.clock_gettime(time.pthread_getcpuclockid(served.control._endpoint._thread.ident))
             - thread_cpu_s
         )
     assert spent_s < 0.25
@@ -486,17 +424,17 @@ def test_a_member_without_descriptors_says_so(served, spare):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert server.stdout is not None and server.stdin is not None
-    address, secret = server.stdout.readline().split()
+    address, graph, secret = server.stdout.readline().split()
     before = descriptors()
     try:
         with none_left(spare):
             if spare < 5:
                 with pytest.raises(OutOfDescriptors) as caught:
-                    ControlClient("\0" + address, secret, "a0")
+                    ControlClient("\0" + address, graph, secret, "a0")
                 assert told(caught.value) and caught.value.pid == os.getpid()
                 del caught
             else:
-                ControlClient("\0" + address, secret, "a0").close()
+                ControlClient("\0" + address, graph, secret, "a0").close()
         gc.collect()
         assert descriptors() == before
     finally:
@@ -508,27 +446,27 @@ def test_a_member_without_descriptors_says_so(served, spare):
 SERVE = """
 import os, sys
 sys.modules["ray"] = None
-from rcg.runtime.control.server import ControlServer
+from rcg.runtime.control.graph_control import GraphControl
 fds = [os.memfd_create("x") for _ in range(3)]
-server = ControlServer(
+control = GraphControl(
     "cafe" * 8, ["a0"], lambda _: (fds[0], fds[1:]), lambda *_: None, lambda *_: None
 )
-print(server.address[1:], server.secret, flush=True)
+print(control.address[1:], control.service_id, control.secret, flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("spare", range(4))
-def test_a_server_without_descriptors_is_not_made_and_leaves_none(spare):
+def test_an_endpoint_without_descriptors_is_not_made_and_leaves_none(spare):
     before = descriptors()
     with none_left(spare):
         if spare < 3:
             with pytest.raises(OutOfDescriptors) as caught:
-                ControlServer("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
+                GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
             assert told(caught.value)
             del caught
         else:
-            ControlServer("cafe" * 8, ["a0"], lambda _: (0, []), print, print).close()
+            GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print).close()
     gc.collect()
     assert descriptors() == before
 
@@ -555,16 +493,21 @@ def watched(pid: int) -> Iterator[Descriptor]:
 # --- no lock
 
 
-def test_a_signal_handler_may_use_the_server_wherever_the_main_thread_is(served):
+def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served):
     """Each line of what a driver calls is interrupted by a handler that calls the same."""
-    watched = ControlServer.__module__, Sleepers.__module__
+    watched = (
+        GraphControl.__module__,
+        Endpoint.__module__,
+        Questions.__module__,
+        Sleepers.__module__,
+    )
     member = served.client("a0")
     calls: list[Callable[[], object]] = [
-        lambda: served.server.ask_where(0.001),
-        lambda: served.server.over,
-        lambda: served.server.forget([]),
-        lambda: served.server.wait_stopped(Deadline(0.001)),
-        lambda: served.server.clocks(0.001),
+        lambda: served.control.ask_where(0.001),
+        lambda: served.control.over,
+        lambda: served.control.forget([]),
+        lambda: served.control.wait_stopped(Deadline(0.001)),
+        lambda: served.control.clocks(0.001),
     ]
     handled = 0
 

@@ -22,7 +22,8 @@ from rcg.errors import ChannelClosed, OutOfDescriptors, RcgError
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.remote.client import Client, HandleFacts, ask_report
 from rcg.runtime.remote.handle import CompiledDAGHandle
-from rcg.wire import messages
+from rcg.wire import messages, sockets
+from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads
 from tests.peers import (
     GUARD_S,
@@ -33,6 +34,7 @@ from tests.peers import (
     until,
     with_descriptors,
 )
+from tests.unit.served import as_json
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
 LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
@@ -48,7 +50,7 @@ class Owner:
 
     def __init__(self, answers: Callable[[socket.socket], None], ready: bool = True) -> None:
         address = f"\0rcg-owner-{os.getpid()}-{time.monotonic_ns()}"
-        self._listener = messages.listen(address)
+        self._listener = sockets.listen(address)
         self._listener.setblocking(True)
         self._answers = answers
         self._ready = ready
@@ -77,13 +79,13 @@ class Owner:
                     return
                 connection.recv(1 << 16)
                 if self._ready:
-                    messages.send(connection, {"type": "ready"})
+                    sockets.send(connection, messages.Ready())
                 with contextlib.suppress(OSError):
                     self._answers(connection)
 
     def close(self) -> None:
         self._is_closing = True
-        messages.connect(self.facts.address, GUARD_S).close()
+        sockets.connect(self.facts.address, GUARD_S).close()
         self._thread.join()
         self._listener.close()
 
@@ -101,35 +103,34 @@ def owners() -> Iterator[Callable[..., Owner]]:
         each.close()
 
 
-def payload_message(message: dict[str, Any], *values: Any) -> tuple[dict[str, Any], bytes, int]:
+def payload_message(message: messages.Carrying, *values: Any) -> tuple[Any, bytes, int]:
     """A message with values as it goes over the wire: (message, body, descriptor or -1)."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, PreparedPayloads(message, values) as prepared:
         prepared.send(ours)
-        with messages.receive(theirs, 1) as received:
+        with sockets.receive(theirs, 1) as received:
             fds = [os.dup(fd) for fd in received.fds]
             assert received.message is not None
             return received.message, received.body, fds[0] if fds else -1
 
 
-RESULT = {"type": "result", "execution": 0, "output": 0}
-PACKETS = {
-    "small result": (RESULT, SMALL),
-    "large result": (RESULT, LARGE),
-    "result with buffers": (RESULT, ARRAYS),
-    "refused": ({"type": "refused", "number": 0}, encoded_failure(Failure(b"no pickle"))),
-    "submitted": ({"type": "submitted", "number": 0, "execution": 3}, None),
+COMPLETED = messages.Completed(execution=0, output=0)
+MESSAGES: dict[str, tuple[Any, Any]] = {
+    "small result": (COMPLETED, SMALL),
+    "large result": (COMPLETED, LARGE),
+    "result with buffers": (COMPLETED, ARRAYS),
+    "rejected": (messages.Rejected(number=0), encoded_failure(Failure(b"no pickle"))),
+    "submitted": (messages.Submitted(number=0, execution=3), None),
 }
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
-@pytest.mark.parametrize("name", PACKETS)
+@pytest.mark.parametrize("name", MESSAGES)
 def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, name, count):
-    message, value = PACKETS[name]
+    message, value = MESSAGES[name]
     good, body, fd = (message, b"", -1) if value is None else payload_message(message, value)
-    good = {"number": 0, **good}
     given = [os.dup(0 if fd < 0 else fd) for _ in range(count)]
-    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(good, count, 60)]
+    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(as_json(good), count, 60)]
     asked = iter(todo)
 
     def answer(connection: socket.socket) -> None:
@@ -141,7 +142,7 @@ def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, nam
     for _ in todo:
         client = Client(owner.facts)
         client.join(client)
-        with PreparedPayloads({"type": "execute"}, [SMALL]) as prepared:
+        with PreparedPayloads(messages.Execute(), [SMALL]) as prepared:
             reply = client.submit(prepared)
         assert client.wait(lambda: reply.is_done or client.error is not None, GUARD_S)  # noqa: B023
         assert client.wait(lambda: client.error is not None, GUARD_S)  # noqa: B023
@@ -157,9 +158,9 @@ def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, nam
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_what_an_owner_sends_as_a_report_leaves_no_descriptor(owners, count):
     report = (_native.KIND_BYTES, b"all is well", None, 0)
-    good, body, _ = payload_message({"type": "report"}, report)
+    good, body, _ = payload_message(messages.Reported(), report)
     given = [os.dup(0) for _ in range(count)]
-    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(good, count, 60)]
+    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(as_json(good), count, 60)]
     asked = iter(todo)
     owner = owners(lambda c: with_descriptors(c, next(asked), given), ready=False)
     before = descriptors()
@@ -190,11 +191,12 @@ def test_a_connection_that_is_over_does_not_hold_up_an_event_loop(owners, monkey
 # --- payloads
 
 
-def opened(head: dict[str, Any], body: bytes, fds: list[int]) -> Any:
+def opened(size_bytes: Any, table_bytes: Any, body: bytes, fds: list[int]) -> Any:
+    head = {"type": "reported", "size_bytes": size_bytes, "table_bytes": table_bytes}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         with_descriptors(ours, json.dumps(head).encode() + b"\0" + body, fds)
-        with messages.receive(theirs, 1) as received:
+        with sockets.receive(theirs, 1) as received:
             return open_payloads(received)
 
 
@@ -226,14 +228,14 @@ def test_a_table_that_is_wrong_is_no_payload(table):
     text = json.dumps(table).encode()
     body = text + bytes(-len(text) % 64) + b"hello"
     with pytest.raises(ValueError, match="payload"):
-        opened({"bytes": len(body), "table_bytes": len(text)}, body, [])
+        opened(len(body), len(text), body, [])
 
 
 def test_a_table_that_is_right_is_a_payload():
     """So that the others fail for the reason that they are about."""
     text = json.dumps([GOOD_ROW, [1, 0, 5, [[1, 3]], [True]]]).encode()
     body = text + bytes(-len(text) % 64) + b"hello"
-    first, second = opened({"bytes": len(body), "table_bytes": len(text)}, body, [])
+    first, second = opened(len(body), len(text), body, [])
     assert bytes(first.encoded[1]) == b"hello"
     assert bytes(second.encoded[2][0]) == b"ell"
 
@@ -256,7 +258,7 @@ def test_a_size_takes_no_memory_that_was_not_sent(size, kind):
         case "device":
             fds = [os.open("/dev/zero", os.O_RDONLY)]
     with pytest.raises(ValueError):
-        opened({"bytes": size, "table_bytes": 2}, b"[]", fds[:1])
+        opened(size, 2, b"[]", fds[:1])
     for fd in fds:
         os.close(fd)
     assert descriptors() == before
@@ -285,14 +287,14 @@ def test_a_handle_without_descriptors_says_so(owners):
 
 def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
     """The handle says why, and the connection goes on."""
-    good, body, fd = payload_message({**RESULT, "output": 1}, LARGE)
-    small, small_body, _ = payload_message({**RESULT, "execution": 1, "output": 1}, SMALL)
+    good, body, fd = payload_message(messages.Completed(execution=0, output=1), LARGE)
+    small, small_body, _ = payload_message(messages.Completed(execution=1, output=1), SMALL)
     go = threading.Event()
 
     def answer(connection: socket.socket) -> None:
         go.wait(GUARD_S)
-        with_descriptors(connection, json.dumps(good).encode() + b"\0" + body, [fd])
-        messages.send(connection, small, body=small_body)
+        with_descriptors(connection, encode(good) + b"\0" + body, [fd])
+        sockets.send(connection, small, body=small_body)
         connection.recv(1 << 16)
 
     owner = owners(answer)
@@ -312,8 +314,8 @@ def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
 
 def test_an_owner_without_descriptors_is_told_by_its_handles(owners):
     def answer(connection: socket.socket) -> None:
-        refusal = {"type": "refused", "text": "process 5 has no file descriptor left", "pid": 5}
-        messages.send(connection, {**refusal, "limit": 77})
+        text = "process 5 has no file descriptor left"
+        sockets.send(connection, messages.Refused(text=text, pid=5, limit=77))
 
     owner = owners(answer, ready=False)
     for call in (lambda: Client(owner.facts), lambda: ask_report(owner.facts)):
@@ -335,13 +337,13 @@ def test_a_handle_may_be_used_in_the_middle_of_its_own_calls(owners):
     def serve(connection: socket.socket) -> None:
         with connection:
             while True:
-                with messages.receive(connection, 1) as received:
-                    if received.message is None:
+                with sockets.receive(connection, 1) as received:
+                    if not isinstance(received.message, messages.Execute):
                         return
-                    number = received.message["number"]
+                    number = received.message.number
                 going.append(number)
-                accepted = {"type": "submitted", "number": number, "execution": number}
-                messages.send(connection, accepted)
+                accepted = messages.Submitted(number=number, execution=number)
+                sockets.send(connection, accepted)
 
     owner = owners(answer)
     handle = CompiledDAGHandle(owner.facts)

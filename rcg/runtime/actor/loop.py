@@ -81,8 +81,8 @@ class Start:
         program: What to run.
         channels: The channels that it reads and writes.
         layout: The numbers of processes and channels on this node.
-        address: The driver's control socket.
-        secret: Proves that the driver sent us.
+        address: The endpoint of the driver's process.
+        secret: Proves to it that the driver sent us.
         constants: The constants and templates that the program names.
         options: Of the graph.
         actor: What errors say about this actor: its label, its id and its repr.
@@ -152,7 +152,7 @@ def start(instance: Any, spec: Start) -> None:
 
 def _joined(instance: Any, spec: Start) -> _Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
-    control = ControlClient(spec.address, spec.secret, spec.program.process)
+    control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
     try:
         node = Node(
             control.board,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member's end of the control socket: saying who it is, and listening for the driver.
+"""A member's end of the control connection: joining its graph, and listening to the driver.
 
-The protocol is drawn in ``server``.
+``rcg.wire.messages`` draws the protocol.
 """
 
 from __future__ import annotations
@@ -19,55 +19,54 @@ from rcg.error_text import shielded, shortened
 from rcg.errors import PlacementError
 from rcg.runtime.control.joining import join
 from rcg.trace.clocks import clock_identity, now_ns
-from rcg.wire import messages
-from rcg.wire.messages import Message, Received, natural_of
+from rcg.wire import sockets
+from rcg.wire.messages import Failed, Hello, Here, Message, Stop, Stopped, Welcome, Where
+from rcg.wire.sockets import Received
 
 __all__ = ["ControlClient", "Watched"]
 
-_ANSWER_TIMEOUT_S: Final = 30.0  # of a driver that was connected to
-_MAX_ARENAS: Final = 128
-_MAX_NUMBER: Final = (1 << 63) - 1
+_JOIN_TIMEOUT_S: Final = 30.0
+_MAX_DESCRIPTORS: Final = 128
 # These keep a message within its size.
 _MAX_FRAMES: Final = 40
 _MAX_LINE: Final = 400
 _MAX_TEXT: Final = 16_000
-_MAX_BYTES: Final = messages.MOST_BYTES * 3 // 4
+_MAX_JSON_BYTES: Final = sockets.MAX_MESSAGE_BYTES * 3 // 4
 
 
 class Watched(Protocol):
-    """A loop, as the thread sees it that listens for the driver."""
+    """A loop, as the thread that listens to the driver sees it."""
 
     def on_stop(self) -> None:
         """The graph ends."""
 
     def on_owner_gone(self) -> None:
-        """The driver is gone before the loop ended."""
+        """The driver has ended before the loop."""
 
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
 
 
 class ControlClient:
-    """A member's side.
+    """A member's connection to the endpoint of its driver.
 
     Args:
-        address: The driver's address.
-        secret: Proves that the driver sent us.
-        process: Who we are in the plan.
+        address: The address of the endpoint.
+        graph_id: The graph.
+        secret: The graph's secret, which the driver sent.
+        process: The member's name in the plan.
 
     Raises:
-        PlacementError: The driver cannot be reached from here.
+        PlacementError: The driver cannot be reached from this process.
+        OutOfDescriptors: There is none left, in this process or in the driver's.
     """
 
-    def __init__(self, address: str, secret: str, process: str) -> None:
-        hello = {
-            "type": "hello",
-            "process": process,
-            "secret": secret,
-            "clock": clock_identity(),
-        }
+    def __init__(self, address: str, graph_id: str, secret: str, process: str) -> None:
+        hello = Hello(graph=graph_id, secret=secret, process=process, clock=clock_identity())
         try:
-            joined = join(address, hello, _ANSWER_TIMEOUT_S, _check_user, descriptors=_MAX_ARENAS)
+            joined = join(
+                address, hello, _JOIN_TIMEOUT_S, _check_user, descriptors=_MAX_DESCRIPTORS
+            )
         except ConnectionAbortedError as error:
             raise PlacementError(
                 "the driver refused the connection: its graph has ended"
@@ -93,13 +92,13 @@ class ControlClient:
         self._joined.answer.close()
 
     def watch(self, loop: Watched, name: str) -> None:
-        """Listen for the driver on a thread of this name, until ``finish`` or the driver's end."""
+        """Listen to the driver on a thread of this name, until ``finish`` or the driver's end."""
         threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True).start()
 
     def _watch(self, loop: Watched) -> None:
         try:
-            while messages.wait_for_message(self._socket, self._joined.pidfd.fd):
-                with messages.receive(self._socket) as received:
+            while sockets.wait_for_message(self._socket, self._joined.pidfd.fd):
+                with sockets.receive(self._socket) as received:
                     if received.message is None:
                         return
                     self._answer(received.message, loop)
@@ -111,22 +110,18 @@ class ControlClient:
             self._joined.close()
 
     def _answer(self, message: Message, loop: Watched) -> None:
-        match message.get("type"):
-            case "stop":
+        match message:
+            case Stop():
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
-            case "where":
-                number = natural_of(message, "number", _MAX_NUMBER)
+            case Where():
                 found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
                 stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
-                while len(json.dumps(stack)) > _MAX_BYTES:
+                while len(json.dumps(stack)) > _MAX_JSON_BYTES:
                     del stack[0]
-                answer = {
-                    "type": "here",
-                    "number": number,
-                    "stack": stack,
-                    "clock_ns": now_ns(),
-                }
-                messages.send(self._socket, answer, may_wait=False)
+                answer = Here(number=message.number, clock_ns=now_ns(), stack=tuple(stack))
+                sockets.send(self._socket, answer, may_wait=False)
+            case _:
+                raise ValueError("a member expects no such message")
 
     def finish(self, failure: str | None = None) -> None:
         """Say that the loop has ended, and why if it was not told to. Ends the watching thread.
@@ -137,11 +132,9 @@ class ControlClient:
             return
         self._is_over = True
         try:
-            message: Message = {"type": "stopped"}
-            if failure is not None:
-                message = {"type": "failed", "text": _fitting(failure)}
+            message = Stopped() if failure is None else Failed(text=_fitting(failure))
             with contextlib.suppress(OSError):
-                messages.send(self._socket, message)
+                sockets.send(self._socket, message)
         finally:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -165,22 +158,22 @@ def _handed_over(answer: Received) -> tuple[int, list[int]]:
 
     Raises:
         OutOfDescriptors: They did not arrive, because there was none left for them.
-        PlacementError: It is no welcome.
+        PlacementError: The answer is no ``Welcome``.
     """
     if answer.is_short:
         missing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         raise out_of_descriptors(missing, "for the shared memory of a compiled graph") or missing
-    present = (answer.message or {}).get("arenas")
-    if not isinstance(present, list) or 1 + sum(map(bool, present)) != len(answer.fds):
+    welcome = answer.message
+    if not isinstance(welcome, Welcome) or 1 + sum(welcome.arenas) != len(answer.fds):
         raise PlacementError("what answered on the driver's control socket is not rcg's driver")
     board, *rest = answer.fds
     arenas = iter(rest)
-    return board, [next(arenas) if is_present else -1 for is_present in present]
+    return board, [next(arenas) if is_present else -1 for is_present in welcome.arenas]
 
 
 def _fitting(text: str) -> str:
     """Return a text with its middle left out, if need be, so that a message can hold it."""
     longest = _MAX_TEXT
-    while len(json.dumps(found := shortened(text, longest))) > _MAX_BYTES:
+    while len(json.dumps(found := shortened(text, longest))) > _MAX_JSON_BYTES:
         longest //= 2
     return found

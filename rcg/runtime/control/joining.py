@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting to the control socket of a graph: what is the same whoever comes, and for what."""
+"""Connecting to the endpoint of another process: the same for members of graphs and for handles."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from rcg.descriptors import Descriptor, telling_exhaustion
 from rcg.options import Deadline
 from rcg.runtime.control.reception import refused
-from rcg.wire import liveness, messages
-from rcg.wire.messages import Message, Received
+from rcg.wire import liveness, sockets
+from rcg.wire.messages import Again, Message, Opening, Refused, UnknownGraph
+from rcg.wire.sockets import Received
 
 __all__ = ["Joined", "join"]
 
@@ -22,16 +23,21 @@ class Joined:
 
     Attributes:
         connection: Its calls have no timeout.
-        pidfd: Tells of the end of that process, where it can be had.
-        answer: What came first, which is a message.
+        pidfd: Becomes readable at the end of that process, where the kernel offers it.
+        answer: The first message of the other side, with what came with it.
     """
 
     connection: socket.socket
     pidfd: Descriptor
     answer: Received
 
+    @property
+    def message(self) -> Message | None:
+        """The first message of the other side."""
+        return self.answer.message
+
     def close(self) -> None:
-        """Let go of all of it; idempotent."""
+        """Close all of it; idempotent."""
         self.answer.close()
         self.connection.close()
         self.pidfd.close()
@@ -39,76 +45,82 @@ class Joined:
 
 def join(
     address: str,
-    hello: Message,
-    patience_s: float,
+    opening: Opening,
+    timeout_s: float,
     check: Callable[[int, int], None],
     *,
     descriptors: int = 0,
 ) -> Joined:
-    """Connect, say who we are, and wait for the answer.
+    """Connect, send the first message, and wait for the answer.
 
     Args:
-        address: Where the graph's control socket listens.
-        hello: The first message.
-        patience_s: For all of it.
+        address: Where the other process listens.
+        opening: The first message.
+        timeout_s: For all of it.
         check: Called with the peer's (pid, uid) before anything is sent; raises to refuse it.
         descriptors: How many come with the answer.
 
     Raises:
         OutOfDescriptors: In this process or in the peer.
-        ConnectionAbortedError: The connection was refused: the graph has ended.
+        ConnectionAbortedError: The graph has ended.
         TimeoutError: There was no answer in time.
         ProcessLookupError: The peer ended meanwhile.
         OSError: It cannot be reached.
-        ValueError: The answer is none.
+        ValueError: The answer is no message.
     """
-    deadline = Deadline(patience_s)
+    deadline = Deadline(timeout_s)
     with telling_exhaustion("to join a compiled graph"):
         is_first = True
         while True:
             try:
-                joined = _try_join(address, hello, deadline, check, descriptors)
+                joined = _try_join(address, opening, deadline, check, descriptors)
             except ConnectionRefusedError:
                 if is_first:
                     raise
                 raise ConnectionAbortedError("the graph has ended") from None
             is_first = False
-            message, is_reset = joined.answer.message, joined.answer.is_reset
-            if message is not None and message.get("type") not in ("refused", "again"):
-                return joined
-            joined.close()
-            if message is None and not is_reset:
-                raise ConnectionAbortedError("the graph has ended")
-            if message is not None and message["type"] == "refused":
-                raise refused(message)
-            # There were too many others, and we were taken for one that says nothing.
-            if deadline.expired:
-                raise TimeoutError("too many connect at once")
+            match joined.message:
+                case Refused() as message:
+                    joined.close()
+                    raise refused(message)
+                case UnknownGraph():
+                    joined.close()
+                    raise ConnectionAbortedError("the graph has ended")
+                case None if not joined.answer.is_reset:
+                    joined.close()
+                    raise ConnectionAbortedError("the graph has ended")
+                case None | Again():
+                    # Too many others connected, and this connection seemed to be a silent one.
+                    joined.close()
+                    if deadline.expired:
+                        raise TimeoutError("too many connect at once")
+                case _:
+                    return joined
 
 
 def _try_join(
     address: str,
-    hello: Message,
+    opening: Opening,
     deadline: Deadline,
     check: Callable[[int, int], None],
     descriptors: int,
 ) -> Joined:
-    connection = messages.connect(address, deadline.remaining_s() or 0.001)
+    connection = sockets.connect(address, deadline.remaining_s() or 0.001)
     pidfd, answer = Descriptor(), Received()
     try:
-        pid, uid = messages.peer_of(connection)
+        pid, uid = sockets.peer_of(connection)
         check(pid, uid)
         pidfd = liveness.pidfd_of(pid)
         try:
-            messages.send(connection, hello)
+            sockets.send(connection, opening)
         except ConnectionError:
-            pass  # it ended the connection already; why can still be read
-        if not messages.wait_for_message(connection, pidfd.fd, deadline.remaining_s()):
+            pass  # it ended the connection already; the reason can still be read
+        if not sockets.wait_for_message(connection, pidfd.fd, deadline.remaining_s()):
             raise ProcessLookupError(f"process {pid} has ended")
-        answer = messages.receive(connection, descriptors)
+        answer = sockets.receive(connection, descriptors)
         if answer.is_reset:
-            # What it said before it ended the connection comes after the news of that.
-            answer = messages.receive(connection, descriptors)
+            # The kernel reports the end of the connection before what was sent until then.
+            answer = sockets.receive(connection, descriptors)
             answer.is_reset = answer.message is None
         connection.settimeout(None)
         return Joined(connection, pidfd, answer)

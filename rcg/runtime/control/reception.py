@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where connections come in, and those of them that have not said yet who they are: strangers.
+"""The listening socket, and the connections that have not sent a message yet: strangers.
 
-Anybody on the machine can connect, so strangers are limited in number and in time. One more than
-the limit ends the one that has been silent for longest, so whoever speaks gets in however many
-others are silent. The one that is ended is told to come again, in case it was only slow.
+Every process of the machine can connect, so strangers are limited in number and in time. A stranger
+above the limit ends the one that has been silent for longest, so a process that speaks is served,
+however many others are silent. The one that is ended is told to connect again: it may only be slow.
 
-A process that has no descriptor left cannot accept, and cannot even say so. One descriptor is kept
-for that: it is given up for the connection that is then refused with the reason. Used by one
-thread; knows nothing of graphs.
+A process that has no descriptor left cannot accept a connection, and so cannot refuse it. It keeps
+one descriptor in reserve, and closes that to accept the connection and refuse it with the reason.
+Used by one thread; knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -22,50 +22,34 @@ from typing import Final
 
 from rcg.descriptors import Descriptor, out_of_descriptors
 from rcg.errors import OutOfDescriptors
-from rcg.wire import messages
-from rcg.wire.messages import Message
+from rcg.wire import sockets
+from rcg.wire.messages import Again, Refused
 
-__all__ = ["AGAIN", "MOST_STRANGERS", "Reception", "refusal_of", "refused"]
+__all__ = ["MAX_STRANGERS", "Reception", "refusal_of", "refused"]
 
-MOST_STRANGERS: Final = 64
-_STRANGER_S: Final = 10.0  # as long as it takes a process that is ready to say who it is, and more
-_PAUSE_S: Final = 0.05  # while connections cannot be accepted
-_MOST_LIMIT: Final = 1 << 62
-
-AGAIN: Final[Message] = {"type": "again"}
+MAX_STRANGERS: Final = 64
+_SILENCE_TIMEOUT_S: Final = 10.0  # more than a process needs to send its first message
+_ACCEPT_RETRY_S: Final = 0.05  # while connections cannot be accepted
 
 
-def refusal_of(error: OutOfDescriptors) -> Message:
+def refusal_of(error: OutOfDescriptors) -> Refused:
     """Return the message that refuses a connection because there are no descriptors left."""
-    return {
-        "type": "refused",
-        "text": error.message,
-        "pid": error.pid,
-        "limit": error.limit or 0,
-    }
+    return Refused(text=error.message, pid=error.pid or 0, limit=error.limit or 0)
 
 
-def refused(message: Message) -> OutOfDescriptors:
-    """Return the error that a refusal stands for.
-
-    Raises:
-        ValueError: It is none.
-    """
-    return OutOfDescriptors(
-        messages.text_of(message, "text"),
-        pid=messages.natural_of(message, "pid", _MOST_LIMIT),
-        limit=messages.natural_of(message, "limit", _MOST_LIMIT) or None,
-    )
+def refused(message: Refused) -> OutOfDescriptors:
+    """Return the error that a refusal stands for."""
+    return OutOfDescriptors(message.text, pid=message.pid, limit=message.limit or None)
 
 
 class Reception:
-    """Listens on an address and keeps the connections that have not said who they are.
+    """Listens on an address and keeps the connections that have not sent a message yet.
 
     Args:
         address: Abstract.
-        poller: Is told of the listening socket and of each connection.
-        most: How many strangers are kept.
-        patience_s: How long each of them may be silent.
+        poller: Learns of the listening socket and of each connection.
+        max_strangers: How many such connections are kept.
+        timeout_s: How long each of them may be silent.
 
     Raises:
         OSError: There is no descriptor left.
@@ -76,15 +60,15 @@ class Reception:
         address: str,
         poller: select.poll,
         *,
-        most: int = MOST_STRANGERS,
-        patience_s: float = _STRANGER_S,
+        max_strangers: int = MAX_STRANGERS,
+        timeout_s: float = _SILENCE_TIMEOUT_S,
     ) -> None:
         self._poller = poller
-        self._most = most
-        self._patience_s = patience_s
+        self._max_strangers = max_strangers
+        self._timeout_s = timeout_s
         self._strangers: dict[int, tuple[float, socket.socket]] = {}  # the oldest first
         self._paused_until: float | None = None
-        self._listener = messages.listen(address)
+        self._listener = sockets.listen(address)
         try:
             self._reserve = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
         except BaseException:
@@ -106,7 +90,7 @@ class Reception:
         """Return how long the poller may wait until ``look`` has something to do."""
         until = [] if self._paused_until is None else [self._paused_until]
         for since, _ in self._strangers.values():
-            until.append(since + self._patience_s)
+            until.append(since + self._timeout_s)
             break
         return max(0.0, min(until) - time.monotonic()) * 1000 + 1 if until else None
 
@@ -117,18 +101,22 @@ class Reception:
             self._paused_until = None
             self._poller.register(self._listener, select.POLLIN)
         for fd, (since, connection) in list(self._strangers.items()):
-            if now < since + self._patience_s:
+            if now < since + self._timeout_s:
                 break
             if not _has_spoken(connection):  # else its turn comes
                 self._end(fd)
 
-    def take(self, fd: int) -> socket.socket:
-        """Return a stranger that has spoken: it is the caller's from now on."""
-        return self._strangers.pop(fd)[1]
+    def stranger(self, fd: int) -> socket.socket:
+        """Return a stranger's connection."""
+        return self._strangers[fd][1]
+
+    def forget(self, fd: int) -> None:
+        """Have a connection be no stranger any more: it belongs to whoever called."""
+        del self._strangers[fd]
 
     def accept(self) -> None:
         """Take in one connection."""
-        if len(self._strangers) >= self._most and not self._evict():
+        if len(self._strangers) >= self._max_strangers and not self._evict():
             return  # all of them have spoken: they go first
         try:
             connection, _ = self._listener.accept()
@@ -136,7 +124,7 @@ class Reception:
             self._not_accepted(error)
             return
         self._keep_reserve()
-        if messages.peer_of(connection)[1] != os.getuid():
+        if sockets.peer_of(connection)[1] != os.getuid():
             connection.close()
             return
         connection.setblocking(True)
@@ -145,6 +133,15 @@ class Reception:
 
     def close(self) -> None:
         """Close the address and the strangers."""
+        # A forked child may have a copy of the socket. Nobody waits there for an answer of ours.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+            while True:
+                self._listener.accept()[0].close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptors of this process alone: in a forked child."""
         for _, connection in self._strangers.values():
             connection.close()
         self._strangers.clear()
@@ -165,19 +162,19 @@ class Reception:
         _, connection = self._strangers.pop(fd)
         self._poller.unregister(fd)
         with contextlib.suppress(OSError):
-            messages.send(connection, AGAIN, may_wait=False)
+            sockets.send(connection, Again(), may_wait=False)
         connection.close()
 
     def _not_accepted(self, error: OSError) -> None:
         """There is still something to accept: make room for it, refuse it, or pause."""
         if error.errno in (errno.EAGAIN, errno.ECONNABORTED):
             return  # it went away again
-        told = out_of_descriptors(error, "to take in a connection to its graph")
+        told = out_of_descriptors(error, "to take in a connection to its graphs")
         if told is not None and (self._evict() or self._refuse(told)):
             return
         # Nothing can be done at once, and trying without a pause would keep a processor busy.
         self._poller.unregister(self._listener)
-        self._paused_until = time.monotonic() + _PAUSE_S
+        self._paused_until = time.monotonic() + _ACCEPT_RETRY_S
         self._keep_reserve()
 
     def _refuse(self, told: OutOfDescriptors) -> bool:
@@ -190,7 +187,7 @@ class Reception:
         except OSError:
             return False  # another thread took the descriptor
         with contextlib.suppress(OSError):
-            messages.send(connection, refusal_of(told), may_wait=False)
+            sockets.send(connection, refusal_of(told), may_wait=False)
         connection.close()
         self._keep_reserve()
         return True

@@ -1,37 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who wants to know of graphs that are compiled from now on: profiles of the whole process."""
+"""The compiled graphs of this process, and what wants to know of graphs that are compiled later.
+
+The registry keeps nothing alive, and knows only the id of a graph. There is no lock: a new graph
+may come from a signal handler or ``__del__`` in the middle of what is here.
+"""
 
 from __future__ import annotations
 
 import weakref
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-from rcg.runtime.driver.session import Session
+__all__ = ["Follower", "Registered", "add", "ended", "find", "follow", "live"]
 
-__all__ = ["Follower", "follow", "graph_started"]
+
+class Registered(Protocol):
+    """A compiled graph, as the registry sees it."""
+
+    def get_id(self) -> str:
+        """Return its id."""
 
 
 class Follower(Protocol):
     """What follows the graphs of a process."""
 
-    def graph_started(self, session: Session) -> None:
+    def graph_started(self, graph: Any) -> None:
         """Take note of a new graph."""
 
 
-# By the address of each, which is another's only after it is gone. Without a lock: a new graph may
-# come from a signal handler or ``__del__`` in the middle of what is here.
+_G = TypeVar("_G", bound=Registered)
+
+# By id: all that somebody has a reference to, and those of them that are not torn down. Copied in
+# one step where they are looked through, because other threads compile.
+_graphs: Final[weakref.WeakValueDictionary[str, Registered]] = weakref.WeakValueDictionary()
+_live: Final[weakref.WeakValueDictionary[str, Registered]] = weakref.WeakValueDictionary()
+# By the address of each, which is another's only after it is gone.
 _following: Final[dict[int, weakref.ref[Follower]]] = {}
+
+
+def add(graph: Registered) -> None:
+    """Enter a new graph, and tell all followers."""
+    _graphs[graph.get_id()] = graph
+    _live[graph.get_id()] = graph
+    for reference in _following.copy().values():
+        follower = reference()
+        if follower is not None:
+            follower.graph_started(graph)
+
+
+def ended(graph: Registered) -> None:
+    """Note that a graph was torn down. Idempotent."""
+    _live.pop(graph.get_id(), None)
+
+
+def find(graph_id: str) -> Registered | None:
+    """Return the graph of an id, also one that was torn down; None if this process has none."""
+    return _graphs.get(graph_id)
+
+
+def live(kind: type[_G]) -> list[_G]:
+    """Return the graphs that are not torn down and are of this class, the oldest first."""
+    found = (reference() for reference in _live.valuerefs())
+    return [graph for graph in found if isinstance(graph, kind)]
 
 
 def follow(follower: Follower) -> None:
     """Have a follower told of new graphs; it is not kept alive."""
     key = id(follower)
     _following[key] = weakref.ref(follower, lambda _: _following.pop(key, None))
-
-
-def graph_started(session: Session) -> None:
-    """Tell all followers of a new graph."""
-    for reference in _following.copy().values():
-        follower = reference()
-        if follower is not None:
-            follower.graph_started(session)

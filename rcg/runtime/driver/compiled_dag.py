@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from os import PathLike
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
 from rcg.channels import open_input, open_output
@@ -67,9 +67,6 @@ class CompiledDAG(Displayed):
     collected, and at interpreter exit.
     """
 
-    # By id. Copied in one step where it is looked through, because other threads compile.
-    _live: ClassVar[weakref.WeakValueDictionary[str, CompiledDAG]] = weakref.WeakValueDictionary()
-
     def __init__(self, session: Session) -> None:
         self.session = session
         self._plan = session.plan
@@ -81,10 +78,9 @@ class CompiledDAG(Displayed):
         self._buffer = None if self._plan.is_multi else self._outputs[0]
         self._submission = Submission(session, inputs, self._first_write(), self.buffers)
         self.left = self._submission.window.left
-        session.on_caller = HandleServer(weakref.ref(self)).serve
+        session.on_client = HandleServer(weakref.ref(self)).serve
         self._finalizer = weakref.finalize(self, session.close_nowait)
-        CompiledDAG._live[session.graph_id] = self
-        registry.graph_started(session)
+        registry.add(self)
 
     @classmethod
     def main_threads_taken(cls) -> dict[str, CompiledDAG]:
@@ -476,7 +472,7 @@ class CompiledDAG(Displayed):
         )
         if not late:
             self._finalizer.detach()
-            CompiledDAG._live.pop(self.session.graph_id, None)
+            registry.ended(self)
         if interrupted:
             raise KeyboardInterrupt
         if late:
@@ -542,8 +538,7 @@ def _turn() -> Generator[None, None, None]:
 
 def live_graphs() -> list[CompiledDAG]:
     """Return the graphs of this process that are not torn down."""
-    found = (reference() for reference in CompiledDAG._live.valuerefs())
-    return [dag for dag in found if dag is not None]
+    return registry.live(CompiledDAG)
 
 
 def teardown_all() -> None:

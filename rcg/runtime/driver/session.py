@@ -29,12 +29,13 @@ from rcg.errors import (
 from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import Deadline, Options
-from rcg.runtime.control.server import ControlServer
+from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
 from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
+from rcg.wire.messages import Opening
 
 __all__ = ["Session"]
 
@@ -85,11 +86,11 @@ class Session:
         self._cause: RcgError | None = None
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
-        # Who serves those that use the graph from outside; set once there is a graph to use.
-        self.on_caller: Callable[[socket.socket, str], None] = lambda connection, _: (
+        # Serves handles of other processes; set once there is a graph to use.
+        self.on_client: Callable[[socket.socket, Opening], None] = lambda connection, _: (
             connection.close()
         )
-        self.control = ControlServer(
+        self.control = GraphControl(
             graph_id,
             list(handles),
             *self._calls_of_control(),
@@ -100,9 +101,9 @@ class Session:
     ) -> tuple[
         Callable[[str], tuple[int, list[int]]],
         Callable[[str, Ending], None],
-        Callable[[socket.socket, str], None],
+        Callable[[socket.socket, Opening], None],
     ]:
-        """Return what the control server calls.
+        """Return what the control of the graph calls.
 
         It holds the session weakly: otherwise these two would hold each other, and with them the
         actors of a graph that nobody has any more, until the garbage collector comes by.
@@ -120,15 +121,15 @@ class Session:
             if session is not None:
                 session._member_gone(process, ending)
 
-        def caller_came(connection: socket.socket, wants: str) -> None:
+        def client_came(connection: socket.socket, opening: Opening) -> None:
             session = reference()
             if session is None:
                 connection.close()
             else:
-                session._caller_came(connection, wants)
+                session.on_client(connection, opening)
 
         graph_id = self.graph_id
-        return descriptors_for, member_gone, caller_came
+        return descriptors_for, member_gone, client_came
 
     def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
         return self.host.descriptors()
@@ -136,9 +137,6 @@ class Session:
     def seal(self) -> None:
         """Close the descriptors once every member has them, but for what a profile needs."""
         self.host.seal()
-
-    def _caller_came(self, connection: socket.socket, wants: str) -> None:
-        self.on_caller(connection, wants)
 
     # --- state
 

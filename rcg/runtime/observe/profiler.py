@@ -86,12 +86,12 @@ class Profiler:
         self._run = run
         return run
 
-    def graph_started(self, session: Session) -> None:
+    def graph_started(self, graph: Any) -> None:
         """Record a new graph, if it follows what is compiled."""
         run = self._latest()
         if not run.is_over:
             try:
-                self._record(run, session)
+                self._record(run, graph.session)
             except OutOfSharedMemory as error:
                 warn_user(f"the profile that runs leaves out this graph: {error}", RuntimeWarning)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of a process to the owner of a graph, and the thread that takes in what he sends.
+"""The connection of a process to the owner of a graph, and the thread that receives from it.
 
 It knows messages and payloads, and what came and was not got yet; nothing of arguments and refs.
 """
@@ -35,16 +35,26 @@ from rcg.runtime.driver.output import FAILED, READY, take_arrived
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.serialization import KIND_BYTES, Failure
-from rcg.wire import liveness, messages
+from rcg.wire import liveness, sockets
 from rcg.wire.liveness import How
-from rcg.wire.messages import Received, natural_of
+from rcg.wire.messages import (
+    AskReport,
+    Completed,
+    Opening,
+    Ready,
+    Rejected,
+    Reported,
+    Submitted,
+    Use,
+)
 from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
+from rcg.wire.sockets import Received
 
 __all__ = ["HandleFacts", "Client", "RemoteOutput", "Reply", "ask_report", "no_answer"]
 
-_CAUSE_TIMEOUT_S: Final = 1.0  # for the listening thread to say why the connection is over
-_MAX_NUMBER: Final = (1 << 63) - 1
-_JOIN_TIMEOUT_S: Final = 30.0  # until the owner says that it serves us
+_JOIN_TIMEOUT_S: Final = 30.0
+# How long the listening thread may take to say why a connection is over.
+_CAUSE_TIMEOUT_S: Final = 1.0
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -69,11 +79,11 @@ class HandleFacts:
 class _Arrived:
     """A result that came and was not got yet."""
 
-    __slots__ = ("_lost", "_outcome", "_payload")
+    __slots__ = ("_outcome", "lost", "payload")
 
-    def __init__(self, payload: Payload | None, lost: Exception | None) -> None:
-        self._payload = payload
-        self._lost = lost
+    def __init__(self, payload: Payload | None, lost: RcgError | None) -> None:
+        self.payload = payload
+        self.lost = lost
         self._outcome: dict[int, tuple[Any, int]] = {}
 
     def settle(self) -> tuple[Any, int]:
@@ -82,12 +92,12 @@ class _Arrived:
         return known or self._outcome.setdefault(0, self._decode())
 
     def _decode(self) -> tuple[Any, int]:
-        if self._payload is None:
-            return self._lost, FAILED
+        if self.payload is None:
+            return self.lost, FAILED
         try:
-            value = self._payload.decode()
+            value = self.payload.decode()
         except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
-            return error_of_unpickling(error, self._payload.decode), FAILED
+            return error_of_unpickling(error, self.payload.decode), FAILED
         # A failure becomes an exception when it is raised: see OutputBuffer.fetch.
         return value, FAILED if type(value) is Failure else READY
 
@@ -151,8 +161,8 @@ class Client:
     There is no lock: Ctrl-C comes anywhere, also between taking a lock and knowing that one has it,
     and signal handlers and ``__del__`` may execute in the middle of an execute. Messages are whole:
     the kernel keeps those of several threads apart. State changes in single steps, in an order that
-    lets who waits look again: a waiter leaves a lock of his own and looks, the thread stores and
-    releases all of them.
+    lets threads that wait look again: a waiter leaves a lock of its own and looks, the thread
+    stores and releases all of them.
     """
 
     def __init__(self, facts: HandleFacts) -> None:
@@ -166,10 +176,10 @@ class Client:
         self._sleepers = Sleepers()
         self._awaiting: dict[Any, deque[_Waiter]] = {}
         self._is_hung_up = False
-        self._joined = _join(facts, "use", _JOIN_TIMEOUT_S)
+        self._joined = _join(facts, Use, _JOIN_TIMEOUT_S)
         self._socket = self._joined.connection
         try:
-            if (self._joined.answer.message or {}).get("type") != "ready":
+            if not isinstance(self._joined.message, Ready):
                 raise _not_understood(facts)
             threading.Thread(
                 target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
@@ -252,7 +262,7 @@ class Client:
         if self.users or self.pid != os.getpid():  # a forked child's copy is the parent's
             return
         self._is_hung_up = True
-        if self.users:  # somebody joined meanwhile; who comes from now on makes a client of his own
+        if self.users:  # one joined meanwhile; those that come from now on make another client
             self._is_hung_up = False
             return
         with contextlib.suppress(OSError):
@@ -265,10 +275,10 @@ class Client:
         pidfd = self._joined.pidfd.fd
         try:
             while True:
-                if not messages.wait_for_message(self._socket, pidfd):
+                if not sockets.wait_for_message(self._socket, pidfd):
                     error = _owner_gone(self.facts)
                     break
-                with messages.receive(self._socket, 1) as received:
+                with sockets.receive(self._socket, 1) as received:
                     if received.message is None:
                         if liveness.how_it_ended(pidfd) is How.DIED:
                             error = _owner_gone(self.facts)
@@ -289,40 +299,37 @@ class Client:
         self._joined.close()
 
     def _take(self, received: Received) -> None:
-        """Take in a message of the owner's.
+        """Take in a message of the owner.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is wrong, or not expected.
         """
-        message = received.message or {}
-        kind = message.get("type")
-        payload: Payload | None = None
-        lost: RcgError | None = None
-        if kind in ("result", "refused"):
-            try:
-                (payload,) = open_payloads(received)
-            except (OSError, MemoryError) as problem:  # this one value is lost, nothing else
-                lost = _lost(problem)
-        elif kind != "submitted":
-            raise ValueError("the type of a message is unknown")
-        if kind == "result":
-            output = self.outputs[natural_of(message, "output", len(self.outputs) - 1)]
-            execution = natural_of(message, "execution", _MAX_NUMBER)
-            if lost is not None:
-                lost = type(lost)(lost.message, **lost.facts, execution=execution)
-            output.arrive(execution, _Arrived(payload, lost))
-            self._wake((output.number, execution))
-            return
-        number = natural_of(message, "number", _MAX_NUMBER)
+        match received.message:
+            case Completed() as message:
+                if message.output >= len(self.outputs):
+                    raise ValueError("the graph has no such output")
+                found = _opened(received, message.execution)
+                output = self.outputs[message.output]
+                output.arrive(message.execution, found)
+                self._wake((output.number, message.execution))
+            case Submitted() as message:
+                reply = self._reply_to(message.number)
+                reply.execution = message.execution
+                self._settle(reply)
+            case Rejected() as message:
+                found = _opened(received)
+                reply = self._reply_to(message.number)
+                reply.refuse(found.payload or found.lost or _torn_down(self.facts))
+                self._settle(reply)
+            case _:
+                raise ValueError("a handle expects no such message")
+
+    def _reply_to(self, number: int) -> Reply:
         if number not in self._replies:
             raise ValueError("nobody asked for that")
-        if kind == "submitted":
-            execution = natural_of(message, "execution", _MAX_NUMBER)
-            reply = self._replies.pop(number)
-            reply.execution = execution
-        else:
-            reply = self._replies.pop(number)
-            reply.refuse(payload or lost or _torn_down(self.facts))
+        return self._replies.pop(number)
+
+    def _settle(self, reply: Reply) -> None:
         reply.is_done = True
         if reply.is_abandoned:
             self.abandon(reply)
@@ -336,32 +343,43 @@ class Client:
         self._sleepers.wake()
 
 
-def _lost(problem: OSError | MemoryError) -> RcgError:
-    """Return the error of a value that did not arrive in this process."""
-    told = out_of_descriptors(problem, "to receive a value of a compiled graph")
-    text = str(problem) or "there is no memory for it"
-    return told or ExecutionError(f"a value did not arrive: {text}")
+def _opened(received: Received, execution: int | None = None) -> _Arrived:
+    """Return the one value that came with a message, or what happened to it.
+
+    Raises:
+        ValueError: It is no payload of one value.
+    """
+    try:
+        (payload,) = open_payloads(received)
+        return _Arrived(payload, None)
+    except (OSError, MemoryError) as problem:  # this one value is lost, nothing else
+        told = out_of_descriptors(problem, "to receive a value of a compiled graph")
+        text = str(problem) or "there is no memory for it"
+        lost = told or ExecutionError(f"a value did not arrive: {text}")
+        return _Arrived(None, type(lost)(lost.message, **lost.facts, execution=execution))
 
 
-def _join(facts: HandleFacts, wants: str, patience_s: float, *, descriptors: int = 0) -> Joined:
-    """Connect to the owner and return what he answers.
+def _join(
+    facts: HandleFacts, kind: type[Opening], timeout_s: float, *, descriptors: int = 0
+) -> Joined:
+    """Connect to the owner and return its answer to a first message of this kind.
 
     Raises:
         ChannelClosed: The graph was torn down.
         ChannelBroken: The owner is gone.
-        ChannelTimeout: He does not answer.
-        PlacementError: He is on another node.
-        OutOfDescriptors: Here, or there.
+        ChannelTimeout: It does not answer.
+        PlacementError: It is on another node.
+        OutOfDescriptors: There is none left, in this process or in the owner.
     """
 
     def check(pid: int, uid: int) -> None:
-        # Once the owner is gone, his address is free for anybody, or a child of his still has it.
+        # Once the owner is gone, its address is free, or a child of it still has the socket.
         if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
             raise _owner_gone(facts)
 
-    hello = {"type": "call", "secret": facts.secret, "wants": wants}
+    opening = kind(graph=facts.graph_id, secret=facts.secret)
     try:
-        joined = join(facts.address, hello, patience_s, check, descriptors=descriptors)
+        joined = join(facts.address, opening, timeout_s, check, descriptors=descriptors)
     except ConnectionRefusedError:
         here = cluster.node_id() if cluster.is_connected() else None
         if facts.node is not None and here is not None and facts.node != here:
@@ -376,32 +394,34 @@ def _join(facts: HandleFacts, wants: str, patience_s: float, *, descriptors: int
     except ConnectionAbortedError:
         raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
     except TimeoutError:
-        raise no_answer(facts, "it may be stopped", patience_s) from None
+        raise no_answer(facts, "it may be stopped", timeout_s) from None
     except (OSError, ValueError) as error:
         if isinstance(error, RcgError):
             raise
-        raise no_answer(facts, str(error), patience_s) from error
+        raise no_answer(facts, str(error), timeout_s) from error
     return joined
 
 
-def ask_report(facts: HandleFacts, patience_s: float = _JOIN_TIMEOUT_S) -> str:
+def ask_report(facts: HandleFacts, timeout_s: float = _JOIN_TIMEOUT_S) -> str:
     """Return the owner's report of a graph.
 
     Raises:
         ChannelClosed: The graph was torn down.
         ChannelBroken: The owner is gone.
-        ChannelTimeout: He does not answer.
-        OutOfDescriptors: Here, or there.
+        ChannelTimeout: It does not answer.
+        OutOfDescriptors: There is none left, in this process or in the owner.
     """
-    joined = _join(facts, "report", patience_s, descriptors=1)
+    joined = _join(facts, AskReport, timeout_s, descriptors=1)
     try:
+        if not isinstance(joined.message, Reported):
+            raise ValueError("its answer is no report")
         (payload,) = open_payloads(joined.answer)
         if payload.encoded[0] != KIND_BYTES:
             raise ValueError("a report is text")
         return str(payload.decode(), "utf-8", "replace")
     except (OSError, ValueError) as error:
         told = out_of_descriptors(error, "to receive a report")
-        raise told or no_answer(facts, str(error), patience_s) from error
+        raise told or no_answer(facts, str(error), timeout_s) from error
     finally:
         joined.close()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled graph of another process: what a pickled ``CompiledDAG`` becomes elsewhere.
 
-A handle is a client of its owner's control socket. It connects when it is first used, and shares
-that ``Client`` with the other handles on the graph in its process; results wait there until
+A handle is a client of the endpoint of its owner's process. It connects when it is first used, and
+shares that ``Client`` with the other handles on the graph in its process; results wait there until
 they are got.
 """
 
@@ -18,6 +18,7 @@ from rcg import cluster
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.codec import make_codec
+from rcg.runtime.control import registry
 from rcg.runtime.driver.output import READY
 from rcg.runtime.refs import CompiledDAGRef, confirm, refs_of
 from rcg.runtime.remote.client import (
@@ -28,6 +29,7 @@ from rcg.runtime.remote.client import (
     ask_report,
     no_answer,
 )
+from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
 if TYPE_CHECKING:
@@ -35,19 +37,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledDAGHandle", "handle_of"]
 
-_AGAIN_S: Final = 0.001
-_GRACE_S: Final = 5.0
+_SUBMIT_RETRY_S: Final = 0.001
+# More than the limit on submitting, which the owner keeps if it can.
+_OWNER_ANSWER_MARGIN_S: Final = 5.0
 
-# Graphs of this process that were pickled, and connections to others', by graph. Without a lock:
-# two threads that connect at the same moment have a connection each.
-_owned: weakref.WeakValueDictionary[str, CompiledDAG] = weakref.WeakValueDictionary()
+# Connections to the owners of graphs, by graph. Without a lock: two threads that connect at the
+# same moment have a connection each.
 _clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 
 
 def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[HandleFacts]]:
     """Return how a graph of this process is pickled."""
     session = dag.session
-    _owned[session.graph_id] = dag
     facts = HandleFacts(
         graph_id=session.graph_id,
         address=session.control.address,
@@ -67,7 +68,7 @@ def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[HandleFacts]]
 def _handle_from(facts: HandleFacts) -> Any:
     """Return the graph itself in its own process, elsewhere a handle."""
     if facts.owner_pid == os.getpid():
-        own = _owned.get(facts.graph_id)
+        own = registry.find(facts.graph_id)
         if own is not None:
             return own
     return CompiledDAGHandle(facts)
@@ -111,7 +112,7 @@ class CompiledDAGHandle:
         try:
             limit_s = self._facts.submit_timeout_s
             if limit_s is not None:
-                limit_s += _GRACE_S  # the owner keeps the limit, if it can
+                limit_s += _OWNER_ANSWER_MARGIN_S
             if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
                 raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
             refs = self._refs(client, reply)
@@ -135,7 +136,7 @@ class CompiledDAGHandle:
                     reply = client.submit(prepared, may_wait=False)
                     break
                 except BlockingIOError:
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_SUBMIT_RETRY_S)
         is_kept = False
         try:
             known = client
@@ -150,7 +151,7 @@ class CompiledDAGHandle:
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
         encoded = list(map(self._codec.encode, self._facts.signature.values(args, kwargs)))
         with telling_exhaustion("to send an input to the process that compiled the graph"):
-            return PreparedPayloads({"type": "execute"}, encoded)
+            return PreparedPayloads(Execute(), encoded)
 
     def _connected(self) -> Client:
         client = self._client

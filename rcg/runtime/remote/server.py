@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Others who use a graph of this process: what answers a ``CompiledDAGHandle`` elsewhere.
+"""Serving the handles that other processes have on a graph of this process.
 
-Each connection has two threads: one submits what the caller asks for, in order and with the
-graph's own backpressure; the other sends results as they come. A caller that goes away just drops
-its refs. Neither thread holds a lock: what they share is a queue, and who waits looks again.
+Each connection has two threads: one submits what the client asks for, in order and with the graph's
+own backpressure; the other sends results as they come. A client that goes away only drops its refs.
+Neither thread holds a lock: what they share is a queue, and a thread that waits looks again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import socket
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rcg.channels.base import GraphEnded
 from rcg.descriptors import out_of_descriptors
@@ -31,20 +33,29 @@ from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.refs import CompiledDAGRef
 from rcg.runtime.sleepers import Sleepers
 from rcg.serialization import KIND_BYTES, Encoded, Failure
-from rcg.wire import liveness, messages
-from rcg.wire.messages import Received, natural_of
+from rcg.wire import liveness, sockets
+from rcg.wire.messages import (
+    AskReport,
+    Completed,
+    Execute,
+    Opening,
+    Ready,
+    Rejected,
+    Reported,
+    Submitted,
+    Use,
+)
 from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads, send_payloads
+from rcg.wire.sockets import Received
 
 if TYPE_CHECKING:
     from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 __all__ = ["HandleServer"]
 
-_MOST_NUMBER: Final = (1 << 63) - 1
-
 
 class HandleServer:
-    """Serves callers of one graph.
+    """Serves the clients of one graph.
 
     Args:
         dag: The graph; gone when its owner has dropped it.
@@ -53,12 +64,12 @@ class HandleServer:
     def __init__(self, dag: weakref.ref[CompiledDAG]) -> None:
         self._dag = dag
 
-    def serve(self, connection: socket.socket, wants: str) -> None:
+    def serve(self, connection: socket.socket, opening: Opening) -> None:
         """Serve one connection on threads of its own; returns at once.
 
         Args:
-            connection: To the caller; owned from here on, unless it raises.
-            wants: "use" or "report".
+            connection: To the client; owned from here on, unless it raises.
+            opening: Its first message.
 
         Raises:
             OSError: There is no descriptor left.
@@ -68,30 +79,31 @@ class HandleServer:
         if dag is None:
             connection.close()
             return
-        if wants == "report":
-            target, args = _send_report, (connection, dag)
-        elif wants == "use":
-            target, args = _Connection(connection, dag).run, ()  # type: ignore[assignment]
-        else:
-            connection.close()
-            return
-        name = f"rcg-caller-{dag.get_id()[:6]}"
-        threading.Thread(target=target, args=args, name=name, daemon=True).start()
+        target: Callable[[], None]
+        match opening:
+            case AskReport():
+                target = partial(_send_report, connection, dag)
+            case Use():
+                target = _Connection(connection, dag).run
+            case _:
+                connection.close()
+                return
+        threading.Thread(target=target, name=f"rcg-serve-{dag.get_id()[:6]}", daemon=True).start()
 
 
 def _send_report(connection: socket.socket, dag: CompiledDAG) -> None:
     with connection, contextlib.suppress(OSError):
         text = str(dag.report()).encode("utf-8", "replace")
         try:
-            send_payloads(connection, {"type": "report"}, [(KIND_BYTES, text, None, 0)])
+            send_payloads(connection, Reported(), [(KIND_BYTES, text, None, 0)])
         except OSError as error:
             told = out_of_descriptors(error, "to pass a report on")
             if told is not None:
-                messages.send(connection, refusal_of(told))
+                sockets.send(connection, refusal_of(told))
 
 
 class _Connection:
-    """One connection of a caller."""
+    """One connection of a client."""
 
     def __init__(self, connection: socket.socket, dag: CompiledDAG) -> None:
         self._connection = connection
@@ -100,27 +112,29 @@ class _Connection:
         self._buffers = dag.buffers
         self._encode = dag.codec.encode
         self._name = f"rcg-results-{dag.get_id()[:6]}"
-        # Refs whose results the caller has not been sent yet.
+        # Refs whose results the client has not been sent yet.
         self._pending: deque[CompiledDAGRef] = deque()
         self._news = Sleepers()
         self._is_over = False
         self._seen = 0
         self._num_inputs = len(dag.signature.keys)
-        self._pidfd = liveness.pidfd_of(messages.peer_of(connection)[0])
+        self._pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
 
     def run(self) -> None:
-        """Submit what the caller asks for, until it hangs up or the graph is closed."""
+        """Submit what the client asks for, until it hangs up or the graph is closed."""
         self._session.on_close(self._hang_up)
         try:
             threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
-            messages.send(self._connection, {"type": "ready"})
-            while messages.wait_for_message(self._connection, self._pidfd.fd):
-                with messages.receive(self._connection, 1) as received:
+            sockets.send(self._connection, Ready())
+            while sockets.wait_for_message(self._connection, self._pidfd.fd):
+                with sockets.receive(self._connection, 1) as received:
                     if received.message is None:
                         return
-                    self._submit(natural_of(received.message, "number", _MOST_NUMBER), received)
+                    if not isinstance(received.message, Execute):
+                        raise ValueError("a client only executes")
+                    self._submit(received.message.number, received)
         except (OSError, ValueError, RuntimeError):
-            pass  # it hung up, or is none of ours, or there is no thread left
+            pass  # it hung up, or sent a wrong message, or there is no thread left
         finally:
             self._hang_up()
             self._session.forget_close(self._hang_up)
@@ -131,16 +145,14 @@ class _Connection:
         """Execute what a message asks for, and answer.
 
         Raises:
-            OSError: The caller hung up.
-            ValueError: It is no message of ours.
+            OSError: The client hung up.
+            ValueError: The message is wrong.
         """
-        if (received.message or {}).get("type") != "execute":
-            raise ValueError("a caller only executes")
         dag = self._dag()
         try:
             inputs = [payload.encoded for payload in open_payloads(received)]
         except (OSError, MemoryError) as error:
-            self._refuse(number, _not_passed(error, "an input"))
+            self._reject(number, _not_passed(error, "an input"))
             return
         if len(inputs) != self._num_inputs:
             raise ValueError("these are not the inputs of the graph")
@@ -148,20 +160,19 @@ class _Connection:
             if dag is None:
                 raise ChannelClosed("Channel closed. Its owner let go of the compiled graph.")
             refs = dag.execute_encoded(inputs)
-        except Exception as error:  # noqa: BLE001 - the caller is to know it
+        except Exception as error:  # noqa: BLE001 - the client is to know it
             own = error if isinstance(error, RcgError) else None
-            self._refuse(number, own or InternalError(f"unexpected: {error!r}"))
+            self._reject(number, own or InternalError(f"unexpected: {error!r}"))
             return
         execution = refs[0].execution
         self._pending.extend(refs)
         del refs
         self._news.wake()
-        accepted = {"type": "submitted", "number": number, "execution": execution}
-        messages.send(self._connection, accepted)
+        sockets.send(self._connection, Submitted(number=number, execution=execution))
 
-    def _refuse(self, number: int, error: RcgError) -> None:
-        refusal = encoded_failure(capture_own(error))
-        send_payloads(self._connection, {"type": "refused", "number": number}, [refusal])
+    def _reject(self, number: int, error: RcgError) -> None:
+        failure = encoded_failure(capture_own(error))
+        send_payloads(self._connection, Rejected(number=number), [failure])
 
     def _hang_up(self) -> None:
         """End both threads. Any thread, also one that must not block."""
@@ -179,7 +190,7 @@ class _Connection:
             while self._wait_for_pending():
                 self._send_ready()
         except (OSError, RuntimeError):
-            pass  # the caller hung up, or is about to be told that the graph is closed
+            pass  # the client hung up, or is about to learn that the graph is closed
         finally:
             self._hang_up()
             self._pending.clear()
@@ -210,7 +221,7 @@ class _Connection:
                 buffer.take_pending()
 
     def _send_result(self, ref: CompiledDAGRef) -> None:
-        message = {"type": "result", "execution": ref.execution, "output": ref.buffer.number}
+        message = Completed(execution=ref.execution, output=ref.buffer.number)
         try:
             prepared = PreparedPayloads(message, [self._encoded(ref)])
         except OSError as error:  # no memory or no descriptor for it: this one result is lost
@@ -220,7 +231,7 @@ class _Connection:
             prepared.send(self._connection)
 
     def _encoded(self, ref: CompiledDAGRef) -> Encoded:
-        """Return what a ref stands for, as it goes to the caller."""
+        """Return what a ref stands for, as it goes to the client."""
         try:
             value = ref.settle()
             if type(value) is Failure:

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One graph at the endpoint of its driver: its members join, answer, stop and die here.
+
+Each member connects once; ``rcg.wire.messages`` draws what it sends. The driver sends it the
+descriptors of shared memory, asks where it is, and stops it. The session of the graph learns when a
+member dies or its loop fails. Handles of other processes connect here, too; their connections are
+passed on to whatever serves them.
+
+There is no lock: state changes in single steps, and a thread that waits looks again
+(``sleepers``). So a signal handler or ``__del__`` may come anywhere and use the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Final
+
+from rcg.descriptors import out_of_descriptors
+from rcg.error_text import shielding
+from rcg.log import Log
+from rcg.options import Deadline
+from rcg.runtime.control import endpoint
+from rcg.runtime.control.endpoint import Endpoint
+from rcg.runtime.control.questions import Questions
+from rcg.runtime.control.reception import refusal_of
+from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.sleepers import Sleepers
+from rcg.trace.clocks import now_ns
+from rcg.trace.model import Clock
+from rcg.wire import liveness, sockets
+from rcg.wire.liveness import Ending, How
+from rcg.wire.messages import (
+    AskReport,
+    Failed,
+    Hello,
+    Here,
+    Message,
+    Opening,
+    Stop,
+    Stopped,
+    Use,
+    Welcome,
+)
+
+__all__ = ["GraphControl"]
+
+_log = Log()
+
+# What is said of a loop that ended as if it had been told to.
+_UNASKED: Final = Ending(How.FAILED, "it ended, and nobody had told it to")
+
+
+class GraphControl:
+    """The control of one graph, in the process that compiled it.
+
+    Args:
+        graph_id: What first messages name.
+        processes: The members that will connect.
+        descriptors_for: Process -> the board's descriptor and one per member (-1 for none).
+        on_gone: Called with (process, ending) on the endpoint's thread when a member's process ends
+            or its loop fails before it was told to stop. Must not block.
+        on_client: Called with the connection of a handle and its first message; it owns the
+            connection from then on, unless it raises. On the endpoint's thread: must not block.
+
+    Raises:
+        OutOfDescriptors: There is none left for the endpoint of this process.
+    """
+
+    def __init__(
+        self,
+        graph_id: str,
+        processes: Sequence[str],
+        descriptors_for: Callable[[str], tuple[int, list[int]]],
+        on_gone: Callable[[str, Ending], None],
+        on_client: Callable[[socket.socket, Opening], None],
+    ) -> None:
+        self.service_id = graph_id
+        self.secret = secrets.token_hex(16)
+        self.processes = processes
+        self.pids: dict[str, int] = {}
+        self.gone: set[str] = set()  # ended before they were told to
+        self.gone_ns: dict[str, int] = {}  # and when that was noticed
+        self._descriptors_for = descriptors_for
+        self._on_gone = on_gone
+        self._on_client = on_client
+        self._sleepers = Sleepers()
+        self._questions = Questions(self._sleepers)
+        self._members: dict[str, Peer] = {}  # those whose loops run; of the endpoint's thread
+        self._over: set[str] = set()
+        self._has_told_stop = False
+        self._is_stopping = False
+        self._is_closed = False
+        self._endpoint: Endpoint = endpoint.serve(self)
+
+    @property
+    def address(self) -> str:
+        """Where the endpoint listens."""
+        return self._endpoint.address
+
+    # --- any thread
+
+    def stop(self) -> None:
+        """Tell every member to stop; returns at once."""
+        self._is_stopping = True
+        self._notify()
+
+    @property
+    def serves_here(self) -> bool:
+        """Whether this is the thread that hears members: it must not wait for what they send.
+
+        The garbage collector may run a ``__del__`` here that tears a graph down.
+        """
+        return self._endpoint.serves_here
+
+    @property
+    def over(self) -> frozenset[str]:
+        """The members whose loops have ended, however."""
+        return frozenset(self._over)
+
+    def wait_stopped(self, deadline: Deadline) -> list[str]:
+        """Wait until every member's loop has ended; returns those that have not by then.
+
+        Once the control is closed it hears of no end, and waits for none.
+        """
+        expected = set(self.processes)
+        self._sleepers.wait(
+            lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
+        )
+        return [] if self._is_closed else sorted(expected - self._over)
+
+    def ask_where(self, timeout_s: float) -> dict[str, list[str]]:
+        """Return the stack of the user's method that each live member is in, [] for none.
+
+        Members that do not answer within ``timeout_s`` are missing: they are stopped, or code that
+        they run does not let Python go on.
+        """
+        if self._is_closed or not timeout_s or self.serves_here:
+            return {}
+
+        def is_missing(answers: dict[str, list[str]]) -> bool:
+            return not self._is_closed and not set(self.pids) - self._over <= answers.keys()
+
+        return self._questions.ask(self._notify, is_missing, timeout_s)
+
+    def clocks(self, timeout_s: float) -> dict[str, Clock]:
+        """Return how each member's clock relates to ours; those that do not tell are missing.
+
+        Members that read the same clock as we do are not asked.
+
+        Args:
+            timeout_s: How long the others may take to answer.
+        """
+        return self._questions.clocks(self.ask_where, timeout_s)
+
+    def forget(self, processes: Sequence[str]) -> None:
+        """Do not wait for these: they never connected, or were killed."""
+        self._over.update(processes)
+        self._sleepers.wake()
+        self._notify()
+
+    def close(self) -> None:
+        """Close all connections. Idempotent; returns when the endpoint has let go of the graph."""
+        self._is_closed = True
+        self._sleepers.wake()
+        self._endpoint.close(self)
+
+    def _notify(self) -> None:
+        self._endpoint.notify(self)
+
+    # --- the endpoint's thread: what it calls
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to hear. Any thread."""
+        return self._is_closed or (self._is_stopping and self._over >= set(self.processes))
+
+    def look(self) -> None:
+        """Send what another thread wants sent."""
+        question = self._questions.take_question()
+        if question is not None:
+            self._tell_members(question)
+        if self._is_stopping and not self._has_told_stop:
+            self._has_told_stop = True
+            self._tell_members(Stop())
+
+    def lost(self, peer: Peer, ending: Ending) -> None:
+        """A member's connection or process has ended, or its loop."""
+        if self._members.pop(peer.name, None) is None:
+            return
+        try:
+            if not self._was_told():
+                self.gone_ns[peer.name] = now_ns()
+                self.gone.add(peer.name)
+                self._on_gone(peer.name, ending)
+        finally:
+            self._mark_over(peer.name)
+
+    def fail(self, why: str) -> None:
+        """Count all members as gone."""
+        for peer in list(self._members.values()):
+            with shielding():
+                self.lost(peer, Ending(How.FAILED, why))
+        self.released()
+
+    def released(self) -> None:
+        """Nothing will be heard any more."""
+        self._is_closed = True
+        self._members.clear()
+        self._sleepers.wake()
+
+    # --- the endpoint's thread: handlers of messages
+
+    def _welcome(self, peer: Peer, hello: Hello) -> bool:
+        process = hello.process
+        if process not in self.processes or process in self.pids:
+            return False
+        board, arenas = self._descriptors_for(process)
+        present = [fd for fd in arenas if fd >= 0]
+        welcome = Welcome(arenas=tuple(fd >= 0 for fd in arenas))
+        try:
+            peer.pidfd = liveness.pidfd_of(peer.pid)
+            sockets.send(peer.connection, welcome, [board, *present], may_wait=False)
+            if self._has_told_stop:
+                sockets.send(peer.connection, Stop(), may_wait=False)
+        except OSError as error:
+            _refuse(peer.connection, error, "to take in a process of its graph")
+            return False
+        peer.name = process
+        self._members[process] = peer
+        self._questions.know_clock(process, hello.clock)
+        self.pids[process] = peer.pid
+        return True
+
+    def _pass_on(self, peer: Peer, opening: Opening) -> bool:
+        if self._is_stopping:
+            return False
+        try:
+            self._on_client(peer.connection, opening)
+            peer.hand_over()
+        except Exception as problem:  # noqa: BLE001 - the trouble of one client is no other's
+            _refuse(peer.connection, problem, "to serve another user of its graph")
+            _log.warning(
+                "rcg: a client of graph %s could not be served: %r", self.service_id, problem
+            )
+        return False
+
+    def _hear(self, peer: Peer, answer: Here) -> bool:
+        self._questions.hear(peer.name, answer)
+        return True
+
+    def _stopped(self, peer: Peer, _: Stopped) -> bool:
+        # Unasked only the poison that follows the first failure may end a loop.
+        if not self._was_told() and not self.gone:
+            self.lost(peer, _UNASKED)
+        self._members.pop(peer.name, None)
+        self._mark_over(peer.name)
+        return False
+
+    def _failed(self, peer: Peer, message: Failed) -> bool:
+        self.lost(peer, Ending(How.FAILED, message.text))
+        return False
+
+    handlers: ClassVar[Mapping[type[Message], Handler]] = {
+        Hello: _welcome,
+        Use: _pass_on,
+        AskReport: _pass_on,
+        Here: _hear,
+        Stopped: _stopped,
+        Failed: _failed,
+    }
+
+    # --- the endpoint's thread: the rest
+
+    def _tell_members(self, message: Message) -> None:
+        for peer in self._members.values():
+            with contextlib.suppress(OSError):  # also one that is stopped and does not read
+                sockets.send(peer.connection, message, may_wait=False)
+
+    def _was_told(self) -> bool:
+        """Return whether members have been told to stop."""
+        return self._is_stopping or self._is_closed
+
+    def _mark_over(self, process: str) -> None:
+        self._over.add(process)
+        self._sleepers.wake()
+
+
+def _refuse(connection: socket.socket, error: BaseException, purpose: str) -> None:
+    """Send the reason, if it is that there are no descriptors left."""
+    told = out_of_descriptors(error, purpose)
+    if told is not None:
+        with contextlib.suppress(OSError):
+            sockets.send(connection, refusal_of(told), may_wait=False)

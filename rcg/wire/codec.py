@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as JSON, and JSON as messages: the types of a message's fields say what is checked.
+
+A message is a frozen dataclass that ``message`` has registered. Its JSON is an object with the name
+of the class as ``type``, and one key per field. ``encode`` and ``decode`` check every field by its
+type, so code that receives a message can rely on it. A message may come from any process of the
+same user: everything that is wrong with it is a ValueError.
+
+A field is a text (``str``), a truth (``bool``), a whole number within a range
+(``Annotated[int, range(...)]``), or a tuple of one of these (``tuple[str, ...]``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+__all__ = ["Message", "decode", "encode", "message"]
+
+
+class Message:
+    """The base class of all messages."""
+
+    __slots__ = ()
+
+
+_M = TypeVar("_M", bound=Message)
+_Check = Callable[[object], Any]
+
+
+class _Kind(NamedTuple):
+    """What the codec knows of one class of messages: its name in JSON, and its fields' checks."""
+
+    cls: type[Message]
+    name: str
+    checks: dict[str, _Check]
+
+
+_by_name: Final[dict[str, _Kind]] = {}
+_by_class: Final[dict[type[Message], _Kind]] = {}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def message(cls: type[_M]) -> type[_M]:
+    """Make a class a frozen dataclass that ``encode`` and ``decode`` know.
+
+    Raises:
+        TypeError: A field has a type that the codec does not know.
+    """
+    made: Any = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+    hints = get_type_hints(made, include_extras=True)
+    kind = _Kind(made, name, {field.name: _check_of(hints[field.name]) for field in fields(made)})
+    if _by_name.setdefault(name, kind) is not kind:
+        raise TypeError(f"there are two messages of the name {name!r}")
+    _by_class[made] = kind
+    return cast("type[_M]", made)
+
+
+def encode(message: Message) -> bytes:
+    """Return the JSON of a message.
+
+    Raises:
+        ValueError: A field has a value that its type does not allow.
+    """
+    kind = _by_class[type(message)]
+    found = {name: getattr(message, name) for name in kind.checks}
+    return json.dumps({"type": kind.name, **_checked(kind, found)}).encode()
+
+
+def decode(data: bytes) -> Message:
+    """Return the message that a JSON text stands for.
+
+    Raises:
+        ValueError: It stands for none: wrong JSON, an unknown type, a field that is missing,
+            surplus, of a wrong type or out of range.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("this is no message of rcg")
+    name = found.pop("type", None)
+    kind = _by_name.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError("the type of a message is unknown")
+    if found.keys() != kind.checks.keys():
+        expected = ", ".join(kind.checks) or "none"
+        raise ValueError(f"the fields of a message {kind.name!r} must be: {expected}")
+    return kind.cls(**_checked(kind, found))
+
+
+def _checked(kind: _Kind, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields as a message holds them."""
+    checked = {}
+    for name, check in kind.checks.items():
+        try:
+            checked[name] = check(found[name])
+        except ValueError as problem:
+            raise ValueError(f"{name!r} of a message {kind.name!r} {problem}") from None
+    return checked
+
+
+def _check_of(hint: Any) -> _Check:
+    """Return what checks a field of this type."""
+    arguments = get_args(hint)
+    if hint is str:
+        return _text
+    if hint is bool:
+        return _truth
+    if get_origin(hint) is Annotated and arguments[0] is int and isinstance(arguments[1], range):
+        allowed = arguments[1]
+        return lambda found: _number(found, allowed)
+    if get_origin(hint) is tuple and arguments[1:] == (...,):
+        check = _check_of(arguments[0])
+        return lambda found: _items(found, check)
+    raise TypeError(f"a message cannot have a field of the type {hint}")
+
+
+def _text(found: object) -> str:
+    """Return a text; what cannot be encoded or printed is replaced."""
+    if not isinstance(found, str):
+        raise ValueError("must be a text")
+    return found.encode("utf-8", "replace").decode().replace("\0", "\\0")
+
+
+def _truth(found: object) -> bool:
+    if not isinstance(found, bool):
+        raise ValueError("must be true or false")
+    return found
+
+
+def _number(found: object, allowed: range) -> int:
+    if type(found) is not int or found not in allowed:
+        raise ValueError(f"must be a number from {allowed[0]} to {allowed[-1]}")
+    return found
+
+
+def _items(found: object, check: _Check) -> tuple[Any, ...]:
+    if not isinstance(found, (list, tuple)):
+        raise ValueError("must be a list")
+    return tuple(map(check, found))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages over a local socket, each with descriptors or bytes beside it.
+
+Nothing here is unpickled, and the kernel says which process the peer is. Any process of the same
+user may send messages: the descriptors that came with one have an owner before it is decoded.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any, Final
+
+from rcg.descriptors import close_all
+from rcg.options import Deadline
+from rcg.wire.codec import Message, decode, encode
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "Received",
+    "connect",
+    "listen",
+    "peer_of",
+    "receive",
+    "send",
+    "wait_for_message",
+]
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024
+_CONNECT_RETRY_S: Final = 0.01
+_KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+_DESCRIPTOR_BYTES: Final = array.array("i").itemsize
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens on an abstract address; its ``accept`` does not wait.
+
+    Raises:
+        OSError: There is no descriptor left, or somebody else listens there.
+    """
+    listener = socket.socket(socket.AF_UNIX, _KIND)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def connect(address: str, timeout_s: float) -> socket.socket:
+    """Return a socket that is connected to an abstract address; its calls end after a timeout.
+
+    Raises:
+        OSError: Nobody listens there.
+    """
+    deadline = Deadline(timeout_s)
+    connection = socket.socket(socket.AF_UNIX, _KIND)
+    try:
+        connection.settimeout(timeout_s)
+        while True:
+            try:
+                connection.connect(address)
+                return connection
+            except BlockingIOError:  # many connect at once, and the kernel does not queue us
+                if deadline.expired:
+                    raise
+                time.sleep(_CONNECT_RETRY_S)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return (pid, uid) of the process at the other end, by the kernel's word."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return pid, uid
+
+
+def send(
+    connection: socket.socket,
+    message: Message,
+    fds: Sequence[int] = (),
+    *,
+    body: bytes = b"",
+    may_wait: bool = True,
+) -> None:
+    """Send one message.
+
+    Args:
+        connection: Where to.
+        message: The message.
+        fds: Descriptors that go with it.
+        body: Bytes that go with it; the whole must stay below ``MAX_MESSAGE_BYTES``.
+        may_wait: Whether to wait while the peer does not read.
+
+    Raises:
+        BlockingIOError: The peer does not read.
+        OSError: The connection is over.
+        ValueError: A field of the message has a wrong value.
+    """
+    data = encode(message) + b"\0" + body
+    flags = 0 if may_wait else socket.MSG_DONTWAIT
+    if fds:
+        socket.send_fds(connection, [data], list(fds), flags)
+    else:
+        connection.send(data, flags)
+
+
+def wait_for_message(connection: socket.socket, pidfd: int, timeout_s: float | None = None) -> bool:
+    """Wait until there is something to receive, be it the end of the connection.
+
+    Returns:
+        False when the peer's process has ended instead, even if a child of it keeps the connection
+        open.
+
+    Raises:
+        TimeoutError: Neither happened in time.
+    """
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    if pidfd >= 0:
+        poller.register(pidfd, select.POLLIN)
+    ready = {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
+    if not ready:
+        raise TimeoutError
+    return connection.fileno() in ready
+
+
+class Received:
+    """What came in one message; it owns the descriptors, and closes them at the end of ``with``.
+
+    Attributes:
+        message: The message; None at the end of the connection.
+        body: The bytes that came with it.
+        is_short: Whether descriptors are missing, because this process had none left for them.
+        is_reset: Whether the peer ended the connection before it had read what we sent.
+    """
+
+    __slots__ = ("_fds", "_messages", "body", "is_reset", "is_short", "message")
+
+    def __init__(self) -> None:
+        # As it came, and then its descriptors: one of the two owns them at any moment.
+        self._messages: list[Any] = []
+        self._fds: list[int] | None = None
+        self.message: Message | None = None
+        self.body = b""
+        self.is_short = False
+        self.is_reset = False
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """The descriptors that came with it, until it is closed."""
+        return tuple(self._owned())
+
+    def _take_from(self, connection: socket.socket, descriptors: int) -> None:
+        space = socket.CMSG_LEN(descriptors * _DESCRIPTOR_BYTES) if descriptors else 0
+        try:
+            # Received and stored within one call into C, where no signal handler of Python runs.
+            self._messages.extend(
+                starmap(connection.recvmsg, ((MAX_MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
+            )
+        except ConnectionError:
+            self.is_reset = True
+            return
+        data, _, flags, _ = self._messages[0]
+        if not data and not self._owned():
+            return
+        if flags & socket.MSG_TRUNC:
+            raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
+        if flags & socket.MSG_CTRUNC:
+            if len(self._owned()) >= descriptors:
+                raise ValueError("there are more descriptors with it than belong to any message")
+            self.is_short = True
+        head, _, self.body = data.partition(b"\0")
+        self.message = decode(head)
+
+    def _owned(self) -> list[int]:
+        if self._fds is None:
+            found = array.array("i")
+            for _, ancillary, _, _ in self._messages:
+                for level, kind, data in ancillary:
+                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                        found.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
+            self._fds = found.tolist()
+        return self._fds
+
+    def close(self) -> None:
+        """Close the descriptors that came with it; idempotent."""
+        close_all(self._owned())
+
+    def __enter__(self) -> Received:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # never completely made
+            self.close()
+
+
+def receive(connection: socket.socket, descriptors: int = 0) -> Received:
+    """Return the next message, to be used in a ``with``.
+
+    Args:
+        connection: Where from.
+        descriptors: How many may come with it. The kernel closes others: they never get here.
+
+    Raises:
+        OSError: The time was up, or the socket is closed here.
+        ValueError: It was no message of ours, or had descriptors that do not belong to it.
+    """
+    received = Received()
+    try:
+        received._take_from(connection, descriptors)
+    except BaseException:
+        received.close()
+        raise
+    return received

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control of a graph without the graph: members are threads of the test, or its sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import Any
+
+from rcg.options import Deadline
+from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.graph_control import GraphControl
+from rcg.wire import messages
+from rcg.wire.codec import encode
+from rcg.wire.liveness import Ending
+from tests.peers import GUARD_S
+
+PROCESSES = [*(f"a{i}" for i in range(100)), "first", "last"]
+
+
+class Served:
+    """The control of a graph of these processes, with three segments of shared memory."""
+
+    def __init__(self, *processes: str) -> None:
+        self.segments = [os.memfd_create(f"segment{i}") for i in range(3)]
+        self.gone: list[tuple[str, Ending]] = []
+        self.openings: list[messages.Opening] = []
+        self.control = GraphControl(
+            uuid.uuid4().hex,
+            processes or PROCESSES,
+            lambda _: (self.segments[0], [self.segments[1], -1, self.segments[2]]),
+            lambda process, ending: self.member_gone(process, ending),
+            lambda connection, opening: self.client_came(connection, opening),
+        )
+
+    def member_gone(self, process: str, ending: Ending) -> None:
+        self.gone.append((process, ending))
+
+    def client_came(self, connection: socket.socket, opening: messages.Opening) -> None:
+        connection.close()
+        self.openings.append(opening)
+
+    @property
+    def graph_id(self) -> str:
+        return self.control.service_id
+
+    def hello(self, process: str = "a0", **changes: Any) -> messages.Hello:
+        fields = {"graph": self.graph_id, "secret": self.control.secret, **changes}
+        return messages.Hello(process=process, clock="", **fields)
+
+    def stranger(self) -> socket.socket:
+        """Return a connection to the endpoint that has said nothing yet."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(GUARD_S)
+        deadline = Deadline(GUARD_S)
+        while True:
+            try:
+                connection.connect(self.control.address)
+                return connection
+            except BlockingIOError:
+                assert not deadline.expired
+                time.sleep(0.001)
+
+    def client(self, process: str = "a0") -> ControlClient:
+        return ControlClient(self.control.address, self.graph_id, self.control.secret, process)
+
+    def close(self) -> None:
+        self.control.close()
+        for fd in self.segments:
+            os.close(fd)
+        self.segments.clear()
+
+
+class Loop:
+    """A loop that a client watches for."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.stopped = threading.Event()
+
+    def on_stop(self) -> None:
+        self.stopped.set()
+
+    def on_owner_gone(self) -> None:
+        self.ended.set()
+
+    def where(self) -> list[str]:
+        return ["a.py:1 in f"]
+
+
+def as_json(message: messages.Message) -> dict[str, Any]:
+    """A message as the JSON that stands for it."""
+    found: dict[str, Any] = json.loads(encode(message))
+    return found

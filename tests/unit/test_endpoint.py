@@ -1,0 +1,632 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint of a process: one for all graphs, none without a graph, none in a forked child."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from rcg.errors import PlacementError
+from rcg.options import Deadline
+from rcg.runtime.control import endpoint
+from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.services import Handler, Peer
+from rcg.wire import messages, sockets
+from rcg.wire.codec import Message, message
+from rcg.wire.liveness import Ending, How
+from tests.peers import GUARD_S, descriptors, is_over, until
+from tests.unit.served import Loop, Served
+
+ROOT = Path(__file__).parents[2]
+MANY = 50
+
+
+def control_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rcg-control"]
+
+
+def listening(pid: int) -> int:
+    """How many sockets of rcg a process listens on."""
+    rows = Path("/proc/net/unix").read_text().splitlines()
+    return sum(f"@rcg-{pid}-" in row and row.split()[3] == "00010000" for row in rows)
+
+
+@pytest.fixture
+def graphs() -> Iterator[Callable[..., Served]]:
+    """Makes graphs; checks in the end that nothing of the endpoint is left."""
+    before = descriptors()
+    made: list[Served] = []
+
+    def make(*processes: str) -> Served:
+        made.append(Served(*processes))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    assert not control_threads() and not listening(os.getpid())
+    until(lambda: descriptors() <= before)
+
+
+def is_served(graph: Served, process: str) -> bool:
+    """Whether a member joins, answers, and is heard when it leaves."""
+    client, loop = graph.client(process), Loop()
+    client.close_descriptors()
+    client.watch(loop, "rcg-watch-test")
+    until(lambda: process in graph.control.pids)
+    stack = graph.control.ask_where(GUARD_S).get(process)
+    client.finish()
+    until(lambda: process in graph.control.over)
+    client.close()
+    return stack == ["a.py:1 in f"]
+
+
+# --- one for all
+
+
+@pytest.mark.parametrize("count", [2, MANY])
+def test_graphs_of_a_process_share_one_socket_and_one_thread(graphs, count):
+    made = [graphs() for _ in range(count)]
+    assert len({graph.control.address for graph in made}) == 1
+    assert len(control_threads()) == 1 and listening(os.getpid()) == 1
+    assert all(is_served(graph, "a0") for graph in made)
+
+
+def test_a_graph_that_closes_leaves_the_others(graphs):
+    first, second, third = graphs(), graphs(), graphs()
+    members = [graph.client("a0") for graph in (first, second, third)]
+    loops = [Loop() for _ in members]
+    for member, loop in zip(members, loops, strict=True):
+        member.close_descriptors()
+        member.watch(loop, "rcg-watch-test")
+    before = descriptors()
+    second.control.close()
+    assert descriptors() < before  # when it returns, its connections are closed
+    assert loops[1].ended.wait(GUARD_S)
+    for graph, loop in ((first, loops[0]), (third, loops[2])):
+        assert graph.control.ask_where(GUARD_S) == {"a0": ["a.py:1 in f"]}
+        assert not loop.ended.is_set() and not graph.gone
+        assert is_served(graph, "a1")
+    for member in members:
+        member.close()
+
+
+def test_the_last_graph_takes_thread_and_socket_with_it(graphs):
+    before = descriptors()
+    for _ in range(3):
+        made = [graphs("a0") for _ in range(3)]
+        for number, graph in enumerate(made):
+            assert is_served(graph, "a0")
+            assert len(control_threads()) == 1
+            graph.close()
+            assert len(control_threads()) == (number < 2)
+        assert not listening(os.getpid()) and descriptors() == before
+
+
+def test_a_graph_whose_members_have_stopped_is_let_go_of_before_it_is_closed(graphs):
+    graph = graphs("a0", "a1")
+    graph.control.stop()
+    graph.control.forget(["a0", "a1"])
+    until(lambda: not control_threads())
+    assert graph.control.wait_stopped(Deadline(GUARD_S)) == []
+
+
+def test_graphs_that_threads_make_at_once_share_one_endpoint(graphs):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(30):
+            made: list[Served] = []
+            gate = threading.Barrier(6)
+
+            def make(gate=gate, made=made):
+                gate.wait(GUARD_S)
+                made.append(graphs())
+
+            together(*[make] * 6)
+            assert len({graph.control.address for graph in made}) == 1
+            until(lambda: len(control_threads()) == 1)
+            together(*[graph.close for graph in made])
+            assert not control_threads()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_threads_that_come_and_go_always_find_an_endpoint(graphs):
+    """Also where one comes while the last of the others goes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    served = []
+
+    def come_and_go():
+        for _ in range(60):
+            graph = graphs("a0")
+            client = graph.client("a0")
+            served.append(client.board >= 0)
+            client.close()
+            graph.close()
+
+    try:
+        together(*[come_and_go] * 4)
+    finally:
+        sys.setswitchinterval(interval)
+    assert served == [True] * 240
+
+
+def together(*calls):
+    """Run these on a thread each; an error of one is the test's."""
+    problems = []
+
+    def run(call):
+        try:
+            call()
+        except BaseException as problem:  # noqa: BLE001 - it is raised below
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(GUARD_S)
+        assert not thread.is_alive()
+    for problem in problems:
+        raise problem
+
+
+# --- who may enter
+
+
+def answer_to(graph: Served, opening: messages.Opening) -> Message | None:
+    with graph.stranger() as stranger:
+        sockets.send(stranger, opening)
+        with sockets.receive(stranger, 8) as received:
+            return received.message
+
+
+OPENINGS = {
+    "hello": lambda **of: messages.Hello(process="a0", clock="", **of),
+    "use": messages.Use,
+    "report": messages.AskReport,
+}
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+def test_a_first_message_for_an_unknown_graph_is_answered(graphs, opening):
+    one, other = graphs(), graphs()
+    for graph_id in ("", "f00d" * 8, one.graph_id.upper(), one.graph_id + "\0"):
+        sent = opening(graph=graph_id, secret=one.control.secret)
+        assert answer_to(one, sent) == messages.UnknownGraph()
+    one.control.close()
+    assert answer_to(other, opening(graph=one.graph_id, secret=one.control.secret)) == (
+        messages.UnknownGraph()
+    )
+
+
+def test_a_member_of_a_graph_that_has_ended_is_told_so(graphs):
+    ended, alive = graphs(), graphs()
+    ended.control.close()
+    address, secret = alive.control.address, ended.control.secret
+    with pytest.raises(PlacementError, match="its graph has ended"):
+        ControlClient(address, ended.graph_id, secret, "a0")
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+def test_the_secret_of_one_graph_opens_no_other(graphs, opening):
+    one, other = graphs(), graphs()
+    for secret in (other.control.secret, "", "é", one.control.secret[:-1]):
+        assert answer_to(one, opening(graph=one.graph_id, secret=secret)) is None
+    assert not one.control.pids and not one.openings
+    assert not other.control.pids and not other.openings
+    assert is_served(one, "a0")  # with its own
+
+
+def test_a_stranger_only_opens_and_a_member_never_does(graphs):
+    graph = graphs()
+    others = (messages.Stop(), messages.Here(number=0, clock_ns=0, stack=()), messages.Stopped())
+    for sent in others:
+        with graph.stranger() as stranger:
+            sockets.send(stranger, sent)
+            assert is_over(stranger)
+    with graph.stranger() as member:
+        sockets.send(member, graph.hello("a0"))
+        with sockets.receive(member, 8) as answer:
+            assert isinstance(answer.message, messages.Welcome)
+        sockets.send(member, graph.hello("a1"))
+        assert is_over(member)
+    ((process, ending),) = graph.gone
+    assert process == "a0" and "wrong message" in str(ending)
+    assert set(graph.control.pids) == {"a0"}
+
+
+FLOOD = """
+import socket, sys
+address = "\\0" + sys.argv[1]
+print("going", flush=True)
+kept = []
+while True:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.setblocking(False)
+    try:
+        one.connect(address)
+        one.send(b'{"type": "stop"}' if len(kept) % 3 else b"nonsense")
+    except BlockingIOError:
+        pass
+    except OSError:
+        break
+    kept.append(one)
+    if len(kept) > 500:
+        kept.pop(0).close()
+"""
+
+
+@contextlib.contextmanager
+def process_of(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that has written its first line, and ends with the block."""
+    made = subprocess.Popen(
+        [sys.executable, "-c", source, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert made.stdout is not None and made.stdin is not None
+    try:
+        yield made
+    finally:
+        made.kill()
+        made.wait()
+        made.stdout.close()
+        made.stdin.close()
+
+
+def test_graphs_start_while_strangers_flood(graphs):
+    first = graphs()
+    with process_of(FLOOD, first.control.address[1:]) as flood:
+        assert flood.stdout is not None
+        flood.stdout.readline()
+        second = graphs()
+        assert second.control.address == first.control.address
+
+        def join(graph):
+            for number in range(10):
+                graph.client(f"a{number}").close()
+
+        together(lambda: join(first), lambda: join(second))
+        assert flood.poll() is None
+        for graph in (first, second):
+            until(lambda graph=graph: len(graph.control.pids) == 10)
+            assert not set(graph.control.pids) - {f"a{n}" for n in range(10)}
+
+
+# --- one graph's member is no other graph's trouble
+
+MEMBER = """
+import os, sys
+sys.modules["ray"] = None  # which takes seconds to import, and is not needed here
+from rcg.runtime.control.client import ControlClient
+address, graph, secret, *processes = sys.argv[1:]
+clients = [ControlClient("\\0" + address, graph, secret, process) for process in processes]
+print("joined", flush=True)
+sys.stdin.readline()
+for client in clients:
+    client._joined.close()
+print("hung up", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_members_that_hang_up_hold_up_no_other_graph(graphs, monkeypatch, lives):
+    """Whether their process has ended too, turns out later; the thread does not wait for it."""
+    monkeypatch.setattr(endpoint, "EXIT_TIMEOUT_S", 1.0 if lives else 2 * GUARD_S)
+    hung, other = graphs(), graphs()
+    processes = [f"a{n}" for n in range(20)]
+    address = hung.control.address[1:]
+    with process_of(MEMBER, address, hung.graph_id, hung.control.secret, *processes) as member:
+        assert member.stdout is not None and member.stdin is not None
+        assert member.stdout.readline() == "joined\n"
+        until(lambda: len(hung.control.pids) == 20)
+        print(file=member.stdin, flush=True)
+        assert member.stdout.readline() == "hung up\n"
+        if lives:
+            until(lambda: len(hung.gone) == 20)
+            assert {ending.how for _, ending in hung.gone} == {How.LEFT}
+            return
+        assert is_served(other, "a0")
+        assert not hung.gone and not hung.control.over
+        member.kill()
+        until(lambda: len(hung.gone) == 20)
+        assert {ending.how for _, ending in hung.gone} == {How.DIED}
+
+
+def test_a_member_that_floods_and_never_reads_holds_up_no_other_graph(graphs):
+    flooded, other = graphs("a0"), graphs()
+    with flooded.stranger() as member:
+        sockets.send(member, flooded.hello("a0"))
+        with sockets.receive(member, 8):
+            pass
+        answer = messages.Here(number=0, clock_ns=0, stack=("x" * 30_000,))
+        is_over = threading.Event()
+
+        def flood():
+            with contextlib.suppress(OSError):
+                while not is_over.is_set():
+                    sockets.send(member, answer)
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            for _ in range(300):  # more than the member's buffer holds, unread
+                flooded.control.ask_where(1e-9)
+            assert all(is_served(other, f"a{n}") for n in range(5))
+            assert not flooded.gone
+        finally:
+            is_over.set()
+            thread.join(GUARD_S)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError(), KeyboardInterrupt()])
+def test_a_graph_whose_control_fails_ends_alone(graphs, error):
+    failing, other = graphs("a0", "a1", "a2"), graphs()
+    told: list[tuple[str, Ending]] = []
+
+    def fail(process, ending):
+        told.append((process, ending))
+        raise error
+
+    failing.member_gone = fail
+    clients = [failing.client(process) for process in ("a0", "a1", "a2")]
+    clients[0].finish("its loop failed")
+    assert failing.control.wait_stopped(Deadline(GUARD_S)) == []
+    assert {process for process, _ in told} == {"a0", "a1", "a2"}
+    assert "the thread that watches it failed" in str(told[-1][1])
+    assert not other.gone and is_served(other, "a0")
+    for client in clients:
+        client.close()
+
+
+# --- other services
+
+
+@message
+class Knock(messages.Opening):
+    """A first message that graphs do not know."""
+
+
+@message
+class Echo(Message):
+    """What a service of a test sends back."""
+
+    text: str
+
+
+class Echoing:
+    """A service that is no graph."""
+
+    def __init__(self) -> None:
+        self.service_id, self.secret, self.is_over = "echo", "secret", False
+        self.news: list[object] = []
+
+    def look(self) -> None:
+        pass
+
+    def lost(self, peer: Peer, ending: Ending) -> None:
+        self.news.append(ending.how)
+
+    def fail(self, why: str) -> None:
+        self.news.append(why)
+
+    def released(self) -> None:
+        self.news.append("released")
+
+    def _knock(self, peer: Peer, knock: Knock) -> bool:
+        sockets.send(peer.connection, Echo(text="come in"))
+        return True
+
+    def _echo(self, peer: Peer, sent: Echo) -> bool:
+        sockets.send(peer.connection, sent)
+        return sent.text != "go"
+
+    handlers: ClassVar[Mapping[type[Message], Handler]] = {Knock: _knock, Echo: _echo}
+
+
+def test_a_service_of_another_kind_has_messages_of_its_own(graphs):
+    graph, service = graphs(), Echoing()
+    served_by = endpoint.serve(service)
+    assert served_by.address == graph.control.address
+    with graph.stranger() as stranger:
+        sockets.send(stranger, Knock(graph="echo", secret="secret"))
+        for text in ("come in", "x", "go"):
+            with sockets.receive(stranger) as received:
+                assert received.message == Echo(text=text)
+            if text != "go":
+                sockets.send(stranger, Echo(text={"come in": "x", "x": "go"}[text]))
+        assert is_over(stranger)
+    # Neither kind of service understands what belongs to the other.
+    for wrong in (
+        Knock(graph=graph.graph_id, secret=graph.control.secret),
+        messages.Use(graph="echo", secret="secret"),
+    ):
+        assert answer_to(graph, wrong) is None
+    service.is_over = True
+    served_by.close(service)
+    assert service.news == ["released"]
+    assert is_served(graph, "a0")
+
+
+# --- forks
+
+
+def in_child(call: Callable[[], object]) -> str:
+    """What a forked child says of a call: its result as text, or its error."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(ours)
+            os.write(theirs, repr(call()).encode())
+        except BaseException as problem:  # noqa: BLE001 - the parent looks at it
+            os.write(theirs, repr(problem).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as said:
+        assert select.select([said], [], [], GUARD_S)[0]
+        found = said.read()
+    os.waitpid(child, 0)
+    return found
+
+
+def test_a_forked_child_has_no_endpoint_and_disturbs_that_of_its_parent(graphs):
+    """It has none; a graph of its own starts one; whatever it closes stays open in the parent."""
+    graph = graphs()
+    client = graph.client("a0")
+    inodes = {
+        row.split()[6]
+        for row in Path("/proc/net/unix").read_text().splitlines()[1:]
+        if f"@rcg-{os.getpid()}-" in row
+    }
+    assert len(inodes) == 2  # the listening socket and the connection
+
+    def in_fork():
+        held = {
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{fd}")
+        }
+        inherited = {inode for inode in inodes if f"socket:[{inode}]" in held}
+        asked = graph.control.ask_where(GUARD_S)
+        graph.control.stop()
+        graph.control.close()
+        own = Served("a0")
+        is_own = own.control.address != graph.control.address
+        served = is_served(own, "a0")
+        own.close()
+        return inherited, asked, is_own, served, len(control_threads())
+
+    assert in_child(in_fork) == repr((set(), {}, True, True, 0))
+    assert not graph.gone
+    client.finish()
+    until(lambda: "a0" in graph.control.over)
+    assert is_served(graph, "a1")
+    client.close()
+
+
+FORKING = """
+import os, sys, time
+sys.modules["ray"] = None
+from rcg.runtime.control.graph_control import GraphControl
+fds = [os.memfd_create("x") for _ in range(2)]
+control = GraphControl("cafe", ["a0"], lambda _: (fds[0], fds[1:]), print, print)
+child = os.fork()
+if not child:
+    while True:
+        time.sleep(1000)
+print(child, control.address[1:], control.secret, flush=True)
+if sys.argv[1] == "closes":
+    sys.stdin.readline()
+    control.close()
+    print("closed", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", ["closes", "dies"])
+def test_a_fork_of_the_owner_does_not_answer_for_it(how):
+    with process_of(FORKING, how) as owner:
+        assert owner.stdout is not None and owner.stdin is not None
+        child, address, secret = owner.stdout.readline().split()
+        try:
+            client = ControlClient("\0" + address, "cafe", secret, "a0")
+            waiting = sockets.connect("\0" + address, GUARD_S)
+            if how == "closes":
+                print(file=owner.stdin, flush=True)
+                assert owner.stdout.readline() == "closed\n"
+            else:
+                owner.kill()
+                owner.wait()
+            assert is_over(waiting)
+            with pytest.raises(ConnectionRefusedError):
+                sockets.connect("\0" + address, GUARD_S)
+            assert is_over(client._socket)
+            waiting.close()
+            client.close()
+        finally:
+            os.kill(int(child), signal.SIGKILL)
+
+
+# --- no lock
+
+
+def test_an_endpoint_may_be_used_in_the_middle_of_its_own_use(graphs):
+    """By a signal handler or ``__del__``, and by threads that those wait for."""
+    seen: set[Any] = set()
+    busy: list[int] = []
+
+    def use() -> None:
+        graph = graphs("a0")
+        graph.client("a0").close()
+        graph.close()
+
+    def inside() -> None:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(GUARD_S)
+        assert not thread.is_alive(), "another thread waits for a lock that is held here"
+        use()
+
+    def trace(frame, event, _):
+        if frame.f_globals.get("__name__") != endpoint.__name__:
+            return None
+        if event == "line" and not busy and (frame.f_code, frame.f_lineno) not in seen:
+            seen.add((frame.f_code, frame.f_lineno))
+            busy.append(1)
+            sys.settrace(None)
+            inside()
+            sys.settrace(trace)
+            busy.clear()
+        return trace
+
+    for is_there in (False, True):
+        if is_there:
+            graphs()  # keeps the endpoint
+        sys.settrace(trace)
+        try:
+            use()
+        finally:
+            sys.settrace(None)
+    assert len(seen) > 30
+
+
+def test_the_endpoints_thread_may_close_and_make_graphs(graphs):
+    """As a ``__del__`` may that the garbage collector runs there."""
+    first, second, third = graphs(), graphs(), graphs("a0")
+    outcome: list[object] = []
+
+    def serve(connection: socket.socket, opening: messages.Opening) -> None:
+        connection.close()
+        assert second.control.serves_here
+        second.control.close()  # does not wait for this thread
+        made = Served("a0")  # is served although this thread waits
+        outcome.append(is_served(made, "a0"))
+        made.close()
+
+    first.client_came = serve
+    opening = messages.Use(graph=first.graph_id, secret=first.control.secret)
+    assert answer_to(first, opening) is None
+    until(lambda: outcome)
+    assert outcome == [True]
+    assert answer_to(first, second.hello()) == messages.UnknownGraph()
+    assert is_served(third, "a0")
