@@ -32,7 +32,7 @@ from rcg.options import (
 )
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import launch, locate
-from rcg.runtime.node.segments import MOST_IN_FLIGHT
+from rcg.runtime.node.segments import MAX_IN_FLIGHT
 from rcg.warn import warn_user
 
 __all__ = ["CompileKeywords", "compile_record", "options_from_user"]
@@ -117,7 +117,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             graph,
             located.actors,
             located.driver,
-            channel_slots=min(options.max_inflight_executions, MOST_IN_FLIGHT),
+            channel_slots=min(options.max_inflight_executions, MAX_IN_FLIGHT),
         )
         running = launch(compiled.plan, bindings, options, deadline)
     if "IPython" in sys.modules:

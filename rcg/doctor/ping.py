@@ -24,7 +24,7 @@ ROUNDS: Final = 200
 UNCOUNTED: Final = 20
 BLOCK_BYTES: Final = 1 << 20
 CAP_BYTES: Final = 64 << 20
-PATIENCE_NS: Final = 10_000_000_000
+PING_TIMEOUT_NS: Final = 10_000_000_000
 
 PLAN: Final = """
 plan positional=1 keywords=[] returns=one
@@ -89,7 +89,7 @@ def _buffers(data: Any, buffers: Any = ()) -> Any:
 def _echo(segments: Segments, plan: Plan) -> None:
     reader, writer = _ends(segments, plan, "a0", "c0", "c1")
     for _ in range(ROUNDS + 1):
-        writer.write(_native.KIND_PICKLE, b"", reader.read(PATIENCE_NS), 0, PATIENCE_NS)
+        writer.write(_native.KIND_PICKLE, b"", reader.read(PING_TIMEOUT_NS), 0, PING_TIMEOUT_NS)
 
 
 def _ping(segments: Segments, plan: Plan) -> list[int]:
@@ -98,8 +98,8 @@ def _ping(segments: Segments, plan: Plan) -> list[int]:
     for number in range(ROUNDS + 1):
         sent = [os.urandom(BLOCK_BYTES if number == ROUNDS else 64)]
         start = time.perf_counter_ns()
-        writer.write(_native.KIND_PICKLE, b"", sent, 0, PATIENCE_NS)
-        found = reader.read(PATIENCE_NS)
+        writer.write(_native.KIND_PICKLE, b"", sent, 0, PING_TIMEOUT_NS)
+        found = reader.read(PING_TIMEOUT_NS)
         times.append(time.perf_counter_ns() - start)
         if found != sent:
             raise RuntimeError(f"ping {number} came back changed")

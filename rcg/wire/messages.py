@@ -37,8 +37,8 @@ __all__ = [
 
 Message = dict[str, Any]
 
-MOST_BYTES: Final = 64 * 1024
-_AGAIN_S: Final = 0.01
+MAX_BYTES: Final = 64 * 1024
+_SEND_POLL_S: Final = 0.01  # between two attempts to send to a peer that is behind
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 
@@ -77,7 +77,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
             except BlockingIOError:  # many connect at once, and the kernel does not queue us
                 if deadline.expired:
                     raise
-                time.sleep(_AGAIN_S)
+                time.sleep(_SEND_POLL_S)
     except BaseException:
         connection.close()
         raise
@@ -106,7 +106,7 @@ def send(
         connection: Where to.
         message: What JSON can hold.
         fds: Descriptors that go with it.
-        body: Bytes that go with it; the whole must stay below ``MOST_BYTES``.
+        body: Bytes that go with it; the whole must stay below ``MAX_BYTES``.
         may_wait: Whether to wait while the peer does not read.
 
     Raises:
@@ -172,7 +172,7 @@ class Received:
         try:
             # Received and stored within one call into C, where no signal handler of Python runs.
             self._messages.extend(
-                starmap(connection.recvmsg, ((MOST_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
+                starmap(connection.recvmsg, ((MAX_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
             )
         except ConnectionError:
             self.is_reset = True
@@ -181,7 +181,7 @@ class Received:
         if not data and not self._owned():
             return
         if flags & socket.MSG_TRUNC:
-            raise ValueError(f"a message has at most {MOST_BYTES} bytes")
+            raise ValueError(f"a message has at most {MAX_BYTES} bytes")
         if flags & socket.MSG_CTRUNC:
             if len(self._owned()) >= descriptors:
                 raise ValueError("there are more descriptors with it than belong to any message")

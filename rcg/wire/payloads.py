@@ -28,9 +28,9 @@ from rcg.wire.messages import Message, Received, natural_of
 __all__ = ["Payload", "PreparedPayloads", "encoded_failure", "open_payloads", "send_payloads"]
 
 # With the message's JSON this stays below the limit of a message.
-_MOST_INSIDE: Final = 32 * 1024
+_MAX_INLINE_BYTES: Final = 32 * 1024
 _ALIGNMENT: Final = 64
-_MOST_BYTES: Final = 1 << 47  # more than there are addresses
+_MAX_PAYLOAD_BYTES: Final = 1 << 47  # more than there are addresses
 _BLOCK_BYTES: Final = 512  # of what a file says that it takes
 _KINDS: Final = (_native.KIND_PICKLE, _native.KIND_FAILURE, _native.KIND_BYTES)
 
@@ -97,7 +97,7 @@ class PreparedPayloads:
         self._memfd = Descriptor()
         self._body = b""
         parts = [(0, head), *((start + at, part) for at, part in parts)]
-        if size <= _MOST_INSIDE:
+        if size <= _MAX_INLINE_BYTES:
             body = bytearray(size)
             for at, part in parts:
                 body[at : at + len(part)] = part
@@ -162,7 +162,7 @@ def open_payloads(received: Received) -> list[Payload]:
         MemoryError: There is no memory for it.
     """
     message = received.message or {}
-    size = natural_of(message, "bytes", _MOST_BYTES)
+    size = natural_of(message, "bytes", _MAX_PAYLOAD_BYTES)
     table_bytes = natural_of(message, "table_bytes", size)
     if received.is_short:
         raise OSError(errno.EMFILE, "a value did not arrive")

@@ -31,7 +31,7 @@ _MAX_NUMBER: Final = (1 << 63) - 1
 _MAX_FRAMES: Final = 40
 _MAX_LINE: Final = 400
 _MAX_TEXT: Final = 16_000
-_MAX_BYTES: Final = messages.MOST_BYTES * 3 // 4
+_MAX_BYTES: Final = messages.MAX_BYTES * 3 // 4
 
 
 class Watched(Protocol):

@@ -24,7 +24,7 @@ from rcg.runtime.driver.admission import Admission
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Window
-from rcg.runtime.node.segments import MOST_IN_FLIGHT
+from rcg.runtime.node.segments import MAX_IN_FLIGHT
 from rcg.serialization import Codec, Encoded, size_of
 from rcg.trace.clocks import now_ns
 
@@ -88,7 +88,7 @@ class Submission:
         self.is_whole = self.signature.keys == (None,)
         self._admission = Admission(session.member, self._cap_bytes)
         self.window = Window(
-            limit=min(options.max_inflight_executions, MOST_IN_FLIGHT),
+            limit=min(options.max_inflight_executions, MAX_IN_FLIGHT),
             capacity=options.max_inflight_executions,
             buffered_limit=options.max_buffered_results,
             outputs=len(buffers),

@@ -21,7 +21,7 @@ from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
 from rcg.ir.plan import DRIVER, ChannelSpec, Plan
 
-__all__ = ["MOST_IN_FLIGHT", "MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
+__all__ = ["MAX_IN_FLIGHT", "MEMBER_LIMIT", "Layout", "Segments", "default_memory_cap"]
 
 MEMBER_LIMIT: Final[int] = _native.MAX_MEMBERS
 SHM: Final = "/dev/shm"
@@ -32,7 +32,7 @@ EVENTS_PER_MEMBER: Final = 4096
 # goes to a block, which costs some 100 ns more.
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
-MOST_IN_FLIGHT: Final = 4096
+MAX_IN_FLIGHT: Final = 4096
 # Blocks of all sizes share an arena's addresses, and neighbours that are free become one, so that
 # little more than the cap is needed: twice that, for what lies scattered.
 ADDRESSES_PER_BYTE: Final = 2
@@ -69,7 +69,7 @@ class Layout:
 
 def slots_for(frames: int) -> int:
     """Return how many slots a ring gets that must hold this many frames: a power of two."""
-    return min(MOST_IN_FLIGHT, max(2, 1 << (frames - 1).bit_length()))
+    return min(MAX_IN_FLIGHT, max(2, 1 << (frames - 1).bit_length()))
 
 
 def _slot_bytes(slots: int) -> int:

@@ -22,7 +22,7 @@ from rcg.trace.recorder import State, counters_of, now_of
 from rcg.units import bytes_text
 
 __all__ = [
-    "LONGEST_QUESTION_S",
+    "STACKS_TIMEOUT_S",
     "Activity",
     "Queue",
     "Report",
@@ -32,7 +32,7 @@ __all__ = [
     "table",
 ]
 
-LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
+STACKS_TIMEOUT_S: Final = 0.5  # live processes have no longer to say where they are
 
 _STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
 

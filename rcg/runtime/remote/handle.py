@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledDAGHandle", "handle_of"]
 
-_AGAIN_S: Final = 0.001
-_GRACE_S: Final = 5.0
+_SEND_POLL_S: Final = 0.001  # between two attempts to send to an owner that is behind
+_OWNER_GRACE_S: Final = 5.0  # beyond the submit timeout, which the owner keeps
 
 # Graphs of this process that were pickled, and connections to others', by graph. Without a lock:
 # two threads that connect at the same moment have a connection each.
@@ -111,7 +111,7 @@ class CompiledDAGHandle:
         try:
             limit_s = self._facts.submit_timeout_s
             if limit_s is not None:
-                limit_s += _GRACE_S  # the owner keeps the limit, if it can
+                limit_s += _OWNER_GRACE_S  # the owner keeps the limit, if it can
             if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
                 raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
             refs = self._refs(client, reply)
@@ -135,7 +135,7 @@ class CompiledDAGHandle:
                     reply = client.submit(prepared, may_wait=False)
                     break
                 except BlockingIOError:
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_SEND_POLL_S)
         is_kept = False
         try:
             known = client

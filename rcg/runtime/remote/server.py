@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HandleServer"]
 
-_MOST_NUMBER: Final = (1 << 63) - 1
+_MAX_NUMBER: Final = (1 << 63) - 1
 
 
 class HandleServer:
@@ -119,7 +119,7 @@ class _Connection:
                 with messages.receive(self._connection, 1) as received:
                     if received.message is None:
                         return
-                    self._submit(natural_of(received.message, "number", _MOST_NUMBER), received)
+                    self._submit(natural_of(received.message, "number", _MAX_NUMBER), received)
         except (OSError, ValueError, RuntimeError):
             pass  # it hung up, or is none of ours, or there is no thread left
         finally:
