@@ -38,7 +38,7 @@ __all__ = [
 Message = dict[str, Any]
 
 MAX_BYTES: Final = 64 * 1024
-_SEND_POLL_S: Final = 0.01  # between two attempts to send to a peer that is behind
+_CONNECT_POLL_S: Final = 0.01  # between two attempts to connect to a busy listener
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 
@@ -77,7 +77,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
             except BlockingIOError:  # many connect at once, and the kernel does not queue us
                 if deadline.expired:
                     raise
-                time.sleep(_SEND_POLL_S)
+                time.sleep(_CONNECT_POLL_S)
     except BaseException:
         connection.close()
         raise
