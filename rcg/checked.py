@@ -23,13 +23,13 @@ from rcg.text import visible
 
 __all__ = ["found", "integer", "items", "parse", "record", "text", "texts", "truth"]
 
-_MOST_VALUES: Final = 2_000_000
+_MAX_VALUES: Final = 2_000_000
 """A value takes up to 72 bytes, so this is the memory that a text of a few megabytes may take."""
 
-_LONGEST_TEXT: Final = 100_000
-_MOST_ITEMS: Final = 1_000_000
-_LONGEST_FOUND: Final = 40
-_LARGEST: Final = 1 << 63
+_MAX_TEXT_CHARS: Final = 100_000
+_MAX_ITEMS: Final = 1_000_000
+_MAX_QUOTED_CHARS: Final = 40
+_MAX_INTEGER: Final = 1 << 63
 
 Record = dict[str, Any]
 
@@ -43,8 +43,8 @@ def parse(stored: str | bytes) -> Any:
     """
     comma, opened = (",", ("[", "{")) if isinstance(stored, str) else (b",", (b"[", b"{"))
     count = stored.count(comma) + sum(map(stored.count, opened))  # type: ignore[arg-type]
-    if count > _MOST_VALUES:
-        raise ValueError(f"the JSON holds {count:,} values, at most {_MOST_VALUES:,} are read")
+    if count > _MAX_VALUES:
+        raise ValueError(f"the JSON holds {count:,} values, at most {_MAX_VALUES:,} are read")
     try:
         return json.loads(
             stored,
@@ -63,7 +63,7 @@ def _no_number(word: str) -> NoReturn:
 
 def _whole(digits: str) -> int:
     # Longer ones are not converted, which takes time that grows with the square of their length.
-    if len(digits) > 20 or not -_LARGEST <= int(digits) < 2 * _LARGEST:
+    if len(digits) > 20 or not -_MAX_INTEGER <= int(digits) < 2 * _MAX_INTEGER:
         raise ValueError(f"the JSON holds a number of {len(digits)} digits")
     return int(digits)
 
@@ -88,8 +88,8 @@ def found(value: object) -> str:
         case None | bool() | int() | float():
             return repr(value)
         case str():
-            is_long = len(value) > _LONGEST_FOUND
-            return f"'{visible(value[:_LONGEST_FOUND])}{'...' if is_long else ''}'"
+            is_long = len(value) > _MAX_QUOTED_CHARS
+            return f"'{visible(value[:_MAX_QUOTED_CHARS])}{'...' if is_long else ''}'"
         case list():
             return f"a list of {len(value):,}"
         case dict():
@@ -133,12 +133,12 @@ def truth(held: Record, key: str) -> bool:
     return value
 
 
-def text(held: Record, key: str, most: int = _LONGEST_TEXT) -> str:
+def text(held: Record, key: str, most: int = _MAX_TEXT_CHARS) -> str:
     """Return a string of an object, of at most so many characters."""
     return _text(_of(held, key), f"`{key}`", most)
 
 
-def _text(value: object, where: str, most: int = _LONGEST_TEXT) -> str:
+def _text(value: object, where: str, most: int = _MAX_TEXT_CHARS) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{where} must be a text, found {found(value)}")
     if len(value) > most:
@@ -146,7 +146,7 @@ def _text(value: object, where: str, most: int = _LONGEST_TEXT) -> str:
     return value
 
 
-def items(held: Record, key: str, most: int = _MOST_ITEMS) -> list[Any]:
+def items(held: Record, key: str, most: int = _MAX_ITEMS) -> list[Any]:
     """Return a list of an object."""
     value = _of(held, key)
     if not isinstance(value, list) or len(value) > most:
@@ -154,6 +154,6 @@ def items(held: Record, key: str, most: int = _MOST_ITEMS) -> list[Any]:
     return value
 
 
-def texts(held: Record, key: str, most: int = _MOST_ITEMS) -> tuple[str, ...]:
+def texts(held: Record, key: str, most: int = _MAX_ITEMS) -> tuple[str, ...]:
     """Return a list of strings of an object."""
     return tuple(_text(each, f"each of `{key}`") for each in items(held, key, most))

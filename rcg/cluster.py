@@ -73,7 +73,7 @@ __all__ = [
 
 # How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
 _LOOP_THREAD: Final = "AsyncIO Thread: default"
-_LOOP_PATIENCE_S: Final = 5.0
+_LOOP_NAME_TIMEOUT_S: Final = 5.0
 
 # Ray adds this parameter to the methods of an actor when it traces; users never pass it.
 _TRACE_PARAMETER = "_ray_trace_ctx"
@@ -161,7 +161,7 @@ def _thread_of(loop: asyncio.AbstractEventLoop) -> str:
         return threading.current_thread().name
 
     try:
-        return asyncio.run_coroutine_threadsafe(name(), loop).result(_LOOP_PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(name(), loop).result(_LOOP_NAME_TIMEOUT_S)
     except concurrent.futures.TimeoutError:
         return ""
 

@@ -21,7 +21,7 @@ __all__ = ["Descriptor", "close_all", "exhaustion_in", "out_of_descriptors", "te
 
 # Of this process, of the machine, and of this user's descriptors that are under way in sockets.
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
-_LONGEST_CHAIN: Final = 16  # of errors that caused each other
+_MAX_CHAIN: Final = 16  # of errors that caused each other
 
 
 def close_all(fds: list[int]) -> None:
@@ -68,7 +68,7 @@ class Descriptor:
 
 def exhaustion_in(error: BaseException | None) -> OSError | None:
     """Return the error that says that descriptors are used up: this one, or what caused it."""
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(_MAX_CHAIN):
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             return error
         if error is None:

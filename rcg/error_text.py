@@ -31,7 +31,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-_LONGEST_CHAIN: Final = 20
+_MAX_CHAIN: Final = 20
 # The attributes that the interpreter itself uses, which no class can replace.
 _CAUSE: Final[Any] = BaseException.__dict__["__cause__"]
 _CONTEXT: Final[Any] = BaseException.__dict__["__context__"]
@@ -138,7 +138,7 @@ def _formatted_chain(error: BaseException, trace: TracebackType | None) -> Itera
     """
     chain: list[tuple[BaseException, TracebackType | None, str]] = [(error, trace, "")]
     seen = {id(error)}
-    while len(chain) < _LONGEST_CHAIN:
+    while len(chain) < _MAX_CHAIN:
         cause, context = _CAUSE.__get__(error), _CONTEXT.__get__(error)
         before = context if cause is None and not _HIDES_CONTEXT.__get__(error) else cause
         if before is None or id(before) in seen:

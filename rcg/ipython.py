@@ -36,8 +36,8 @@ __all__ = ["LetGo", "attach"]
 _EVENT: Final = "post_run_cell"
 _LATEST: Final = ("_", "__", "___")
 _NUMBERED: Final = re.compile(r"_\d+")
-_MOST_ITEMS: Final = 10_000  # of the values of cells that are looked at after each cell
-_MOST_TEXT: Final = 100
+_MAX_ITEMS: Final = 10_000  # of the values of cells that are looked at after each cell
+_MAX_TEXT_CHARS: Final = 100
 
 _RESOURCES: Final = (CompiledDAG, DAGNode, ActorHandle)
 
@@ -151,7 +151,7 @@ class _Keeper:
         if id(result) in found:
             found[id(result)].fixed = 1
         del result
-        budget = [_MOST_ITEMS]
+        budget = [_MAX_ITEMS]
         kept = {}
         for seen in list(found.values()):
             _look_into(seen, found, budget)
@@ -302,7 +302,7 @@ def _let_go(found: dict[int, _Seen], gone: dict[int, str]) -> None:
 def _text(value: Any) -> str:
     if not _is_ours(value):
         return f"{type(value).__name__} of {len(value)}"
-    return visible(repr(value))[:_MOST_TEXT]
+    return visible(repr(value))[:_MAX_TEXT_CHARS]
 
 
 def _clear_frames(values: list[Any]) -> None:
@@ -326,7 +326,7 @@ def _clear_frames(values: list[Any]) -> None:
 
 def _holds(value: Any, ids: set[int]) -> bool:
     found = {id(value): _Seen(value)}
-    _look_into(found[id(value)], found, [_MOST_ITEMS])
+    _look_into(found[id(value)], found, [_MAX_ITEMS])
     return not ids.isdisjoint(found)
 
 

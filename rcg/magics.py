@@ -42,13 +42,13 @@ from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topolog
 __all__ = ["RcgMagics", "load"]
 
 _LIMIT: Final = 10  # executions in flight, of a plan without a graph
-_MOST_RUNS: Final = 1_000_000  # of the code that is profiled
-_LEAST_INTERVAL_S: Final = 0.05
-_MOST_INTERVAL_S: Final = 86_400
-_MOST_WIDGETS: Final = 3  # at once
-_MOST_GRAPHS: Final = 6  # whose pictures are shown at once
-_MOST_TOLD: Final = 200  # characters of an error
-_MOST_QUOTED: Final = 80  # of what the user wrote
+_MAX_RUNS: Final = 1_000_000  # of the code that is profiled
+_MIN_INTERVAL_S: Final = 0.05
+_MAX_INTERVAL_S: Final = 86_400
+_MAX_WIDGETS: Final = 3  # at once
+_MAX_GRAPHS: Final = 6  # whose pictures are shown at once
+_MAX_ERROR_CHARS: Final = 200  # characters of an error
+_MAX_QUOTED_CHARS: Final = 80  # of what the user wrote
 _WIDGETS: Final = (
     'the interactive views need more packages: pip install ".[notebook]" in the folder of rcg'
 )
@@ -90,7 +90,7 @@ def _number_text(number: int) -> str:
 
 def _cut(text: str) -> str:
     """Return what the user wrote on one line, its beginning if it is long."""
-    return visible(text[:_MOST_QUOTED] + ("..." if len(text) > _MOST_QUOTED else ""))
+    return visible(text[:_MAX_QUOTED_CHARS] + ("..." if len(text) > _MAX_QUOTED_CHARS else ""))
 
 
 def _quoted(text: str) -> str:
@@ -99,8 +99,8 @@ def _quoted(text: str) -> str:
 
 def _shortened(message: str) -> str:
     """Return what argparse says without the middle of what is very long in it."""
-    half = _MOST_TOLD // 2
-    return message if len(message) <= _MOST_TOLD else f"{message[:half]}...{message[-half:]}"
+    half = _MAX_ERROR_CHARS // 2
+    return message if len(message) <= _MAX_ERROR_CHARS else f"{message[:half]}...{message[-half:]}"
 
 
 class _HelpTold(Exception):
@@ -229,9 +229,9 @@ class RcgMagics(Magics):
                 raise UsageError(
                     f"%%rcg_profile: {_quoted(code)} is no option (see %rcg_profile --help)"
                 )
-            if not 1 <= options.n <= _MOST_RUNS:
+            if not 1 <= options.n <= _MAX_RUNS:
                 raise UsageError(
-                    f"%rcg_profile: -n takes a number from 1 to {_MOST_RUNS:,}, found "
+                    f"%rcg_profile: -n takes a number from 1 to {_MAX_RUNS:,}, found "
                     f"{_number_text(options.n)}"
                 )
             if options.o is not None and (
@@ -368,10 +368,10 @@ class RcgMagics(Magics):
         parser.add_argument("--text", action="store_true", help="print the numbers now")
         with contextlib.suppress(_HelpTold):
             options, name = parser.split_name(line)
-            if not _LEAST_INTERVAL_S <= options.interval <= _MOST_INTERVAL_S:
+            if not _MIN_INTERVAL_S <= options.interval <= _MAX_INTERVAL_S:
                 raise UsageError(
-                    f"%rcg_top: --interval takes a number of seconds from {_LEAST_INTERVAL_S} to "
-                    f"{_MOST_INTERVAL_S:,}, found {options.interval:g}"
+                    f"%rcg_top: --interval takes a number of seconds from {_MIN_INTERVAL_S} to "
+                    f"{_MAX_INTERVAL_S:,}, found {options.interval:g}"
                 )
             found = self._named(name, "rcg_top")
             for graph in found:
@@ -383,9 +383,9 @@ class RcgMagics(Magics):
                 _tell_idle(count - len(found))
                 widgets = None if options.text else _widgets()
                 if widgets is not None:
-                    for graph in found[:_MOST_WIDGETS]:
+                    for graph in found[:_MAX_WIDGETS]:
                         display(widgets.LiveMonitor(graph, interval_s=options.interval))
-                    _tell_more(len(found) - _MOST_WIDGETS)
+                    _tell_more(len(found) - _MAX_WIDGETS)
                     return
                 for graph in found:
                     print(f"{graph}: {graph.statistics()}")
@@ -512,7 +512,7 @@ def _with_article(word: str) -> str:
 
 def _told(error: BaseException) -> str:
     """The first line of what an error says."""
-    return visible(str(error).strip().partition("\n")[0])[:_MOST_TOLD]
+    return visible(str(error).strip().partition("\n")[0])[:_MAX_ERROR_CHARS]
 
 
 @contextlib.contextmanager
@@ -559,9 +559,9 @@ def _failure(option: str, path: Path, write: Callable[[Path], Any]) -> str | Non
 
 def _display(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> None:
     """Show pictures; a sentence if there are none."""
-    for alt, svg in pictures[:_MOST_GRAPHS]:
+    for alt, svg in pictures[:_MAX_GRAPHS]:
         display(mimebundle(alt, [(alt, svg)]), raw=True)
-    _tell_more(len(pictures) - _MOST_GRAPHS)
+    _tell_more(len(pictures) - _MAX_GRAPHS)
     if not pictures:
         print(f"%{magic}: there is nothing to show: {nothing}")
 
@@ -610,9 +610,9 @@ def _display_widgets(name: str, *shown: Any) -> bool:
             ]
         else:
             wanted.append((each, {}))
-    for each, options in wanted[:_MOST_WIDGETS]:
+    for each, options in wanted[:_MAX_WIDGETS]:
         display(getattr(widgets, name)(each, **options))
-    _tell_more(len(wanted) - _MOST_WIDGETS)
+    _tell_more(len(wanted) - _MAX_WIDGETS)
     return bool(wanted)
 
 

@@ -17,8 +17,8 @@ __all__ = ["get", "put", "refuse_compiled_refs", "wait"]
 
 # A list of both kinds has nothing that both would wake, so it is looked at in turns that grow from
 # the first of these (a result that is about to come) to the second (idle CPU below 1 %).
-_FIRST_TURN_S: Final = 0.001
-_LONGEST_TURN_S: Final = 0.05
+_MIN_POLL_S: Final = 0.001
+_MAX_POLL_S: Final = 0.05
 
 
 def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> Any:
@@ -203,7 +203,7 @@ def _wait_mixed(
 ) -> tuple[list[Any], list[Any]]:
     compiled = [ref for ref in refs if isinstance(ref, CompiledDAGRef)]
     rays = [ref for ref in refs if not isinstance(ref, CompiledDAGRef)]
-    turn_s = _FIRST_TURN_S
+    turn_s = _MIN_POLL_S
     while True:
         done = set(_ready_now(compiled, rays))
         if len(done) >= num_returns or deadline.expired:
@@ -215,7 +215,7 @@ def _wait_mixed(
         waiting = [ref for ref in compiled if ref not in done]
         if waiting:
             wait_refs(waiting, timeout_s=pause_s)
-            turn_s = min(2 * turn_s, _LONGEST_TURN_S)
+            turn_s = min(2 * turn_s, _MAX_POLL_S)
         else:
             missing = num_returns - len(compiled)
             cluster.wait(rays, num_returns=missing, timeout_s=remaining_s)

@@ -51,8 +51,8 @@ loads: Final = pickle.loads
 PROTOCOL: Final = 5
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
 _BY_NAME_ELSEWHERE: Final = b"__main__"
-_DEEPEST_SEARCH: Final = 20
-_LONGEST_KEY: Final = 80
+_MAX_SEARCH_DEPTH: Final = 20
+_MAX_KEY_CHARS: Final = 80
 _NUMBERS: Final = frozenset("biufc")
 # Dtypes of torch's that NumPy has, too.
 _NUMPYS: Final = frozenset(
@@ -535,7 +535,7 @@ class Codec:
             children = [(f"{path}.{name}", child) for name, child in vars(value).items()]
         else:
             children = ()
-        if depth < _DEEPEST_SEARCH:
+        if depth < _MAX_SEARCH_DEPTH:
             for where, child in children:
                 if self._raises(child):
                     return self._find_unpicklable(child, where, depth + 1)
@@ -566,4 +566,4 @@ class Codec:
 def _key_text(key: object) -> str:
     """Return a key as it stands in the way to a part."""
     text = shielded(repr, key, otherwise=None)
-    return "..." if text is None else shortened("".join((text,)), _LONGEST_KEY)
+    return "..." if text is None else shortened("".join((text,)), _MAX_KEY_CHARS)

@@ -30,7 +30,7 @@ from rcg.options import WaitPolicy
 
 __rcg_user__ = True  # see rcg.frames
 
-MOST_ACTORS = 4
+MAX_ACTORS = 4
 READY_TIMEOUT_S = 120
 ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
 
@@ -275,7 +275,7 @@ class Stage:
 
 def start_actors(actor_class: Any) -> list[Any]:
     """Starts a contestant's actors and waits until they answer."""
-    actors = [actor_class.options(**ACTOR_OPTIONS).remote() for _ in range(MOST_ACTORS)]
+    actors = [actor_class.options(**ACTOR_OPTIONS).remote() for _ in range(MAX_ACTORS)]
     rcg.get([actor.count.remote() for actor in actors], timeout=READY_TIMEOUT_S)
     return actors
 

@@ -31,9 +31,9 @@ from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NodeArg, Site
 __rcg_user__ = True  # see rcg.frames
 
 IDLE_S = 10.0
-MOST_WAKEUPS_PER_S = 2.0
-MOST_RECORDER_NS = 50.0
-MOST_PLANNING_S = 2.0
+MAX_WAKEUPS_PER_S = 2.0
+MAX_RECORDER_NS = 50.0
+MAX_PLANNING_S = 2.0
 PLANNED_NODES = (2_500, 5_000, 10_000)
 COMPILES = 5
 TITLES = {
@@ -103,7 +103,7 @@ def measure_idle(
                 "4 actors": loops.wakeups / seconds,
                 "busiest thread": worst / seconds,
             },
-            most=MOST_WAKEUPS_PER_S,
+            most=MAX_WAKEUPS_PER_S,
             bound=("busiest thread",),
         ),
         Figure(
@@ -168,7 +168,7 @@ def measure_recorder(events: int = 1_000, rounds: int = 1_000) -> tuple[Figure, 
             title="recorder, per event",
             unit="ns",
             values={"recording": on - off, "call and recording": on, "call alone": off},
-            most=MOST_RECORDER_NS,
+            most=MAX_RECORDER_NS,
             bound=("recording",),
         ),
     )
@@ -206,7 +206,7 @@ def measure_planning() -> tuple[Figure, ...]:
             title="place, schedule and simulate",
             unit="s",
             values=seconds,
-            most=MOST_PLANNING_S,
+            most=MAX_PLANNING_S,
         ),
     )
 

@@ -34,17 +34,17 @@ __rcg_user__ = True  # see rcg.frames
 COMPILES = 8
 ROUNDS = 8
 PACE = Pace(calls=1000, time_ns=50_000_000, warm_up=50)
-MOST_RECORDER_RATIO = 1.05
-MOST_PROFILE_RATIO = 1.15
+MAX_RECORDER_RATIO = 1.05
+MAX_PROFILE_RATIO = 1.15
 # A pipeline whose middle stage is the bottleneck, by far, in seconds.
 STAGES_S = (0.002, 0.006, 0.003)
 SLOWEST = 1
 EXECUTIONS = 150
 IN_FLIGHT = 8
-MOST_ERROR = 15.0
+MAX_ERROR = 15.0
 EVENTS = 1_000_000
-MOST_ANALYSIS_S = 5.0
-MOST_PAGE_MB = 5.0
+MAX_ANALYSIS_S = 5.0
+MAX_PAGE_MB = 5.0
 
 
 def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Figure, ...]:
@@ -74,14 +74,14 @@ def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Fig
             "echo, recorder on to off",
             "times",
             {"ratio": times["on"] / times["off"]},
-            most=MOST_RECORDER_RATIO,
+            most=MAX_RECORDER_RATIO,
         ),
         Figure(
             "tracing-profile",
             "echo, in a profile to recorder off",
             "times",
             {"ratio": times["profile"] / times["off"]},
-            most=MOST_PROFILE_RATIO,
+            most=MAX_PROFILE_RATIO,
         ),
     )
 
@@ -136,7 +136,7 @@ def measure_what_if() -> tuple[Figure, ...]:
             "what-if: how far off",
             "%",
             {"error": abs(predicted / measured - 1) * 100},
-            most=MOST_ERROR,
+            most=MAX_ERROR,
         ),
     )
 
@@ -169,14 +169,14 @@ def measure_large_trace(
             f"trace of {trace.num_events / 1e6:.1f} million events: analysis",
             "s",
             {"summary": analysed},
-            most=MOST_ANALYSIS_S,
+            most=MAX_ANALYSIS_S,
         ),
         Figure(
             "trace-page",
             f"trace of {trace.num_events / 1e6:.1f} million events: page",
             "MB",
             {"HTML": len(page.encode()) / 1e6},
-            most=MOST_PAGE_MB,
+            most=MAX_PAGE_MB,
         ),
         Figure(
             "trace-time",

@@ -42,26 +42,11 @@ def load(name: str) -> ModuleType:
     return module
 
 
-class Worker:
-    """The methods of ``workers.Worker`` that rows call."""
+def whereabouts(_: object) -> tuple[str, int]:
+    """Returns the file of this process's rcg, and its id."""
+    import rcg  # whichever this process finds
 
-    def echo(self, value: Any) -> Any:
-        """Returns what it is given."""
-        return value
-
-    def fresh(self, array: Any) -> Any:
-        """Returns a new array with the same contents."""
-        return array.copy()
-
-    def count(self, *values: Any) -> int:
-        """Returns how many values it was given."""
-        return len(values)
-
-    def whereabouts(self) -> tuple[str, int]:
-        """Returns the file of this process's rcg, and its id."""
-        import rcg  # whichever this process finds
-
-        return str(rcg.__file__), os.getpid()
+    return str(rcg.__file__), os.getpid()
 
 
 class Driver:
@@ -86,7 +71,10 @@ class Driver:
             logging_level="error",
             runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}},
         )
-        worker = rcg.remote(Worker).options(num_cpus=0, max_restarts=0)
+        methods = load("methods")
+        ray.cloudpickle.register_pickle_by_value(methods)  # the actors cannot import it
+        kind = type("Worker", (methods.RowMethods,), {"whereabouts": whereabouts})
+        worker = rcg.remote(kind).options(num_cpus=0, max_restarts=0)
         self._actors = [worker.remote() for _ in range(ACTORS)]
         found = rcg.get([actor.whereabouts.remote() for actor in self._actors])
         return {str(rcg.__file__), *(file for file, _ in found)}, [pid for _, pid in found]

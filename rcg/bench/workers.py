@@ -7,25 +7,14 @@ import os
 import time
 from typing import Any
 
+from rcg.bench.methods import RowMethods
 from rcg.bench.usage import Usage, read_usage
 
 __rcg_user__ = True  # see rcg.frames
 
 
-class Worker:
-    """Methods that cost next to nothing, so that what is measured is the way to them."""
-
-    def echo(self, value: Any) -> Any:
-        """Returns what it is given."""
-        return value
-
-    def fresh(self, array: Any) -> Any:
-        """Returns a new array with the same contents."""
-        return array.copy()
-
-    def count(self, *values: Any) -> int:
-        """Returns how many values it was given."""
-        return len(values)
+class Worker(RowMethods):
+    """What rows call, and what figures ask for besides."""
 
     def hold(self, seconds: float) -> float:
         """Returns what it is given, so much later."""

@@ -16,7 +16,7 @@ from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.driver.output import FAILED, NEW, PENDING, READY
 from rcg.runtime.failure import to_exception
-from rcg.runtime.observe.report import LONGEST_QUESTION_S
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.serialization import Failure
 
 __all__ = [
@@ -34,9 +34,9 @@ __all__ = [
 
 # A get of several refs waits this long for one before it looks whether another has failed.
 # First this long, then longer and longer.
-_LOOK_AROUND_S: Final = 0.002
-_LONGEST_LOOK_S: Final = 0.1
-_SHORT_LOOK_S: Final = 0.005
+_MIN_POLL_S: Final = 0.002
+_MAX_POLL_S: Final = 0.1
+_MIXED_POLL_S: Final = 0.005
 _UNSET: Final[Any] = object()
 
 
@@ -267,7 +267,7 @@ def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelT
         f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting."
         f"{turns.why_waiting(dag.get_id())}",
         timeout_s=timeout_s,
-        report=dag.report_within(min(timeout_s, LONGEST_QUESTION_S)),
+        report=dag.report_within(min(timeout_s, STACKS_TIMEOUT_S)),
     )
 
 
@@ -323,7 +323,7 @@ def _fetch_watching(
 ) -> None:
     """Wait for ``ref``; raises the failure of another one that came first."""
     dag = ref._dag
-    patience = _LOOK_AROUND_S
+    patience = _MIN_POLL_S
     while True:
         left = deadline.remaining_s()
         if not others or (left is not None and left <= patience):
@@ -334,7 +334,7 @@ def _fetch_watching(
         for other in others:
             if other.done():
                 other.get()
-        patience = min(2 * patience, _LONGEST_LOOK_S)
+        patience = min(2 * patience, _MAX_POLL_S)
 
 
 def wait_refs(
@@ -365,6 +365,6 @@ def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None
     """
     left = deadline.remaining_s()
     dag = pending[0]._dag
-    slice_s = _LONGEST_LOOK_S if all(ref._dag is dag for ref in pending) else _SHORT_LOOK_S
+    slice_s = _MAX_POLL_S if all(ref._dag is dag for ref in pending) else _MIXED_POLL_S
     wait_s = slice_s if left is None else min(slice_s, left)
     dag.wait_for_any([ref for ref in pending if ref._dag is dag], wait_s)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import rcg
+from rcg.dag import InputNode
 
 # A guard against hanging, for waits that are over in milliseconds.
 GUARD_S = 120
@@ -191,6 +192,20 @@ class Plain:
 
 
 Stage = rcg.remote(num_cpus=0)(Plain)
+
+
+def compile_echo(actor: Any, **options: Any) -> Any:
+    """A graph that gives its input back."""
+    with InputNode() as inp:
+        dag = actor.echo.bind(inp)
+    return dag.experimental_compile(**options)
+
+
+def compile_gated(actor: Any, gate: Gate, **options: Any) -> Any:
+    """A graph that gives its input back: the value 0 stops at the gate; others pass at once."""
+    with InputNode() as inp:
+        dag = actor.pass_gate_when.bind(inp, 0, gate)
+    return dag.experimental_compile(**options)
 
 
 def resources() -> dict[str, int]:

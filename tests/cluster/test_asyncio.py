@@ -17,7 +17,15 @@ import rcg
 from rcg import cluster
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, ChannelTimeout
-from tests.cluster.stage import GUARD_S, Refusal, Stage, in_thread, until
+from tests.cluster.stage import (
+    GUARD_S,
+    Refusal,
+    Stage,
+    compile_echo,
+    compile_gated,
+    in_thread,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -32,19 +40,6 @@ def run(coroutine: Any) -> Any:
         return await asyncio.wait_for(coroutine, GUARD_S)
 
     return asyncio.run(guarded())
-
-
-def compile_echo(actor, **options):
-    with InputNode() as inp:
-        dag = actor.echo.bind(inp)
-    return dag.experimental_compile(**options)
-
-
-def compile_gated(actor, gate, **options):
-    """The value 0 stops at the gate; others pass."""
-    with InputNode() as inp:
-        dag = actor.pass_gate_when.bind(inp, 0, gate)
-    return dag.experimental_compile(**options)
 
 
 async def came(gate):

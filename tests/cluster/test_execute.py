@@ -28,25 +28,12 @@ from rcg.errors import (
     CompileError,
     GraphError,
 )
-from tests.cluster.stage import GUARD_S, Gate, Stage, in_thread
+from tests.cluster.stage import GUARD_S, Gate, Stage, compile_echo, compile_gated, in_thread
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 # Long enough for a result that is there, and over soon where there is none.
 SOON_S = 0.05
-
-
-def compile_echo(actor, **options):
-    with InputNode() as inp:
-        dag = actor.echo.bind(inp)
-    return dag.experimental_compile(**options)
-
-
-def compile_gated(actor, gate, **options):
-    """The value 0 stops at the gate; others pass."""
-    with InputNode() as inp:
-        dag = actor.pass_gate_when.bind(inp, 0, gate)
-    return dag.experimental_compile(**options)
 
 
 def submit_into(refs, graph, count):

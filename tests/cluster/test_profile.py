@@ -332,7 +332,8 @@ def test_a_limit_on_events_counts_what_it_leaves_out(stages):
 def test_without_room_for_it_the_graph_goes_on(stages, monkeypatch):
     a, b = stages(2)
     with chain(a, b) as graph:
-        monkeypatch.setattr(type(graph.session), "board", property(lambda _: -1))
+        segments = type(graph.session.host._segments)
+        monkeypatch.setattr(segments, "board", property(lambda _: -1))
         with pytest.raises(OutOfSharedMemory, match="no shared memory to record a profile in"):
             graph.profile().start()
         monkeypatch.undo()

@@ -14,7 +14,7 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.ir.nodes import Argument, ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
 from tests.cluster.stage import Refusal
-from tests.unit.random_graphs import Case, call_method, cases
+from tests.unit.random_graphs import Case, arguments_of, call_method, cases
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -55,21 +55,13 @@ def bind(case: Case, workers: list[Any], fails_on: dict[int, list[int]]) -> Any:
     graph, nodes = case.graph, []
     actors = {spec.id: worker for spec, worker in zip(graph.actors, workers, strict=False)}
 
-    def given_as(argument: Argument) -> Any:
-        match argument:
-            case NodeArg(node=node):
-                return nodes[node]
-            case ConstArg(const=const):
-                return case.constants[const]
-            case NestedArg(template=template, nodes=nested):
-                return case.constants[template].fill([nodes[node] for node in nested])
-
     with InputNode() as inp:
         for node in graph.nodes:
             match node:
                 case InputValue(key=key):
                     nodes.append(inp if key is None else inp[key])
                 case MethodCall():
+                    args, kwargs = arguments_of(case, node, nodes)
                     method = actors[node.actor].run
                     if node.num_returns > 1:
                         method = method.options(num_returns=node.num_returns)
@@ -78,8 +70,8 @@ def bind(case: Case, workers: list[Any], fails_on: dict[int, list[int]]) -> Any:
                             node.id,
                             node.num_returns,
                             fails_on.get(node.id, []),
-                            *map(given_as, node.args),
-                            **{name: given_as(argument) for name, argument in node.kwargs},
+                            *args,
+                            **kwargs,
                         )
                     )
                 case Part(call=call, index=index):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the documents that rcg started from show, as programs in which only imports are rewritten.
 
-Each program is the code blocks of one part of a document, in their order, written for Ray's own
-`ray` and `ray.dag`. The rule of the README is applied to their import lines and to nothing else;
-then they run as a notebook would: block by block, in one namespace, with `await` at the top level,
+The rule of the README is applied to the import lines of these programs and to nothing else; then
+they run as a notebook would: block by block, in one namespace, with `await` at the top level,
 on a Ray that starts by itself, and they end without any clean-up that the document does not do.
 """
 
@@ -15,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW
 
 # Runs the blocks of a file (parted by lines `# %%`) as a notebook runs its cells.
 NOTEBOOK = """
@@ -80,50 +81,6 @@ def run(blocks: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-HELLO = """
-import ray
-
-@ray.remote
-class Echo:
-  def echo(self, value):
-    return value
-
-first = Echo.remote()
-second = Echo.remote()
-# %%
-ref = first.echo.remote("hello")
-ref = second.echo.remote(ref)
-print(ray.get(ref))
-# %%
-import ray.dag
-import time
-
-with ray.dag.InputNode() as inp:
-  between = first.echo.bind(inp)
-  dag = second.echo.bind(between)
-# %%
-print(ray.get(dag.execute("hello")))
-print(ray.get(dag.execute("world")))
-
-for _ in range(10):
-  began = time.perf_counter()
-  ray.get(dag.execute("hello"))
-  print("took", time.perf_counter() - began)
-# %%
-cdag = dag.experimental_compile()
-print(cdag)
-# %%
-for _ in range(10):
-  began = time.perf_counter()
-  ray.get(cdag.execute("hello"))
-  print("took", time.perf_counter() - began)
-# %%
-cdag.teardown()
-
-print(ray.get(first.echo.remote("done")))
-"""
-
-
 def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path) -> None:
     lines = run(HELLO, tmp_path)
     assert lines[:3] == ["hello", "hello", "world"]
@@ -134,88 +91,14 @@ def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path)
     assert lines[-1] == "done"
 
 
-ACROSS_ACTORS = """
-import ray
-
-@ray.remote
-class Echo:
-  def echo(self, value):
-    return value
-
-N = 3
-actors = [Echo.remote() for _ in range(N)]
-# %%
-import ray.dag
-with ray.dag.InputNode() as inp:
-  outputs = [actor.echo.bind(inp) for actor in actors]
-  dag = ray.dag.MultiOutputNode(outputs)
-# %%
-cdag = dag.experimental_compile()
-print(ray.get(cdag.execute("hello")))
-# %%
-with ray.dag.InputNode() as inp:
-  for actor in actors:
-    inp = actor.echo.bind(inp)
-  dag = inp
-# %%
-cdag = dag.experimental_compile()
-refs = [cdag.execute(f"hello{i}") for i in range(N)]
-print(ray.get(refs))
-"""
-
-
 def test_several_actors_at_once_then_one_after_the_other(tmp_path: Path) -> None:
     """The second graph is compiled on live actors, and nothing is torn down before the exit."""
     lines = run(ACROSS_ACTORS, tmp_path)
     assert lines == ["['hello', 'hello', 'hello']", "['hello0', 'hello1', 'hello2']"]
 
 
-ASYNCIO = """
-import ray
-
-@ray.remote
-class Echo:
-  def echo(self, value):
-    return value
-
-actor = Echo.remote()
-import ray.dag
-with ray.dag.InputNode() as inp:
-  dag = actor.echo.bind(inp)
-
-cdag = dag.experimental_compile(enable_asyncio=True)
-# %%
-ref = await cdag.execute_async("hello")
-print(await ref)
-"""
-
-
 def test_asyncio(tmp_path: Path) -> None:
     assert run(ASYNCIO, tmp_path) == ["hello"]
-
-
-OVERVIEW = """
-import ray
-from ray.dag import InputNode
-
-@ray.remote
-class Receiver:
-  def recv(self, data):
-    return sum(data)
-
-receiver = Receiver.remote()
-data = [1, 2, 3]
-# %%
-ref = receiver.recv.remote(data)
-print(ray.get(ref))
-# %%
-with InputNode() as inp:
-    graph = receiver.recv.bind(inp)
-
-graph = graph.experimental_compile()
-ref = graph.execute(data)
-print(ray.get(ref))
-"""
 
 
 def test_the_overviews_call_and_its_compiled_form(tmp_path: Path) -> None:

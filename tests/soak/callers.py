@@ -30,7 +30,7 @@ from tests.soak.recipe import Failed, Recipe, Step, Trouble, perform
 
 __all__ = ["AsyncCaller", "Caller", "Held", "OrdinaryCaller", "Scene", "SoakFailure", "SyncCaller"]
 
-_MOST_PENDING = 30
+_MAX_PENDING = 30
 _UNSET = object()
 
 
@@ -227,7 +227,7 @@ class SyncCaller(Caller):
             if chosen is None:
                 break
             self._submit(*chosen)
-            while self.pending and (len(self.pending) > _MOST_PENDING or self.rng.random() < 0.5):
+            while self.pending and (len(self.pending) > _MAX_PENDING or self.rng.random() < 0.5):
                 self._settle(self.pop())
         while self.pending:
             self._settle(self.pop())
@@ -310,7 +310,7 @@ class AsyncCaller(Caller):
             if chosen is None:
                 break
             await self._submit(*chosen)
-            while self.pending and (len(self.pending) > _MOST_PENDING or self.rng.random() < 0.5):
+            while self.pending and (len(self.pending) > _MAX_PENDING or self.rng.random() < 0.5):
                 await self._settle(self.pop())
 
     async def _submit(

@@ -14,7 +14,7 @@ from tests.soak import values
 __all__ = ["Failed", "Recipe", "Step", "Trouble", "draw_recipe", "perform"]
 
 _FAILURES_IN = 16  # a step that may fail does so for some of 16 remainders of a digest
-_MOST_COPIES = 4
+_MAX_COPIES = 4
 
 
 class Trouble(Exception):
@@ -196,7 +196,7 @@ def draw_recipe(rng: random.Random, actors: Sequence[int], most_calls: int = 8) 
         flat = [value for arg in args for value in ((arg,) if type(arg) is int else arg * 2)]
         total = sum(copies[value] for value in [*flat, *(value for _, value in kwargs)])
         ops = ["forward", "fresh", "part", "create", "split", "keep", "digest"]
-        op = rng.choice([*ops, "collect"] if total <= _MOST_COPIES else ops)
+        op = rng.choice([*ops, "collect"] if total <= _MAX_COPIES else ops)
         few = rng.random() < 0.15
         fails_on = tuple(rng.sample(range(_FAILURES_IN), rng.randint(1, 4))) if few else ()
         calls.append(Call(Step(node, op, fails_on), rng.choice(actors), tuple(args), kwargs))

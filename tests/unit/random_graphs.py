@@ -188,9 +188,10 @@ def call_method(node: int, num_returns: int, args: list[Any], kwargs: dict[str, 
     return total if num_returns == 1 else [total + part for part in range(num_returns)]
 
 
-def evaluate(case: Case, inputs: dict[Any, Any]) -> list[Any]:
-    """The outputs of one execution, computed node by node."""
-    results: list[Any] = []
+def arguments_of(
+    case: Case, call: MethodCall, results: list[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a call is given, if these are the results of the nodes so far."""
 
     def value(argument: Argument) -> Any:
         match argument:
@@ -201,6 +202,15 @@ def evaluate(case: Case, inputs: dict[Any, Any]) -> list[Any]:
             case NestedArg(template=template, nodes=nodes):
                 return case.constants[template].fill([results[node] for node in nodes])
 
+    return (
+        [value(argument) for argument in call.args],
+        {name: value(argument) for name, argument in call.kwargs},
+    )
+
+
+def evaluate(case: Case, inputs: dict[Any, Any]) -> list[Any]:
+    """The outputs of one execution, computed node by node."""
+    results: list[Any] = []
     for node in case.graph.nodes:
         match node:
             case InputValue(key=key):
@@ -208,8 +218,7 @@ def evaluate(case: Case, inputs: dict[Any, Any]) -> list[Any]:
             case Part(call=call, index=index):
                 results.append(results[call][index])
             case MethodCall():
-                args = [value(argument) for argument in node.args]
-                kwargs = {name: value(argument) for name, argument in node.kwargs}
+                args, kwargs = arguments_of(case, node, results)
                 results.append(call_method(node.id, node.num_returns, args, kwargs))
     return [results[output] for output in case.graph.outputs]
 

@@ -75,7 +75,7 @@ def test_who_only_unpickles_slowly_is_waited_for(boards: Any) -> None:
 def test_unpickling_that_asks_for_its_own_result_fails_it(
     boards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffers, "_MOMENT_S", 1e9)  # nobody is waited for
+    monkeypatch.setattr(buffers, "_DECODE_POLL_S", 1e9)  # nobody is waited for
 
     def decode(data: bytes, buffers: Any = ()) -> object:
         buffer.fetch(same, None)

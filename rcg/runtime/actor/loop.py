@@ -67,7 +67,7 @@ __all__ = ["Start", "describe", "start"]
 _log = Log()
 
 # A loop that found nothing to read for this long gives its free memory back, once.
-_IDLE_NS: Final = 2_000_000_000
+_IDLE_TRIM_NS: Final = 2_000_000_000
 
 _Step = Callable[[], None]
 
@@ -341,7 +341,7 @@ class _Steps:
 
         def first_step() -> None:
             try:
-                slots[out] = read(_IDLE_NS)
+                slots[out] = read(_IDLE_TRIM_NS)
             except BaseException as error:
                 if is_about_value(error):
                     return

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 __all__ = ["Admission", "Ledger"]
 
 # An input of more than this share of the cap has its execution go alone, until one is complete.
-_LARGE_INPUT: Final = 16
+_LARGE_INPUT_SHARE: Final = 16
 # What was learned from the largest execution fades by this share with each look at smaller ones.
 _FADING: Final = 8
 _NO_LIMIT: Final = 1 << 62
@@ -63,7 +63,7 @@ class Admission:
         if complete > self._seen:
             self._seen = complete
             self._learn(max(peak, self.need_bytes - self.need_bytes // _FADING))
-        if not complete and most * _LARGE_INPUT > self._cap_bytes:
+        if not complete and most * _LARGE_INPUT_SHARE > self._cap_bytes:
             return 1
         need = max(self.need_bytes, most)
         if not need:

@@ -38,7 +38,7 @@ from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import RING_POLL_S, Inputs, NoRoom, Submission
 from rcg.runtime.failure import describe
-from rcg.runtime.observe.report import LONGEST_QUESTION_S, Report, Reports
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.handle import handle_of
@@ -55,7 +55,7 @@ _log = Log()
 
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
-_TURNS: Final = 20
+_MAX_LOOP_TURNS: Final = 20
 _UNSET: Final[Any] = object()
 
 
@@ -264,7 +264,7 @@ class CompiledDAG(Displayed):
     async def wait_async(self, ref: CompiledDAGRef) -> None:
         """Wait until ``get`` of a ref returns or raises without waiting."""
         if not self.has(ref):
-            for _ in range(_TURNS):
+            for _ in range(_MAX_LOOP_TURNS):
                 await _turn()
                 if self.has(ref):
                     break
@@ -305,7 +305,7 @@ class CompiledDAG(Displayed):
         It works while actors are stuck in users' code and after they died. Live actors are asked
         where they are, for at most half a second.
         """
-        return self._report(LONGEST_QUESTION_S)
+        return self._report(STACKS_TIMEOUT_S)
 
     def report_within(self, patience_s: float) -> str:
         """Return the text of ``report``, asking live actors for at most this long."""
@@ -482,7 +482,7 @@ class CompiledDAG(Displayed):
                 "that runs there goes on and then its loop ends. Call teardown() again to go on "
                 "waiting, or teardown(kill_actors=True) to end it now.",
                 timeout_s=timeout,
-                report=self.report_within(min(timeout or 0.0, LONGEST_QUESTION_S)),
+                report=self.report_within(min(timeout or 0.0, STACKS_TIMEOUT_S)),
             )
 
     def __enter__(self) -> CompiledDAG:

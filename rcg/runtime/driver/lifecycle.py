@@ -39,9 +39,11 @@ __all__ = ["Located", "launch", "locate"]
 
 _log = Log()
 
-_PATIENCE_S: Final = 5.0
+# After this long, compiling says which actors have not answered.
+_SILENT_WAIT_S: Final = 5.0
+# Between two looks at what has come meanwhile: answers, deaths, and loops that have connected.
 _POLL_S: Final = 0.2
-_TICK_S: Final = 0.005
+_CONNECTED_POLL_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def _gather(
     """
     pending = dict(calls)
     answers: dict[str, Any] = {}
-    begun = Deadline(_PATIENCE_S)
+    begun = Deadline(_SILENT_WAIT_S)
     has_told = False
     while pending:
         left = deadline.remaining_s()
@@ -287,7 +289,7 @@ def _wait_connected(
 ) -> None:
     """Wait for loops whose start call returns only when the graph ends."""
     while missing := sorted(set(calls) - set(session.control.pids)):
-        ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_TICK_S)
+        ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_CONNECTED_POLL_S)
         for actor in missing:
             if calls[actor] in ready:
                 _answer(actor, calls[actor], named)

@@ -31,8 +31,8 @@ FAILED: Final = 2
 # Two threads that get the same ref at the same moment: the second looks this often whether the
 # first has decoded it, and so often at most. Then it decodes, too: the first may be in code that
 # waits for the second.
-_MOMENT_S: Final = 0.0001
-_MOST_LOOKS: Final = 5000
+_DECODE_POLL_S: Final = 0.0001
+_MAX_DECODE_POLLS: Final = 5000
 
 
 class Result(Protocol):
@@ -118,7 +118,7 @@ class OutputBuffer:
             frame = frames.get(execution)
             if frame is not None:
                 try:
-                    value = frame.decode() if looks < _MOST_LOOKS else frame.decode(True)
+                    value = frame.decode() if looks < _MAX_DECODE_POLLS else frame.decode(True)
                 except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
                     value = None
                     failed = error_of_unpickling(error, frame.decode)
@@ -130,7 +130,7 @@ class OutputBuffer:
             elif result.state != PENDING:
                 return False
             looks += 1
-            time.sleep(_MOMENT_S)
+            time.sleep(_DECODE_POLL_S)
         if result.state == PENDING:
             if type(value) is Failure:
                 # It becomes an exception when it is raised: one that is kept would keep, by its

@@ -31,18 +31,18 @@ from rcg.trace.trace import Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
 
-__all__ = ["MOST_EVENTS", "Profiler", "newest", "profiler_of"]
+__all__ = ["MAX_EVENTS", "Profiler", "newest", "profiler_of"]
 
-MOST_EVENTS: Final = 5_000_000
+MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
 
 # The larger rings of the native core hold what the fastest graphs do in 80 ms.
-_PERIOD_NS: Final = 5_000_000
+_DRAIN_PERIOD_NS: Final = 5_000_000
 # How long writes that are under way are waited for at the end, and how often they are looked at.
-_SETTLE_S: Final = 0.02
-_MOMENT_S: Final = 0.0002
+_SETTLE_TIMEOUT_S: Final = 0.02
+_SETTLE_POLL_S: Final = 0.0002
 # How long members whose clocks are not ours may take to tell.
-_CLOCKS_S: Final = 0.4
+_CLOCKS_TIMEOUT_S: Final = 0.4
 
 
 class Profiler:
@@ -68,7 +68,7 @@ class Profiler:
         sessions: Callable[[], Iterable[Session]],
         *,
         is_following: bool = False,
-        max_events: int = MOST_EVENTS,
+        max_events: int = MAX_EVENTS,
     ) -> None:
         if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
             raise ValueError(f"`max_events` must be a positive integer, found {max_events!r}")
@@ -187,7 +187,7 @@ def profiler_of(
     max_events: int | None = None,
 ) -> Profiler:
     """Return what records these graphs; see ``Profiler``."""
-    most = MOST_EVENTS if max_events is None else max_events
+    most = MAX_EVENTS if max_events is None else max_events
     return Profiler(sessions, is_following=is_following, max_events=most)
 
 
@@ -237,7 +237,7 @@ class _Recording:
         # Nobody waits for a drain of which nobody knows any more.
         weakref.finalize(self, drain.stop)
         self._thread = threading.Thread(
-            target=drain.run, args=(_PERIOD_NS,), name="rcg-profile", daemon=True
+            target=drain.run, args=(_DRAIN_PERIOD_NS,), name="rcg-profile", daemon=True
         )
         self._thread.start()
 
@@ -266,7 +266,7 @@ def _settle(session: Session) -> None:
     A result may arrive before that, by some tens of nanoseconds, or by as long as who wrote it is
     kept off its processor.
     """
-    patience = Deadline(_SETTLE_S)
+    patience = Deadline(_SETTLE_TIMEOUT_S)
     for process in session.node.layout.members:
         ops = session.plan.program(process).ops
         while process != DRIVER and not patience.expired:
@@ -275,7 +275,7 @@ def _settle(session: Session) -> None:
             is_writing = has_op and bool(ops[now.op].channels_out)
             if not is_writing or now.state is State.WAITING:
                 break
-            time.sleep(_MOMENT_S)
+            time.sleep(_SETTLE_POLL_S)
 
 
 def newest(session: Session) -> Trace:
@@ -326,7 +326,7 @@ def _graph_trace(
     end_ns: int,
 ) -> GraphTrace:
     """Put together what is known of each process until a moment, on the driver's clock."""
-    clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_S)}
+    clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_TIMEOUT_S)}
     pids = {DRIVER: session.pid, **session.control.pids}
     lanes = []
     for process, (lost, events) in found.items():

@@ -22,7 +22,7 @@ from rcg.text import bytes_text, table, visible
 from rcg.trace.recorder import State
 
 __all__ = [
-    "LONGEST_QUESTION_S",
+    "STACKS_TIMEOUT_S",
     "Activity",
     "Backlog",
     "Report",
@@ -31,7 +31,7 @@ __all__ = [
     "backlogs",
 ]
 
-LONGEST_QUESTION_S: Final = 0.5  # live processes have no longer to say where they are
+STACKS_TIMEOUT_S: Final = 0.5  # live processes have no longer to say where they are
 
 _STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
 
