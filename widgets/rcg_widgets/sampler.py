@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looking at a running graph: what is read at one moment, and what follows from two.
 
-A sampler holds a graph weakly, and a method of one as well: whoever watches keeps nothing alive.
+A sampler holds a graph weakly, and a method of one as well: watching a graph does not keep it
+alive.
 """
 
 from __future__ import annotations

@@ -103,5 +103,5 @@ def _name(activity: Any) -> str:
 
 def _waited_for(activity: Any, labels: Iterable[str]) -> tuple[str, ...]:
     names = str(_of(activity, "waiting_for")).split(", ")
-    # The driver is waited for by whoever has nothing to do.
+    # An actor that has nothing to do waits for the driver.
     return tuple(label for label in labels if label in names and label != "driver")

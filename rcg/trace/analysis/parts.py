@@ -9,8 +9,8 @@ Call    | waiting for another graph's method | compute |          and so does ev
 
 The parts of an event add up to it. Times that contradict each other are cut to fit: what an event
 waited and coded is at most what it lasted. Where events of a lane overlap, because several threads
-of a driver use its graph, each moment belongs to one part: work before waiting, then whoever began
-first.
+of a driver use its graph, each moment belongs to one part: work before waiting, then the
+event that began first.
 
 This room must know neither views nor figures.
 """

@@ -10,9 +10,9 @@ a1      |read 7|call 7 ───────────────────
 
 A trace mostly ends in the middle of something. What had begun and not ended is a stall if it has
 lasted several times longer than any such op that ended, and longer than any execution took; where
-no such op ended, if somebody waits for it. Who
-waits is found along the waits that had not ended: whoever waits for a process waits for what that
-waits for. An actor that waits to read an input has nothing to do, and waits for nobody.
+no such op ended, if a process waits for it. Which processes wait is found along the waits that had
+not ended: a process that waits for another also waits for what that one waits for. An actor that
+waits to read an input has nothing to do, and waits for no process.
 
 This room must know neither figures nor how stalls are shown.
 """

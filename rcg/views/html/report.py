@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as a table: who does what, since when, who waits for whom, and who holds up the rest.
+"""The report as a table: what each process does, since when, and which process it waits for.
 
-For tired people: what holds up the rest is marked, with its line of source. That is a process which
-is not waiting itself, has been at it for a while, and which others wait for, directly or through
-others; and whoever died. This file must not know where a report comes from.
+The processes that hold up the rest are marked, with their line of source: a process that is not
+waiting itself, has been in its op for a while, and for which others wait, directly or through
+others; and a process that died. This file must not know where a report comes from.
 """
 
 from __future__ import annotations
