@@ -245,6 +245,14 @@ def test_a_plan_over_nodes_that_breaks_a_rule_is_refused(old: str, new: str, why
         with_line(old, new)().check()
 
 
+def test_a_local_channel_has_one_reader():
+    text = TEXT.replace("lane a0.comm of a0\n", "lane a0.comm of a0\nlane a0.io of a0\n")
+    text = text.replace("a0 -> a0.comm local", "a0 -> a0.comm a0.io local")
+    text = text.replace("program n0\n", "program a0.io\n  Read c3 -> s0\nprogram n0\n")
+    with pytest.raises(InternalError, match="c3 is a local channel: it must join two lanes"):
+        Plan.from_text(text).check()
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
