@@ -112,7 +112,7 @@ def shutdown(**options: Any) -> None:
     Args:
         **options: Ray's options of ``shutdown``.
     """
-    execute = sys.modules.get("rcg.runtime.driver.compiled_dag")
+    execute = sys.modules.get("rcg.runtime.driver.live")
     if execute is not None:
         execute.teardown_all()
     importlib.import_module("rcg.cluster").shutdown(**options)
@@ -123,7 +123,7 @@ def report() -> Reports:
 
     One report for each, as ``CompiledDAG.report`` makes it; prints as text.
     """
-    execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
+    execute = importlib.import_module("rcg.runtime.driver.live")
     found: Reports = execute.report_all()
     return found
 
@@ -144,7 +144,7 @@ def profile(*, max_events: int | None = None) -> Profiler:
         max_events: How many events of each graph are kept; later ones are counted as lost. None for
             five million.
     """
-    execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
+    execute = importlib.import_module("rcg.runtime.driver.live")
     found: Profiler = execute.profile_all(max_events=max_events)
     return found
 

@@ -27,7 +27,8 @@ from typing import Any, Final, NoReturn
 from rcg.actors import ActorHandle
 from rcg.dag.nodes import DAGNode
 from rcg.frames import is_ours
-from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs
+from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.live import live_graphs
 from rcg.runtime.refs import CompiledDAGRef
 from rcg.text import visible
 

@@ -31,7 +31,8 @@ from rcg.ipython import attach
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.progress import progress
-from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
+from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.live import live_graphs, profile_all
 from rcg.runtime.observe.report import Reports
 from rcg.text import visible
 from rcg.trace.analysis.figures import summarize
@@ -498,7 +499,7 @@ def _schedules(shown: Any) -> list[tuple[str, str]]:
         return [(f"Schedule of {name}", svg) for name, svg in made if svg is not None]
     if isinstance(shown, Plan):
         return [("Schedule of the plan", predicted_schedule(shown, _LIMIT))]
-    limit = shown.session.options.max_inflight_executions
+    limit = shown.plan.window
     return [(f"Schedule of {_name(shown.get_id())}", predicted_schedule(shown.plan, limit))]
 
 

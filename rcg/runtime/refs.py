@@ -7,19 +7,23 @@ A ref knows its graph and its buffer and nothing of how frames travel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from rcg.channels.shm import release
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
-from rcg.runtime.driver.output import FAILED, NEW, PENDING, READY
 from rcg.runtime.failure import to_exception
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
+from rcg.runtime.sleepers import emptied
 from rcg.serialization import Failure
 
 __all__ = [
+    "FAILED",
+    "NEW",
+    "PENDING",
+    "READY",
     "Arrivals",
     "CompiledDAGFuture",
     "CompiledDAGRef",
@@ -28,6 +32,7 @@ __all__ = [
     "confirm",
     "get_refs",
     "refs_of",
+    "take_arrived",
     "timed_out",
     "wait_refs",
 ]
@@ -38,6 +43,12 @@ _MIN_POLL_S: Final = 0.002
 _MAX_POLL_S: Final = 0.1
 _MIXED_POLL_S: Final = 0.005
 _UNSET: Final[Any] = object()
+
+# The state of a ref. The native core sets the first two.
+NEW: Final = -1  # not submitted yet: one that goes away leaves nothing behind
+PENDING: Final = 0
+READY: Final = 1
+FAILED: Final = 2
 
 
 class Arrivals(Protocol):
@@ -368,3 +379,17 @@ def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None
     slice_s = _MAX_POLL_S if all(ref._dag is dag for ref in pending) else _MIXED_POLL_S
     wait_s = slice_s if left is None else min(slice_s, left)
     dag.wait_for_any([ref for ref in pending if ref._dag is dag], wait_s)
+
+
+def take_arrived(dropped: deque[int], arrived: int) -> Iterator[int]:
+    """Take the executions that have arrived out of a queue of dropped ones; any thread.
+
+    Args:
+        dropped: Executions whose refs went away unread. Those still to come stay in it.
+        arrived: How many executions have arrived; they do so in order.
+    """
+    for execution in emptied(dropped):
+        if execution < arrived:
+            yield execution
+        else:
+            dropped.append(execution)

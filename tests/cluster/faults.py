@@ -170,7 +170,7 @@ class Victims:
 
 def does(graph: Any, label: str) -> list[Activity]:
     """What the processes of this label do now."""
-    session = graph.session
+    session = graph._engine.session
     found = activities(session.nodes, graph.plan)
     return [activity for activity in found if label in activity.label]
 

@@ -492,7 +492,7 @@ def test_the_loop_goes_on_while_execute_async_waits_beside_held_results(stages, 
             await (await graph.execute_async(i))
         first = await graph.execute_async([1])
         await came(gate)
-        assert graph._submission.window.admitted > 1
+        assert graph._engine._submission.window.admitted > 1
         await opened_while_waiting(graph, gate, 5 * MB)
         assert await first == [1]
         assert held.nbytes == 7 * MB // 2
@@ -504,7 +504,7 @@ def test_the_loop_goes_on_while_execute_async_waits_beside_held_results(stages, 
 async def opened_while_waiting(graph, gate, size):
     """Execute while there is no memory; only the loop opens the gate, and that gives it back."""
     second = asyncio.ensure_future(graph.execute_async(np.full(size, 7, np.uint8)))
-    while not graph.bridge.has_queue() and not second.done():
+    while not graph._engine._bridge.has_queue() and not second.done():
         await asyncio.sleep(0)
     assert not second.done(), "there was memory"
     gate.open()
@@ -526,7 +526,7 @@ def test_the_cause_of_a_death_is_not_asked_for_on_the_loop(monkeypatch):
     class Killer:
         def __reduce__(self):
             os.kill(pid, signal.SIGKILL)
-            until(lambda: graph.session.is_over)
+            until(lambda: graph._engine.session.is_over)
             return int, ()
 
     async def main():

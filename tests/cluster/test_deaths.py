@@ -55,7 +55,7 @@ def chain(victim, survivors, **options):
 
 def claimed_bytes(graph):
     """What anybody holds of the driver's own blocks."""
-    return graph.session.node.memory().claimed_bytes
+    return graph._engine.session.node.memory().claimed_bytes
 
 
 def raises_death(call):
@@ -75,7 +75,7 @@ def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
     pid = rcg.get(victim.expect.remote(None))
     graph = chain(victim, survivors)
     used = []
-    graph.session.on_end(lambda: used.append(getattr(graph, use)()))
+    graph._engine.session.on_end(lambda: used.append(getattr(graph, use)()))
     os.kill(pid, signal.SIGKILL)
     until(lambda: used)
     graph.teardown()
@@ -252,7 +252,7 @@ def test_only_the_graphs_of_the_dead_end(victims, survivors, gates):
     at_method.wait_for()
     slay("kill -9", victim, pid, at_method)
     raises_death(waiting[0])
-    until(lambda: graphs[1].session.is_broken)
+    until(lambda: graphs[1]._engine.session.is_broken)
     raises_death(lambda: graphs[1].execute(1))
     held.open()
     assert rcg.get(refs) == list(range(5))

@@ -203,7 +203,7 @@ LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
 def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, value, count):
     with compile_chain(*stages(2)) as graph:
         assert rcg.get(graph.execute(0)) == 0
-        control = graph.session.control
+        control = graph._engine.session.control
         good, body, fd = as_sent(messages.Execute(), value)
         given = [os.dup(fd if fd >= 0 else 0) for _ in range(count)]
         threads_before = serving_threads()

@@ -187,7 +187,7 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
         with noted(shape):
             if not waiting[shape]:
                 # Nobody waits, so it may take a moment until somebody looks.
-                until(lambda graph=graph: graph.session.is_broken)
+                until(lambda graph=graph: graph._engine.session.is_broken)
             check_broken(graph, waiting[shape], refs[shape], "Read c")
             assert rcg.get(fetched[shape]) == RESULTS[shape](INPUTS[0])
             assert rcg.get([each.echo.remote(shape) for each in survivors]) == [shape, shape]

@@ -393,12 +393,12 @@ def test_a_message_that_is_not_ours_harms_nothing(stages):
     with compile_chain(*stages(2)) as graph:
         use = {"type": "use", "graph": graph.get_id()}
         for message in ({**use, "secret": "\u00e9"}, use, {"type": "use"}, {"type": 3}):
-            connection = sockets.connect(graph.session.control.address, GUARD_S)
+            connection = sockets.connect(graph._engine.session.control.address, GUARD_S)
             connection.send(json.dumps(message).encode() + b"\0")
             with sockets.receive(connection) as received:
                 assert received.message is None
             connection.close()
-        raw = sockets.connect(graph.session.control.address, GUARD_S)
+        raw = sockets.connect(graph._engine.session.control.address, GUARD_S)
         raw.send(b"no json at all")
         assert raw.recv(10) == b""
         raw.close()
@@ -448,7 +448,7 @@ say("done")
 
 def connections_to(graph):
     """How many sockets of this machine are connected to the endpoint of the graph's process."""
-    address = "@" + graph.session.control.address[1:]
+    address = "@" + graph._engine.session.control.address[1:]
     return Path("/proc/net/unix").read_text().count(address)
 
 

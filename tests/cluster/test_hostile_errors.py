@@ -300,8 +300,8 @@ def test_a_loop_that_is_told_to_stop_has_not_failed(others):
         graph = compile_one(others[0])
         assert get(graph.execute(1)) == 1
         graph.teardown()
-        assert not graph.session.control.gone
-        assert not graph.session.is_broken
+        assert not graph._engine.session.control.gone
+        assert not graph._engine.session.is_broken
 
 
 def test_a_log_handler_of_the_drivers_that_raises_ends_nothing(others):

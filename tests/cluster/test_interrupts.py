@@ -90,5 +90,5 @@ def test_ctrl_c_before_any_line_of_execute_or_get(is_listed):
         rcg.get(last)
         del last
         rcg.get(graph.execute(i, extra=0))
-        assert not graph.left
-        assert not any(buffer.frames for buffer in graph.buffers)
+        assert not graph._engine.left
+        assert not any(buffer.frames for buffer in graph._engine._buffers)

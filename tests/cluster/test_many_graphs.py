@@ -347,7 +347,7 @@ def test_a_dropped_graph_is_freed_without_the_garbage_collector(stages):
         dag = stage.double.bind(inp)
     graph = dag.compile()
     assert graph.execute(4).get() == 8
-    session = weakref.ref(graph.session)
+    session = weakref.ref(graph._engine.session)
     gc.collect()
     gc.disable()
     try:

@@ -76,7 +76,7 @@ def check(found, number, size):
 
 
 def used(graph):
-    return graph.session.node.memory().used_bytes
+    return graph._engine.session.node.memory().used_bytes
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 4])
@@ -196,7 +196,7 @@ def test_what_actors_keep_takes_no_room_from_others(makers):
 def test_the_window_narrows_to_what_fits_and_widens_again(makers):
     sizes = [[3 * MB]] * 20 + [[1000]] * 60
     with pipeline(makers, sizes).experimental_compile(memory_cap_bytes=10 * MB) as graph:
-        window = graph._submission.window
+        window = graph._engine._submission.window
         for i in range(20):
             check(rcg.get(graph.execute(i)), i, 3 * MB)
         refs = [graph.execute(i) for i in range(6)]

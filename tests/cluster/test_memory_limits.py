@@ -24,7 +24,7 @@ def numbered(i, size_bytes):
 
 
 def used(graph):
-    return graph.session.node.memory().used_bytes
+    return graph._engine.session.node.memory().used_bytes
 
 
 def lies_in_shared_memory(array):

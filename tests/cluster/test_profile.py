@@ -332,7 +332,7 @@ def test_a_limit_on_events_counts_what_it_leaves_out(stages):
 def test_without_room_for_it_the_graph_goes_on(stages, monkeypatch):
     a, b = stages(2)
     with chain(a, b) as graph:
-        segments = type(graph.session.host._segments)
+        segments = type(graph._engine.session.host._segments)
         monkeypatch.setattr(segments, "board", property(lambda _: -1))
         with pytest.raises(OutOfSharedMemory, match="no shared memory to record a profile in"):
             graph.profile().start()
@@ -469,7 +469,9 @@ def test_times_of_another_clock_are_told_on_ours(stages, gate, monkeypatch):
         gate.wait_for()
         until(lambda: waits_in(graph, "a1", 1))  # what it did before is written down
         ours = graph.trace().graphs[0]
-        monkeypatch.setattr(graph.session.control, "clocks", lambda _: {"a0": Clock(-behind, 50)})
+        monkeypatch.setattr(
+            graph._engine.session.control, "clocks", lambda _: {"a0": Clock(-behind, 50)}
+        )
         moved = graph.trace().graphs[0]
         monkeypatch.undo()
         for field in ("start_ns", "end_ns"):

@@ -68,7 +68,7 @@ def check(graph, use, execute, value):
         if use != "teardown":
             assert ray.get(graph.execute("after")) == "after"
             graph.kept = None
-            assert graph.statistics().in_flight == 0 and not graph.left
+            assert graph.statistics().in_flight == 0 and not graph._engine.left
     graph.teardown()
 
 """
@@ -367,8 +367,8 @@ assert pressed > 50, pressed
 del last
 gc.collect()
 graph.statistics()  # lets go of what was dropped
-assert len(graph.left) <= len(swallowed), (graph.left, swallowed)
-assert sum(len(buffer.frames) for buffer in graph.buffers) <= len(swallowed)
+assert len(graph._engine.left) <= len(swallowed), (graph._engine.left, swallowed)
+assert sum(len(buffer.frames) for buffer in graph._engine._buffers) <= len(swallowed)
 graph.teardown()
 say("done", len(noted), pressed, len(missing))
 """

@@ -236,7 +236,7 @@ def test_graphviz_source_is_always_returned(graph, tmp_path):
     source = graph.visualize(tmp_path / "plain.gv")
     assert source.startswith("digraph")
     assert (tmp_path / "plain.gv").read_text() == source
-    for handle in graph.session.handles.values():
+    for handle in graph._engine.session.handles.values():
         assert handle._actor_id.hex()[:6] in source
 
 

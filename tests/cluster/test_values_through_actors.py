@@ -477,7 +477,7 @@ def test_tensors_of_every_kind_arrive_as_they_are(actors):
 
 
 def used(graph):
-    return graph.session.node.memory().used_bytes
+    return graph._engine.session.node.memory().used_bytes
 
 
 def test_results_are_held_over_ten_thousand_executions(actors):

@@ -19,6 +19,9 @@ class Registered(Protocol):
     def get_id(self) -> str:
         """Return its id."""
 
+    def face(self) -> Any:
+        """Return what users hold of it."""
+
 
 class Follower(Protocol):
     """What follows the graphs of a process."""

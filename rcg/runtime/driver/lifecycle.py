@@ -29,7 +29,10 @@ from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.actor.loop import Start, describe, start
 from rcg.runtime.codec import make_codec
+from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.engine import Engine
+from rcg.runtime.driver.live import main_threads_taken
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import ABI_VERSION
@@ -94,7 +97,7 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
 
 def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
     """Raise where a graph of this process has an actor's main thread: it would never answer."""
-    taken = CompiledDAG.main_threads_taken()
+    taken = main_threads_taken()
     for actor, handle in bindings.actors.items():
         graph = taken.get(cluster.actor_id(handle))
         if graph is not None:
@@ -257,7 +260,10 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         _start_loops(session, bindings, deadline)
         session.check_running()
         session.seal()
-        return CompiledDAG(session)
+        engine = Engine(session, CompiledDAG)
+        registry.add(engine)
+        graph: CompiledDAG = engine.face()
+        return graph
     except BaseException:
         session.control.forget(sorted(set(bindings.actors) - set(session.control.pids)))
         session.close(timeout_s=5.0)

@@ -12,21 +12,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from rcg.channels.base import Frame, FrameReader, timeout_ns
 from rcg.options import Deadline
 from rcg.runtime.failure import error_of_unpickling
-from rcg.runtime.sleepers import emptied
+from rcg.runtime.refs import FAILED, PENDING, READY, take_arrived
 from rcg.serialization import Failure
 
-__all__ = ["FAILED", "NEW", "PENDING", "READY", "OutputBuffer", "Result", "take_arrived"]
-
-NEW: Final = -1  # not submitted yet: one that goes away leaves nothing behind
-PENDING: Final = 0
-READY: Final = 1
-FAILED: Final = 2
+__all__ = ["OutputBuffer", "Result"]
 
 # Two threads that get the same ref at the same moment: the second looks this often whether the
 # first has decoded it, and so often at most. Then it decodes, too: the first may be in code that
@@ -175,17 +170,3 @@ class OutputBuffer:
             if frame is not None and frame.is_failure:
                 self.failures_dropped += 1
                 self.last_dropped = frame
-
-
-def take_arrived(dropped: deque[int], arrived: int) -> Iterator[int]:
-    """Take the executions that have arrived out of a queue of dropped ones; any thread.
-
-    Args:
-        dropped: Executions whose refs went away unread. Those still to come stay in it.
-        arrived: How many executions have arrived; they do so in order.
-    """
-    for execution in emptied(dropped):
-        if execution < arrived:
-            yield execution
-        else:
-            dropped.append(execution)

@@ -31,8 +31,8 @@ from rcg.errors import (
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.driver.asyncio_bridge import set_done
-from rcg.runtime.driver.output import FAILED, READY, take_arrived
 from rcg.runtime.failure import error_of_unpickling, to_exception
+from rcg.runtime.refs import FAILED, READY, take_arrived
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.serialization import KIND_BYTES, Failure
 from rcg.wire import liveness, sockets

@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
 
-from rcg import cluster
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
-from rcg.runtime.driver.output import READY
-from rcg.runtime.refs import CompiledDAGRef, confirm, refs_of
+from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
 from rcg.runtime.remote.client import (
     Client,
     HandleFacts,
@@ -32,10 +30,7 @@ from rcg.runtime.remote.client import (
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
-if TYPE_CHECKING:
-    from rcg.runtime.driver.compiled_dag import CompiledDAG
-
-__all__ = ["CompiledDAGHandle", "handle_of"]
+__all__ = ["CompiledDAGHandle", "handle_from"]
 
 _SUBMIT_RETRY_S: Final = 0.001
 # More than the limit on submitting, which the owner keeps if it can.
@@ -46,31 +41,12 @@ _OWNER_ANSWER_MARGIN_S: Final = 5.0
 _clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 
 
-def handle_of(dag: CompiledDAG) -> tuple[Callable[..., Any], tuple[HandleFacts]]:
-    """Return how a graph of this process is pickled."""
-    session = dag.session
-    facts = HandleFacts(
-        graph_id=session.graph_id,
-        address=session.control.address,
-        secret=session.control.secret,
-        owner_pid=session.pid,
-        node=cluster.node_id() if cluster.is_connected() else None,
-        signature=dag.signature,
-        buffers=tuple(buffer.channel for buffer in dag.buffers),
-        outputs=dag.output_numbers,
-        is_multi=dag.plan.is_multi,
-        get_timeout_s=dag.get_timeout_s,
-        submit_timeout_s=session.options.submit_timeout_s,
-    )
-    return _handle_from, (facts,)
-
-
-def _handle_from(facts: HandleFacts) -> Any:
+def handle_from(facts: HandleFacts) -> Any:
     """Return the graph itself in its own process, elsewhere a handle."""
     if facts.owner_pid == os.getpid():
         own = registry.find(facts.graph_id)
         if own is not None:
-            return own
+            return own.face()
     return CompiledDAGHandle(facts)
 
 
@@ -261,7 +237,7 @@ class CompiledDAGHandle:
     # --- elsewhere, and the end
 
     def __reduce__(self) -> Any:
-        return _handle_from, (self._facts,)
+        return handle_from, (self._facts,)
 
     def close(self) -> None:
         """Hang up: it cannot be used any more. The graph, and other handles on it, go on."""

@@ -16,9 +16,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from rcg.channels.base import GraphEnded
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import (
     ChannelClosed,
@@ -27,10 +26,11 @@ from rcg.errors import (
     OutOfDescriptors,
     RcgError,
 )
+from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.reception import refusal_of
-from rcg.runtime.driver.output import FAILED
 from rcg.runtime.failure import Origin, capture, capture_own
-from rcg.runtime.refs import CompiledDAGRef
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S
+from rcg.runtime.refs import FAILED, CompiledDAGRef
 from rcg.runtime.sleepers import Sleepers
 from rcg.serialization import KIND_BYTES, Encoded, Failure
 from rcg.wire import liveness, sockets
@@ -48,10 +48,50 @@ from rcg.wire.messages import (
 from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads, send_payloads
 from rcg.wire.sockets import Received
 
-if TYPE_CHECKING:
-    from rcg.runtime.driver.compiled_dag import CompiledDAG
+__all__ = ["Feed", "HandleServer", "ServedGraph"]
 
-__all__ = ["HandleServer"]
+
+class Feed(Protocol):
+    """The results of a graph, for who passes them on; it does not keep the graph."""
+
+    def encode(self, value: Any, /) -> Encoded:
+        """Return a value as bytes and buffers."""
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once when the graph is torn down."""
+
+    def forget_close(self, call: Callable[[], None]) -> None:
+        """Undo ``on_close``."""
+
+    def places(self) -> list[Any]:
+        """Return where each output stands."""
+
+    def wait(self, places: list[Any], seen: int) -> int:
+        """Wait until an output has gone on from there, or ``interrupt``."""
+
+    def interrupt(self) -> None:
+        """End the waits of this process."""
+
+
+class ServedGraph(Protocol):
+    """A graph of this process, as it is served."""
+
+    @property
+    def feed(self) -> Feed:
+        """Its results."""
+
+    @property
+    def signature(self) -> ExecutionSignature:
+        """What an execution takes."""
+
+    def get_id(self) -> str:
+        """Return its id."""
+
+    def report_within(self, patience_s: float) -> str:
+        """Return who does what, as text."""
+
+    def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:
+        """Execute with inputs that another process has encoded."""
 
 
 class HandleServer:
@@ -61,7 +101,7 @@ class HandleServer:
         dag: The graph; gone when its owner has dropped it.
     """
 
-    def __init__(self, dag: weakref.ref[CompiledDAG]) -> None:
+    def __init__(self, dag: Callable[[], ServedGraph | None]) -> None:
         self._dag = dag
 
     def serve(self, connection: socket.socket, opening: Opening) -> None:
@@ -91,9 +131,9 @@ class HandleServer:
         threading.Thread(target=target, name=f"rcg-serve-{dag.get_id()[:6]}", daemon=True).start()
 
 
-def _send_report(connection: socket.socket, dag: CompiledDAG) -> None:
+def _send_report(connection: socket.socket, dag: ServedGraph) -> None:
     with connection, contextlib.suppress(OSError):
-        text = str(dag.report()).encode("utf-8", "replace")
+        text = dag.report_within(STACKS_TIMEOUT_S).encode("utf-8", "replace")
         try:
             send_payloads(connection, Reported(), [(KIND_BYTES, text, None, 0)])
         except OSError as error:
@@ -105,12 +145,10 @@ def _send_report(connection: socket.socket, dag: CompiledDAG) -> None:
 class _Connection:
     """One connection of a client."""
 
-    def __init__(self, connection: socket.socket, dag: CompiledDAG) -> None:
+    def __init__(self, connection: socket.socket, dag: ServedGraph) -> None:
         self._connection = connection
         self._dag = weakref.ref(dag)
-        self._session = dag.session
-        self._buffers = dag.buffers
-        self._encode = dag.codec.encode
+        self._feed = dag.feed
         self._name = f"rcg-results-{dag.get_id()[:6]}"
         # Refs whose results the client has not been sent yet.
         self._pending: deque[CompiledDAGRef] = deque()
@@ -122,7 +160,7 @@ class _Connection:
 
     def run(self) -> None:
         """Submit what the client asks for, until it hangs up or the graph is closed."""
-        self._session.on_close(self._hang_up)
+        self._feed.on_close(self._hang_up)
         try:
             threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
             sockets.send(self._connection, Ready())
@@ -137,7 +175,7 @@ class _Connection:
             pass  # it hung up, or sent a wrong message, or there is no thread left
         finally:
             self._hang_up()
-            self._session.forget_close(self._hang_up)
+            self._feed.forget_close(self._hang_up)
             self._connection.close()
             self._pidfd.close()
 
@@ -181,7 +219,7 @@ class _Connection:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):
-            self._session.node.interrupt()
+            self._feed.interrupt()
 
     # --- the other thread
 
@@ -202,7 +240,7 @@ class _Connection:
     def _send_ready(self) -> None:
         """Send what is ready, or wait until something may be. Keeps no ref, nor so the graph."""
         # Where each ring stands before we look: what comes from then on ends the wait.
-        seqs = [(buffer.reader, buffer.arrived) for buffer in self._buffers]
+        places = self._feed.places()
         pending = self._pending
         has_sent = False
         # Only this thread takes out of the queue, and others append: so numbers stay.
@@ -215,10 +253,7 @@ class _Connection:
             else:
                 at += 1
         if not has_sent:
-            with contextlib.suppress(GraphEnded):
-                self._seen = self._session.node.wait_any(seqs, None, self._seen)
-            for buffer in self._buffers:
-                buffer.take_pending()
+            self._seen = self._feed.wait(places, self._seen)
 
     def _send_result(self, ref: CompiledDAGRef) -> None:
         message = Completed(execution=ref.execution, output=ref.buffer.number)
@@ -238,7 +273,7 @@ class _Connection:
                 return encoded_failure(value)
             if ref.state == FAILED:
                 raise value
-            return self._encode(value)
+            return self._feed.encode(value)
         except RcgError as error:
             return encoded_failure(capture_own(error))
         except BaseException as error:  # noqa: BLE001 - pickling runs users' code

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's side of a running graph: executing, fetching, ending. ``CompiledDAG`` is its face.
+
+The driver's program is run here, lazily: ``execute`` is its inputs and writes, the refs' ``get``
+its reads. A full window makes ``execute`` wait, and while it waits it takes results off every
+output, so a driver with one thread cannot block itself.
+
+Refs hold the engine, so a graph whose results somebody still holds is not torn down. When nothing
+holds it any more, the graph ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import types
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.channels import open_input, open_output
+from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
+from rcg.channels.shm import release
+from rcg.errors import ChannelTimeout, RcgError
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Input, Output, Read, Write
+from rcg.ir.plan import Plan
+from rcg.ir.signature import ExecutionSignature, Key
+from rcg.options import timeout_from_user
+from rcg.runtime.control import registry
+from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
+from rcg.runtime.driver.feed import ResultFeed
+from rcg.runtime.driver.output import OutputBuffer
+from rcg.runtime.driver.session import Session
+from rcg.runtime.driver.submission import RING_POLL_S, Inputs, NoRoom, Submission
+from rcg.runtime.driver.uninterrupted import run_uninterrupted
+from rcg.runtime.failure import describe
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
+from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
+from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
+from rcg.runtime.remote.client import HandleFacts
+from rcg.runtime.remote.server import HandleServer
+from rcg.serialization import Encoded, Failure, size_of
+
+__all__ = ["Engine"]
+
+# An await lets the event loop turn so often before it brings in the waiting thread, which costs two
+# changes of thread; results are often microseconds away.
+_MAX_LOOP_TURNS: Final = 20
+UNSET: Final[Any] = object()
+
+
+class Engine:
+    """Executes one graph and fetches its results; a ``ResultSource`` of its refs.
+
+    Any thread may use it.
+
+    Args:
+        session: The running graph.
+        face: Makes what users hold of it.
+
+    Attributes:
+        plan: What runs.
+        session: The running graph.
+        get_timeout_s: How long ``get`` waits if its caller does not say.
+        left: The outputs that are still wanted, a bit for each, by execution.
+    """
+
+    def __init__(self, session: Session, face: Callable[[Engine], Any]) -> None:
+        self.session = session
+        self.plan: Plan = session.plan
+        self.get_timeout_s = session.options.get_timeout_s
+        self._make_face = face
+        # Weakly: the face holds the engine.
+        self._face: Callable[[], Any] = lambda: None
+        self._bridge = AsyncioBridge(session)
+        self._buffers, inputs, self._outputs = self._open_channels()
+        self._buffer = None if self.plan.is_multi else self._outputs[0]
+        self._submission = Submission(session, inputs, self._first_write(), self._buffers)
+        self.left = self._submission.window.left
+        self.feed = ResultFeed(session, self._buffers)
+        session.on_client = HandleServer(weakref.ref(self)).serve
+        self._finalizer = weakref.finalize(self, session.close_nowait)
+
+    def face(self) -> Any:
+        """Return what users hold of this graph: one and the same as long as anybody holds it."""
+        found = self._face()
+        if found is None:
+            found = self._make_face(self)
+            self._face = weakref.ref(found)
+        return found
+
+    def actor_ids(self) -> dict[str, str]:
+        """Return Ray's ids of the actors, by process."""
+        return {actor: cluster.actor_id(handle) for actor, handle in self.session.handles.items()}
+
+    def _open_channels(
+        self,
+    ) -> tuple[list[OutputBuffer], list[tuple[Key, FrameWriter]], list[OutputBuffer]]:
+        """Return the buffers, the writer of each input key, and the buffer of each output."""
+        node, channels = self.session.node, self.plan.channels_by_id()
+        keys: dict[int, Key] = {}
+        buffers: dict[int, OutputBuffer] = {}
+        inputs: list[tuple[Key, FrameWriter]] = []
+        outputs: list[OutputBuffer] = []
+        for index, op in enumerate(self.plan.program(DRIVER).ops):
+            match op:
+                case Input():
+                    keys[op.out] = op.key
+                case Write():
+                    writer = open_input(channels[op.channel], index, node)
+                    inputs.append((keys[op.slot], writer))
+                case Read():
+                    reader = open_output(channels[op.channel], index, node)
+                    buffers[op.out] = OutputBuffer(
+                        op.channel, len(buffers), reader, self._bridge.wake
+                    )
+                case Output():
+                    outputs = [buffers[slot] for slot in op.slots]
+        return list(buffers.values()), inputs, outputs
+
+    def _first_write(self) -> int:
+        """Return the index of the first Write in the driver's program."""
+        ops = self.plan.program(DRIVER).ops
+        return next(index for index, op in enumerate(ops) if isinstance(op, Write))
+
+    # --- running
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Start one execution and return the ref of its result, or a list of refs.
+
+        Returns at once while the window has room; then it waits for an earlier execution to
+        complete (or raises, if the limit was set by the user). Several threads may call it.
+
+        Args:
+            *args: What the DAG's input takes by position.
+            **kwargs: What it takes by name; others are ignored, as in Ray.
+
+        Raises:
+            ValueError: Wrong number or names of arguments; nothing was submitted.
+            UnpicklableError: An argument cannot be sent; nothing was submitted.
+            MessageTooLarge: An argument is larger than shared memory; nothing was submitted.
+            CapacityExceededError: Fetch results first; nothing was submitted.
+            ChannelTimeout: No room within ``submit_timeout``; nothing was submitted.
+            ActorDiedError, ChannelClosed: The graph has ended.
+        """
+        if self.session.is_over:
+            raise self.session.end_error()
+        try:
+            submission, buffer = self._submission, self._buffer
+            refs = self._refs() if buffer is None else CompiledDAGRef(self, buffer)
+            if submission.is_whole and len(args) == 1:
+                return submission.submit_value(args[0], refs)
+            return submission.submit(submission.encode(args, kwargs), refs)
+        except NoRoom:
+            raise self._no_room() from None
+
+    def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:
+        """As ``execute``, for inputs that another process has encoded; one ref for each buffer."""
+        if self.session.is_over:
+            raise self.session.end_error()
+        self._submission.check_size(sum(map(size_of, encoded)))
+        refs = [CompiledDAGRef(self, buffer) for buffer in self._buffers]
+        try:
+            self._submission.submit(Inputs(encoded), refs)
+        except NoRoom:
+            raise self._no_room() from None
+        return refs
+
+    def _refs(self) -> Any:
+        """Return the ref for an execution that is to be submitted, or the list of them."""
+        if self._buffer is not None:
+            return CompiledDAGRef(self, self._buffer)
+        return refs_of(self, self._outputs)
+
+    async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Start one execution without blocking the event loop; returns refs to be awaited.
+
+        It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
+        errors.
+        """
+        if self.session.is_over:
+            raise await self._end_error()
+        inputs = self._submission.encode(args, kwargs)
+        refs = self._refs()
+        try:
+            if not self._bridge.has_queue():
+                with contextlib.suppress(NoMemory, TimedOut):
+                    if self._submission.try_submit(inputs, refs):
+                        return refs
+            async with asyncio.timeout(self.session.options.submit_timeout_s), self._bridge.queue():
+                await self._submit_async(inputs, refs)
+        except TimeoutError:
+            # With a report, for which live actors are asked where they are.
+            raise await asyncio.to_thread(self._no_room) from None
+        except GraphEnded:
+            raise await self._end_error() from None
+        return refs
+
+    async def _submit_async(self, inputs: Inputs, refs: Any) -> None:
+        """Submit as soon as there is room, and memory."""
+        for execution in self._submission.attempts(inputs, refs):
+            if execution is None:
+                await asyncio.sleep(RING_POLL_S)
+            else:
+                await self._completion_of(execution)
+
+    async def _end_error(self) -> RcgError:
+        """Return the error of a graph that ended; another thread asks Ray for the cause."""
+        if not self.session.has_cause:
+            await self._bridge.wait_for_end(self._buffers[0])
+        return self.session.end_error()
+
+    async def _completion_of(self, execution: int) -> None:
+        for buffer in self._buffers:
+            if buffer.arrived <= execution:
+                await self._bridge.wait_for(buffer, execution)
+        if not self.session.has_cause:
+            await self._bridge.wait_for_end(self._buffers[0])
+        self.session.check_running()
+
+    # --- fetching
+
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        """Wait for the result of a ref; False when the time is up."""
+        session = self.session
+        if session.is_over and session.is_closed:  # what came before it broke can be had
+            raise session.end_error()
+        buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
+        try:
+            is_first = buffer.fetch(ref, timeout_s)
+        except TimedOut:
+            return False
+        except Signal as signal:
+            raise session.public(signal) from None
+        if is_first:
+            release(self.left, ref.execution, buffer.number)
+        return True
+
+    def _no_room(self) -> ChannelTimeout:
+        limit_s = self.session.options.submit_timeout_s
+        return timed_out(self, "there was no room for another execution", limit_s)
+
+    # --- what refs ask
+
+    def has(self, ref: CompiledDAGRef) -> bool:
+        """Return whether ``get`` of a ref would not wait."""
+        session = self.session
+        return (
+            session.is_closed
+            or self._buffers[ref.buffer.number].has(ref.execution)
+            or session.is_broken
+        )
+
+    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
+        """Wait until something happened to one of these refs, which are of this graph."""
+        buffers = [self._buffers[number] for number in {ref.buffer.number for ref in refs}]
+        try:
+            readers = [buffer.reader for buffer in buffers]
+            self.session.node.wait_any(readers, timeout_ns(timeout_s))
+            for buffer in buffers:
+                buffer.take_pending()
+        except Signal:
+            pass
+
+    async def wait_async(self, ref: CompiledDAGRef) -> None:
+        """Wait until ``get`` of a ref returns or raises without waiting."""
+        if not self.has(ref):
+            for _ in range(_MAX_LOOP_TURNS):
+                await _turn()
+                if self.has(ref):
+                    break
+            else:
+                await self._bridge.wait_for(self._buffers[ref.buffer.number], ref.execution)
+        if not self.session.has_cause and not self._buffers[ref.buffer.number].has(ref.execution):
+            await self._bridge.wait_for_end(self._buffers[0])
+
+    # --- seeing
+
+    def get_id(self) -> str:
+        """Return the id of the graph, in hex."""
+        return self.session.graph_id
+
+    @property
+    def signature(self) -> ExecutionSignature:
+        """What ``execute`` takes: the input of each key, in the order of the input channels."""
+        return self._submission.signature
+
+    def facts(self) -> HandleFacts:
+        """Return what a handle in another process has to know."""
+        session = self.session
+        return HandleFacts(
+            graph_id=session.graph_id,
+            address=session.control.address,
+            secret=session.control.secret,
+            owner_pid=session.pid,
+            node=cluster.node_id() if cluster.is_connected() else None,
+            signature=self.signature,
+            buffers=tuple(buffer.channel for buffer in self._buffers),
+            outputs=tuple(buffer.number for buffer in self._outputs),
+            is_multi=self.plan.is_multi,
+            get_timeout_s=self.get_timeout_s,
+            submit_timeout_s=session.options.submit_timeout_s,
+        )
+
+    def report_within(self, patience_s: float) -> str:
+        """Return the text of ``report``, asking live actors for at most this long."""
+        return str(self.report(patience_s))
+
+    def report(self, patience_s: float) -> Report:
+        """Return who does what, asking live actors for at most this long where they are."""
+        found = self.session.report(patience_s)
+        completed = self._completed()
+        in_flight = self._submission.submitted - completed  # in this order: others submit meanwhile
+        return dataclasses.replace(
+            found,
+            in_flight=in_flight,
+            limit=self._submission.window.limit,
+            failures_dropped=self._failures_dropped(),
+            last_dropped=self._last_dropped(),
+        )
+
+    def _completed(self) -> int:
+        return min(buffer.here for buffer in self._buffers)
+
+    def _failures_dropped(self) -> int:
+        return sum(buffer.failures_dropped for buffer in self._buffers)
+
+    def _last_dropped(self) -> str:
+        for buffer in self._buffers:
+            if buffer.last_dropped is not None:
+                failure = buffer.last_dropped.decode()
+                return describe(failure) if type(failure) is Failure else ""
+        return ""
+
+    def statistics(self) -> Statistics:
+        """Return how much the graph has done so far and what it holds now; prints as text."""
+        self._submission.discard_dropped()
+        window, found = self._submission.window, self.session.report(0)
+        completed = self._completed()
+        executions = self._submission.submitted
+        return Statistics(
+            executions=executions,
+            completed=completed,
+            in_flight=executions - completed,
+            buffered=window.buffered(completed),
+            failures_dropped=self._failures_dropped(),
+            limit=window.limit,
+            used_bytes=found.used_bytes,
+            cap_bytes=found.cap_bytes,
+            stashes=sum(node.memory().stashes for node in self.session.nodes),
+            processes=tuple(map(ProcessStatistics.of, found.processes)),
+        )
+
+    # --- the end
+
+    def teardown(self, kill_actors: bool = False, *, timeout: float | None = UNSET) -> None:
+        """See ``CompiledDAG.teardown``."""
+        if timeout is UNSET:
+            timeout = self.session.options.teardown_timeout_s
+        elif timeout is not None:
+            timeout = timeout_from_user(timeout, "timeout")
+        late, interrupted = run_uninterrupted(
+            lambda warn: self.session.close(timeout_s=timeout, kill_actors=kill_actors, warn=warn)
+        )
+        if not late:
+            self._finalizer.detach()
+            registry.ended(self)
+        if interrupted:
+            raise KeyboardInterrupt
+        if late:
+            names = ", ".join(map(self.plan.label, late))
+            raise ChannelTimeout(
+                f"teardown() waited {timeout:g} s for {names}. The graph is torn down; the method "
+                "that runs there goes on and then its loop ends. Call teardown() again to go on "
+                "waiting, or teardown(kill_actors=True) to end it now.",
+                timeout_s=timeout,
+                report=self.report_within(min(timeout or 0.0, STACKS_TIMEOUT_S)),
+            )
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Let the event loop turn once."""
+    yield

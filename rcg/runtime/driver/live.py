@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All compiled graphs of this process: finding, ending, reporting and recording them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from rcg import cluster
+from rcg.errors import ChannelTimeout
+from rcg.log import Log
+from rcg.runtime.control import registry
+from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.engine import Engine
+from rcg.runtime.driver.session import Session
+from rcg.runtime.observe.report import Reports
+
+if TYPE_CHECKING:
+    from rcg.runtime.observe.profiler import Profiler
+
+__all__ = ["live_graphs", "main_threads_taken", "profile_all", "report_all", "teardown_all"]
+
+_log = Log()
+
+
+def live_graphs() -> list[CompiledDAG]:
+    """Return the graphs of this process that are not torn down."""
+    return [engine.face() for engine in registry.live(Engine)]
+
+
+def main_threads_taken() -> dict[str, CompiledDAG]:
+    """Return the graphs of this process that have actors' main threads, by actor id."""
+    return {
+        cluster.actor_id(handle): engine.face()
+        for engine in registry.live(Engine)
+        if engine.session.options.thread == "main" and not engine.session.is_over
+        for handle in engine.session.handles.values()
+    }
+
+
+def teardown_all() -> None:
+    """Tear down every live graph of this process; what does not end in time is told to the log."""
+    for dag in live_graphs():
+        try:
+            dag.teardown()
+        except ChannelTimeout as error:
+            _log.warning("rcg: %s", error)
+
+
+def profile_all(*, max_events: int | None = None) -> Profiler:
+    """Return what records all live graphs of this process, and those compiled meanwhile."""
+
+    def sessions() -> list[Session]:
+        return [engine.session for engine in registry.live(Engine)]
+
+    profiler = importlib.import_module("rcg.runtime.observe.profiler")  # when somebody looks
+    found: Profiler = profiler.profiler_of(sessions, is_following=True, max_events=max_events)
+    return found
+
+
+def report_all() -> Reports:
+    """Return what every live compiled graph of this process does; prints as text."""
+    live = sorted(live_graphs(), key=lambda dag: dag.get_id())
+    return Reports(dag.report() for dag in live)

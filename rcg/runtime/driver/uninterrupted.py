@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finishing a clean-up although Ctrl-C is pressed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from rcg.log import Log
+
+__all__ = ["run_uninterrupted"]
+
+_log = Log()
+
+
+def run_uninterrupted(
+    call: Callable[[Callable[[str], object]], list[str]],
+) -> tuple[list[str], bool]:
+    """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed.
+
+    What it warns of goes to the log on the calling thread: if that is in a log handler, no other
+    thread gets in.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call(_log.warning), False
+    interrupted = False
+    results: list[list[str]] = []
+
+    def run(said: SimpleQueue[str | None]) -> None:
+        try:
+            results.append(call(said.put))
+        finally:
+            said.put(None)
+
+    while True:
+        try:
+            # Ctrl-C may come before, in or after the start, so the next turn calls once more.
+            said: SimpleQueue[str | None] = SimpleQueue()
+            thread = threading.Thread(target=run, args=(said,), name="rcg-teardown", daemon=True)
+            thread.start()
+            while (text := said.get()) is not None:
+                _log.warning(text)
+            thread.join()
+            return (results[-1] if results else []), interrupted
+        except KeyboardInterrupt:
+            interrupted = True
