@@ -18,7 +18,7 @@ for (const name of ["common", "lanes", "timeline", "schedule", "topology", "moni
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, shorten, speedText, ticksOf, timeText } = await load("common");
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { joinsOf, tracksOf } = await load("timeline");
+const { joinsOf, queueSteps, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
 const { curveOf, labelPoint, nearestTo, scaleToFit, withoutOverlaps } = await load("topology");
 const { historyOf, sparkOf } = await load("monitor");
@@ -169,4 +169,15 @@ test("a spark line has gaps where nothing is known", () => {
   const { line, area } = sparkOf([0, 1, 2, 3], [1, NaN, 1, 2], 30, 10, 2);
   assert.equal(line, "M0 5M20 5L30 0");
   assert.ok(area.endsWith("Z"));
+});
+
+test("a frame that waits for less than a pixel fills one pixel, not the stretch after it", () => {
+  assert.deepEqual(queueSteps([10, 10.2, 110], [3, 0]), [[10, 11, 3], [11, 110, 0]]);
+  assert.deepEqual(queueSteps([0, 50, 50.3, 90], [0, 1, 0]), [[0, 50, 0], [50, 51, 1], [51, 90, 0]]);
+});
+
+test("of the depths in one pixel the largest is shown, and what is wider is shown as it is", () => {
+  assert.deepEqual(queueSteps([0, 0.3, 0.6, 1.1], [1, 4, 2]), [[0, 1.1, 4]]);
+  assert.deepEqual(queueSteps([0, 20, 40], [2, 1]), [[0, 20, 2], [20, 40, 1]]);
+  assert.deepEqual(queueSteps([0, 0.5], [1]), [[0, 0.5, 1]]);
 });

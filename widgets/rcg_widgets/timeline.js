@@ -305,32 +305,44 @@ export function fillTimeline(card, { head, columns }) {
   lanes.place();
 }
 
+/**
+ * The steps of a queue's picture as [from, to, depth]: stretches at least a pixel wide. What is
+ * narrower is joined to its column of pixels, which shows its largest: what matters is how full a
+ * queue gets. It is not joined to a stretch that can be seen by itself.
+ */
+export function queueSteps(edges, depths) {
+  const steps = [];
+  let from = edges[0];
+  let largest = 0;
+  const close = (to) => {
+    if (to > from) steps.push([from, to, largest]);
+    from = Math.max(from, to);
+    largest = 0;
+  };
+  for (let at = 0; at < depths.length; at += 1) {
+    const end = edges[at + 1];
+    if (largest && end - edges[at] >= 1) close(Math.min(Math.max(edges[at], from + 1), end));
+    largest = Math.max(largest, depths[at]);
+    if (end - from >= 1) close(end);
+  }
+  close(edges[edges.length - 1]);
+  return steps;
+}
+
 function drawQueue(lanes, context, row, times, depths, most) {
   const [from, to] = lanes.span;
   const base = row.y + row.height;
+  const right = lanes.gutter + lanes.room;
+  const first = Math.max(0, lowerBound(times, from) - 1);
+  const last = lowerBound(times, to);
+  const edges = Array.from(times.subarray(first, last), (time) => Math.min(Math.max(lanes.x(time), lanes.gutter), right));
+  edges.push(last < times.length ? Math.min(lanes.x(times[last]), right) : right);
   context.fillStyle = lanes.paints.queue;
   context.globalAlpha = 0.6;
-  let at = Math.max(0, lowerBound(times, from) - 1);
-  const last = lowerBound(times, to);
-  context.beginPath();
-  // The largest in each column of pixels: what matters is how full it gets.
-  let column = -Infinity;
-  let largest = 0;
-  for (; at < last; at += 1) {
-    const x = Math.max(lanes.x(times[at]), lanes.gutter);
-    const end = at + 1 < times.length ? Math.min(lanes.x(times[at + 1]), lanes.gutter + lanes.room) : lanes.gutter + lanes.room;
-    largest = Math.max(largest, depths[at]);
-    if (column === -Infinity) context.moveTo((column = x), base);
-    if (end - column < 1) continue;
-    const y = largest ? base - Math.max(1.5, (row.height * largest) / most) : base;
-    context.lineTo(column, y);
-    context.lineTo(end, y);
-    column = end;
-    largest = 0;
+  for (const [x, end, depth] of edges.length > 1 ? queueSteps(edges, depths.subarray(first, last)) : []) {
+    const height = depth ? Math.max(1.5, (row.height * depth) / most) : 0;
+    context.fillRect(x, base - height, end - x, height);
   }
-  context.lineTo(lanes.gutter + lanes.room, base);
-  context.closePath();
-  context.fill();
   context.globalAlpha = 1;
   context.fillStyle = lanes.paints.grid;
   context.fillRect(lanes.gutter, base, lanes.room, 1);
