@@ -22,14 +22,8 @@ from rcg.runtime.control import registry
 from rcg.runtime.driver.output import READY
 from rcg.runtime.driver.submission import arguments_by_key
 from rcg.runtime.refs import CompiledDAGRef, confirm, refs_of
-from rcg.runtime.remote.client import (
-    Client,
-    HandleFacts,
-    RemoteOutput,
-    Reply,
-    ask_report,
-    no_answer,
-)
+from rcg.runtime.remote.client import Client, RemoteOutput, Reply
+from rcg.runtime.remote.owner import HandleFacts, ask_report, no_answer
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
