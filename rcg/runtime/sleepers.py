@@ -9,6 +9,7 @@ news is stored in single steps, and then every waiter looks again.
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import threading
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any
 
 from rcg.options import Deadline
 
-__all__ = ["Sleepers", "emptied"]
+__all__ = ["Sleepers", "emptied", "set_done"]
 
 
 class Sleepers:
@@ -60,3 +61,14 @@ def emptied(queue: deque[Any] | None) -> Iterator[Any]:
             yield queue.popleft()  # type: ignore[union-attr]
         except IndexError:
             return
+
+
+def set_done(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    """Have who awaits a future of this loop go on; any thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_set_done, future)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

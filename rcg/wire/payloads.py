@@ -187,7 +187,7 @@ def _contents(received: Received, size: int) -> bytearray:
         return bytearray(received.body)
     fd = received.fds[0]
     found = os.fstat(fd)
-    # Whoever sends so much has taken memory for it, so a number alone has us take none.
+    # The sender has taken memory for so much, so a number alone makes this process take none.
     if not stat.S_ISREG(found.st_mode) or min(found.st_size, found.st_blocks * _BLOCK_BYTES) < size:
         raise ValueError("the payload has another size than it says")
     memory = bytearray(size)

@@ -42,7 +42,7 @@ def listen(address: str) -> socket.socket:
     """Return a socket that listens on an abstract address; its ``accept`` does not wait.
 
     Raises:
-        OSError: There is no descriptor left, or somebody else listens there.
+        OSError: There is no descriptor left, or another process listens there.
     """
     listener = socket.socket(socket.AF_UNIX, _KIND)
     try:

@@ -19,7 +19,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.runtime.remote.client import ask_report
+from rcg.runtime.remote.owner import ask_report
 from rcg.wire import sockets
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 
@@ -498,6 +498,8 @@ def test_in_its_own_process_it_is_the_graph_itself(stages):
     with compile_chain(*stages(2)) as graph:
         assert pickle.loads(pickle.dumps(graph)) is graph
         assert ray.cloudpickle.loads(ray.cloudpickle.dumps({"graph": graph}))["graph"] is graph
+        pickled = pickle.dumps(graph)
+    assert pickle.loads(pickled) is graph  # also when it was torn down
 
 
 def _use(graph, results):

@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -337,8 +338,21 @@ def test_a_hundred_graphs_live_at_once(stages):
             graphs.append(chain(a.double, b.double, memory_cap_bytes=LARGE_CAP))
         refs = [graph.execute(i) for i, graph in enumerate(graphs)]
         assert rcg.get(refs) == [4 * i for i in range(100)]
+        # One thread and one socket hear the members of all of them.
+        assert control_threads() == listening_sockets() == 1
     finally:
         tear_down(graphs)
+    assert control_threads() == listening_sockets() == 0
+
+
+def control_threads():
+    return sum(thread.name == "rcg-control" for thread in threading.enumerate())
+
+
+def listening_sockets():
+    rows = map(str.split, Path("/proc/net/unix").read_text().splitlines())
+    own = f"@rcg-{os.getpid()}-"
+    return sum(row[3] == "00010000" and row[-1].startswith(own) for row in rows)
 
 
 def test_a_dropped_graph_is_freed_without_the_garbage_collector(stages):

@@ -385,7 +385,7 @@ def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
 
 def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
     held = [served.stranger() for _ in range(2)]
-    until(lambda: len(served.control._endpoint._reception) == 2)
+    until(lambda: len(served.control._endpoint._connections.reception) == 2)
     thread_cpu_s = time.clock_gettime(
         time.pthread_getcpuclockid(served.control._endpoint._thread.ident)
     )

@@ -19,7 +19,7 @@ import pytest
 
 from rcg.errors import PlacementError
 from rcg.options import Deadline
-from rcg.runtime.control import endpoint
+from rcg.runtime.control import connections, endpoint
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.services import Handler, Peer
 from rcg.wire import messages, sockets
@@ -162,6 +162,49 @@ def test_threads_that_come_and_go_always_find_an_endpoint(graphs):
     finally:
         sys.setswitchinterval(interval)
     assert served == [True] * 240
+
+
+class Interrupted(dict[Any, Any]):
+    """The services of an endpoint: something happens where its thread looks whether any is left."""
+
+    def __init__(self, known: Any, at: int, call: Callable[[], None]) -> None:
+        super().__init__(known)
+        self._looks = 0
+        self._at = at
+        self._call = call
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        if not count and threading.current_thread().name == "rcg-control":
+            self._looks += 1
+            if self._looks == self._at:
+                together(self._call)
+        return count
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_graph_that_comes_while_the_endpoint_ends_is_served(graphs, at, monkeypatch):
+    """Before the thread has said that it ends, before it looks again, and after that."""
+    last, late = graphs("a0"), []
+    known = last.control._endpoint
+
+    def come():
+        late.append(graphs())
+
+    def close(self, close=connections.Connections.close):
+        if self is known._connections:
+            together(come)
+        close(self)
+
+    if at == 3:
+        monkeypatch.setattr(connections.Connections, "close", close)
+    services = Interrupted(known._services, at, come)
+    known._services = known._connections._services = services
+    last.close()
+    until(lambda: late)
+    assert is_served(late[0], "a0")
+    # It was taken back, or it was too late for that.
+    assert (late[0].control.address == last.control.address) == (at == 1)
 
 
 def together(*calls):
@@ -330,7 +373,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize("lives", [True, False])
 def test_members_that_hang_up_hold_up_no_other_graph(graphs, monkeypatch, lives):
     """Whether their process has ended too, turns out later; the thread does not wait for it."""
-    monkeypatch.setattr(endpoint, "EXIT_TIMEOUT_S", 1.0 if lives else 2 * GUARD_S)
+    monkeypatch.setattr(connections, "EXIT_TIMEOUT_S", 1.0 if lives else 2 * GUARD_S)
     hung, other = graphs(), graphs()
     processes = [f"a{n}" for n in range(20)]
     address = hung.control.address[1:]
@@ -610,8 +653,9 @@ def test_an_endpoint_may_be_used_in_the_middle_of_its_own_use(graphs):
     assert len(seen) > 30
 
 
-def test_the_endpoints_thread_may_close_and_make_graphs(graphs):
+def test_the_endpoints_thread_may_close_and_make_graphs(graphs, monkeypatch):
     """As a ``__del__`` may that the garbage collector runs there."""
+    monkeypatch.setattr(endpoint, "_CLOSE_TIMEOUT_S", 2 * GUARD_S)  # it never waits for itself
     first, second, third = graphs(), graphs(), graphs("a0")
     outcome: list[object] = []
 

@@ -3,7 +3,8 @@
 
 Every process of the machine can connect, so strangers are limited in number and in time. A stranger
 above the limit ends the one that has been silent for longest, so a process that speaks is served,
-however many others are silent. The one that is ended is told to connect again: it may only be slow.
+however many others are silent. The one that is ended gets a message to connect again: it may only
+be slow.
 
 A process that has no descriptor left cannot accept a connection, and so cannot refuse it. It keeps
 one descriptor in reserve, and closes that to accept the connection and refuse it with the reason.
@@ -111,7 +112,7 @@ class Reception:
         return self._strangers[fd][1]
 
     def forget(self, fd: int) -> None:
-        """Have a connection be no stranger any more: it belongs to whoever called."""
+        """Have a connection be no stranger any more. It belongs to the caller, open as it is."""
         del self._strangers[fd]
 
     def accept(self) -> None:

@@ -32,7 +32,7 @@ class Follower(Protocol):
 
 _G = TypeVar("_G", bound=Registered)
 
-# By id: all that somebody has a reference to, and those of them that are not torn down. Copied in
+# By id: all graphs that still exist, and those of them that are not torn down. Copied in
 # one step where they are looked through, because other threads compile.
 _graphs: Final[weakref.WeakValueDictionary[str, Registered]] = weakref.WeakValueDictionary()
 _live: Final[weakref.WeakValueDictionary[str, Registered]] = weakref.WeakValueDictionary()

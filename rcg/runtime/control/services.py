@@ -43,7 +43,7 @@ class Peer:
         self._is_handed_over = False
 
     def hand_over(self) -> socket.socket:
-        """Return the connection, which belongs to whoever called from now on."""
+        """Return the connection, which ``close`` does not close from now on."""
         self._is_handed_over = True
         return self.connection
 

@@ -18,9 +18,9 @@ from typing import Final
 from rcg.channels.base import Signal
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
-from rcg.runtime.sleepers import emptied
+from rcg.runtime.sleepers import emptied, set_done
 
-__all__ = ["AsyncioBridge", "Queue", "set_done"]
+__all__ = ["AsyncioBridge", "Queue"]
 
 _NEVER: Final = 1 << 62  # an execution that never comes
 
@@ -162,14 +162,3 @@ class AsyncioBridge:
         for buffer in buffers:
             buffer.awaited = {waiter[1] for waiter in left if waiter[0] is buffer}
         return left
-
-
-def set_done(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    """Have who awaits a future of this loop go on; any thread."""
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(_set_done, future)
-
-
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -40,7 +40,7 @@ from rcg.runtime.failure import describe
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
-from rcg.runtime.remote.client import HandleFacts
+from rcg.runtime.remote.owner import HandleFacts
 from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, Failure, size_of
 

@@ -14,66 +14,35 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg import cluster
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error
-from rcg.errors import (
-    ChannelBroken,
-    ChannelClosed,
-    ChannelTimeout,
-    ExecutionError,
-    PlacementError,
-    RcgError,
-)
-from rcg.ir.signature import ExecutionSignature
-from rcg.runtime.control.joining import Joined, join
-from rcg.runtime.driver.asyncio_bridge import set_done
+from rcg.errors import ChannelBroken, ChannelClosed, ExecutionError, RcgError
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.refs import FAILED, READY, take_arrived
-from rcg.runtime.sleepers import Sleepers, emptied
-from rcg.serialization import KIND_BYTES, Failure
+from rcg.runtime.remote.owner import (
+    JOIN_TIMEOUT_S,
+    HandleFacts,
+    join_owner,
+    not_understood,
+    owner_gone,
+    torn_down,
+)
+from rcg.runtime.sleepers import Sleepers, emptied, set_done
+from rcg.serialization import Failure
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import How
-from rcg.wire.messages import (
-    AskReport,
-    Completed,
-    Opening,
-    Ready,
-    Rejected,
-    Reported,
-    Submitted,
-    Use,
-)
+from rcg.wire.messages import Completed, Ready, Rejected, Submitted, Use
 from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
 from rcg.wire.sockets import Received
 
-__all__ = ["HandleFacts", "Client", "RemoteOutput", "Reply", "ask_report", "no_answer"]
+__all__ = ["Client", "RemoteOutput", "Reply"]
 
-_JOIN_TIMEOUT_S: Final = 30.0
 # How long the listening thread may take to say why a connection is over.
 _CAUSE_TIMEOUT_S: Final = 1.0
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
-
-
-@dataclass(frozen=True, slots=True)
-class HandleFacts:
-    """What a handle knows of its graph."""
-
-    graph_id: str
-    address: str
-    secret: str
-    owner_pid: int
-    node: str | None
-    signature: ExecutionSignature
-    buffers: tuple[str, ...]  # their channels
-    outputs: tuple[int, ...]  # numbers of buffers
-    is_multi: bool
-    get_timeout_s: float | None
-    submit_timeout_s: float | None
 
 
 class _Arrived:
@@ -143,7 +112,7 @@ class Reply:
 
     @property
     def error(self) -> BaseException | None:
-        """Why there is no execution. Unpickled by whoever asks, which runs any code."""
+        """Why there is no execution. Unpickled when it is asked for, which runs any code."""
         if not isinstance(self._refusal, Payload):
             return self._refusal
         value = self._refusal.decode()
@@ -176,11 +145,11 @@ class Client:
         self._sleepers = Sleepers()
         self._awaiting: dict[Any, deque[_Waiter]] = {}
         self._is_hung_up = False
-        self._joined = _join(facts, Use, _JOIN_TIMEOUT_S)
+        self._joined = join_owner(facts, Use, JOIN_TIMEOUT_S)
         self._socket = self._joined.connection
         try:
             if not isinstance(self._joined.message, Ready):
-                raise _not_understood(facts)
+                raise not_understood(facts)
             threading.Thread(
                 target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
             ).start()
@@ -271,17 +240,17 @@ class Client:
     # --- the thread
 
     def _listen(self) -> None:
-        error: RcgError = _torn_down(self.facts)
+        error: RcgError = torn_down(self.facts)
         pidfd = self._joined.pidfd.fd
         try:
             while True:
                 if not sockets.wait_for_message(self._socket, pidfd):
-                    error = _owner_gone(self.facts)
+                    error = owner_gone(self.facts)
                     break
                 with sockets.receive(self._socket, 1) as received:
                     if received.message is None:
                         if liveness.how_it_ended(pidfd) is How.DIED:
-                            error = _owner_gone(self.facts)
+                            error = owner_gone(self.facts)
                         break
                     self._take(received)
         except BaseException as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
@@ -319,7 +288,7 @@ class Client:
             case Rejected() as message:
                 found = _opened(received)
                 reply = self._reply_to(message.number)
-                reply.refuse(found.payload or found.lost or _torn_down(self.facts))
+                reply.refuse(found.payload or found.lost or torn_down(self.facts))
                 self._settle(reply)
             case _:
                 raise ValueError("a handle expects no such message")
@@ -337,7 +306,7 @@ class Client:
 
     def _wake(self, key: object) -> None:
         """Have everybody look again that waits for this."""
-        # Taken one by one: who waits may give up meanwhile, and take itself out.
+        # Taken one by one: a coroutine that gives up in the meantime takes itself out.
         for loop, future in emptied(self._awaiting.pop(key, None)):
             set_done(loop, future)
         self._sleepers.wake()
@@ -357,111 +326,3 @@ def _opened(received: Received, execution: int | None = None) -> _Arrived:
         text = str(problem) or "there is no memory for it"
         lost = told or ExecutionError(f"a value did not arrive: {text}")
         return _Arrived(None, type(lost)(lost.message, **lost.facts, execution=execution))
-
-
-def _join(
-    facts: HandleFacts, kind: type[Opening], timeout_s: float, *, descriptors: int = 0
-) -> Joined:
-    """Connect to the owner and return its answer to a first message of this kind.
-
-    Raises:
-        ChannelClosed: The graph was torn down.
-        ChannelBroken: The owner is gone.
-        ChannelTimeout: It does not answer.
-        PlacementError: It is on another node.
-        OutOfDescriptors: There is none left, in this process or in the owner.
-    """
-
-    def check(pid: int, uid: int) -> None:
-        # Once the owner is gone, its address is free, or a child of it still has the socket.
-        if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
-            raise _owner_gone(facts)
-
-    opening = kind(graph=facts.graph_id, secret=facts.secret)
-    try:
-        joined = join(facts.address, opening, timeout_s, check, descriptors=descriptors)
-    except ConnectionRefusedError:
-        here = cluster.node_id() if cluster.is_connected() else None
-        if facts.node is not None and here is not None and facts.node != here:
-            raise PlacementError(
-                f"this handle works on the node of the process that compiled the graph, "
-                f"{facts.node}, and this is node {here}",
-                location=here,
-            ) from None
-        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
-    except ProcessLookupError:
-        raise _owner_gone(facts) from None
-    except ConnectionAbortedError:
-        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
-    except TimeoutError:
-        raise no_answer(facts, "it may be stopped", timeout_s) from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, RcgError):
-            raise
-        raise no_answer(facts, str(error), timeout_s) from error
-    return joined
-
-
-def ask_report(facts: HandleFacts, timeout_s: float = _JOIN_TIMEOUT_S) -> str:
-    """Return the owner's report of a graph.
-
-    Raises:
-        ChannelClosed: The graph was torn down.
-        ChannelBroken: The owner is gone.
-        ChannelTimeout: It does not answer.
-        OutOfDescriptors: There is none left, in this process or in the owner.
-    """
-    joined = _join(facts, AskReport, timeout_s, descriptors=1)
-    try:
-        if not isinstance(joined.message, Reported):
-            raise ValueError("its answer is no report")
-        (payload,) = open_payloads(joined.answer)
-        if payload.encoded[0] != KIND_BYTES:
-            raise ValueError("a report is text")
-        return str(payload.decode(), "utf-8", "replace")
-    except (OSError, ValueError) as error:
-        told = out_of_descriptors(error, "to receive a report")
-        raise told or no_answer(facts, str(error), timeout_s) from error
-    finally:
-        joined.close()
-
-
-def no_answer(facts: HandleFacts, why: str, timeout_s: float) -> ChannelTimeout:
-    """Return the error that says that the owner does not answer."""
-    return ChannelTimeout(
-        f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
-        timeout_s=timeout_s,
-    )
-
-
-def _not_understood(facts: HandleFacts) -> ChannelBroken:
-    return ChannelBroken(
-        f"process {facts.owner_pid}, which compiled the graph, answers what this rcg does not "
-        "understand: use one version of rcg in all processes",
-        peer=str(facts.owner_pid),
-    )
-
-
-def _owner_gone(facts: HandleFacts) -> ChannelBroken:
-    return ChannelBroken(
-        f"the process {facts.owner_pid}, which compiled the graph, is gone. Its actors are usable: "
-        "compile a new graph in a process that lives.",
-        peer=str(facts.owner_pid),
-    )
-
-
-def _torn_down(facts: HandleFacts) -> ChannelClosed:
-    return ChannelClosed(
-        "Channel closed. The compiled graph was torn down by its owner (process "
-        f"{facts.owner_pid})."
-    )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

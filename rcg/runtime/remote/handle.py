@@ -19,14 +19,8 @@ from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
-from rcg.runtime.remote.client import (
-    Client,
-    HandleFacts,
-    RemoteOutput,
-    Reply,
-    ask_report,
-    no_answer,
-)
+from rcg.runtime.remote.client import Client, RemoteOutput, Reply
+from rcg.runtime.remote.owner import HandleFacts, ask_report, no_answer
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
