@@ -17,7 +17,7 @@ from rcg.trace.model import SPAN_BASE, Clock, Lane
 from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
-from tests.unit.traces import event, events, graph_trace, trace
+from tests.unit.traces import PIPELINE, event, events, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages
 
 
@@ -176,3 +176,17 @@ def test_no_pickle_is_read(made, tmp_path):
 def test_what_cannot_be_read_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         Trace.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        "Read c1 -> s0\n  Call a1.fwd(s0) -> s1 #2\n  Write s0 -> c2",
+        "Read c1 -> s0\n  Call a1.fwd(s0) -> s1 #2\n  Build k0(s1) -> s2\n  Write s2 -> c2",
+    ],
+)
+def test_a_plan_that_sends_on_what_it_did_not_make_is_no_plan_of_a_trace(tmp_path, ops):
+    head, _ = PIPELINE.split("program a1")
+    trace(graph_trace({}, plan=f"{head}program a1\n  {ops}\n"), end=END).save(tmp_path / "run")
+    with pytest.raises(TraceError, match="a1 writes what it did not make: Write"):
+        Trace.load(tmp_path / "run")

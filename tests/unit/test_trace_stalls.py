@@ -63,6 +63,12 @@ def test_a_call_that_did_not_return_is_what_the_graph_hangs_on() -> None:
     assert stall.waiting == ("driver",)
 
 
+def test_a_call_that_waits_for_a_method_of_another_graph_is_what_the_graph_hangs_on() -> None:
+    stall = found(hanging(a1=OpenOp(1, 2, 90, 90)))
+    assert stall is not None
+    assert (stall.process, stall.op, stall.waiting) == ("a1", 1, ("driver",))
+
+
 def test_who_waits_is_found_along_the_waits() -> None:
     """a1 hangs; a0 cannot write to it, and the driver has no room."""
     stall = found(hanging(a0=OpenOp(3, 5, 95, 95, 2), driver=OpenOp(1, 12, 99, 99, 1)))
