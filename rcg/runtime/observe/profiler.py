@@ -14,16 +14,19 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.ir.ids import DRIVER
-from rcg.options import Deadline
+from rcg.ir.plan import Plan
+from rcg.options import Deadline, Options
 from rcg.profiles import Profile
+from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.registry import follow
-from rcg.runtime.driver.session import Session
+from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.node import Node
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp
 from rcg.trace.recorder import State, events_from
@@ -31,7 +34,7 @@ from rcg.trace.trace import Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
 
-__all__ = ["MAX_EVENTS", "Profiler", "newest", "profiler_of"]
+__all__ = ["MAX_EVENTS", "Profiler", "RecordedGraph", "newest", "profiler_of"]
 
 MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
@@ -43,6 +46,22 @@ _SETTLE_TIMEOUT_S: Final = 0.02
 _SETTLE_POLL_S: Final = 0.0002
 # How long members whose clocks are not ours may take to tell.
 _CLOCKS_TIMEOUT_S: Final = 0.4
+
+
+class RecordedGraph(Protocol):
+    """A running graph of this process, as a profile sees it."""
+
+    graph_id: str
+    plan: Plan
+    options: Options
+    host: NodeHost
+    node: Node
+    control: GraphControl
+    pid: int
+    is_over: bool
+
+    def check_running(self) -> None:
+        """Raise ``ChannelClosed`` or ``ActorDiedError`` if it has ended."""
 
 
 class Profiler:
@@ -65,7 +84,7 @@ class Profiler:
 
     def __init__(
         self,
-        sessions: Callable[[], Iterable[Session]],
+        sessions: Callable[[], Iterable[RecordedGraph]],
         *,
         is_following: bool = False,
         max_events: int = MAX_EVENTS,
@@ -119,7 +138,7 @@ class Profiler:
             run.is_over = True
             raise
 
-    def _record(self, run: _Run, session: Session) -> None:
+    def _record(self, run: _Run, session: RecordedGraph) -> None:
         if session.options.record:
             try:
                 if session.graph_id not in run.recordings:
@@ -181,7 +200,7 @@ class Profiler:
 
 
 def profiler_of(
-    sessions: Callable[[], Iterable[Session]],
+    sessions: Callable[[], Iterable[RecordedGraph]],
     *,
     is_following: bool = False,
     max_events: int | None = None,
@@ -222,7 +241,7 @@ class _Run:
 class _Recording:
     """Of one graph, from now on until it is stopped or dropped."""
 
-    def __init__(self, session: Session, most: int) -> None:
+    def __init__(self, session: RecordedGraph, most: int) -> None:
         self._session = session
         self._opened: dict[str, OpenOp] | None = None
         try:
@@ -260,7 +279,7 @@ class _Recording:
         return _graph_trace(self._session, found, self._opened or {}, end_ns)
 
 
-def _settle(session: Session) -> None:
+def _settle(session: RecordedGraph) -> None:
     """Let loops that have just published a frame write down that they did.
 
     A result may arrive before that, by some tens of nanoseconds, or by as long as who wrote it is
@@ -278,7 +297,7 @@ def _settle(session: Session) -> None:
             time.sleep(_SETTLE_POLL_S)
 
 
-def newest(session: Session) -> Trace:
+def newest(session: RecordedGraph) -> Trace:
     """Return what the flight recorder still has of a graph: the newest 4096 events per process."""
     end_ns, began = now_ns(), time.time()
     opened = _open_ops(session)
@@ -294,7 +313,7 @@ def newest(session: Session) -> Trace:
     return Trace((graph,), start_ns, end_ns, _info(began - (end_ns - start_ns) / 1e9))
 
 
-def _open_ops(session: Session) -> dict[str, OpenOp]:
+def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
     """Return what each process is in now; nothing for those that are between ops or have ended."""
     node = session.node
     specs = session.plan.channels_by_id()
@@ -320,7 +339,7 @@ def _open_ops(session: Session) -> dict[str, OpenOp]:
 
 
 def _graph_trace(
-    session: Session,
+    session: RecordedGraph,
     found: Mapping[str, tuple[int, Events]],
     opened: Mapping[str, OpenOp],
     end_ns: int,

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rooms of the package: who may know the native core, and that the documents list them all."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import rcg
+
+PACKAGE = Path(rcg.__file__).parent
+ROOT = PACKAGE.parent
+
+# Channels, the node and the flight recorder; the doctor looks whether it can be loaded, the bench
+# measures it bare.
+KNOW_THE_CORE = {
+    "rcg.channels.shm",
+    "rcg.runtime.node.host",
+    "rcg.runtime.node.node",
+    "rcg.runtime.node.segments",
+    "rcg.trace.recorder",
+    "rcg.trace.spans",
+    "rcg.doctor.software",
+    "rcg.bench.figures",
+}
+
+
+def imported_from_the_package(path: Path) -> set[str]:
+    """What a file imports by ``from rcg import ...`` and ``import rcg...``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rcg":
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_only_channels_the_node_and_the_recorder_know_the_native_core() -> None:
+    found = {
+        module_of(path)
+        for path in PACKAGE.rglob("*.py")
+        if any(name.startswith("rcg._native") for name in imported_from_the_package(path))
+    }
+    assert found == KNOW_THE_CORE
+
+
+def test_nothing_below_imports_the_face() -> None:
+    """Contracts between rooms ignore imports of the package itself, which are of the native core."""
+    rooms = {path.stem for path in PACKAGE.iterdir()} | {"_native"}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "rcg":
+                assert {alias.name for alias in node.names} <= rooms, path
+
+
+def layers_of(container: str) -> set[str]:
+    """The rooms that a contract orders."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (contract,) = [each for each in contracts if each.get("containers") == [container]]
+    names = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
+    return {name for name in names if not name.startswith("(")}
+
+
+def table_of(document: str) -> set[str]:
+    """The files and folders of the package in a document's table of rooms."""
+    found: set[str] = set()
+    for line in (ROOT / document).read_text().splitlines():
+        if line.startswith("|"):
+            found.update(re.findall(r"`rcg/([\w/.]+?)/?`", line.split("|")[1]))
+    return found
+
+
+def test_the_table_of_rooms_lists_what_the_contracts_order() -> None:
+    listed = {name.removesuffix(".py") for name in table_of("CONTRIBUTING.md")}
+    wanted = layers_of("rcg") - {"__main__", "runtime"}
+    wanted |= {f"runtime/{name}" for name in layers_of("rcg.runtime")}
+    assert listed - {"native", "__init__"} == wanted
+    for name in listed:
+        assert (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file(), name
