@@ -8,6 +8,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import rcg
 
 PACKAGE = Path(rcg.__file__).parent
@@ -53,7 +55,7 @@ def test_only_channels_the_node_and_the_recorder_know_the_native_core() -> None:
 
 
 def test_nothing_below_imports_the_face() -> None:
-    """Contracts between rooms ignore imports of the package itself, which are of the native core."""
+    """Contracts between rooms ignore imports of the package itself: they are of rooms by name."""
     rooms = {path.stem for path in PACKAGE.iterdir()} | {"_native"}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -70,19 +72,27 @@ def layers_of(container: str) -> set[str]:
     return {name for name in names if not name.startswith("(")}
 
 
-def table_of(document: str) -> set[str]:
-    """The files and folders of the package in a document's table of rooms."""
-    found: set[str] = set()
-    for line in (ROOT / document).read_text().splitlines():
-        if line.startswith("|"):
-            found.update(re.findall(r"`rcg/([\w/.]+?)/?`", line.split("|")[1]))
-    return found
+def listed_rooms() -> set[str]:
+    """The files and folders in the table of rooms of ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text[text.index("## Rooms") :]
+    table = table[: table.index("\n## ")]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([\w/.]+?)(?:\.py|/)`", row)}
 
 
 def test_the_table_of_rooms_lists_what_the_contracts_order() -> None:
-    listed = {name.removesuffix(".py") for name in table_of("CONTRIBUTING.md")}
     wanted = layers_of("rcg") - {"__main__", "runtime"}
     wanted |= {f"runtime/{name}" for name in layers_of("rcg.runtime")}
-    assert listed - {"native", "__init__"} == wanted
+    listed = listed_rooms()
+    assert listed - {"native"} == wanted
     for name in listed:
         assert (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file(), name
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+def test_files_that_a_document_names_are_there(document: str) -> None:
+    text = (ROOT / document).read_text()
+    named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|h|c|toml|cfg|mjs))`", text))
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert not {name for name in missing if not (PACKAGE / name).exists()}

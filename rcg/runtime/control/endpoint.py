@@ -109,7 +109,8 @@ class Endpoint:
         if self._pid != os.getpid():
             return False
         self._services[service.service_id] = service
-        if self._is_ending:  # looked at after the step before, and set before `_services` is
+        # The thread sets this first and looks at `_services` then: one of the two sees the other.
+        if self._is_ending:
             self.abandon_service(service)
             return False
         return True
@@ -175,8 +176,8 @@ class Endpoint:
             if service.is_over:
                 self._release(service)
         self._is_ending = not self._services
-        # A service that came between these two steps may have seen either: then it is still there,
-        # or it is about to leave and rings.
+        # One that was added in the meantime stays, or it saw that the endpoint ends. Then it is
+        # about to be taken out again, and that rings.
         if self._services:
             self._is_ending = False
         return self._is_ending
