@@ -24,7 +24,7 @@ from rcg.dag.records import (
     Record,
     ValueRecord,
     common_source,
-    describe,
+    label_of,
     next_order,
 )
 from rcg.dag.site import find_site
@@ -110,7 +110,7 @@ class DAGNode:
         )
 
     def __repr__(self) -> str:
-        return describe(self._record)
+        return label_of(self._record)
 
 
 class InputNode(DAGNode):

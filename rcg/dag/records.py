@@ -33,7 +33,7 @@ __all__ = [
     "RecordArgument",
     "ValueRecord",
     "common_source",
-    "describe",
+    "label_of",
     "next_order",
     "reached_from",
     "upstream_of",
@@ -177,7 +177,7 @@ RecordArgument = ValueRecord | Constant | Nested
 Record = ValueRecord | OutputsRecord
 
 
-def describe(record: Record) -> str:
+def label_of(record: Record) -> str:
     """Return a record's name and place: ``Stage.fwd (pipeline.py:12)``."""
     return f"{record.name} ({record.site})"
 
@@ -224,7 +224,7 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
             found = record
         elif record.source is not found.source:
             raise GraphError(
-                f"{taker} takes {describe(found)} and {describe(record)}, which come from "
+                f"{taker} takes {label_of(found)} and {label_of(record)}, which come from "
                 f"different InputNodes ({found.source and found.source.site} and "
                 f"{record.source.site}): a DAG has one input, so bind all of it under the same one",
                 node=taker,

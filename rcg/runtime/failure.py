@@ -40,9 +40,9 @@ __all__ = [
     "Origin",
     "capture",
     "capture_own",
-    "describe",
     "error_of_unpickling",
     "smaller_failures",
+    "summary_of",
     "to_exception",
 ]
 
@@ -62,7 +62,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _FailureReport:
     origin: Origin
     method: str
     execution: int
@@ -80,9 +80,9 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
     def look() -> None:
         text, described = format_error(error, trace), describe_error(error)
         cause = shielded(_pickled, error, otherwise=None)
-        reports.append(_Report(origin, method, execution, text, cause, described))
+        reports.append(_FailureReport(origin, method, execution, text, cause, described))
 
-    reports: list[_Report] = []
+    reports: list[_FailureReport] = []
     try:
         look()
     except KeyboardInterrupt:
@@ -128,7 +128,7 @@ def smaller_failures(failure: Failure) -> Iterator[Failure]:
     yield capture_own(ExecutionError("it failed, and there is no shared memory left to say how"))
 
 
-def describe(failure: Failure) -> str:
+def summary_of(failure: Failure) -> str:
     """Return what failed, and how, in a line."""
     report: Any = pickle.loads(failure.data)
     if isinstance(report, RcgError):
@@ -168,7 +168,7 @@ def to_exception(failure: Failure) -> BaseException:
     return raised  # type: ignore[no-any-return]
 
 
-def _as_users(report: _Report) -> BaseException | None:
+def _as_users(report: _FailureReport) -> BaseException | None:
     """Return the exception in the user's own type; None if it did not pickle.
 
     Raises:
@@ -183,7 +183,7 @@ def _as_users(report: _Report) -> BaseException | None:
     return cluster.as_user_error(error) if issubclass(type(cause), Exception) else error
 
 
-def _as_rays(report: _Report, cause: BaseException) -> BaseException:
+def _as_rays(report: _FailureReport, cause: BaseException) -> BaseException:
     """Return the exception as Ray's ``RayTaskError`` alone."""
     origin = report.origin
     error: BaseException = cluster.task_error(

@@ -38,7 +38,7 @@ class Fate:
     """The hook: has the loops of an actor die at a moment of one execution.
 
     Args:
-        at: "describe", "start", "stop", "read" (before the first op), "method", "write" (after the
+        at: "inspect", "start", "stop", "read" (before the first op), "method", "write" (after the
             call) or "next" (after the write, before the next read).
         kind: One of ``KINDS``, or ``LIVES``. Deaths from outside are the test's to bring while the
             loops wait.

@@ -200,7 +200,7 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("moment", ["describe", "start"])
+@pytest.mark.parametrize("moment", ["inspect", "start"])
 def test_a_death_during_compile_is_raised_by_compile(
     victims, survivors, gate, moment, kind, caplog
 ):

@@ -19,8 +19,8 @@ from rcg.runtime.failure import (
     Origin,
     capture,
     capture_own,
-    describe,
     smaller_failures,
+    summary_of,
     to_exception,
 )
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, Unheard, make_error
@@ -92,7 +92,7 @@ def test_every_exception_becomes_a_failure_and_one_of_rays_again(name: str) -> N
     def there_and_back() -> tuple[str, BaseException, str]:
         failure = captured(name)
         error = to_exception(failure)
-        return describe(failure), error, "".join(error._render_traceback_())
+        return summary_of(failure), error, "".join(error._render_traceback_())
 
     described, error, rendered = in_thread(there_and_back)
     assert isinstance(error, ray.exceptions.RayTaskError)

@@ -11,9 +11,9 @@ import pytest
 from rcg import frames
 
 
-@pytest.mark.parametrize("module", ["rcg.runtime.actor.loop", "rcg.runtime.actor.coroutines"])
+@pytest.mark.parametrize("module", ["loop", "steps", "start", "coroutines"])
 def test_what_runs_users_methods_is_plumbing(module):
-    assert importlib.import_module(module).__rcg_plumbing__
+    assert importlib.import_module(f"rcg.runtime.actor.{module}").__rcg_plumbing__
 
 
 def test_foreign_plumbing_is_where_it_is_said_to_be():

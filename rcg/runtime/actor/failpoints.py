@@ -19,7 +19,7 @@ class Failpoint(NamedTuple):
     """Where the loop of one process of a graph stands.
 
     Attributes:
-        kind: "describe" (the driver asks what this actor is), "start" (before the loop connects to
+        kind: "inspect" (the driver asks what this actor is), "start" (before the loop connects to
             the driver), "op" (before an op of the program), "stop" (after the last one, before the
             driver is told).
         process: Its name in the plan; "" while it is being described.
@@ -27,7 +27,7 @@ class Failpoint(NamedTuple):
         op: The op that comes next, for "op".
     """
 
-    kind: Literal["describe", "start", "op", "stop"]
+    kind: Literal["inspect", "start", "op", "stop"]
     process: str = ""
     execution: int = 0
     op: Op | None = None

@@ -20,14 +20,14 @@ from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.sleepers import emptied, set_done
 
-__all__ = ["AsyncioBridge", "Queue"]
+__all__ = ["AsyncioBridge", "SubmissionQueue"]
 
 _NEVER: Final = 1 << 62  # an execution that never comes
 
 _Waiter = tuple[OutputBuffer, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class Queue:
+class SubmissionQueue:
     """Coroutines of one event loop that want to execute, in the order in which they came.
 
     Entered by ``async with``; only the first of them looks for room, so each result wakes one.
@@ -74,7 +74,7 @@ class AsyncioBridge:
         # Who serves, put there by the thread itself. Without a lock: a thread that finds another
         # ends at once, so it does no harm to start one too many.
         self._serving: dict[int, object] = {}
-        self._queues: dict[asyncio.AbstractEventLoop, Queue] = {}
+        self._queues: dict[asyncio.AbstractEventLoop, SubmissionQueue] = {}
         self._graph_id = session.graph_id
         session.on_end(self.wake)
 
@@ -99,12 +99,12 @@ class AsyncioBridge:
         """Whether coroutines of the running loop wait for room."""
         return bool(self._queues) and asyncio.get_running_loop() in self._queues
 
-    def queue(self) -> Queue:
+    def queue(self) -> SubmissionQueue:
         """Return the queue of the running loop, to be entered at once."""
         loop = asyncio.get_running_loop()
         found = self._queues.get(loop)
         if found is None:
-            found = self._queues[loop] = Queue(lambda: self._queues.pop(loop, None))
+            found = self._queues[loop] = SubmissionQueue(lambda: self._queues.pop(loop, None))
         return found
 
     def wake(self) -> None:

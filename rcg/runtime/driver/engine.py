@@ -36,7 +36,7 @@ from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import RING_POLL_S, Inputs, NoRoom, Submission
 from rcg.runtime.driver.uninterrupted import run_uninterrupted
-from rcg.runtime.failure import describe
+from rcg.runtime.failure import summary_of
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
@@ -332,7 +332,7 @@ class Engine:
         for buffer in self._buffers:
             if buffer.last_dropped is not None:
                 failure = buffer.last_dropped.decode()
-                return describe(failure) if type(failure) is Failure else ""
+                return summary_of(failure) if type(failure) is Failure else ""
         return ""
 
     def statistics(self) -> Statistics:

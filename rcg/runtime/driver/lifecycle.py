@@ -27,7 +27,8 @@ from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import Program
 from rcg.log import Log
 from rcg.options import Deadline, Options
-from rcg.runtime.actor.loop import Start, describe, start
+from rcg.runtime.actor.spec import Start
+from rcg.runtime.actor.start import inspect_actor, start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
@@ -86,9 +87,9 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
     for actor, handle in bindings.actors.items():
         names = tuple(methods[actor])
         if own is not None and cluster.actor_id(handle) == own:
-            found[actor] = describe(_own_instance(), names)
+            found[actor] = inspect_actor(_own_instance(), names)
         else:
-            calls[actor] = cluster.ask(handle, describe, names)
+            calls[actor] = cluster.ask(handle, inspect_actor, names)
     found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])

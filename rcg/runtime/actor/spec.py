@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an actor is told when it starts its part of a graph. Plain data that travels to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.programs import Program
+from rcg.options import Options
+from rcg.runtime.node.layout import Layout
+
+__all__ = ["Start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Everything an actor needs to run its part of a graph.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        program: What to run.
+        channels: The channels that it reads and writes.
+        layout: The numbers of processes and channels on this node.
+        address: The endpoint of the driver's process.
+        secret: Proves to it that the driver sent us.
+        constants: The constants and templates that the program names.
+        options: Of the graph.
+        actor: What errors say about this actor: its label, its id and its repr.
+        version: The driver's version of rcg.
+        abi: The driver's layout of shared memory.
+    """
+
+    graph_id: str
+    program: Program
+    channels: Mapping[str, ChannelSpec]
+    layout: Layout
+    address: str
+    secret: str
+    constants: Mapping[str, Any]
+    options: Options
+    actor: tuple[str, str, str]
+    version: str
+    abi: int

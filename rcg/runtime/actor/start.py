@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an actor takes part in a graph: it tells what it is, and starts a loop.
+
+``inspect_actor`` and ``start`` are called in the actor through ``__ray_call__``. They are
+importable by name, so they travel as a name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import threading
+from typing import Any
+
+from rcg import cluster
+from rcg.descriptors import out_of_descriptors, telling_exhaustion
+from rcg.error_text import describe_error
+from rcg.errors import (
+    PlacementError,
+)
+from rcg.runtime.actor import failpoints
+from rcg.runtime.actor.loop import Loop
+from rcg.runtime.actor.spec import Start
+from rcg.runtime.codec import make_codec
+from rcg.runtime.control.client import ControlClient
+from rcg.runtime.node.node import ABI_VERSION, Node
+from rcg.version import __version__
+
+__rcg_plumbing__ = True  # see rcg.frames
+
+__all__ = ["inspect_actor", "start"]
+
+
+def inspect_actor(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
+    """Return what the driver must know before it compiles for this actor.
+
+    Args:
+        instance: The actor.
+        methods: The methods that the graph calls.
+    """
+    failpoints.reach(failpoints.Failpoint("inspect"))
+    cls = type(instance)
+    return {
+        "version": __version__,
+        "abi": ABI_VERSION,
+        "machine": platform.machine(),
+        "node": cluster.node_id(),
+        "pid": os.getpid(),
+        "missing": [name for name in methods if not callable(getattr(instance, name, None))],
+        "generators": [
+            name for name in methods if inspect.isasyncgenfunction(getattr(cls, name, None))
+        ],
+    }
+
+
+def start(instance: Any, spec: Start) -> None:
+    """Start the loop of one graph on this actor.
+
+    With ``thread="own"`` it returns once the loop runs; with ``thread="main"`` the loop takes the
+    calling thread, and it returns when the graph has ended.
+
+    Raises:
+        PlacementError: This process has another rcg than the driver, or cannot reach it.
+        OutOfDescriptors: This process, or the driver's, has none left.
+    """
+    if (spec.version, spec.abi) != (__version__, ABI_VERSION):
+        raise PlacementError(
+            f"this process has rcg {__version__} (shared memory layout {ABI_VERSION}), the "
+            f"driver has {spec.version} ({spec.abi}): install the same version on every node"
+        )
+    failpoints.reach(failpoints.Failpoint("start", spec.program.process))
+    with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
+        loop = _joined(instance, spec)
+    if spec.options.thread == "main":
+        loop.run()
+    else:
+        name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
+        threading.Thread(target=loop.run, name=name, daemon=True).start()
+
+
+def _joined(instance: Any, spec: Start) -> Loop:
+    """Return the loop, ready to run; the control socket's thread listens."""
+    control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
+    try:
+        node = Node(
+            control.board,
+            control.arenas,
+            spec.layout,
+            spec.program.process,
+            spec.options,
+            make_codec(),
+            is_looping=True,
+        )
+        control.close_descriptors()
+        loop = Loop(instance, spec, node, control)
+    except BaseException as error:
+        why = out_of_descriptors(error, "to take part in a compiled graph") or error
+        control.finish(f"it could not start: {describe_error(why)}")
+        control.close()
+        raise
+    control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
+    return loop

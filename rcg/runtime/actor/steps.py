@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a program: one closure over the slots for each op.
+
+A failed value passes through here as a ``Failure``: a Call that would use one is not made, and what
+it would have returned is that ``Failure``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from rcg import cluster
+from rcg.channels import open_reader, open_writer
+from rcg.channels.base import FrameDamaged, GraphEnded, NoMemory, TimedOut
+from rcg.error_text import type_name
+from rcg.errors import (
+    CompileError,
+    ExecutionError,
+    InternalError,
+    UnpicklableError,
+)
+from rcg.ir.operands import Const, Slot
+from rcg.ir.ops import Build, Call, Free, Op, Read, Write
+from rcg.runtime.actor import failpoints
+from rcg.runtime.actor.coroutines import Coroutines
+from rcg.runtime.actor.spec import Start
+from rcg.runtime.actor.turns import turns
+from rcg.runtime.failure import (
+    Origin,
+    capture,
+    capture_own,
+    smaller_failures,
+)
+from rcg.runtime.node.node import Node
+from rcg.serialization import Failure
+
+__rcg_plumbing__ = True  # see rcg.frames
+
+__all__ = ["Running", "Steps"]
+
+# A loop that found nothing to read for this long gives its free memory back, once.
+_IDLE_TRIM_NS: Final = 2_000_000_000
+
+_Step = Callable[[], None]
+
+
+class Running(Protocol):
+    """The loop, as its steps see it.
+
+    Attributes:
+        execution: The one that runs now.
+        origin: What an error says about the actor.
+        coroutines: What runs its ``async def`` methods, once there is one.
+    """
+
+    execution: int
+    origin: Origin
+    coroutines: Coroutines | None
+
+    def wait_for_turn(self) -> None:
+        """Take the lock that another graph's method holds on this actor."""
+
+    def blame(self, error: UnpicklableError) -> UnpicklableError:
+        """Return the error with what is known here."""
+
+
+class Steps:
+    """Makes the steps of a program: op -> closure over the slots."""
+
+    def __init__(
+        self,
+        loop: Running,
+        instance: Any,
+        spec: Start,
+        node: Node,
+    ) -> None:
+        self._loop = loop
+        self._instance = instance
+        self._spec = spec
+        self._node = node
+        made = (slot for op in spec.program.ops for slot in op.made())
+        self._slots: list[Any] = [None] * (max(made, default=-1) + 1)
+        self._has_read = False
+
+    def make(self) -> list[_Step]:
+        """Return one step per op, in order."""
+        ops = self._spec.program.ops
+        steps = [self._step(index, op) for index, op in enumerate(ops)]
+        if failpoints.on_failpoint is not None:
+            return [self._announced(op, step) for op, step in zip(ops, steps, strict=True)]
+        return steps
+
+    def _announced(self, op: Op, step: _Step) -> _Step:
+        process, loop = self._spec.program.process, self._loop
+
+        def announced_step() -> None:
+            failpoints.reach(failpoints.Failpoint("op", process, loop.execution, op))
+            step()
+
+        return announced_step
+
+    def _step(self, index: int, op: Op) -> _Step:
+        match op:
+            case Read():
+                return self._read(index, op)
+            case Call():
+                return self._call(index, op)
+            case Write():
+                return self._write(index, op)
+            case Build():
+                return self._build(op)
+            case Free():
+                return self._free(op)
+        raise InternalError(f"an actor cannot run the op {op}")
+
+    def _read(self, index: int, op: Read) -> _Step:
+        reader = open_reader(self._spec.channels[op.channel], index, self._node)
+        slots, out, read, trim = self._slots, op.out, reader.read, self._node.trim
+        loop = self._loop
+
+        # It does not raise: an error that its own traceback holds would keep the loop, and with it
+        # the shared memory, until the garbage collector comes.
+        def is_about_value(error: BaseException) -> bool:
+            if reader.seq <= loop.execution:
+                return False  # the frame is still there
+            # The frame is taken: this execution fails, the graph goes on.
+            slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
+            return True
+
+        def step() -> None:
+            try:
+                slots[out] = read()
+            except BaseException as error:
+                if not is_about_value(error):
+                    raise
+
+        def first_step() -> None:
+            try:
+                slots[out] = read(_IDLE_TRIM_NS)
+            except BaseException as error:
+                if is_about_value(error):
+                    return
+                if type(error) is not TimedOut:
+                    raise
+            else:
+                return
+            trim()
+            step()
+
+        is_first, self._has_read = not self._has_read, True
+        return first_step if is_first else step
+
+    def _write(self, index: int, op: Write) -> _Step:
+        writer = open_writer(self._spec.channels[op.channel], index, self._node)
+        slots, source, write, channel = self._slots, op.slot, writer.write, op.channel
+        loop = self._loop
+
+        def fail(error: BaseException) -> None:
+            """Write that the value could not be written. Nothing was: the graph goes on."""
+            if type(error) is UnpicklableError:
+                failure = capture_own(loop.blame(error))
+            elif type(error) is not NoMemory:
+                failure = capture(error, loop.origin, "(sending its result)", loop.execution)
+            elif type(slots[source]) is Failure:
+                failure = slots[source]
+            else:
+                failure = capture_own(error.public(channel=channel))
+            try:
+                write(failure)
+            except NoMemory:
+                write_shortened(failure)
+
+        def write_shortened(failure: Failure) -> None:
+            for shorter in smaller_failures(failure):
+                with contextlib.suppress(NoMemory):
+                    write(shorter)
+                    return
+
+        def step() -> None:
+            try:
+                write(slots[source])
+            except (GraphEnded, FrameDamaged):
+                raise
+            except BaseException as error:  # noqa: BLE001 - pickling runs any code
+                fail(error)
+
+        return step
+
+    def _build(self, op: Build) -> _Step:
+        slots, out, sources, loop = self._slots, op.out, op.slots, self._loop
+        fill = self._spec.constants[op.template].fill
+
+        def step() -> None:
+            values = [slots[source] for source in sources]
+            failure = _first_failure(values)
+            try:
+                slots[out] = failure or fill(values)
+            except BaseException as error:  # noqa: BLE001 - keys and named tuples are the user's
+                slots[out] = capture(error, loop.origin, "(making an argument)", loop.execution)
+
+        return step
+
+    def _free(self, op: Free) -> _Step:
+        slots, freed = self._slots, op.slots
+        if len(freed) == 1:
+            (only,) = freed
+
+            def step_one() -> None:
+                slots[only] = None
+
+            return step_one
+
+        def step() -> None:
+            for slot in freed:
+                slots[slot] = None
+
+        return step
+
+    def _call(self, index: int, op: Call) -> _Step:
+        slots, mark, loop = self._slots, self._node.mark, self._loop
+        method = self._method(op.method)
+        acquire, release = turns.lock.acquire, turns.lock.release
+        if self._spec.options.concurrent:
+            acquire, release = _always, _nothing  # type: ignore[assignment]
+        name, outs = op.method, op.outs
+        args = [self._argument(argument) for argument in op.args]
+        kwargs = [(key, *self._argument(argument)) for key, argument in op.kwargs]
+
+        def fail(failure: Failure) -> None:
+            for out in outs:
+                slots[out] = failure
+
+        if len(args) == 1 and not kwargs and len(outs) == 1 and args[0][0]:
+            # The commonest shape, spelt out: it is run thousands of times a second.
+            (_, source), (out,) = args[0], outs
+
+            def step_one() -> None:
+                value = slots[source]
+                if type(value) is Failure:
+                    slots[out] = value
+                    return
+                execution = loop.execution
+                mark(index, execution)
+                if not acquire(False):
+                    loop.wait_for_turn()
+                try:
+                    slots[out] = method(value)
+                except BaseException as error:  # noqa: BLE001 - users' code raises anything
+                    slots[out] = capture(error, loop.origin, name, execution)
+                finally:
+                    release()
+
+            return step_one
+
+        def step() -> None:
+            values = [slots[given] if is_slot else given for is_slot, given in args]
+            named = {key: slots[given] if is_slot else given for key, is_slot, given in kwargs}
+            failure = _first_failure(values) or _first_failure(list(named.values()))
+            if failure is not None:
+                fail(failure)
+                return
+            execution = loop.execution
+            mark(index, execution)
+            if not acquire(False):
+                loop.wait_for_turn()
+            try:
+                result = method(*values, **named)
+                if len(outs) == 1:
+                    slots[outs[0]] = result
+                else:
+                    self._take_apart(result, outs, fail, name, execution)
+            except BaseException as error:  # noqa: BLE001 - users' code raises anything
+                fail(capture(error, loop.origin, name, execution))
+            finally:
+                release()
+
+        return step
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        """Return a method of the actor, to be called on the loop's thread."""
+        method: Callable[..., Any] = getattr(self._instance, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+        if self._loop.coroutines is None:
+            loop = cluster.actor_event_loop()
+            if loop is None:
+                raise CompileError(
+                    f"{self._loop.origin.label}.{name} is an `async def` method, and the event "
+                    "loop of its actor was not found: bind a plain method",
+                    actor=self._loop.origin.label,
+                )
+            self._loop.coroutines = Coroutines(loop)
+        return self._loop.coroutines.blocking(method)
+
+    def _take_apart(
+        self,
+        result: Any,
+        outs: tuple[int, ...],
+        fail: Callable[[Failure], None],
+        name: str,
+        execution: int,
+    ) -> None:
+        """Spread the values of a method with several outputs over their slots."""
+        label = f"{self._loop.origin.label}.{name}"
+        if not isinstance(result, (tuple, list)):
+            text = f"Expected a tuple of {len(outs)} outputs, but got {type_name(type(result))}"
+        elif len(values := list(result)) != len(outs):
+            text = f"Expected {len(outs)} outputs, but got {len(values)} outputs"
+        else:
+            for out, value in zip(outs, values, strict=True):
+                self._slots[out] = value
+            return
+        fail(
+            capture_own(
+                ExecutionError(
+                    f"{text} from {label}, which is declared with num_returns={len(outs)}",
+                    execution=execution,
+                    actor=self._loop.origin.label,
+                )
+            )
+        )
+
+    def _argument(self, argument: Slot | Const) -> tuple[bool, Any]:
+        if isinstance(argument, Slot):
+            return True, argument.index
+        return False, self._spec.constants[argument.id]
+
+
+def _always(_: bool) -> bool:
+    return True
+
+
+def _nothing() -> None:
+    pass
+
+
+def _first_failure(values: list[Any]) -> Failure | None:
+    for value in values:
+        if type(value) is Failure:
+            return value
+    return None
