@@ -39,6 +39,7 @@ COMPILES = 5
 TITLES = {
     "idle": "CPU of a compiled graph that waits",
     "lifecycle": "time to compile and to tear down",
+    "fresh": "how much an echo depends on the start",
     "failures": "time until the death of an actor is told",
     "recorder": "cost of an event",
     "tracing": "what recording costs",

@@ -30,6 +30,7 @@ from rcg.bench.contestants import (
     start_all,
 )
 from rcg.bench.failures import measure_failures
+from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
 from rcg.bench.rows import ROWS, Payload, Row
@@ -92,7 +93,7 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
     rows = [row for row in ROWS if row.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
     needs_ray = bool(rows) or bool(
-        {"idle", "lifecycle", "failures", "tracing", "what_if"} & set(wanted)
+        {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if"} & set(wanted)
     )
     results: list[RowResult] = []
     found: list[Figure] = []
@@ -227,6 +228,8 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
             return figures.measure_idle(graphs, bare)
         case "lifecycle":
             return figures.measure_lifecycle(graphs)
+        case "fresh":
+            return measure_fresh(graphs)
         case "failures":
             return measure_failures(graphs)
         case "recorder":

@@ -53,6 +53,7 @@ def test_the_bench_lists_its_rows_without_measuring(tmp_path: Path) -> None:
     assert names[names.index("idle") :] == [
         "idle",
         "lifecycle",
+        "fresh",
         "failures",
         "recorder",
         "tracing",
