@@ -22,6 +22,7 @@ from rcg.options import Deadline
 from rcg.runtime.control import connections, endpoint
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.sleepers import Sleepers
 from rcg.wire import messages, sockets
 from rcg.wire.codec import Message, message
 from rcg.wire.liveness import Ending, How
@@ -114,6 +115,21 @@ def test_the_last_graph_takes_thread_and_socket_with_it(graphs):
         assert not listening(os.getpid()) and descriptors() == before
 
 
+class Lingering(Sleepers):
+    """Wakes whoever waits, and keeps the thread that did for a moment."""
+
+    def wake(self) -> None:
+        super().wake()
+        threading.Event().wait(0.3)
+
+
+def test_the_thread_has_ended_when_the_last_graph_is_closed(graphs):
+    graph = graphs("a0")
+    graph.control._endpoint._sleepers = Lingering()
+    graph.close()
+    assert not control_threads()
+
+
 def test_a_graph_whose_members_have_stopped_is_let_go_of_before_it_is_closed(graphs):
     graph = graphs("a0", "a1")
     graph.control.stop()
@@ -198,9 +214,10 @@ def test_a_graph_that_comes_while_the_endpoint_ends_is_served(graphs, at, monkey
 
     if at == 3:
         monkeypatch.setattr(connections.Connections, "close", close)
+    monkeypatch.setattr(endpoint, "_CLOSE_TIMEOUT_S", 2 * GUARD_S)
     services = Interrupted(known._services, at, come)
     known._services = known._connections._services = services
-    last.close()
+    together(last.close)  # waits for nothing but what happens here
     until(lambda: late)
     assert is_served(late[0], "a0")
     # It was taken back, or it was too late for that.
@@ -422,7 +439,7 @@ def test_a_member_that_floods_and_never_reads_holds_up_no_other_graph(graphs):
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError(), KeyboardInterrupt()])
 def test_a_graph_whose_control_fails_ends_alone(graphs, error):
-    failing, other = graphs("a0", "a1", "a2"), graphs()
+    failing, other = graphs("a0", "a1", "a2", "has not joined yet"), graphs()
     told: list[tuple[str, Ending]] = []
 
     def fail(process, ending):
@@ -568,17 +585,19 @@ def test_a_forked_child_has_no_endpoint_and_disturbs_that_of_its_parent(graphs):
 
 
 FORKING = """
-import os, sys, time
+import ctypes, os, sys, time
 sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
 fds = [os.memfd_create("x") for _ in range(2)]
 control = GraphControl("cafe", ["a0"], lambda _: (fds[0], fds[1:]), print, print)
-child = os.fork()
-if not child:
-    while True:
+if sys.argv[1] == "closes in C":  # nothing of Python's hears of this fork
+    child = ctypes.PyDLL(None).fork() or ctypes.PyDLL(None).pause()
+else:
+    child = os.fork()
+    while not child:
         time.sleep(1000)
 print(child, control.address[1:], control.secret, flush=True)
-if sys.argv[1] == "closes":
+if sys.argv[1].startswith("closes"):
     sys.stdin.readline()
     control.close()
     print("closed", flush=True)
@@ -586,7 +605,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("how", ["closes", "dies"])
+@pytest.mark.parametrize("how", ["closes", "closes in C", "dies"])
 def test_a_fork_of_the_owner_does_not_answer_for_it(how):
     with process_of(FORKING, how) as owner:
         assert owner.stdout is not None and owner.stdin is not None
@@ -594,7 +613,7 @@ def test_a_fork_of_the_owner_does_not_answer_for_it(how):
         try:
             client = ControlClient("\0" + address, "cafe", secret, "a0")
             waiting = sockets.connect("\0" + address, GUARD_S)
-            if how == "closes":
+            if how.startswith("closes"):
                 print(file=owner.stdin, flush=True)
                 assert owner.stdout.readline() == "closed\n"
             else:

@@ -113,6 +113,7 @@ class Endpoint:
         if self._is_ending:
             self.abandon_service(service)
             return False
+        self._sleepers.wake()  # the endpoint does not end, so `close` need not wait for that
         return True
 
     def abandon_service(self, service: Service) -> None:
