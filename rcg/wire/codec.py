@@ -107,13 +107,14 @@ def decode(data: bytes) -> Message:
 
 def _checked(kind: _Kind, found: dict[str, Any]) -> dict[str, Any]:
     """Return the fields as a message holds them."""
-    checked = {}
-    for name, check in kind.checks.items():
-        try:
+    name = ""
+    try:
+        checked = {}
+        for name, check in kind.checks.items():
             checked[name] = check(found[name])
-        except ValueError as problem:
-            raise ValueError(f"{name!r} of a message {kind.name!r} {problem}") from None
-    return checked
+        return checked
+    except ValueError as problem:
+        raise ValueError(f"{name!r} of a message {kind.name!r} {problem}") from None
 
 
 def _check_of(hint: Any) -> _Check:
@@ -124,11 +125,9 @@ def _check_of(hint: Any) -> _Check:
     if hint is bool:
         return _truth
     if get_origin(hint) is Annotated and arguments[0] is int and isinstance(arguments[1], range):
-        allowed = arguments[1]
-        return lambda found: _number(found, allowed)
+        return _number_within(arguments[1])
     if get_origin(hint) is tuple and arguments[1:] == (...,):
-        check = _check_of(arguments[0])
-        return lambda found: _items(found, check)
+        return _items_that(_check_of(arguments[0]))
     raise TypeError(f"a message cannot have a field of the type {hint}")
 
 
@@ -145,13 +144,21 @@ def _truth(found: object) -> bool:
     return found
 
 
-def _number(found: object, allowed: range) -> int:
-    if type(found) is not int or found not in allowed:
-        raise ValueError(f"must be a number from {allowed[0]} to {allowed[-1]}")
-    return found
+def _number_within(allowed: range) -> _Check:
+    first, last = allowed[0], allowed[-1]
+
+    def check(found: object) -> int:
+        if type(found) is not int or not first <= found <= last:
+            raise ValueError(f"must be a number from {first} to {last}")
+        return found
+
+    return check
 
 
-def _items(found: object, check: _Check) -> tuple[Any, ...]:
-    if not isinstance(found, (list, tuple)):
-        raise ValueError("must be a list")
-    return tuple(map(check, found))
+def _items_that(check: _Check) -> _Check:
+    def check_all(found: object) -> tuple[Any, ...]:
+        if not isinstance(found, (list, tuple)):
+            raise ValueError("must be a list")
+        return tuple(map(check, found))
+
+    return check_all
