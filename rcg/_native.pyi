@@ -2,7 +2,7 @@
 # What `native/module.c` offers, for type checkers. The bindings there say what each function means.
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 from typing_extensions import Buffer
 
@@ -139,6 +139,21 @@ class Drain:
     def run(self, period_ns: int, /) -> None: ...
     def stop(self) -> None: ...
     def take(self, member: int, /) -> tuple[int, bytes]: ...
+
+class Ticket:
+    execution: int
+    state: int
+    value: Any
+    def __new__(
+        cls, source: Any, buffer: Any, execution: int = -1, channel_index: int | None = None, /
+    ) -> Self: ...
+    @property
+    def _source(self) -> Any: ...
+    @property
+    def buffer(self) -> Any: ...
+    @property
+    def channel_index(self) -> int | None: ...
+    def disarm(self) -> None: ...
 
 def format_board(
     fd: int,

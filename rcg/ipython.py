@@ -236,7 +236,7 @@ def _items(value: Any, budget: list[int]) -> list[Any]:
     """Return what a container holds, if that can be of ours; the graph of a reference."""
     if isinstance(value, CompiledDAGRef):
         first = getattr(value, "_first", None)  # of an output that is listed twice
-        return [value._dag] if first is None else [value._dag, first]
+        return [value._source] if first is None else [value._source, first]
     kind = type(value)
     if kind not in (list, tuple, set, dict) or len(value) > budget[0]:
         return []

@@ -27,6 +27,7 @@ __all__ = [
     "BUFFER_TYPES",
     "ERRORS",
     "RingWriter",
+    "Ticket",
     "open_input",
     "open_reader",
     "open_writer",
@@ -43,6 +44,9 @@ if (KIND_PICKLE, KIND_BYTES, KIND_FAILURE) != (
 BUFFER_TYPES: Final = (_native.Lease,)
 """What an array that arrived lies over; see ``Codec``."""
 
+
+Ticket = _native.Ticket
+"""What a ref of a result stands on: it lets go of the result when it dies, in one step."""
 
 release: Final = _native.release
 """``release(left, execution, output)``: an output of an execution was fetched or dropped. One step;

@@ -14,6 +14,7 @@
 
 #include "bind_member.h"
 #include "bind_drain.h"
+#include "bind_ticket.h"
 
 /* ---- module functions */
 
@@ -98,7 +99,7 @@ static PyObject *native_format_arena(PyObject *module, PyObject *args) {
 }
 
 /* release(left, execution, output): note that an output of an execution was fetched or its ref dropped; once is as good
- * as twice. `left` maps an execution to the bits of its outputs that are still wanted. One step, in which nothing else
+ * as twice. One step, in which nothing else
  * runs, because refs go away anywhere. */
 static PyObject *native_release(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
@@ -106,24 +107,7 @@ static PyObject *native_release(PyObject *module, PyObject *const *args, Py_ssiz
         PyErr_SetString(PyExc_TypeError, "release(left, execution, output)");
         return NULL;
     }
-    PyObject *left = args[0], *execution = args[1], *wanted = PyDict_GetItemWithError(left, execution);
-    if (!wanted) {
-        if (PyErr_Occurred()) return NULL;
-        Py_RETURN_NONE;
-    }
-    Py_INCREF(wanted);
-    PyObject *one = PyLong_FromLong(1);
-    PyObject *bit = one ? PyNumber_Lshift(one, args[2]) : NULL;
-    PyObject *others = bit ? PyNumber_Invert(bit) : NULL;
-    PyObject *rest = others ? PyNumber_And(wanted, others) : NULL;
-    int any = rest ? PyObject_IsTrue(rest) : -1;
-    int failed = any < 0 || (any ? PyDict_SetItem(left, execution, rest) : PyDict_DelItem(left, execution));
-    Py_XDECREF(rest);
-    Py_XDECREF(others);
-    Py_XDECREF(bit);
-    Py_XDECREF(one);
-    Py_DECREF(wanted);
-    if (failed) return NULL;
+    if (release_output(args[0], args[1], args[2])) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -158,11 +142,16 @@ static int module_exec(PyObject *module) {
     }
     if (!(s->buffers_name = PyUnicode_InternFromString("buffers")) ||
         !(s->execution_name = PyUnicode_InternFromString("execution")) ||
-        !(s->state_name = PyUnicode_InternFromString("state")))
+        !(s->state_name = PyUnicode_InternFromString("state")) ||
+        !(s->frames_name = PyUnicode_InternFromString("frames")) ||
+        !(s->dropped_name = PyUnicode_InternFromString("dropped")) ||
+        !(s->number_name = PyUnicode_InternFromString("number")) ||
+        !(s->left_name = PyUnicode_InternFromString("left")))
         return -1;
     if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &frame_spec, &s->frame_type) ||
         add_type(module, &reader_spec, &s->reader_type) || add_type(module, &writer_spec, &s->writer_type) ||
-        add_type(module, &member_spec, &s->member_type) || add_type(module, &drain_spec, &s->drain_type))
+        add_type(module, &member_spec, &s->member_type) || add_type(module, &drain_spec, &s->drain_type) ||
+        add_type(module, &ticket_spec, &s->ticket_type))
         return -1;
     if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->errors.poisoned) ||
         add_error(module, "TimedOut", "The deadline passed.", &s->errors.timed_out) ||
@@ -201,6 +190,7 @@ static void module_free(void *module) {
     Py_CLEAR(s->lease_type);
     Py_CLEAR(s->frame_type);
     Py_CLEAR(s->drain_type);
+    Py_CLEAR(s->ticket_type);
     Py_CLEAR(s->reader_type);
     Py_CLEAR(s->writer_type);
     Py_CLEAR(s->member_type);
@@ -211,6 +201,10 @@ static void module_free(void *module) {
     Py_CLEAR(s->buffers_name);
     Py_CLEAR(s->execution_name);
     Py_CLEAR(s->state_name);
+    Py_CLEAR(s->frames_name);
+    Py_CLEAR(s->dropped_name);
+    Py_CLEAR(s->number_name);
+    Py_CLEAR(s->left_name);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

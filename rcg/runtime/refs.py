@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from rcg.channels.shm import release
+from rcg.channels.shm import Ticket
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
@@ -100,7 +100,7 @@ class ResultSource(Protocol):
         """Wait until ``get`` of a ref would not wait."""
 
 
-class CompiledDAGRef:
+class CompiledDAGRef(Ticket):
     """The result of one output of one execution.
 
     It can be got any number of times (the same object each time), in any order, from any thread of
@@ -108,23 +108,14 @@ class CompiledDAGRef:
 
     It is made before its execution is submitted. That gives it its number and its state in the step
     that publishes the inputs, so a ref that goes away stands for nothing or for all of a result.
+    Making a ref and letting go of its result are steps of the native core, in which no signal
+    handler runs.
     """
 
-    __slots__ = ("__weakref__", "_dag", "buffer", "channel_index", "execution", "state", "value")
+    __slots__ = ("__weakref__",)
 
-    def __init__(
-        self,
-        dag: ResultSource,
-        buffer: Arrivals,
-        execution: int = NEW,
-        channel_index: int | None = None,
-    ) -> None:
-        self._dag = dag
-        self.buffer = buffer
-        self.execution = execution
-        self.channel_index = channel_index
-        self.state = NEW
-        self.value: Any = None
+    _source: ResultSource
+    buffer: Arrivals
 
     @property
     def execution_index(self) -> int:
@@ -145,7 +136,7 @@ class CompiledDAGRef:
             ChannelClosed: The graph was torn down first.
         """
         if self.state < READY:
-            dag = self._dag
+            dag = self._source
             if timeout is _UNSET:
                 timeout = dag.get_timeout_s
             elif timeout is not None:
@@ -171,39 +162,18 @@ class CompiledDAGRef:
 
     def done(self) -> bool:
         """Return whether ``get`` would return, or raise, without waiting."""
-        return self.state >= READY or self._dag.has(self)
+        return self.state >= READY or self._source.has(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self.state < READY:
-            yield from self._dag.wait_async(self).__await__()
+            yield from self._source.wait_async(self).__await__()
         return self.get()
 
     def __repr__(self) -> str:
         return (
-            f"CompiledDAGRef({self._dag.get_id()}, execution_index={self.execution}, "
+            f"CompiledDAGRef({self._source.get_id()}, execution_index={self.execution}, "
             f"channel_index={self.channel_index})"
         )
-
-    def __del__(self) -> None:
-        # Nothing here may take a lock: this runs wherever the last reference happens to go. Python
-        # swallows what is raised here, so Ctrl-C in the middle of it must not keep the result.
-        try:
-            self._let_go()
-        except KeyboardInterrupt:
-            self._let_go()
-            raise
-
-    def _let_go(self) -> None:
-        """Let go of the result; twice is as good as once."""
-        try:
-            if self.state == NEW:
-                return
-            buffer, execution = self.buffer, self.execution
-            release(self._dag.left, execution, buffer.number)
-            if self.state == PENDING or execution in buffer.frames:
-                buffer.dropped.append(execution)
-        except AttributeError:
-            pass  # never completely made
 
     def __copy__(self) -> NoReturn:
         raise ValueError("CompiledDAGRef cannot be copied.")
@@ -227,9 +197,14 @@ class TwinRef(CompiledDAGRef):
 
     __slots__ = ("_first",)
 
-    def __init__(self, first: CompiledDAGRef, channel_index: int | None) -> None:
-        super().__init__(first._dag, first.buffer, first.execution, channel_index)
+    _first: CompiledDAGRef
+
+    def __new__(cls, first: CompiledDAGRef, channel_index: int | None) -> TwinRef:
+        """Return another ref for the result of ``first``."""
+        self = super().__new__(cls, first._source, first.buffer, first.execution, channel_index)
+        self.disarm()
         self._first = first
+        return self
 
     def get(self, timeout: float | None = _UNSET) -> Any:
         """Get the first one's result."""
@@ -241,9 +216,6 @@ class TwinRef(CompiledDAGRef):
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._first.__await__()
-
-    def __del__(self) -> None:
-        pass
 
 
 def refs_of(
@@ -290,12 +262,12 @@ def _fetch(ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None =
         timeout_s: How long to wait.
         asked_s: The timeout that the user gave, if this wait is only the last part of it.
     """
-    if not ref._dag.try_fetch(ref, timeout_s):
+    if not ref._source.try_fetch(ref, timeout_s):
         raise _late(ref, timeout_s if asked_s is None else asked_s)
 
 
 def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
-    return timed_out(ref._dag, f"execution {ref.execution} has no result yet", asked_s)
+    return timed_out(ref._source, f"execution {ref.execution} has no result yet", asked_s)
 
 
 def _error_of(value: Any) -> BaseException:
@@ -314,7 +286,7 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
     Raises:
         Exception: See ``CompiledDAGRef.get``.
     """
-    deadline = Deadline(refs[0]._dag.get_timeout_s if timeout_s is _UNSET else timeout_s)
+    deadline = Deadline(refs[0]._source.get_timeout_s if timeout_s is _UNSET else timeout_s)
     values = []
     refs = [ref._first if type(ref) is TwinRef else ref for ref in refs]
     for index, ref in enumerate(refs):
@@ -333,7 +305,7 @@ def _fetch_watching(
     ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline
 ) -> None:
     """Wait for ``ref``; raises the failure of another one that came first."""
-    dag = ref._dag
+    dag = ref._source
     patience = _MIN_POLL_S
     while True:
         left = deadline.remaining_s()
@@ -375,10 +347,10 @@ def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None
     Other graphs, and other threads that take the frames, are looked after by looking again.
     """
     left = deadline.remaining_s()
-    dag = pending[0]._dag
-    slice_s = _MAX_POLL_S if all(ref._dag is dag for ref in pending) else _MIXED_POLL_S
+    dag = pending[0]._source
+    slice_s = _MAX_POLL_S if all(ref._source is dag for ref in pending) else _MIXED_POLL_S
     wait_s = slice_s if left is None else min(slice_s, left)
-    dag.wait_for_any([ref for ref in pending if ref._dag is dag], wait_s)
+    dag.wait_for_any([ref for ref in pending if ref._source is dag], wait_s)
 
 
 def take_arrived(dropped: deque[int], arrived: int) -> Iterator[int]:

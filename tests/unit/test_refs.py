@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refs let go of their results when they die, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import deque
+from typing import Any
+
+import pytest
+
+from rcg.runtime.refs import FAILED, NEW, PENDING, READY, CompiledDAGRef, TwinRef
+
+
+class Output:
+    """What a ref asks of an output."""
+
+    channel = "c0"
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.frames: dict[int, object] = {}
+        self.dropped: deque[int] = deque()
+
+
+class Source:
+    """What a ref asks of a graph when it is made."""
+
+    def __init__(self) -> None:
+        self.left: dict[int, int] = {}
+
+
+def submitted(source: Source, output: Output, execution: int, wanted: int = 1) -> CompiledDAGRef:
+    ref = CompiledDAGRef(source, output)
+    ref.execution, ref.state = execution, PENDING
+    source.left[execution] = wanted
+    return ref
+
+
+def test_a_ref_that_was_never_submitted_leaves_nothing_behind() -> None:
+    source, output = Source(), Output()
+    ref = CompiledDAGRef(source, output)
+    assert (ref.state, ref.execution, ref.value, ref.channel_index) == (NEW, -1, None, None)
+    del ref
+    assert not output.dropped and not source.left
+
+
+@pytest.mark.parametrize("number", [0, 1, 70])
+def test_a_pending_ref_drops_its_output_and_no_other(number: int) -> None:
+    source, output = Source(), Output(number)
+    ref = submitted(source, output, 5, wanted=(1 << 80) - 1)
+    del ref
+    assert list(output.dropped) == [5]
+    assert source.left == {5: ((1 << 80) - 1) & ~(1 << number)}
+
+
+@pytest.mark.parametrize("state", [READY, FAILED])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_fetched_ref_drops_a_frame_only_if_it_is_still_kept(state: int, is_kept: bool) -> None:
+    """A fetch that was interrupted between filling the ref and taking the frame keeps the frame."""
+    source, output = Source(), Output()
+    ref = submitted(source, output, 5)
+    ref.state = state
+    if is_kept:
+        output.frames[5] = object()
+    del ref
+    assert list(output.dropped) == ([5] if is_kept else [])
+    assert source.left == {}
+
+
+def test_what_was_released_before_stays_released() -> None:
+    source, output = Source(), Output()
+    ref = submitted(source, output, 5)
+    source.left.clear()
+    del ref
+    assert source.left == {} and list(output.dropped) == [5]
+
+
+def test_a_twin_lets_go_of_nothing() -> None:
+    source, output = Source(), Output()
+    first = submitted(source, output, 5)
+    twin = TwinRef(first, 1)
+    twin.state = PENDING
+    assert twin.execution == 5 and twin.channel_index == 1
+    del twin
+    assert not output.dropped and source.left == {5: 1}
+    del first
+    assert list(output.dropped) == [5]
+
+
+def test_no_signal_handler_comes_between_the_steps_of_letting_go() -> None:
+    """Handlers run where Python code does, and there is none in the death of a ref."""
+    source, output = Source(), Output()
+    refs = [submitted(source, output, execution) for execution in range(10)]
+    entered: list[str] = []
+
+    def interrupt(frame: Any, event: str, _: object) -> Any:
+        entered.append(frame.f_code.co_name)
+        raise KeyboardInterrupt
+
+    sys.settrace(interrupt)
+    try:
+        refs.clear()
+    finally:
+        sys.settrace(None)
+    assert entered == [] and sorted(output.dropped) == list(range(10)) and not source.left
+
+
+def test_a_ref_in_a_cycle_is_collected_and_lets_go() -> None:
+    source, output = Source(), Output()
+    ref = submitted(source, output, 5)
+    ref.value = [ref]
+    seen = weakref.ref(ref)
+    del ref
+    assert seen() is not None
+    gc.collect()
+    assert seen() is None and list(output.dropped) == [5] and not source.left
+
+
+def test_refs_leak_neither_their_graph_nor_their_class() -> None:
+    source, output = Source(), Output()
+    counts = [sys.getrefcount(each) for each in (source, output, CompiledDAGRef, TwinRef)]
+    for execution in range(1000):
+        ref = submitted(source, output, execution)
+        TwinRef(ref, 1)
+    del ref
+    assert [sys.getrefcount(each) for each in (source, output, CompiledDAGRef, TwinRef)] == counts
+
+
+@pytest.mark.parametrize("bad", [{"left": []}, {"left": None}])
+def test_what_is_no_graph_is_refused(bad: dict[str, Any]) -> None:
+    source = Source()
+    source.__dict__.update(bad)
+    with pytest.raises(TypeError, match="a ref needs the dicts"):
+        CompiledDAGRef(source, Output())
+    with pytest.raises(AttributeError, match="left"):
+        CompiledDAGRef(object(), Output())
+    with pytest.raises(TypeError, match="2"):
+        CompiledDAGRef(source)
+
+
+def test_dropping_keeps_an_error_that_is_on_its_way() -> None:
+    source, output = Source(), Output()
+
+    def fail() -> None:
+        ref = submitted(source, output, 5)
+        raise ValueError(f"with {ref.execution}")
+
+    with pytest.raises(ValueError, match="with 5"):
+        fail()
+    gc.collect()
+    assert list(output.dropped) == [5]
