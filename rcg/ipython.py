@@ -27,8 +27,9 @@ from typing import Any, Final, NoReturn
 from rcg.actors import ActorHandle
 from rcg.dag.nodes import DAGNode
 from rcg.frames import is_ours
+from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
-from rcg.runtime.driver.live import live_graphs
+from rcg.runtime.driver.engine import Engine
 from rcg.runtime.refs import CompiledDAGRef
 from rcg.text import visible
 
@@ -40,7 +41,7 @@ _NUMBERED: Final = re.compile(r"_\d+")
 _MAX_ITEMS: Final = 10_000  # of the values of cells that are looked at after each cell
 _MAX_TEXT_CHARS: Final = 100
 
-_RESOURCES: Final = (CompiledDAG, DAGNode, ActorHandle)
+_RESOURCES: Final = (CompiledDAG, Engine, DAGNode, ActorHandle)
 
 Place = tuple[dict[Any, Any], Any]
 """A table of IPython's, and what a value is called there."""
@@ -129,7 +130,7 @@ class _Keeper:
         newest = _newest()
         gone = {id(seen): "its name stands for something else" for seen in lost if seen.is_alone}
         for seen in found.values():
-            if seen.is_alone and type(seen.value) is CompiledDAG and id(seen.value) != newest:
+            if seen.is_alone and type(seen.value) is Engine and id(seen.value) != newest:
                 gone.setdefault(id(seen), "it had no name and a newer graph was compiled")
         self._remember(found, names)
         _let_go(found, gone)
@@ -177,11 +178,14 @@ class _Keeper:
     def _names(self) -> set[int]:
         """Return the ids of what the user's names stand for."""
         hidden = self._shell.user_ns_hidden
-        return {
-            id(value)
+        values = [
+            value
             for name, value in list(self._shell.user_ns.items())
             if name not in hidden or hidden[name] is not value
-        }
+        ]
+        # The name of a graph is its engine's, too: that is what references hold.
+        engines = {id(value._engine) for value in values if type(value) is CompiledDAG}
+        return set(map(id, values)) | engines
 
     def _had_name(self, seen: _Seen) -> bool:
         known = self._named.get(id(seen.value))
@@ -210,8 +214,8 @@ def _number(seen: _Seen) -> int:
 
 
 def _newest() -> int:
-    """Return the id of the graph that was compiled last of those that run."""
-    live = live_graphs()
+    """Return the id of the engine that was made last of those that run."""
+    live = registry.live(Engine)
     return id(live[-1]) if live else 0
 
 
@@ -233,10 +237,12 @@ def _look_into(seen: _Seen, found: dict[int, _Seen], budget: list[int]) -> None:
 
 
 def _items(value: Any, budget: list[int]) -> list[Any]:
-    """Return what a container holds, if that can be of ours; the graph of a reference."""
+    """Return what a container holds, if that can be of ours; the engine of a reference or graph."""
     if isinstance(value, CompiledDAGRef):
         first = getattr(value, "_first", None)  # of an output that is listed twice
         return [value._source] if first is None else [value._source, first]
+    if isinstance(value, CompiledDAG):
+        return [value._engine] * 2  # the second in its method `execute`, which is bound to it
     kind = type(value)
     if kind not in (list, tuple, set, dict) or len(value) > budget[0]:
         return []
