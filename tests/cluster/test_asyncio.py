@@ -546,9 +546,10 @@ def test_the_report_of_a_timeout_is_not_made_on_the_loop(stages, gate, monkeypat
     reporters = []
 
     async def main(graph):
-        report = graph.report_within
+        engine = graph._engine
+        report = engine.report_within
         monkeypatch.setattr(
-            graph,
+            engine,
             "report_within",
             lambda s: reporters.append(threading.current_thread()) or report(s),
             raising=True,

@@ -313,7 +313,7 @@ INTERRUPTED = """\
 import signal, time
 with InputNode() as inp:
     graph = stage.note.bind(inp).compile()
-seen, over, count = {}, [], 5
+seen, over, count, begun = {}, [], 5, threading.Event()
 swallowed = []  # Ctrl-C in __del__, which Python does not pass on
 sys.unraisablehook = lambda found: swallowed.append(repr(found.exc_value))
 
@@ -329,6 +329,7 @@ def work(name):
 
 def press():
     rng = random.Random(7)
+    begun.wait()  # before that, Ctrl-C would end the program
     for _ in range(150):
         time.sleep(rng.expovariate(500))  # at random moments
         os.kill(os.getpid(), signal.SIGINT)
@@ -341,6 +342,7 @@ for thread in [*threads, pressing]:
 pressed, started = 0, 0
 while not over:
     try:
+        begun.set()
         started += 1
         work(f"main {started}")
     except KeyboardInterrupt:

@@ -64,7 +64,7 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
         assert busy.op.startswith("Call a0.pass_gate_when")
         assert "stage.py" in busy.stack[0] and "in pass_gate_when" in busy.stack[0]
         assert (idle.state, idle.waiting_for) == ("waiting", "a0 (Plain)")
-        assert [(q.writer, q.reader, q.length) for q in report.queues] == [
+        assert [(q.writer, q.reader, q.length) for q in report.backlogs] == [
             ("driver", "a0 (Plain)", 3)
         ]
         text = str(report)
