@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from rcg.display import Views, draw_with
+from rcg.runtime.control.registry import follow
 from rcg.version import __version__
 
 if TYPE_CHECKING:
@@ -160,7 +161,18 @@ def _views() -> Views:
     return views
 
 
+class _Notebook:
+    """Follows the graphs of this process: where there is an IPython, its cells are looked after."""
+
+    def graph_started(self, graph: object) -> None:
+        """Look after each cell from the first graph on."""
+        if "IPython" in sys.modules:
+            importlib.import_module("rcg.ipython").attach()
+
+
 draw_with(_views)
+_notebook: Final = _Notebook()
+follow(_notebook)
 
 
 def __getattr__(name: str) -> Any:

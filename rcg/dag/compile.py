@@ -7,8 +7,6 @@ own room.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
@@ -120,11 +118,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             located.driver,
             channel_slots=slots_for(options.max_inflight_executions),
         )
-        running = launch(compiled.plan, bindings, options, deadline)
-    if "IPython" in sys.modules:
-        # By name, because it stands above: what it looks after is what is made here.
-        importlib.import_module("rcg.ipython").attach()
-    return running
+        return launch(compiled.plan, bindings, options, deadline)
 
 
 def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:
