@@ -369,8 +369,8 @@ OPTIONS: Final[tuple[Option, ...]] = tuple(
 IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     IgnoredSetting(
         keyword="enable_asyncio",
-        instead="every compiled DAG takes execute() and execute_async(), and every ref can be got "
-        "and awaited",
+        instead="every compiled DAG supports execute() and execute_async(), and every ref "
+        "supports get and await",
     ),
     IgnoredSetting(
         keyword="_default_communicator",
@@ -385,7 +385,7 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_DETECT_DEADLOCK",
-        instead="plans are proven free of deadlock when compiled",
+        instead="every plan is checked for deadlocks when it is compiled",
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_VISUALIZE_SCHEDULE",
