@@ -61,7 +61,7 @@ class ActorHandle:
         found = getattr(self._ray_handle, name)
         if cluster.is_actor_method(found):
             return ActorMethod(self._ray_handle, name, found)
-        # What else Ray keeps on a handle, for code that looks there.
+        # Other attributes of Ray's handle, for code that uses them.
         return found
 
     def __dir__(self) -> list[str]:
@@ -79,7 +79,7 @@ class ActorHandle:
         return bool(self._ray_handle == other)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ray's handle is pickled by Ray, which counts who holds it.
+        # Ray pickles its own handle, because it counts the references to it.
         return wrap_actor, (self._ray_handle,)
 
 
@@ -94,7 +94,7 @@ class ActorMethod:
         self._method = ray_method
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: an actor's methods run in the actor.
+        """Raise a TypeError: an actor's methods are called with ``remote``.
 
         Raises:
             TypeError: Always.
@@ -120,14 +120,14 @@ class ActorMethod:
 
         Args:
             *args: Nodes, constants, and lists, tuples or dicts (their values) with nodes inside.
-            **kwargs: The same by keyword.
+            **kwargs: The keyword arguments, of the same kinds.
 
         Returns:
             The node, or a tuple of k nodes if the method returns k values.
 
         Raises:
             SignatureError: The arguments do not fit the method.
-            GraphError: A node is where rcg does not look for one, or of another input.
+            GraphError: A node is in a place that rcg does not support, or depends on another input.
             UnsupportedNodeError: The method is a generator, or a node is not rcg's.
             TypeError: An argument is a reference of a compiled DAG.
         """
@@ -174,10 +174,10 @@ class BoundOptions:
 
 
 def wrap_actor(handle: Any) -> ActorHandle:
-    """Return a handle with ``bind`` for one of Ray's; one that has it already is returned as it is.
+    """Return a handle with ``bind`` for Ray's handle; a handle of rcg's is returned unchanged.
 
     Raises:
-        TypeError: It is no handle of an actor.
+        TypeError: ``handle`` is not a handle of an actor.
         PlacementError: It belongs to a Ray Client connection.
     """
     if isinstance(handle, ActorHandle):
@@ -189,10 +189,10 @@ def wrap_actor(handle: Any) -> ActorHandle:
 
 
 def unwrap(handle: Any) -> Any:
-    """Return Ray's own handle, for code that insists on it; Ray's handles are returned as they are.
+    """Return Ray's own handle, for code that needs it; Ray's handles are returned unchanged.
 
     Raises:
-        TypeError: It is no handle of an actor.
+        TypeError: ``handle`` is not a handle of an actor.
     """
     if isinstance(handle, ActorHandle):
         return handle._ray_handle
@@ -205,18 +205,18 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """Return a handle of a named actor.
 
     Raises:
-        ValueError: There is none of that name in the namespace.
+        ValueError: There is no actor of that name in the namespace.
     """
     return wrap_actor(cluster.get_actor(name, namespace))
 
 
 def kill(actor: Any, *, no_restart: bool = True) -> None:
-    """Kill an actor at once, by rcg's handle or by Ray's.
+    """Kill an actor at once; takes rcg's handles and Ray's.
 
-    Compiled DAGs that it is part of end with an ``ActorDiedError``.
+    Compiled DAGs that the actor is part of end with an ``ActorDiedError``.
 
     Raises:
-        ValueError: It is no handle of an actor.
+        ValueError: ``actor`` is not a handle of an actor.
     """
     handle = actor._ray_handle if isinstance(actor, ActorHandle) else actor
     cluster.kill(handle, no_restart=no_restart)
@@ -226,7 +226,7 @@ def kill(actor: Any, *, no_restart: bool = True) -> None:
 
 
 class ActorClass:
-    """What ``remote`` makes of a class: Ray's actor class, whose actors have ``bind``.
+    """An actor class, as ``remote`` makes it: Ray's, but the handles of its actors have ``bind``.
 
     Args:
         ray_class: Ray's actor class.
@@ -236,7 +236,7 @@ class ActorClass:
 
     def __init__(self, ray_class: Any, bases: Any = None, namespace: Any = None) -> None:
         if bases is not None:
-            # `class B(A)` with an actor class A calls this as a metaclass. Ray says why not.
+            # `class B(A)` with an actor class A calls this as a metaclass. Ray's error explains it.
             plain = tuple([_ray_class_of(base) for base in bases])
             actor_class = next(base for base in plain if cluster.is_actor_class(base))
             type(actor_class)(ray_class, plain, namespace)
@@ -258,7 +258,7 @@ class ActorClass:
         return ActorClassOptions(self._ray_class.options(**options), str(self))
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: actors are made before they are put into a DAG.
+        """Raise an error: an actor must be created before its methods are bound.
 
         Raises:
             UnsupportedNodeError: Always.
@@ -266,7 +266,7 @@ class ActorClass:
         _refuse_class_node(str(self))
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: ``remote`` makes an actor.
+        """Raise a TypeError: ``remote`` creates an actor.
 
         Raises:
             TypeError: Always.
@@ -319,10 +319,10 @@ def remote(target: Callable[..., Any], /) -> Any: ...
 @overload
 def remote(**options: Any) -> Callable[[Any], Any]: ...
 def remote(*args: Any, **options: Any) -> Any:
-    """Make an actor class of a class, or a remote function of a function; all that Ray accepts.
+    """Make an actor class from a class, or a remote function from a function, as Ray does.
 
     Used as ``@remote``, ``@remote(num_cpus=1)`` or ``remote(SomeClass)``. A function becomes Ray's
-    own remote function; only its ``bind`` says that it cannot be part of a DAG.
+    own remote function; its ``bind`` raises, because it cannot be part of a DAG.
 
     Raises:
         TypeError: What it is applied to is neither a class nor a function.
@@ -335,12 +335,12 @@ def remote(*args: Any, **options: Any) -> Any:
 
 
 def method(*args: Any, **options: Any) -> Any:
-    """Declare how a method of an actor class is called, e.g. ``@method(num_returns=2)``; Ray's."""
+    """Declare options of an actor's method, as Ray does: ``@method(num_returns=2)``."""
     return cluster.method(*args, **options)
 
 
 def _dress(made: Any) -> Any:
-    """Add to what Ray's ``remote`` made what rcg adds."""
+    """Wrap what Ray's ``remote`` returned."""
     if cluster.is_actor_class(made):
         return ActorClass(made)
     cluster.refuse_client(made)

@@ -58,7 +58,7 @@ def parse(stored: str | bytes) -> Any:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"the JSON holds {word}, which is no number")
+    raise ValueError(f"the JSON holds {word}, which is not a number")
 
 
 def _whole(digits: str) -> int:

@@ -111,10 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     trace.add_argument("file", type=Path, metavar="FILE", help="what `trace.save(FILE)` wrote")
     trace.add_argument("--json", action="store_true", help="print the summary as JSON")
+    trace.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
     trace.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page to look at and send on"
+        "--title", metavar="TEXT", help="title of the page (default: the file's name)"
     )
-    trace.add_argument("--title", metavar="TEXT", help="title of the page; default the file's name")
     trace.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write Chrome trace JSON (.gz: compressed)"
     )
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="what works on this machine, what does not, and what to do",
-        description="Look at this machine. Exit status 1 if rcg cannot work here.",
+        description="Check this machine. The exit status is 1 if rcg cannot work here.",
     )
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
     migrate = commands.add_parser(
@@ -130,10 +130,10 @@ def _parser() -> argparse.ArgumentParser:
         help="rewrite the import lines of programs written for Ray",
         description="Rewrite import lines so that programs written for Ray use rcg: ray, ray.dag "
         "and ray.experimental become rcg, and nothing else changes. Without --write the changes "
-        "are printed as a diff. Remarks on stderr name the lines that a person has to look at.",
+        "are printed as a diff. Remarks on stderr name the lines that you have to check.",
         epilog="Exit status: 0, nothing is left to change; 1, the diff that was printed is not "
-        "written; 2, a path could not be read, parsed or written (the others are done all the "
-        "same), or libcst is missing.",
+        "written; 2, a path could not be read, parsed or written (the others are "
+        "processed), or libcst is missing.",
     )
     migrate.add_argument(
         "paths",

@@ -101,7 +101,7 @@ def out_of_descriptors(
     if found.errno == errno.ENFILE:
         return OutOfDescriptors(
             f"this machine has no file descriptor left for {who} {purpose}: raise the limit of the "
-            "machine (`sysctl fs.file-max`), or end what holds them",
+            "machine (`sysctl fs.file-max`), or end processes that hold some",
             pid=os.getpid(),
             actor=actor,
         )

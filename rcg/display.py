@@ -77,7 +77,7 @@ def views() -> Views:
         LookupError: The face has not said what loads them.
     """
     if _load is None:
-        raise LookupError("nothing draws: `import rcg` says what does")
+        raise LookupError("no views are registered: `import rcg` registers them")
     return _load()
 
 

@@ -50,7 +50,7 @@ def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         TypeError: ``dag`` is no node, or there is no such option.
         ValueError: An option's value is out of range.
         GraphError: The DAG is wrong.
-        CompileError: It is right but cannot be compiled for these actors.
+        CompileError: The DAG is right but cannot be compiled for these actors.
         ActorDiedError: An actor is dead.
         ChannelTimeout: An actor did not answer in time.
     """

@@ -151,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
                 ahead = line[: len(line) - len(name)].rstrip().removesuffix("--")
                 options, rest = self.split(f"{ahead} {behind}")
                 if rest:
-                    self.error(f"there is something behind the options: {_quoted(rest)}")
+                    self.error(f"there is unexpected text after the options: {_quoted(rest)}")
                 return options, before
         return options, name
 
@@ -202,7 +202,7 @@ def _profile_parser() -> _Parser:
     )
     parser.add_argument("-o", metavar="NAME", help="keep the Profile in this variable")
     parser.add_argument(
-        "-n", metavar="EXECUTIONS", type=_whole, default=1, help="run the code so often"
+        "-n", metavar="EXECUTIONS", type=_whole, default=1, help="run the code this many times"
     )
     parser.add_argument("--html", metavar="FILE", help="write a self-contained HTML file as well")
     parser.add_argument(
@@ -228,7 +228,7 @@ class RcgMagics(Magics):
             options, code = _profile_parser().split(line if cell is None else line.rstrip("; "))
             if cell is not None and code:
                 raise UsageError(
-                    f"%%rcg_profile: {_quoted(code)} is no option (see %rcg_profile --help)"
+                    f"%%rcg_profile: {_quoted(code)} is not an option (see %rcg_profile --help)"
                 )
             if not 1 <= options.n <= _MAX_RUNS:
                 raise UsageError(
@@ -286,7 +286,7 @@ class RcgMagics(Magics):
             "[name]",
         )
         parser.add_argument(
-            "--channels", action="store_true", help="tell which channel carries what"
+            "--channels", action="store_true", help="show which channel carries which value"
         )
         parser.add_argument("--widget", action="store_true", help="show an interactive view")
         with contextlib.suppress(_HelpTold):
@@ -333,10 +333,10 @@ class RcgMagics(Magics):
     @no_var_expand
     @line_magic
     def rcg_report(self, line: str) -> None:
-        """Show who does what, since when, and who waits for whom; see --help."""
+        """Show what each process does, since when, and what it waits for; see --help."""
         parser = _parser(
             "rcg_report",
-            "Show who does what, since when, and who waits for whom, also while actors are stuck.\n"
+            "Show what each process does, since when, and what it waits for, even if actors hang.\n"
             "Without a name: every live graph.",
             "cdag.report(), rcg.report()",
             "[name]",
@@ -346,7 +346,7 @@ class RcgMagics(Magics):
             found = self._named(name, "rcg_report")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
-                    raise UsageError(f"%rcg_report: {_cut(name)} is no compiled graph")
+                    raise UsageError(f"%rcg_report: {_cut(name)} is not a compiled graph")
             with _one_sentence("rcg_report"):
                 shown = found if name else _that_ran(found)
                 display(Reports(graph.report() for graph in shown))
@@ -359,7 +359,7 @@ class RcgMagics(Magics):
         parser = _parser(
             "rcg_top",
             "Watch graphs while they run: throughput, executions in flight, queues, idle share.\n"
-            "Without a name: every live graph. Without the notebook packages: the numbers now.",
+            "Without a name: every live graph. Without the notebook packages, print the numbers.",
             "rcg_widgets.LiveMonitor(cdag), cdag.statistics()",
             "[name]",
         )
@@ -377,7 +377,7 @@ class RcgMagics(Magics):
             found = self._named(name, "rcg_top")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
-                    raise UsageError(f"%rcg_top: {_cut(name)} is no compiled graph")
+                    raise UsageError(f"%rcg_top: {_cut(name)} is not a compiled graph")
             with _one_sentence("rcg_top"):
                 count = len(found)
                 found = found if name else _that_ran(found)
@@ -537,7 +537,9 @@ def _file(option: str, name: str | None) -> Path | None:
     except (RuntimeError, ValueError):  # no such home; what no path can have in it
         is_nothing = True
     if is_nothing:
-        raise UsageError(f"%rcg_profile: --{option} takes a file, and {shown} can name none")
+        raise UsageError(
+            f"%rcg_profile: --{option} takes a file, but {shown} cannot be the name of one"
+        )
     if not path.name or os.path.isdir(path):  # also of names that are too long
         raise UsageError(f"%rcg_profile: --{option} takes a file, found the folder {shown}")
     if not os.path.isdir(path.parent):

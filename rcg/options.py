@@ -202,7 +202,7 @@ class Options:
         TIMEOUT,
         keyword="timeout",
         variable="RCG_COMPILE_TIMEOUT",
-        text="how long compiling may wait for actors that are busy",
+        text="how long compiling may wait for busy actors",
     )
     submit_timeout_s: float | None = _option(
         None,
@@ -221,7 +221,7 @@ class Options:
         variable="RCG_GET_TIMEOUT",
         rays_variable="RAY_CGRAPH_get_timeout",
         context="get_timeout",
-        text="how long a `get` waits that is given no timeout of its own",
+        text="how long a `get` without a timeout of its own waits",
     )
     teardown_timeout_s: float | None = _option(
         30.0,
@@ -230,7 +230,7 @@ class Options:
         variable="RCG_TEARDOWN_TIMEOUT",
         rays_variable="RAY_CGRAPH_teardown_timeout",
         context="teardown_timeout",
-        text="how long a teardown waits for methods that still run",
+        text="how long a teardown waits for methods that are still running",
     )
     max_inflight_executions: int = _option(
         10,
@@ -251,7 +251,7 @@ class Options:
         rays_keyword="_max_buffered_results",
         rays_variable="RAY_CGRAPH_max_buffered_results",
         context="max_buffered_results",
-        text="how many executions may have results that wait at the driver",
+        text="how many executions may have unread results at the driver",
     )
     buffer_size_bytes: int = _option(
         1_000_000,
@@ -369,8 +369,8 @@ OPTIONS: Final[tuple[Option, ...]] = tuple(
 IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     IgnoredSetting(
         keyword="enable_asyncio",
-        instead="every compiled DAG takes execute() and execute_async(), and every ref can be got "
-        "and awaited",
+        instead="every compiled DAG supports execute() and execute_async(), and every ref "
+        "supports get and await",
     ),
     IgnoredSetting(
         keyword="_default_communicator",
@@ -385,7 +385,7 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_DETECT_DEADLOCK",
-        instead="plans are proven free of deadlock when compiled",
+        instead="every plan is checked for deadlocks when it is compiled",
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_VISUALIZE_SCHEDULE",

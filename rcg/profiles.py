@@ -92,7 +92,9 @@ class Profile:
                 if len(found) == 1:
                     return found[0]
         if not graphs:
-            raise TraceError("no graph was recorded: compile one first, and run it meanwhile")
+            raise TraceError(
+                "no graph was recorded: compile one, and run it while the profile is on"
+            )
         known = ", ".join(f"{at}: {_told(each)}" for at, each in enumerate(graphs))
         at = next(at for at, each in enumerate(graphs) if each is active[0])
         wanted = "there are several graphs" if graph is None else f"there is no graph {graph!r}"

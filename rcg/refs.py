@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``get``, ``put`` and ``wait`` on references of every kind: those of compiled DAGs and Ray's own.
 
-What holds no reference of a compiled DAG goes to Ray as it is, with Ray's rules.
+Calls without a reference of a compiled DAG go to Ray unchanged, with Ray's rules.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
 __all__ = ["get", "put", "refuse_compiled_refs", "wait"]
 
-# A list of both kinds has nothing that both would wake, so it is looked at in turns that grow from
-# the first of these (a result that is about to come) to the second (idle CPU below 1 %).
+# Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the
+# first of these (a result that is about to arrive) to the second (idle CPU below 1 %).
 _MIN_POLL_S: Final = 0.001
 _MAX_POLL_S: Final = 0.05
 
@@ -24,28 +24,30 @@ _MAX_POLL_S: Final = 0.05
 def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> Any:
     """Return the value of a reference, or of each reference in a list.
 
-    May be repeated, and called from any thread. A list may hold references of compiled DAGs and
-    of Ray, and lists of them: a DAG with several outputs gives a list for each execution, and the
-    values of several executions come as a list of lists.
+        It may be repeated, and called from any thread. A list may contain references of compiled
+        DAGs,
+    references of Ray, and lists of them: a DAG with several outputs returns a list for each
+    execution, and a list of such lists gives a list of lists of values.
 
     Args:
-        object_refs: A reference or a list of them. Lists in a list need a reference of a compiled
-            DAG in one of them; without any it is Ray that is asked.
-        timeout: Seconds for the whole call, also for a list; None waits as long as it takes (for a
-            compiled DAG: as long as its ``get_timeout`` says), 0 does not wait.
-        **options: Ray's, for Ray's references.
+        object_refs: A reference or a list of them. A list that contains lists must have a
+            reference of a compiled DAG in one of them; other lists go to Ray.
+        timeout: Seconds for the whole call, also for a list. None sets no limit (for a compiled
+            DAG: its ``get_timeout`` applies); 0 does not wait.
+        **options: Ray's options, for Ray's references.
 
     Returns:
         The value, or the list of values in the order of the references.
 
     Raises:
         ChannelTimeout: A compiled DAG's result did not come in time; it can still be got later.
-        ray.exceptions.GetTimeoutError: One of Ray's did not.
-        ActorDiedError: An actor that it depends on died.
+        ray.exceptions.GetTimeoutError: One of Ray's results did not come in time.
+        ActorDiedError: An actor that the result depends on died.
         ChannelClosed: The compiled DAG was torn down before the result came.
-        TypeError: A list with a reference of a compiled DAG holds something that is none.
-        Exception: What the user's method raised, in its own type. For a list, as soon as any
-            member has failed.
+        TypeError: A list with a reference of a compiled DAG contains something else than
+            references.
+        Exception: The exception of the user's method, in its own type. For a list it is raised as
+            soon as any member has failed.
     """
     if isinstance(object_refs, CompiledDAGRef):
         return object_refs.get() if timeout is None else object_refs.get(timeout)
@@ -67,7 +69,7 @@ def put(value: Any, **options: Any) -> Any:
     """Store a value in Ray's object store and return its ObjectRef; ``options`` are Ray's.
 
     Raises:
-        TypeError: The value is, or holds, a reference of a compiled DAG.
+        TypeError: The value is, or contains, a reference of a compiled DAG.
     """
     if _holds_compiled_ref(value):
         raise TypeError(
@@ -87,17 +89,17 @@ def wait(
     """Wait until some references of a list are ready.
 
     Args:
-        refs: A list of references of compiled DAGs, of Ray, or of both. Each at most once.
+        refs: A list of references of compiled DAGs, of Ray, or of both, each at most once.
         num_returns: How many to wait for.
-        timeout: Seconds; None waits as long as it takes.
-        fetch_local: Ray's, for Ray's references.
+        timeout: Seconds; None sets no limit.
+        fetch_local: Ray's option, for Ray's references.
 
     Returns:
         At most ``num_returns`` references that are ready, and the others, both in the order of the
         list. A result that is an exception counts as ready.
 
     Raises:
-        TypeError: ``refs`` is no list of references.
+        TypeError: ``refs`` is not a list of references.
         ValueError: A reference appears twice, or ``num_returns`` is not between 1 and their number.
     """
     if isinstance(refs, CompiledDAGRef):
@@ -125,10 +127,10 @@ def wait(
 
 
 def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
-    """Raise where an argument of a Ray call is, or holds, a reference of a compiled DAG.
+    """Raise if an argument of a Ray call is, or contains, a reference of a compiled DAG.
 
     Raises:
-        TypeError: One does.
+        TypeError: An argument does.
     """
     for argument in arguments:
         if _holds_compiled_ref(argument):
@@ -139,19 +141,19 @@ def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
 
 
 def _holds_compiled_ref(value: Any) -> bool:
-    """One level deep, which is cheap; references refuse to be pickled in any depth."""
+    """Look one level deep, which is cheap; references deeper inside raise when they are pickled."""
     if isinstance(value, list | tuple):
         return any(isinstance(item, CompiledDAGRef) for item in value)
     return isinstance(value, CompiledDAGRef)
 
 
 def _flat(refs: list[Any]) -> list[Any]:
-    """Return what is in a list and in the lists in it, in order."""
+    """Return the items of a list and of the lists in it, in order."""
     return [item for member in refs for item in (_flat(member) if _is_list(member) else (member,))]
 
 
 def _shaped_like(refs: list[Any], values: Iterator[Any]) -> list[Any]:
-    """Return lists as in ``refs``, with values in the place of references."""
+    """Return lists like ``refs``, with values instead of references."""
     return [_shaped_like(ref, values) if _is_list(ref) else next(values) for ref in refs]
 
 
@@ -192,7 +194,7 @@ def _get_mixed(refs: Sequence[Any], deadline: Deadline) -> list[Any]:
             values[ready[0]] = get(ready[0])
             pending = others
         else:
-            # Not ready: this raises the timeout of its own kind, with what it knows.
+            # Not ready: its own `get` raises the timeout, with the facts.
             values[pending[0]] = get(pending[0], timeout=0)
             pending = pending[1:]
     return [values[ref] for ref in refs]

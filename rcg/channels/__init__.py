@@ -64,5 +64,7 @@ def open_output(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameReader:
 
 def _opener(openers: Mapping[str, _Opener], spec: ChannelSpec) -> _Opener:
     if spec.kind not in openers:
-        raise InternalError(f"channel {spec.id} is of the kind {spec.kind!r}, which nothing opens")
+        raise InternalError(
+            f"channel {spec.id} is of the kind {spec.kind!r}, which has no implementation"
+        )
     return openers[spec.kind]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binding a method: from a handle and arguments to a checked ``CallRecord``.
 
-Whatever can be wrong with a call by itself is said here, at the line of the ``bind``. This room
-tells nodes from other values through a function that its caller gives, so it serves rcg's own nodes
-and those of ``ray.dag`` alike, and knows neither.
+Errors that concern a single call are raised here, at the line of its ``bind``. The caller passes
+the function that recognizes nodes, so this room serves rcg's nodes and those of ``ray.dag`` alike
+and knows neither.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rcg.ir.nodes import Site
 
 __all__ = ["AsRecord", "bind_call"]
 
-# The record of a node, None for a value that is no node.
+# Returns the record of a node, or None for a value that is not a node.
 AsRecord = Callable[[object], ValueRecord | None]
 
 # Their attributes are code, not data that travels with the argument.
@@ -52,15 +52,15 @@ def bind_call(
     Args:
         handle: Ray's handle of the actor.
         method: Name of the method.
-        args: What the user gave to ``bind``.
-        kwargs: What the user gave to ``bind`` by keyword.
-        options: What the user gave to ``options``, of which ``num_returns`` counts here.
-        as_record: Tells nodes from other values.
-        site: Where the user wrote it.
+        args: The positional arguments of ``bind``.
+        kwargs: The keyword arguments of ``bind``.
+        options: The user's ``options``; only ``num_returns`` matters here.
+        as_record: Returns the record of a node, None for other values.
+        site: Where the user called ``bind``.
 
     Raises:
         SignatureError: The arguments do not fit the method.
-        GraphError: A node is where rcg does not look for one, or of another input.
+        GraphError: A node is in a place that rcg does not support, or depends on another input.
         UnsupportedNodeError: The method is a generator.
     """
     label = cluster.actor_label(handle)
@@ -107,7 +107,7 @@ def _check_signature(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        # The words Ray uses, which people search for; then the place, which it does not tell.
+        # Ray's words come first, because people search for them; Ray does not name the place.
         raise SignatureError(
             f"{error}. The function `{method}` has a signature `{signature}`, but the given "
             f"arguments to `bind` doesn't match. args: {tuple(args)}. kwargs: {dict(kwargs)}.",
@@ -124,8 +124,8 @@ def _num_returns(
         found = cluster.actor_method_num_returns(handle, method)
     if isinstance(found, str):
         raise UnsupportedNodeError(
-            f"{name} is a generator (num_returns={found!r}), and a compiled graph runs methods "
-            "that return: have it return a list, or a fixed number of values with num_returns=k",
+            f"{name} is a generator (num_returns={found!r}), which compiled graphs do not "
+            "support: return a list, or a fixed number of values with num_returns=k",
             node=name,
             site=site,
         )
@@ -153,7 +153,7 @@ def _freeze(value: Any, as_record: AsRecord, *, name: str, site: Site) -> Record
 
 
 def _refuse_hidden_node(value: Any, as_record: AsRecord, *, name: str, site: Site) -> None:
-    """Look one level into an object; deeper ones are noticed when the object is pickled."""
+    """Raise if an attribute of an object is a node; deeper nodes raise when they are pickled."""
     if isinstance(value, _OPAQUE):
         return
     for attribute, item in getattr(value, "__dict__", {}).items():

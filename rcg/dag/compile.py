@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiling a DAG: keywords -> options, records -> graph -> plan -> processes that run it.
 
-The one place where authoring, compiler and runtime meet. Nothing is decided here; each step has its
-own room.
+Only this module joins authoring, compiler and runtime. It decides nothing; each step has its own
+room.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["CompileKeywords", "compile_record", "options_from_user"]
 
 
 class CompileKeywords(TypedDict, total=False):
-    """What ``compile`` takes, all optional. Timeouts are in seconds, None for no limit.
+    """The keywords of ``compile``, all optional. Timeouts are in seconds, None for no limit.
 
-    The names with an underscore are Ray's; with them None means the default. Type checkers read
+    The names with an underscore are Ray's; for those, None means the default. Type checkers read
     the keywords here; a test compares them with the records of the options.
     """
 
@@ -82,19 +82,19 @@ CompileKeywords.__doc__ = with_attributes(
 
 
 def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
-    """Compile everything above ``root`` and start it on its actors.
+    """Compile everything that ``root`` depends on and start it on its actors.
 
     Blocks until every actor has answered, or until ``timeout``.
 
     Args:
         root: The record of the node that ``compile`` was called on.
-        keywords: What the user gave.
+        keywords: The user's keywords.
 
     Raises:
         TypeError: There is no such keyword.
         ValueError: A keyword's value is out of range.
         GraphError: The DAG is wrong.
-        CompileError: It is right but cannot be compiled for these actors.
+        CompileError: The DAG is right but cannot be compiled for these actors.
         ActorDiedError: An actor is dead.
         ChannelTimeout: An actor did not answer in time.
         OutOfDescriptors: This process, or an actor's, has none left.
@@ -122,7 +122,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
 
 
 def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:
-    """Return what is called of each actor, and where the user bound it first."""
+    """Return the methods called on each actor, with the place where the user first bound each."""
     found: dict[str, dict[str, Site | None]] = {}
     for node in graph.nodes:
         if isinstance(node, MethodCall):
@@ -152,9 +152,10 @@ def options_from_user(keywords: CompileKeywords) -> Options:
         if option is None:
             continue
         is_timeout = option.kind is TIMEOUT
-        # None is the default, except as a timeout under our own name: there it is no limit.
+        # None means the default, except for a timeout under rcg's own name: there it means no
+        # limit.
         if value is not None or (is_timeout and keyword == option.keyword):
-            # Of a size Ray says `buffer_size_bytes`, whichever keyword was used.
+            # Ray names a size `buffer_size_bytes` in errors, whichever keyword was used.
             name = keyword if is_timeout else option.keyword
             changes[option.field] = option.kind.check(value, name)
     return DAGContext.get_current().options().replace(**changes)

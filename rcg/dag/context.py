@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of this process for all graphs it compiles from now on.
 
-They stand between the environment and the arguments of ``compile``: environment < context <
-arguments. A context holds only what was set on it, so a variable that changes later is still seen.
+They override environment variables and are overridden by the arguments of ``compile``. A context
+holds only what was set on it, so a variable that changes later still has an effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class DAGContext:
     """Defaults for the graphs that this process compiles.
 
     The fields have the names and meanings of Ray's ``DAGContext``. They are read when a graph is
-    compiled; a graph keeps what it was compiled with. Timeouts are in seconds, None for no limit.
+    compiled; a graph keeps the values it was compiled with. Timeouts are in seconds, None for no
+    limit.
 
     >>> DAGContext(buffer_size_bytes=500).buffer_size_bytes
     500
@@ -37,7 +38,7 @@ class DAGContext:
     max_buffered_results: int
     overlap_gpu_communication: bool
 
-    # One for the process, as users expect of `get_current`; made below.
+    # There is one for the process, as users expect of `get_current`; it is made below.
     _current: ClassVar[DAGContext]
     _changes: dict[str, Any]
 
@@ -52,7 +53,7 @@ class DAGContext:
         return cls._current
 
     def options(self) -> Options:
-        """Return the environment's options with what was set here on top."""
+        """Return the options of the environment, overridden by what was set here."""
         changes = {
             _FIELDS[name].field: value for name, value in self._changes.items() if name in _FIELDS
         }

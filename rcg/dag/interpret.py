@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a DAG without compiling it: every call is an ordinary Ray task.
 
-For debugging, and to see what compiling changes: same nodes, same order on each actor, same values;
-results are Ray's ObjectRefs. This room knows nothing of graphs, plans or channels.
+This serves debugging and comparison with the compiled DAG: the nodes, their order on each actor and
+the values are the same; results are Ray's ObjectRefs. This room knows nothing of graphs, plans or
+channels.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ __all__ = ["interpret"]
 
 
 def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Submit every call above ``root`` to its actor, in creation order.
+    """Submit every call that ``root`` depends on to its actor, in creation order.
 
-    Does not wait for results. Arguments are counted as by the compiled DAG; besides, a DAG that
-    takes several may be given one object to take them from (``execute([1, 2])`` for ``inp[0]`` and
-    ``inp[1]``), as in Ray.
+    It does not wait for results. Arguments are counted as in the compiled DAG. As in Ray, a DAG
+    with several arguments also accepts one object that contains them (``execute([1, 2])`` for
+    ``inp[0]`` and ``inp[1]``).
 
     Args:
         root: The record of the node that ``execute`` was called on.
-        args: What the user gave.
-        kwargs: What the user gave by keyword.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
 
     Returns:
-        The ObjectRef of the root's value, or a list of them for several outputs; for an output that
-        is the input, its value.
+        The ObjectRef of the root's value, or a list of them for several outputs; an output that is
+        the input is returned as its value.
 
     Raises:
         GraphError: The number or the names of the arguments are not those of the DAG.
@@ -105,7 +106,7 @@ def _resolve(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
 
 
 def _fill(template: Template, *values: Any) -> Any:
-    """Runs in a task of its own."""
+    """Return the container with its values in place; runs in a separate task."""
     return template.fill(values)
 
 

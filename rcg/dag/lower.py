@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the user wrote to the checked graph: records -> Graph + Bindings.
+"""Lowering: the records of what the user wrote become the checked ``Graph`` and its ``Bindings``.
 
-Ids are given in creation order, and nothing here depends on a hash: the same program gives the same
-graph. What a ``Graph`` can tell by itself it checks itself, when it is built; only what needs the
-records is checked here.
+Ids are assigned in creation order, and nothing here depends on a hash: the same program gives the
+same graph. A ``Graph`` checks itself when it is built; only checks that need the records are here.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ __all__ = ["lower", "unreached_calls"]
 
 
 def lower(root: Record) -> tuple[Graph, Bindings]:
-    """Return the graph of everything above ``root``, and the objects that its ids stand for.
+    """Return the graph of everything that ``root`` depends on, and the objects behind its ids.
 
     Raises:
         GraphError: The DAG cannot be compiled; the text names the node and where it was bound.
     """
     outputs = root.outputs if isinstance(root, OutputsRecord) else (root,)
-    # Parts of the input that were touched count even if nothing uses them: the graph refuses an
-    # argument that would be asked of the caller for nothing.
+    # Parts of the input that the user named count even if nothing uses them: the graph rejects an
+    # argument that callers would have to pass for nothing.
     touched = () if root.source is None else root.source.attributes.values()
     values = _in_creation_order(reached_from(root), touched)
     lowering = _Lowering(values)
@@ -60,9 +59,9 @@ def lower(root: Record) -> tuple[Graph, Bindings]:
 
 
 def unreached_calls(root: Record) -> list[str]:
-    """Return the calls that are bound under the same input but not above ``root``, in order.
+    """Return name and place of the calls that ``root`` does not depend on, in creation order.
 
-    Each as its name and place. Also those whose node the user did not keep: they do not run either.
+    Only calls with the same input count, including those whose node the user did not keep.
     """
     if root.source is None:
         return []
@@ -82,7 +81,7 @@ def _in_creation_order(
 
 
 class _Lowering:
-    """Gives ids to records, actors and constants, in the order in which they are met."""
+    """Assigns ids to records, actors and constants, in the order in which they are found."""
 
     def __init__(self, values: Iterable[ValueRecord]) -> None:
         self.ids: dict[ValueRecord, int] = {record: index for index, record in enumerate(values)}
@@ -112,7 +111,7 @@ class _Lowering:
 
     def _actor_of(self, call: CallRecord) -> str:
         key = cluster.actor_id(call.handle)
-        # Two handles of one actor have the same id; a handle that tells none is its own actor.
+        # Two handles of one actor have the same id; a handle without an id is an actor of its own.
         identity = key or f"handle {id(call.handle)}"
         found = self._actor_ids.get(identity)
         if found is None:

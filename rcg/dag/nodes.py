@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes that users write a DAG with.
 
-Each is a thin face over a record (``rcg.dag.records``): it adds the ways of writing (``inp[0]``,
-``with``), and running and compiling what has been written. Making a node does nothing on the
-cluster.
+Each node wraps a record (``rcg.dag.records``). It adds the syntax (``inp[0]``, ``with``) and the
+methods that run and compile a DAG. Making a node does nothing on the cluster.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _RUN_INSTEAD = "To run the DAG, use .compile().execute(...), or .execute(...) wi
 
 
 class DAGNode:
-    """What all nodes have in common. Users get nodes from ``InputNode()`` and ``bind``."""
+    """Base class of all nodes. ``InputNode()``, ``MultiOutputNode()`` and ``bind`` make nodes."""
 
     __slots__ = ("__weakref__", "_record")
 
@@ -54,26 +53,26 @@ class DAGNode:
     def compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         """Compile everything that this node depends on, and start it on its actors.
 
-        The same node may be compiled again; each compiled DAG is on its own.
+        The same node may be compiled several times; the compiled DAGs are independent.
 
         Args:
-            **options: All optional: ``help(rcg.dag.compile.CompileKeywords)`` lists them.
+            **options: All optional; ``help(rcg.dag.compile.CompileKeywords)`` lists them.
 
         Returns:
-            The compiled DAG; use it with ``with``, or call its ``teardown``.
+            The compiled DAG. Use it in a ``with`` block, or call its ``teardown``.
 
         Raises:
             TypeError: There is no such option.
             ValueError: An option's value is out of range.
-            GraphError: The DAG is wrong; says at which node and where it was bound.
-            CompileError: It is right but cannot be compiled for these actors.
+            GraphError: The DAG is wrong; the error names the node and where it was bound.
+            CompileError: The DAG is right but cannot be compiled for these actors.
             ActorDiedError: An actor is dead.
             ChannelTimeout: An actor did not answer in time.
         """
         return compile_record(self._record, options)
 
     def experimental_compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
-        """Do what ``compile`` does, under the name that Ray gave it."""
+        """Compile the DAG; Ray's name for ``compile``."""
         return compile_record(self._record, options)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +92,7 @@ class DAGNode:
         raise _no_attribute(self, name)
 
     def __iter__(self) -> NoReturn:
-        # Without this, `inp[0]`, `inp[1]`, ... would make any input an endless sequence.
+        # Without this, Python would iterate over an input as `inp[0]`, `inp[1]`, ... without end.
         raise TypeError(
             f"{self!r} is one value and cannot be taken apart here. A method that returns k "
             "values is declared with @rcg.method(num_returns=k) or called with "
@@ -104,7 +103,7 @@ class DAGNode:
         raise GraphError(
             f"{self!r} is a node of a DAG, not a value, and cannot be pickled. It was passed to "
             "a task, put into an object that travels with an argument, or bound to a plain Ray "
-            "handle (rcg.wrap_actor(handle) makes one that takes it).",
+            "handle (use rcg.wrap_actor(handle)).",
             node=self._record.name,
             site=self._record.site,
         )
@@ -114,19 +113,19 @@ class DAGNode:
 
 
 class InputNode(DAGNode):
-    """The input of a DAG: what ``execute`` will be called with.
+    """The input of a DAG: a placeholder for the arguments of ``execute``.
 
-    Used as it is, it stands for the one positional argument. ``inp[0]``, ``inp[1]`` stand for
-    several positional ones, ``inp["x"]`` or ``inp.x`` for keywords. A DAG uses it one way or the
-    other.
+    Bound directly, it is the only positional argument. ``inp[0]`` and ``inp[1]`` are one of several
+    positional arguments, ``inp["x"]`` or ``inp.x`` a keyword argument. A DAG uses the input either
+    directly or by its parts.
 
     Args:
         *args: None are allowed.
-        input_type: Accepted as Ray does, and not looked at.
+        input_type: Accepted for compatibility with Ray and ignored.
         **kwargs: None are allowed.
 
     Raises:
-        GraphError: It was given arguments; values belong to ``execute``.
+        GraphError: Arguments were passed; they belong to ``execute``.
     """
 
     __slots__ = ("_attributes",)
@@ -137,8 +136,8 @@ class InputNode(DAGNode):
         site = find_site()
         if args or kwargs:
             raise GraphError(
-                "InputNode should not take any args or kwargs: it stands for what execute() will "
-                "be called with",
+                "InputNode should not take any args or kwargs: it stands for the arguments of "
+                "execute()",
                 site=site,
             )
         self._record = InputRecord(order=next_order(), site=site)
@@ -167,7 +166,7 @@ class InputNode(DAGNode):
         return self._attribute(key, "item")
 
     def __getattr__(self, name: str) -> InputAttributeNode:
-        # Underscored names are asked for by pickle, copy and notebooks, who mean no argument.
+        # Pickle, copy and notebooks ask for underscored names, which are never arguments.
         if name.startswith("_") or name in _RESERVED:
             raise _no_attribute(self, name)
         return self._attribute(name, "attribute")
@@ -206,7 +205,7 @@ class InputAttributeNode(DAGNode):
 
 
 class ClassMethodNode(DAGNode):
-    """A call of an actor's method, or one of its values where it returns several."""
+    """A call of an actor's method, or one of the values of a call that returns several."""
 
     __slots__ = ()
 
@@ -245,13 +244,14 @@ class ClassMethodNode(DAGNode):
 
 
 class MultiOutputNode(DAGNode):
-    """The end of a DAG with several outputs: ``execute`` returns a list, even of one.
+    """The outputs of a DAG, for which ``execute`` returns a list, even if there is only one.
 
     Args:
         args: The nodes whose values to return, in order; the same node may appear twice.
 
     Raises:
-        GraphError: It is no list or tuple, it is empty, or something in it is no node.
+        GraphError: ``args`` is not a list or tuple, is empty, or contains something else than
+            nodes.
     """
 
     __slots__ = ()
@@ -289,21 +289,21 @@ def bind_method(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
-    """Make the node of a method's call; what ``actor.method.bind(...)`` does.
+    """Make the node of a method's call; ``actor.method.bind(...)`` calls this.
 
     Args:
         handle: Ray's handle of the actor.
         method: Name of the method.
-        args: The arguments: nodes, containers with nodes inside, and constants.
-        kwargs: The same by keyword.
-        options: What the user gave to ``options``.
+        args: The positional arguments: nodes, containers with nodes inside, and constants.
+        kwargs: The keyword arguments.
+        options: The user's ``options``.
 
     Returns:
         The node, or a tuple of k nodes if the method returns k values.
 
     Raises:
         SignatureError: The arguments do not fit the method.
-        GraphError: A node is where rcg does not look for one, or of another input.
+        GraphError: A node is in a place that rcg does not support, or depends on another input.
         UnsupportedNodeError: The method is a generator, or a node is not rcg's.
         PlacementError: The handle belongs to a Ray Client connection.
     """
@@ -324,12 +324,12 @@ def bind_method(
     return tuple([ClassMethodNode(part) for part in parts])
 
 
-# Names that a node answers with a sentence, even an input, where any name is a keyword.
+# These names raise an explanation on every node, even on an input, where other names are keywords.
 _RESERVED = ("bind", "remote", "with_tensor_transport")
 
 
 def _no_attribute(node: DAGNode, name: str) -> AttributeError:
-    """The words are Ray's where it has some."""
+    """Return the error for a reserved name; the words are Ray's if Ray has some."""
     kind = type(node)
     match name:
         case "bind":
@@ -358,7 +358,7 @@ def _output_record(position: int, output: object, site: Site) -> ValueRecord:
 
 
 def _value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None:
-    """Return the record of a node whose value can be used; None for what is no node."""
+    """Return the record of a node whose value can be used; None for any other value."""
     if isinstance(value, DAGNode):
         if isinstance(value._record, OutputsRecord):
             raise GraphError(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user wrote, one frozen record per node.
+"""The DAG as the user wrote it: one frozen record per node.
 
-The nodes that users hold (``rcg.dag.nodes``) are faces over these records; lowering, interpreting
-and compiling read only the records, so they need not know the faces, which know them. A record
-refers upward to the records whose values it takes, never downward: what was bound and then thrown
-away is gone. The one downward view, ``InputRecord.bound``, holds no record and serves one warning.
+The nodes that users hold (``rcg.dag.nodes``) wrap these records. Lowering, interpreting and
+compiling read only the records and do not know the nodes. A record refers to the records whose
+values it takes, never the other way, so a call that was bound and then dropped is garbage.
+``InputRecord.bound`` lists calls for one warning, and holds only their names and places.
 
 A record never changes, except that an input lists what is bound to it. Each record has a number
 from one counter per process: creation order, which is the order in which an actor runs its calls.
@@ -54,7 +54,7 @@ class InputRecord:
     """The input of a DAG as a whole.
 
     Attributes:
-        attributes: The parts of it that were touched, by key.
+        attributes: The parts of it that the user named, by key.
         bound: Name and place of every call that depends on it, by the call's order.
     """
 
@@ -65,12 +65,12 @@ class InputRecord:
 
     @property
     def source(self) -> InputRecord:
-        """The input that this depends on: itself."""
+        """The input that this depends on, which is itself."""
         return self
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The displayed name."""
         return "InputNode"
 
 
@@ -80,7 +80,7 @@ class AttributeRecord:
 
     Attributes:
         accessor: How the user reached it: ``inp[key]`` is an item, ``inp.key`` an attribute. It
-            matters only where a single object is given to an uncompiled DAG and taken apart.
+            matters only if an uncompiled DAG takes its arguments from a single object.
     """
 
     order: int
@@ -91,7 +91,7 @@ class AttributeRecord:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The displayed name."""
         return f"InputNode[{self.key!r}]"
 
 
@@ -133,7 +133,7 @@ class CallRecord:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The displayed name."""
         return f"{self.label}.{self.method}"
 
 
@@ -153,7 +153,7 @@ class PartRecord:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The displayed name."""
         return f"{self.call.name}[{self.index}]"
 
 
@@ -168,7 +168,7 @@ class OutputsRecord:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The displayed name."""
         return "MultiOutputNode"
 
 
@@ -185,7 +185,7 @@ def label_of(record: Record) -> str:
 def upstream_of(record: Record) -> Iterator[ValueRecord]:
     """Yield the records whose values this one takes, in order, repeats included.
 
-    A part of the input takes nothing: to use ``inp[0]`` is not to use ``inp``.
+    A part of the input takes no values: using ``inp[0]`` is not using ``inp``.
     """
     match record:
         case InputRecord() | AttributeRecord():
@@ -209,9 +209,9 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
     """Return the one input that all these depend on; None if they depend on none.
 
     Args:
-        records: What is to be used together.
-        taker: Name of what uses them.
-        site: Where the user wrote that.
+        records: The records that are used together.
+        taker: Name of the node that uses them.
+        site: Where the user bound that node.
 
     Raises:
         GraphError: They depend on two different ``InputNode``s.
@@ -226,7 +226,7 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
             raise GraphError(
                 f"{taker} takes {label_of(found)} and {label_of(record)}, which come from "
                 f"different InputNodes ({found.source and found.source.site} and "
-                f"{record.source.site}): a DAG has one input, so bind all of it under the same one",
+                f"{record.source.site}): a DAG has one input, so bind all its nodes under the same one",
                 node=taker,
                 site=site,
             )
@@ -234,7 +234,7 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
 
 
 def reached_from(root: Record) -> list[Record]:
-    """Return the root and everything above it, in creation order."""
+    """Return the root and everything that it depends on, in creation order."""
     found: dict[Record, None] = {root: None}
     stack: list[Record] = [root]
     while stack:

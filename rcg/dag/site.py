@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where in the user's source a node was made: the innermost frame that is not rcg's.
 
-A notebook cell compiles under a made-up file name, so its site is spelled as the user sees the
-cell, ``cell [3]``. This room must not import IPython: where the user runs one, it is loaded.
+A notebook cell is compiled under a generated file name, so its site is written as the user sees the
+cell: ``cell [3]``. This room must not import IPython; if the user runs it, it is already loaded.
 """
 
 from __future__ import annotations

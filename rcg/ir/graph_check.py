@@ -202,7 +202,7 @@ class _Checker:
             if isinstance(graph.nodes[output], InputValue):
                 self._fail(
                     f"{graph.describe(output)} is an output of the DAG: only what an actor's "
-                    "method returns can be one. Leave it out, its value is known to the caller.",
+                    "method returns can be one. Leave it out: the caller knows its value.",
                     output,
                 )
             self._check_is_value(output, "the DAG returns", output)

@@ -53,7 +53,7 @@ def rewrite_notebook(source: str, *, judge: Callable[[str], str | None] = unknow
         try:
             done = _rewrite_cell(text, judge, names)
         except SourceError as error:
-            told = f"{error}, so the cell stays"
+            told = f"{error}, so the cell is left as it is"
             remarks.append(Remark(error.line, told, number))
             continue
         names.update(done.names)
@@ -98,7 +98,7 @@ def _format_of(source: str, notebook: object) -> Callable[[], str]:
 
                 if dump() == source:
                     return dump
-    raise SourceError("its JSON is in a format that cannot be kept: save it in Jupyter first", 1)
+    raise SourceError("its JSON is in a format that would be lost: save it in Jupyter first", 1)
 
 
 def _rewrite_cell(

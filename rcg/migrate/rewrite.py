@@ -100,20 +100,20 @@ def rewrite(
         SourceError: The text is not Python of the version that libcst reads.
     """
     if is_too_deep(source):
-        raise SourceError("this is too deeply nested", 1)
+        raise SourceError("the code is nested too deeply", 1)
     try:
         tree = cst.parse_module(source)
         if tree.code != source:
-            raise SourceError("this cannot be reproduced from its syntax tree", 1)
+            raise SourceError("the code cannot be reproduced from its syntax tree", 1)
         wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
         bindings = _Bindings(dict(names or {}))
         wrapper.module.visit(bindings)
         rewriter = _Rewriter(judge, bindings.names, is_bound="ray" in (names or {}))
         text = wrapper.visit(rewriter).code
     except cst.ParserSyntaxError as error:
-        raise SourceError("this does not parse as Python", error.raw_line) from error
+        raise SourceError("the code does not parse as Python", error.raw_line) from error
     except RecursionError as error:
-        raise SourceError("this is too deeply nested", 1) from error
+        raise SourceError("the code is nested too deeply", 1) from error
     return Rewritten(text, tuple(sorted(set(rewriter.remarks))), bindings.names)
 
 

@@ -125,7 +125,7 @@ def smaller_failures(failure: Failure) -> Iterator[Failure]:
                 cause_text=shortened(report.cause_text, most),
             )
             yield Failure(pickle.dumps(shorter, 5))
-    yield capture_own(ExecutionError("it failed, and there is no shared memory left to say how"))
+    yield capture_own(ExecutionError("it failed, and there is no shared memory left for its error"))
 
 
 def summary_of(failure: Failure) -> str:

@@ -94,7 +94,7 @@ def decode(data: bytes) -> Message:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ValueError("this is no message of rcg")
+        raise ValueError("this is not a message of rcg")
     name = found.pop("type", None)
     kind = _by_name.get(name) if isinstance(name, str) else None
     if kind is None:

@@ -183,13 +183,13 @@ def _contents(received: Received, size: int) -> bytearray:
     """Return what is in a payload: of its message's body, or of the file that came with it."""
     if not received.fds:
         if len(received.body) != size:
-            raise ValueError("the payload has another size than it says")
+            raise ValueError("the payload does not have the size in its header")
         return bytearray(received.body)
     fd = received.fds[0]
     found = os.fstat(fd)
     # The sender has taken memory for so much, so a number alone makes this process take none.
     if not stat.S_ISREG(found.st_mode) or min(found.st_size, found.st_blocks * _BLOCK_BYTES) < size:
-        raise ValueError("the payload has another size than it says")
+        raise ValueError("the payload does not have the size in its header")
     memory = bytearray(size)
     with memoryview(memory) as view:
         at = 0
@@ -204,7 +204,7 @@ def _contents(received: Received, size: int) -> bytearray:
 def _payload(content: memoryview, row: Any) -> Payload:
     """Return what a row of the table describes."""
     if not isinstance(row, list) or len(row) != 5:
-        raise ValueError("a row of the payload's table is none")
+        raise ValueError("a row of the payload's table is not valid")
     kind, offset, length, spans, flags = row
     if type(kind) is not int or kind not in _KINDS:
         raise ValueError("a value of the payload is of no known kind")
@@ -214,12 +214,12 @@ def _payload(content: memoryview, row: Any) -> Payload:
             raise ValueError("a value of the payload has flags for no buffers")
         return Payload((kind, data, None, 0))
     if not isinstance(spans, list):
-        raise ValueError("the buffers of the payload are none")
+        raise ValueError("the buffers of the payload are not valid")
     writable = _flags(flags, len(spans))
     buffers: Any = []
     for span, is_writable in zip(spans, writable, strict=True):
         if not isinstance(span, list) or len(span) != 2:
-            raise ValueError("a buffer of the payload is none")
+            raise ValueError("a buffer of the payload is not valid")
         part = _part(content, *span)
         buffers.append(part if is_writable else part.toreadonly())
     return Payload((kind, data, buffers, bytes(writable) if isinstance(flags, list) else flags))
@@ -227,7 +227,7 @@ def _payload(content: memoryview, row: Any) -> Payload:
 
 def _part(content: memoryview, offset: object, length: object) -> memoryview:
     if type(offset) is not int or type(length) is not int:
-        raise ValueError("a part of the payload is none")
+        raise ValueError("a part of the payload is not valid")
     if offset < 0 or length < 0 or offset + length > len(content):
         raise ValueError("a part of the payload lies outside of it")
     return content[offset : offset + length]
@@ -239,7 +239,7 @@ def _flags(flags: object, count: int) -> list[bool]:
         return flags
     if type(flags) is int and 0 <= flags < 1 << min(count, 64):
         return [bool(flags >> i & 1) for i in range(count)]
-    raise ValueError("the flags of the payload's buffers are none")
+    raise ValueError("the flags of the payload's buffers are not valid")
 
 
 def _aligned(offset: int) -> int:

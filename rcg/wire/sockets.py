@@ -180,7 +180,7 @@ class Received:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
         if flags & socket.MSG_CTRUNC:
             if len(self._owned()) >= descriptors:
-                raise ValueError("there are more descriptors with it than belong to any message")
+                raise ValueError("the message has more descriptors than any message may have")
             self.is_short = True
         head, _, self.body = data.partition(b"\0")
         self.message = decode(head)

@@ -138,7 +138,7 @@ def test_what_cannot_be_done_is_one_sentence_and_the_others_are_done(folder, cap
     assert lines[0] == "rcg: error: gone: there is no such file or folder"
     assert "rcg: error: binary.py: the file is not UTF-8" in lines
     assert "rcg: error: cookie.py: the file is not UTF-8" in lines
-    assert "rcg: error: broken.py:2: this does not parse as Python" in lines
+    assert "rcg: error: broken.py:2: the code does not parse as Python" in lines
     assert "rcg: error: no.ipynb:1: this is not a notebook of version 4" in lines
     assert lines[-1] == "rcg: changed 1 of 5 files"
     assert len(lines) == 6
@@ -344,7 +344,10 @@ def test_remarks_of_a_notebook_name_the_cell(folder, capsys):
     make(folder, {"a.ipynb": json.dumps(notebook(*cells))})
     assert cli.main(["migrate", "--write", "."]) == 0
     found = capsys.readouterr().err
-    assert "rcg: a.ipynb:cell 2:1: this does not parse as Python, so the cell stays" in found
+    assert (
+        "rcg: a.ipynb:cell 2:1: the code does not parse as Python, so the cell is left as it is"
+        in found
+    )
     assert "rcg: a.ipynb:cell 3:2: `ray._private` does not reach Ray" in found
     assert "rcg: a.ipynb:cell 4:1: `from helpers import *` may bind `ray`" in found
     assert cells_of((folder / "a.ipynb").read_text()) == ["import rcg as ray", *cells[1:]]

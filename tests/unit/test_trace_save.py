@@ -188,5 +188,5 @@ def test_what_cannot_be_read_is_an_os_error(tmp_path):
 def test_a_plan_that_sends_on_what_it_did_not_make_is_no_plan_of_a_trace(tmp_path, ops):
     head, _ = PIPELINE.split("program a1")
     trace(graph_trace({}, plan=f"{head}program a1\n  {ops}\n"), end=END).save(tmp_path / "run")
-    with pytest.raises(TraceError, match="a1 writes what it did not make: Write"):
+    with pytest.raises(TraceError, match="a1 writes a value that it does not have: Write"):
         Trace.load(tmp_path / "run")

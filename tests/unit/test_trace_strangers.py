@@ -141,8 +141,8 @@ def test_the_command_says_one_sentence(members, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("NaN", "no number"),
-        ("-Infinity", "no number"),
+        ("NaN", "not a number"),
+        ("-Infinity", "not a number"),
         ("1e999", "too large"),
         ("9" * 5000, "5000 digits"),
         ("18446744073709551616", "20 digits"),

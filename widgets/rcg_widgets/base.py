@@ -44,7 +44,7 @@ class View(anywidget.AnyWidget):
 
     Traits:
         payload: What is shown, packed (see ``rcg_widgets.payload``).
-        title: What stands above it.
+        title: The title.
         selected_process: Name in the plan of the process that is highlighted, or None.
         selected_op: Index in its program of the op that is highlighted, or None.
         selected_execution: Index of the execution that is highlighted, or None.
@@ -55,8 +55,8 @@ class View(anywidget.AnyWidget):
 
     _css = style()
 
-    payload = traitlets.Bytes(b"", help="What is shown, packed.").tag(sync=True)
-    title = traitlets.Unicode("", help="What stands above it.").tag(sync=True)
+    payload = traitlets.Bytes(b"", help="The packed data that is shown.").tag(sync=True)
+    title = traitlets.Unicode("", help="The title.").tag(sync=True)
     selected_process = traitlets.Unicode(
         None, allow_none=True, help="Name in the plan of the highlighted process."
     ).tag(sync=True)

@@ -50,20 +50,20 @@ class LiveMonitor(anywidget.AnyWidget):
             ``rcg_widgets.sampler.Sampler``).
         interval_s: Seconds between two looks, at least 0.05.
         start: Whether to start at once.
-        title: What stands above it.
+        title: The title.
 
     Traits:
         running: Whether it looks; the button sets it, and so may you.
-        interval_s: Seconds between two looks.
+        interval_s: Seconds between two samples.
         history: The newest 240 looks, oldest first: per look time, throughput, in flight, queued
             and idle as numbers of 8 bytes; NaN is not known.
-        samples: How many looks there were.
+        samples: Number of samples so far.
         facts: ``limit`` and ``completed``.
         status: One line about how it goes; of a graph that hangs who is in the way, for how long,
             and how many wait for it.
         stuck: Whether the graph hangs.
-        ended: Whether there is nothing more to see.
-        title: What stands above it.
+        ended: Whether the samples have ended.
+        title: The title.
 
     Raises:
         TypeError: The source is neither.
@@ -74,14 +74,14 @@ class LiveMonitor(anywidget.AnyWidget):
     _css = style()
 
     running = traitlets.Bool(False, help="Whether it looks.").tag(sync=True)
-    interval_s = traitlets.Float(0.5, help="Seconds between two looks.").tag(sync=True)
+    interval_s = traitlets.Float(0.5, help="Seconds between two samples.").tag(sync=True)
     history = traitlets.Bytes(b"", help="The newest looks.").tag(sync=True)
-    samples = traitlets.Int(0, help="How many looks there were.").tag(sync=True)
-    facts = traitlets.Dict(help="What changes little.").tag(sync=True)
+    samples = traitlets.Int(0, help="Number of samples so far.").tag(sync=True)
+    facts = traitlets.Dict(help="Data that changes rarely.").tag(sync=True)
     status = traitlets.Unicode("stopped", help="How it goes.").tag(sync=True)
     stuck = traitlets.Bool(False, help="Whether the graph hangs.").tag(sync=True)
-    ended = traitlets.Bool(False, help="Whether there is nothing more to see.").tag(sync=True)
-    title = traitlets.Unicode("", help="What stands above it.").tag(sync=True)
+    ended = traitlets.Bool(False, help="Whether the samples have ended.").tag(sync=True)
+    title = traitlets.Unicode("", help="The title.").tag(sync=True)
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class ScheduleWidget(View):
         executions: How many executions at most: the last ones of a trace, the first ones of a plan
             (8 of them, if this is None; 200 of a trace).
         op_cost: How long an op takes in nanoseconds, for the prediction. Without, as measured.
-        title: What stands above it.
+        title: The title.
 
     Raises:
         TypeError: There is no graph in what was given.

@@ -25,7 +25,7 @@ class TimelineWidget(View):
     Args:
         trace: A trace, one graph of one, or what has one as ``trace``.
         graph: Which graph of a trace with several: its number, or how its id begins.
-        title: What stands above it.
+        title: The title.
 
     Raises:
         TypeError: There is no trace in what was given.

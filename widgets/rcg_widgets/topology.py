@@ -24,7 +24,7 @@ class TopologyWidget(View):
     Args:
         what: A plan, a compiled graph, a trace, or what has one as ``trace``.
         graph: Which graph of a trace with several: its number, or how its id begins.
-        title: What stands above it.
+        title: The title.
 
     Raises:
         TypeError: There is no graph in what was given.

@@ -165,7 +165,9 @@ def _handed_over(answer: Received) -> tuple[int, list[int]]:
         raise out_of_descriptors(missing, "for the shared memory of a compiled graph") or missing
     welcome = answer.message
     if not isinstance(welcome, Welcome) or 1 + sum(welcome.arenas) != len(answer.fds):
-        raise PlacementError("what answered on the driver's control socket is not rcg's driver")
+        raise PlacementError(
+            "the process that answered on the driver's control socket is not the driver"
+        )
     board, *rest = answer.fds
     arenas = iter(rest)
     return board, [next(arenas) if is_present else -1 for is_present in welcome.arenas]

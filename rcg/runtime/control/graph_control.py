@@ -50,7 +50,7 @@ __all__ = ["GraphControl"]
 _log = Log()
 
 # What is said of a loop that ended as if it had been told to.
-_UNASKED: Final = Ending(How.FAILED, "it ended, and nobody had told it to")
+_UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")
 
 
 class GraphControl:
@@ -226,7 +226,7 @@ class GraphControl:
             if self._has_told_stop:
                 sockets.send(peer.connection, Stop(), may_wait=False)
         except OSError as error:
-            _refuse(peer.connection, error, "to take in a process of its graph")
+            _refuse(peer.connection, error, "to accept a process of its graph")
             return False
         peer.name = process
         self._members[process] = peer

@@ -93,7 +93,7 @@ def join(
                     # Too many others connected, and this connection seemed to be a silent one.
                     joined.close()
                     if deadline.expired:
-                        raise TimeoutError("too many connect at once")
+                        raise TimeoutError("too many processes connect at once")
                 case _:
                     return joined
 

@@ -107,7 +107,7 @@ class Questions:
         """
         heard_ns = now_ns()
         if answer.number > self._question:
-            raise ValueError("it answers a question that nobody has asked")
+            raise ValueError("it answers a question that was not asked")
         self._answers[process] = answer.number, answer.stack
         if answer.number == self._question:  # else it was asked earlier than `_asked_ns`
             exchange = Exchange(self._asked_ns, answer.clock_ns, heard_ns)

@@ -170,7 +170,7 @@ class Reception:
         """There is still something to accept: make room for it, refuse it, or pause."""
         if error.errno in (errno.EAGAIN, errno.ECONNABORTED):
             return  # it went away again
-        told = out_of_descriptors(error, "to take in a connection to its graphs")
+        told = out_of_descriptors(error, "to accept a connection to its graphs")
         if told is not None and (self._evict() or self._refuse(told)):
             return
         # Nothing can be done at once, and trying without a pause would keep a processor busy.

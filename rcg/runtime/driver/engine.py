@@ -373,9 +373,9 @@ class Engine:
         if late:
             names = ", ".join(map(self.plan.label, late))
             raise ChannelTimeout(
-                f"teardown() waited {timeout:g} s for {names}. The graph is torn down; the method "
-                "that runs there goes on and then its loop ends. Call teardown() again to go on "
-                "waiting, or teardown(kill_actors=True) to end it now.",
+                f"teardown() waited {timeout:g} s for {names}. The graph is torn down; its loop "
+                "there ends when the running method returns. Call teardown() again to go on "
+                "waiting, or teardown(kill_actors=True) to end the actors now.",
                 timeout_s=timeout,
                 report=self.report_within(min(timeout or 0.0, STACKS_TIMEOUT_S)),
             )

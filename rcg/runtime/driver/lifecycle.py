@@ -114,7 +114,9 @@ def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
 def _own_instance() -> Any:
     instance = cluster.current_actor_instance()
     if instance is None:
-        raise CompileError("this actor takes part in the graph it compiles, but was not found here")
+        raise CompileError(
+            "this actor takes part in the graph it compiles, but it is not in this process"
+        )
     return instance
 
 
@@ -139,8 +141,8 @@ def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Sit
         )
     for name in description["generators"]:
         raise UnsupportedNodeError(
-            f"{label}.{name} is an asynchronous generator, and a compiled graph has no node for "
-            "many values: bind a method that returns them as a list",
+            f"{label}.{name} is an asynchronous generator, which compiled graphs do not support: "
+            "bind a method that returns its values as a list",
             node=f"{label}.{name}",
             site=methods[name],
         )
@@ -201,7 +203,7 @@ def _gather(
             raise ChannelTimeout(
                 f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
                 f"{names}. They may still be running a method or starting up; raise `timeout`, or "
-                "see what they do with `ray stack`.",
+                "look at them with `ray stack`.",
                 timeout_s=deadline.timeout_s,
             )
         if pending and begun.expired and not has_told:
@@ -280,7 +282,7 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
             if session.options.thread == "main":
                 raise CompileError(
                     "an actor that compiles a graph it takes part in is busy on its main thread, "
-                    'so the graph cannot have it: use thread="own"'
+                    'so the graph cannot use that: use thread="own"'
                 )
             start(_own_instance(), spec)
         else:

@@ -220,7 +220,7 @@ class Session:
                 cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
                 why = "Ray runs the actor again, but the graph has lost it."
             except TimeoutError:
-                why = "Ray has not told the cause yet."
+                why = "Ray has not reported the cause yet."
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
                 why = shielded(str, error, otherwise="").strip() or describe_error(error)
         return ActorDiedError(

@@ -52,7 +52,7 @@ class NodeHost:
             self.close()
             raise OutOfSharedMemory(
                 f"this process cannot map the shared memory of one more graph ({error.strerror}): "
-                "tear other graphs down, let go of their results, or lower `memory_cap_bytes`",
+                "tear other graphs down, drop their results, or lower `memory_cap_bytes`",
                 cap_bytes=self.cap_bytes,
             ) from error
         except BaseException:

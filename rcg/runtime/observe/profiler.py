@@ -112,7 +112,7 @@ class Profiler:
             try:
                 self._record(run, graph.session)
             except OutOfSharedMemory as error:
-                warn_user(f"the profile that runs leaves out this graph: {error}", RuntimeWarning)
+                warn_user(f"the running profile leaves out this graph: {error}", RuntimeWarning)
 
     def start(self) -> Profile:
         """Start recording and return the profile, which is complete after ``stop``.

@@ -117,7 +117,7 @@ class Reply:
             return self._refusal
         value = self._refusal.decode()
         if type(value) is not Failure:
-            return ChannelBroken("the process that compiled the graph refused and did not say why")
+            return ChannelBroken("the process that compiled the graph refused and gave no reason")
         return to_exception(value)
 
 
@@ -295,7 +295,7 @@ class Client:
 
     def _reply_to(self, number: int) -> Reply:
         if number not in self._replies:
-            raise ValueError("nobody asked for that")
+            raise ValueError("this was not asked for")
         return self._replies.pop(number)
 
     def _settle(self, reply: Reply) -> None:

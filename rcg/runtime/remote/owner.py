@@ -86,7 +86,7 @@ def join_owner(
     except ConnectionAbortedError:
         raise (torn_down if _is_alive(facts.owner_pid) else owner_gone)(facts) from None
     except TimeoutError:
-        raise no_answer(facts, "it may be stopped", timeout_s) from None
+        raise no_answer(facts, "it may be suspended", timeout_s) from None
     except (OSError, ValueError) as error:
         if isinstance(error, RcgError):
             raise
@@ -106,7 +106,7 @@ def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
     joined = join_owner(facts, AskReport, timeout_s, descriptors=1)
     try:
         if not isinstance(joined.message, Reported):
-            raise ValueError("its answer is no report")
+            raise ValueError("its answer is not a report")
         (payload,) = open_payloads(joined.answer)
         if payload.encoded[0] != KIND_BYTES:
             raise ValueError("a report is text")
@@ -119,7 +119,7 @@ def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
 
 
 def no_answer(facts: HandleFacts, why: str, timeout_s: float) -> ChannelTimeout:
-    """Return the error that says that the owner does not answer."""
+    """Return the error for an owner that does not answer."""
     return ChannelTimeout(
         f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
         timeout_s=timeout_s,
@@ -127,25 +127,25 @@ def no_answer(facts: HandleFacts, why: str, timeout_s: float) -> ChannelTimeout:
 
 
 def not_understood(facts: HandleFacts) -> ChannelBroken:
-    """Return the error that says that the owner answers something unexpected."""
+    """Return the error for an owner whose answer was not expected."""
     return ChannelBroken(
-        f"process {facts.owner_pid}, which compiled the graph, answers what this rcg does not "
-        "understand: use one version of rcg in all processes",
+        f"process {facts.owner_pid}, which compiled the graph, sent an answer that this rcg "
+        "does not understand: use the same version of rcg in all processes",
         peer=str(facts.owner_pid),
     )
 
 
 def owner_gone(facts: HandleFacts) -> ChannelBroken:
-    """Return the error that says that the owner has ended."""
+    """Return the error for an owner that has ended."""
     return ChannelBroken(
         f"the process {facts.owner_pid}, which compiled the graph, is gone. Its actors are usable: "
-        "compile a new graph in a process that lives.",
+        "compile a new graph in another process.",
         peer=str(facts.owner_pid),
     )
 
 
 def torn_down(facts: HandleFacts) -> ChannelClosed:
-    """Return the error that says that the owner tore the graph down."""
+    """Return the error for a graph that its owner tore down."""
     return ChannelClosed(
         "Channel closed. The compiled graph was torn down by its owner (process "
         f"{facts.owner_pid})."

@@ -169,7 +169,7 @@ class _Connection:
                     if received.message is None:
                         return
                     if not isinstance(received.message, Execute):
-                        raise ValueError("a client only executes")
+                        raise ValueError("a client may only execute")
                     self._submit(received.message.number, received)
         except (OSError, ValueError, RuntimeError):
             pass  # it hung up, or sent a wrong message, or there is no thread left
@@ -196,7 +196,7 @@ class _Connection:
             raise ValueError("these are not the inputs of the graph")
         try:
             if dag is None:
-                raise ChannelClosed("Channel closed. Its owner let go of the compiled graph.")
+                raise ChannelClosed("Channel closed. Its owner dropped the compiled graph.")
             refs = dag.execute_encoded(inputs)
         except Exception as error:  # noqa: BLE001 - the client is to know it
             own = error if isinstance(error, RcgError) else None

@@ -199,7 +199,7 @@ class _Members:
         self._archive = archive
         self._infos = {info.filename: info for info in infos}
         if len(self._infos) != len(infos):
-            raise ValueError("two of its members have one name")
+            raise ValueError("two of its members have the same name")
         # Of what was stored, not of what the members say: these may share what they hold.
         self._left = max(_ALWAYS_BYTES, _MOST_RATIO * size)
 
@@ -240,7 +240,7 @@ class _Members:
             start = file.read(len(_MAGIC) + 2)
             length = int.from_bytes(start[len(_MAGIC) :], "little")
             if not start.startswith(_MAGIC) or length > 4096:
-                raise ValueError(f"{name} is no array of NumPy's format 1.0")
+                raise ValueError(f"{name} is not an array in NumPy's format 1.0")
             head = _ARRAY.fullmatch(file.read(length))
             if head is None or head[1] != _LAYOUT:
                 raise ValueError(f"the events of {process} have another layout")
@@ -318,7 +318,7 @@ def _info(head: checked.Record) -> dict[str, Any]:
 def _graph(members: _Members, number: int, head: checked.Record) -> GraphTrace:
     graph_id = checked.text(head, "graph_id")
     if not _GRAPH_ID.fullmatch(graph_id):
-        raise ValueError(f"{checked.found(graph_id)} is no id of a graph")
+        raise ValueError(f"{checked.found(graph_id)} is not the id of a graph")
     plan = Plan.from_json(checked.text(head, "plan", _MOST_HEAD_BYTES))
     _check_plan(plan)
     heads = [
@@ -355,7 +355,7 @@ def _check_plan(plan: Plan) -> None:
         }
         for op in program.ops:
             if op.channels_out and not made.issuperset(op.used()):
-                raise ValueError(f"{program.process} writes what it did not make: {op}")
+                raise ValueError(f"{program.process} writes a value that it does not have: {op}")
     check_deadlock_free(plan)
 
 
@@ -438,4 +438,4 @@ def _check_sums(lanes: tuple[Lane, ...]) -> None:
     )
     for name, total in (*sums.items(), ("durations", lasted)):
         if total > _MOST_SUM:
-            raise ValueError(f"the {name} of all events add up to more than can be")
+            raise ValueError(f"the {name} of all events add up to more than 64 bits hold")

@@ -53,9 +53,7 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError(
-            "a trace becomes a DataFrame only where pandas is installed: pip install pandas"
-        ) from error
+        raise ImportError("a DataFrame needs pandas: pip install pandas") from error
 
     lanes = [(graph, lane) for graph in trace.graphs for lane in graph.lanes]
     events = np.concatenate([np.empty(0, EVENT), *(lane.events for _, lane in lanes)])

@@ -91,7 +91,7 @@ class Frame:
         """Return the picture.
 
         Args:
-            title: What stands above it.
+            title: The title.
             subtitle: One line that says what is shown.
             ticks: Places on the axis, in pixels of the plot, and their labels.
             body: Shapes in the coordinates of the plot, whose upper left end is 0 0.
