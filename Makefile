@@ -15,7 +15,7 @@ LAB ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab test native-check soak lint types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab unit test native-check soak lint types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -49,7 +49,11 @@ quickstart: setup
 lab: setup
 	$(PY) -m jupyterlab --notebook-dir=notebooks $(LAB)
 
-## pass every test that needs no GPU, notebooks included
+## the tests that start no process and need no Ray: half a minute
+unit: setup
+	$(PY) -m pytest -q --hypothesis-profile=quick tests/unit
+
+## pass every test that needs no GPU, notebooks included, the cheap layers first
 test: setup
 	$(PY) -m pytest -m "not gpu"
 	$(MAKE) --no-print-directory notebooks

@@ -33,6 +33,7 @@ __all__ = [
     "CLOSED",
     "FAILURE",
     "PICKLE",
+    "POLICIES",
     "Board",
     "Failed",
     "Ring",
@@ -41,14 +42,17 @@ __all__ = [
     "events_of",
     "pattern",
     "reader",
+    "reader_of",
     "until",
     "until_waiting",
+    "writer_of",
 ]
 
 ROOT = Path(__file__).parents[1]
 
 PICKLE, BYTES, FAILURE = _native.KIND_PICKLE, _native.KIND_BYTES, _native.KIND_FAILURE
 CLOSED, BROKEN = _native.POISON_CLOSED, _native.POISON_BROKEN
+POLICIES = ("auto", "futex", "yield", "spin")
 # Of a size that has a block of its own without a byte to spare.
 BLOCK = 64 * 1024
 

@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: a test's folder gives its marker, and the layers run from the cheap to the dear."""
+"""Layers: a test's folder gives its marker, and the cheap layers run first. Fixtures of several."""
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
-LAYERS = ("unit", "conformance", "cluster", "packaging", "notebooks", "browser", "gpu")
+from tests.board import Board
+from tests.peers import descriptors, until
+from tests.served import Served, control_threads, listening
+
+# No test measures its own speed. `make unit` draws fewer examples than `make test`.
+settings.register_profile("rcg", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=15)
+settings.load_profile("rcg")
+
+LAYERS = ("unit", "process", "conformance", "cluster", "packaging", "notebooks", "browser", "gpu")
 TESTS = Path(__file__).parent
 # Whoever looks for worked examples in docstrings asks its classes for their names.
 collect_ignore = ["hostile.py"]
@@ -40,3 +53,42 @@ def pytest_collection_finish() -> None:
     """What is there for good need not be looked through by each of thousands of collections."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def boards() -> Iterator[Callable[..., Board]]:
+    """Makes boards, with the arguments of ``Board``."""
+    made: list[Board] = []
+
+    def make(*args: Any, **options: Any) -> Board:
+        made.append(Board(*args, **options))
+        return made[-1]
+
+    yield make
+    for board in made:
+        board.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """The control of one graph."""
+    made = Served()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def graphs() -> Iterator[Callable[..., Served]]:
+    """Makes graphs; checks in the end that nothing of the endpoint is left."""
+    before = descriptors()
+    made: list[Served] = []
+
+    def make(*processes: str) -> Served:
+        made.append(Served(*processes))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    assert not control_threads() and not listening(os.getpid())
+    until(lambda: descriptors() <= before)

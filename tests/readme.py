@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,12 +49,13 @@ def commands(block: Block) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def run(read: list[Block], folder: Path) -> list[str]:
+def run(read: list[Block], folder: Path, environment: Mapping[str, str] | None = None) -> list[str]:
     """Run blocks in a process of their own, in this folder; returns what each printed."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__))],
         input=json.dumps([asdict(block) for block in read]),
         cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=400,

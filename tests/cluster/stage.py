@@ -289,6 +289,14 @@ def session_address() -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
+def joining() -> dict[str, str]:
+    """Return the environment of a program whose ``init()``, called or implied, joins this session.
+
+    Starting a Ray takes longer than most of what is done with it.
+    """
+    return {**os.environ, "RAY_ADDRESS": session_address()}
+
+
 class Driver:
     """A program of its own that joins this Ray session: ``ray`` is rcg, ``say`` prints a line.
 

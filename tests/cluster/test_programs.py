@@ -43,32 +43,3 @@ def test_the_bench_races_everyone_and_writes_what_it_shows(tmp_path: Path) -> No
         assert all(summary.samples for summary in row.summaries.values())
     assert [figure.name for figure in report.figures] == ["compile", "teardown", "recorder"]
     assert "targets met" in done.stdout or "No target" in done.stdout
-
-
-def test_the_bench_lists_its_rows_without_measuring(tmp_path: Path) -> None:
-    done = run("rcg.bench", "--list", cwd=tmp_path)
-    assert done.returncode == 0
-    names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names[0] == "echo"
-    assert names[names.index("idle") :] == [
-        "idle",
-        "lifecycle",
-        "fresh",
-        "failures",
-        "recorder",
-        "tracing",
-        "what_if",
-        "traces",
-        "planning",
-    ]
-
-
-def test_the_bench_refuses_rows_and_files_that_cannot_be(tmp_path: Path) -> None:
-    for arguments, said in (
-        (("--rows", "ecoh"), "no row is called 'ecoh'; there are: echo, "),
-        (("--json", "nowhere/report.json"), "there is no folder"),
-        (("--rounds", "0"), "--rounds must be at least 1"),
-    ):
-        done = run("rcg.bench", *arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert said in done.stderr

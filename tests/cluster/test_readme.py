@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import readme
+from tests.cluster.stage import joining
 
 README = readme.README.read_text(encoding="utf-8")
 BLOCKS = readme.blocks()
@@ -54,10 +55,10 @@ def kinds(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def printed(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each block of the README printed, run in order, and what a hang did after them."""
     folder = tmp_path_factory.mktemp("reader")
-    return readme.run([*BLOCKS, readme.Block("python", HANG)], folder)
+    return readme.run([*BLOCKS, readme.Block("python", HANG)], folder, joining())
 
 
 def test_all_blocks_run_in_order_as_one_reader_would_run_them(printed: list[str]) -> None:

@@ -2,8 +2,9 @@
 """What the documents that rcg started from show, as programs in which only imports are rewritten.
 
 The rule of the README is applied to the import lines of these programs and to nothing else; then
-they run as a notebook would: block by block, in one namespace, with `await` at the top level,
-on a Ray that starts by itself, and they end without any clean-up that the document does not do.
+they run as a notebook would: block by block, in one namespace, with `await` at the top level, and
+they end without any clean-up that the document does not do. One of them runs on a Ray that starts
+by itself, the others join that of the tests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.stage import joining
 from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW
+
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 # Runs the blocks of a file (parted by lines `# %%`) as a notebook runs its cells.
 NOTEBOOK = """
@@ -59,10 +63,15 @@ def rewrite(source: str) -> str:
     return IMPORT_LINE.sub(replace, source)
 
 
-def run(blocks: str, folder: Path) -> list[str]:
+def run(blocks: str, folder: Path, *, starts_ray: bool = False) -> list[str]:
     """Runs a program as it stands after the rule, and returns the lines that it printed.
 
     Anything that is wrong on the way, at exit included, fails the test with all that it said.
+
+    Args:
+        blocks: The program.
+        folder: Where to run it.
+        starts_ray: Whether the program starts a Ray of its own; otherwise it joins this session.
     """
     program, cells = folder / "notebook.py", folder / "cells.py"
     program.write_text(NOTEBOOK)
@@ -70,6 +79,7 @@ def run(blocks: str, folder: Path) -> list[str]:
     done = subprocess.run(
         [sys.executable, str(program), str(cells)],
         cwd=folder,
+        env=None if starts_ray else joining(),
         capture_output=True,
         text=True,
         timeout=240,
@@ -92,8 +102,11 @@ def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path)
 
 
 def test_several_actors_at_once_then_one_after_the_other(tmp_path: Path) -> None:
-    """The second graph is compiled on live actors, and nothing is torn down before the exit."""
-    lines = run(ACROSS_ACTORS, tmp_path)
+    """The second graph is compiled on live actors, and nothing is torn down before the exit.
+
+    Nobody has started a Ray, and nobody ends it.
+    """
+    lines = run(ACROSS_ACTORS, tmp_path, starts_ray=True)
     assert lines == ["['hello', 'hello', 'hello']", "['hello0', 'hello1', 'hello2']"]
 
 

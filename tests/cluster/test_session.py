@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import rcg
+from tests.cluster.stage import session_address
 
 PROGRAM = """
+import sys
 import rcg as ray
 import rcg.dag
 
@@ -18,8 +20,8 @@ class Echo:
     def echo(self, x):
         return x
 
-def session():
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+def session(**options):
+    ray.init(log_to_driver=False, logging_level="error", **options)
     with ray.dag.InputNode() as inp:
         dag = Echo.remote().echo.bind(inp)
     graph = dag.experimental_compile()
@@ -34,14 +36,15 @@ def session():
         except ray.exceptions.RayChannelError as error:
             print(type(error).__name__)
 
-session()
-session()
+session(address=sys.argv[1])
+session(address="local", num_cpus=1, include_dashboard=False)
 """
 
 
-def test_two_sessions_in_one_program():
+def test_two_sessions_in_one_program(ray_session):
+    """The first joins a Ray that is there, the second starts one."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, session_address()],
         capture_output=True,
         text=True,
         cwd=Path(rcg.__file__).parent.parent,

@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of the unit layer: no test measures its own speed, so hypothesis has no deadline; boards."""
+"""The unit layer starts no processes: a test that does fails, and belongs in tests/process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
-from tests.board import Board
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+HERE = os.getpid()
 
-settings.register_profile("rcg", deadline=None)
-settings.load_profile("rcg")
+# The unit test that runs now. A list, for the hook below lives as long as the process.
+running: list[str] = []
 
 
-@pytest.fixture
-def boards() -> Iterator[Callable[..., Board]]:
-    """Makes boards, with the arguments of ``Board``."""
-    made: list[Board] = []
+def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: Python calls it before a process starts, whoever asks for it."""
+    if event in STARTS and running and os.getpid() == HERE:
+        raise AssertionError(f"{running[0]} starts a process: it belongs in tests/process")
 
-    def make(*args: Any, **options: Any) -> Board:
-        made.append(Board(*args, **options))
-        return made[-1]
 
-    yield make
-    for board in made:
-        board.close()
+sys.addaudithook(refuse)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    running.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        running.clear()

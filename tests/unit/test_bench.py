@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.bench import _limits, limits, record, rows, usage
+from rcg.bench import _limits, record, rows, usage
+from rcg.bench.__main__ import main
 from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.record import (
     BESIDE,
@@ -461,7 +462,38 @@ def test_memcpy_copies_what_fits() -> None:
     assert target == b"01234"
 
 
-def test_ping_pong_measures_every_round() -> None:
-    with limits.PingPong() as ping_pong:
-        times = ping_pong.round_trips_ns(100)
-    assert len(times) == 100 and min(times) > 0
+# --- the command line
+
+
+def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names[0] == "echo"
+    assert names[names.index("idle") :] == [
+        "idle",
+        "lifecycle",
+        "failures",
+        "recorder",
+        "tracing",
+        "what_if",
+        "traces",
+        "planning",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--rows", "ecoh"), "no row is called 'ecoh'; there are: echo, "),
+        (("--json", "nowhere/report.json"), "there is no folder"),
+        (("--rounds", "0"), "--rounds must be at least 1"),
+        (("--beside", "nowhere"), "there is no package rcg in nowhere"),
+    ],
+)
+def test_rows_and_files_that_cannot_be_are_refused(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err

@@ -11,12 +11,10 @@ import gc
 import os
 import select
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,17 +41,7 @@ from tests.peers import (
     until,
     with_descriptors,
 )
-from tests.unit.served import PROCESSES, Loop, Served, as_json
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    made = Served()
-    yield made
-    made.close()
-
+from tests.served import PROCESSES, Loop, Served, as_json
 
 # --- messages that are none
 
@@ -297,90 +285,7 @@ def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
     served.close()
 
 
-FLOOD = """
-import socket, sys
-address = "\\0" + sys.argv[1]
-print("going", flush=True)
-kept = []
-while True:
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    one.setblocking(False)
-    try:
-        one.connect(address)
-    except BlockingIOError:
-        pass
-    except OSError:
-        break
-    kept.append(one)
-    if len(kept) > 500:
-        kept.pop(0).close()
-"""
-
-
-def test_a_member_gets_in_while_strangers_flood(served):
-    flood = subprocess.Popen(
-        [sys.executable, "-c", FLOOD, served.control.address[1:]], stdout=subprocess.PIPE
-    )
-    try:
-        assert flood.stdout is not None
-        flood.stdout.readline()
-        for process in ("a0", "a1"):
-            served.client(process).close()
-        until(lambda: set(served.control.pids) == {"a0", "a1"})
-    finally:
-        flood.kill()
-        flood.wait()
-        flood.stdout.close()
-
-
 # --- no descriptors left
-
-
-JOIN = """
-import os, sys
-sys.modules["ray"] = None  # which takes seconds to import, and is not needed here
-from rcg.errors import OutOfDescriptors
-from rcg.runtime.control.client import ControlClient
-try:
-    client = ControlClient("\\0" + sys.argv[1], *sys.argv[2:], "a0")
-    print("joined")
-except OutOfDescriptors as error:
-    print(error.pid, error)
-"""
-
-
-def join_from_elsewhere(served: Served) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-c", JOIN, served.control.address[1:]),
-            *(served.graph_id, served.control.secret),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def test_a_driver_without_descriptors_tells_who_connects(served):
-    joiner = join_from_elsewhere(served)
-    with none_left():
-        output, _ = joiner.communicate(timeout=GUARD_S)
-    assert f"{os.getpid()} process {os.getpid()} has no file descriptor left" in output
-    assert "RLIMIT_NOFILE" in output and "ulimit -n" in output
-    # It goes on, and takes in whoever comes later.
-    joiner = join_from_elsewhere(served)
-    output, _ = joiner.communicate(timeout=GUARD_S)
-    assert output == "joined\n"
-
-
-def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
-    """One descriptor is enough to accept, and not to notice the member's death."""
-    joiner = join_from_elsewhere(served)
-    with none_left(spare=1):
-        output, _ = joiner.communicate(timeout=GUARD_S)
-    assert "has no file descriptor left" in output
-    assert not served.control.pids
 
 
 def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
@@ -410,50 +315,6 @@ def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
     for connection in held + waiting:
         connection.close()
     served.client("a0").close()
-
-
-@pytest.mark.parametrize("spare", range(6))
-def test_a_member_without_descriptors_says_so(served, spare):
-    """Whichever descriptor is the one that is missing: the socket, what arrives, the pidfd."""
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert server.stdout is not None and server.stdin is not None
-    address, graph, secret = server.stdout.readline().split()
-    before = descriptors()
-    try:
-        with none_left(spare):
-            if spare < 5:
-                with pytest.raises(OutOfDescriptors) as caught:
-                    ControlClient("\0" + address, graph, secret, "a0")
-                assert told(caught.value) and caught.value.pid == os.getpid()
-                del caught
-            else:
-                ControlClient("\0" + address, graph, secret, "a0").close()
-        gc.collect()
-        assert descriptors() == before
-    finally:
-        server.stdin.close()
-        server.stdout.close()
-        server.wait()
-
-
-SERVE = """
-import os, sys
-sys.modules["ray"] = None
-from rcg.runtime.control.graph_control import GraphControl
-fds = [os.memfd_create("x") for _ in range(3)]
-control = GraphControl(
-    "cafe" * 8, ["a0"], lambda _: (fds[0], fds[1:]), lambda *_: None, lambda *_: None
-)
-print(control.address[1:], control.service_id, control.secret, flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.mark.parametrize("spare", range(4))

@@ -35,7 +35,7 @@ from tests.peers import (
     until,
     with_descriptors,
 )
-from tests.unit.served import as_json
+from tests.served import as_json
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
 LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
@@ -178,7 +178,7 @@ def test_a_connection_that_is_over_does_not_hold_up_an_event_loop(owners, monkey
     is_over = threading.Event()
     client = Client(owners(lambda _: is_over.wait(GUARD_S)).facts)
     client._socket.shutdown(socket.SHUT_WR)
-    with PreparedPayloads({"type": "execute"}, [SMALL]) as prepared:
+    with PreparedPayloads(messages.Execute(), [SMALL]) as prepared:
         with monkeypatch.context() as patched:
             patched.setattr(client, "wait", lambda *_: pytest.fail("it waits"))
             with pytest.raises(BlockingIOError):

@@ -361,7 +361,7 @@ def check(before: dict[str, Any], after: dict[str, Any]) -> None:
         assert name in before or name.startswith("_ra"), name
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(programs())
 def test_every_name_stays_bound_and_none_to_ray(source: str) -> None:
     result = rewrite(source).text

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ from rcg import cli
 from rcg.migrate import files
 from rcg.migrate.notebook import rewrite_notebook
 from rcg.migrate.rewrite import SourceError
-
-ROOT = Path(__file__).parents[2]
+from tests.files import make
 
 
 @pytest.fixture
@@ -26,14 +23,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def make(folder: Path, contents: dict[str, str]) -> None:
-    """Write files."""
-    for name, text in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
 
 
 def test_a_diff_is_printed_and_nothing_is_written(folder, capsys):
@@ -46,21 +35,6 @@ def test_a_diff_is_printed_and_nothing_is_written(folder, capsys):
     )
     assert found.err == "rcg: would change 1 of 2 files; --write changes them\n"
     assert (folder / "a.py").read_text() == "import ray\nray.get(1)"
-
-
-@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no program `patch`")
-def test_the_diff_can_be_applied(folder, capsys):
-    text = "x = 'a\x0cb\u2028c'\r\nimport ray.util\r\n\x0c\nimport ray"
-    make(folder, {"a.py": text, "inner/b.py": "from ray.dag import InputNode, FunctionNode\n"})
-    assert cli.main(["migrate", "."]) == 1
-    diff = capsys.readouterr().out
-    cli.main(["migrate", "--write", "."])
-    written = {path: path.read_bytes() for path in folder.rglob("*.py")}
-    make(folder, {"a.py": text, "inner/b.py": "from ray.dag import InputNode, FunctionNode\n"})
-    subprocess.run(
-        ["patch", "-p0", "--binary"], input=diff.encode(), check=True, stdout=subprocess.DEVNULL
-    )
-    assert {path: path.read_bytes() for path in folder.rglob("*.py")} == written
 
 
 def test_write_changes_the_files_once(folder, capsys):
@@ -170,27 +144,6 @@ def test_without_libcst_it_says_what_to_install(folder, monkeypatch, capsys):
     told = 'migrate needs libcst: pip install ".[migrate]" in the folder of rcg'
     assert capsys.readouterr().err == f"rcg: error: {told}\n"
     assert (folder / "a.py").read_text() == "import ray\n"
-
-
-def test_it_loads_neither_ray_nor_the_program(folder):
-    make(
-        folder,
-        {"a.py": "import ray\nfrom helpers import *\n", "helpers.py": "raise SystemExit(7)\n"},
-    )
-    program = """
-import sys
-from rcg.cli import main
-status = main(["migrate", "a.py"])
-print(status, {"ray", "numpy", "helpers", "a"} & set(sys.modules))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout.endswith("\n1 set()\n")
 
 
 def test_the_help_says_what_the_status_means(capsys):

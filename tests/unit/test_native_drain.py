@@ -19,16 +19,13 @@ from tests.board import (
     BROKEN,
     BYTES,
     PICKLE,
-    Board,
     Failed,
     Ring,
     events_of,
-    finish,
     until,
     until_waiting,
 )
-
-BATCH = 50_000  # that much the larger rings hold, whenever the drain comes
+from tests.drain import BATCH, Running
 
 
 def test_the_native_core_and_the_trace_agree_on_the_layout() -> None:
@@ -165,41 +162,6 @@ def test_long_names_are_cut_between_characters_and_too_many_share_the_last_op(bo
 # --- the drain -----------------------------------------------------------------------------------
 
 
-class Running:
-    """A drain that runs on a thread."""
-
-    def __init__(self, board: Board, member: _native.Member, most: int = 10**7) -> None:
-        self.drain = _native.Drain(member, board.fd, most)
-        self._thread = threading.Thread(target=self.drain.run, args=(1_000_000,))
-        self._thread.start()
-
-    def stop(self) -> list[tuple[int, np.ndarray[Any, Any]]]:
-        """What it lost and what it has, for two members."""
-        self.drain.stop()
-        self._thread.join()
-        found = [self.drain.take(number) for number in range(2)]
-        return [(lost, events_from(records)) for lost, records in found]
-
-
-def test_a_drain_loses_nothing_of_what_overruns_the_recorder(boards: Any) -> None:
-    board = boards(events=8)
-    running = Running(board, board.member(0))
-    child = board.start(
-        f"""
-        member = board.member(1, looping=True)
-        for execution in range({BATCH}):
-            member.mark(execution % 5, execution)
-        """
-    )
-    finish(child)
-    (_, none), (lost, events) = running.stop()
-    assert len(none) == 0
-    assert lost == 0
-    assert np.array_equal(events["execution"], np.arange(BATCH - 1))
-    assert np.array_equal(events["op"], np.arange(BATCH - 1) % 5)
-    assert (events["start_ns"][1:] == events["end_ns"][:-1]).all()
-
-
 def test_a_drain_goes_around_its_ring_many_times(boards: Any) -> None:
     board = boards(events=8)
     member = board.member(0, looping=True)
@@ -309,24 +271,6 @@ def test_the_memory_of_the_larger_rings_is_taken_by_the_first_drain(boards: Any)
     assert taken() - before == room
     _native.Drain(member, board.fd, 10)
     assert taken() - before == room
-
-
-def test_a_drain_reads_what_a_dead_process_did(boards: Any) -> None:
-    board = boards(events=8)
-    observer = board.member(0)
-    running = Running(board, observer)
-    child = board.start(
-        """
-        member = board.member(1, looping=True)
-        for execution in range(1000):
-            member.mark(0, execution)
-        import os
-        os.kill(os.getpid(), 9)
-        """
-    )
-    assert child.wait() == -9
-    _, (lost, events) = running.stop()
-    assert (lost, len(events)) == (0, 999)
 
 
 def test_what_a_drain_refuses(boards: Any) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import threading
 from typing import Any
 
@@ -17,14 +16,12 @@ from hypothesis import strategies as st
 from rcg import _native
 from tests.board import (
     BYTES,
-    CLOSED,
     FAILURE,
     PICKLE,
     Board,
     Failed,
     Ring,
     claimed,
-    finish,
     pattern,
     reader,
     until,
@@ -161,25 +158,6 @@ def loop(board: Board, number: int = 0) -> _native.Member:
     return board.member(number, looping=True)
 
 
-def stashing(
-    board: Board, cap_bytes: int, buffers: str, then: str = "sys.stdin.readline()"
-) -> subprocess.Popen[str]:
-    """Start a member that fills the memory, then writes buffers; returns it once it has."""
-    owner = board.start(
-        f"""
-        member = board.member(0, looping=True)
-        writer = member.writer(0, 0)
-        writer.write(PICKLE, b"", [bytes({cap_bytes})])
-        writer.write(PICKLE, b"", {buffers})
-        print("written", flush=True)
-        {then}
-        """
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "written\n"
-    return owner
-
-
 @pytest.mark.parametrize("writable", [0, 1])
 @pytest.mark.parametrize("size", [5000, 65_536, 200_001, 3 * MB])
 def test_what_there_is_no_memory_for_arrives_from_the_stash(size: int, writable: int) -> None:
@@ -247,19 +225,6 @@ def test_every_reader_pulls_at_its_own_pace() -> None:
     board.close()
 
 
-def test_a_stash_is_read_while_its_owner_holds_pythons_lock() -> None:
-    """The owner is in a call that never lets go of the GIL, as users' native code may be."""
-    board = Board(2, cap_bytes=4 * MB)
-    receiver = board.member(1)
-    end = reader(receiver)
-    reads_stdin_with_the_gil = "ctypes.PyDLL(None).getchar()"
-    owner = stashing(board, 4 * MB, "[pattern(3 << 20)]", then=reads_stdin_with_the_gil)
-    end.read(10**9)
-    assert bytes(end.read(10**10)[0]) == pattern(3 * MB)
-    finish(owner, "\n")
-    board.close()
-
-
 def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
     board = Board(2, (Ring(),), cap_bytes=4 * MB)
     sender = loop(board)
@@ -290,80 +255,6 @@ def test_a_member_that_may_wait_is_told_instead() -> None:
     board.close()
 
 
-def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
-    board = Board(2, cap_bytes=4 * MB)
-    owner = stashing(board, 4 * MB, "[pattern(3 << 20)]")
-    end = reader(board.member(1))
-    end.read(10**9)
-    owner.send_signal(signal.SIGSTOP)
-    with pytest.raises(_native.TimedOut):
-        end.read(50_000_000)
-    frames: dict[int, _native.Frame] = {}
-    end.collect_pending(frames)  # does not wait for long
-    assert frames == {}
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    try:
-        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it comes in the second
-            timer.start()
-            end.read()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        timer.join()
-    owner.send_signal(signal.SIGCONT)
-    assert bytes(end.read(10**10)[0]) == pattern(3 * MB)
-    finish(owner, "\n")
-    board.close()
-
-
-def test_a_pull_goes_on_where_it_stopped() -> None:
-    """Who looks in for moments only, as asyncio and lists of refs do, gets it in the end."""
-    board = Board(2, cap_bytes=64 * MB)
-    owner = stashing(board, 64 * MB, "[pattern(32 << 20), pattern(20 << 20, 1)]")
-    end = reader(board.member(1))
-    end.read(10**9)
-    assert end.pending() == 0  # it is there, and takes time to get
-    attempts = 0
-    while True:
-        attempts += 1
-        try:
-            found = end.read(500_000)
-        except _native.TimedOut:
-            continue
-        break
-    assert attempts > 3
-    assert [bytes(each) for each in found] == [pattern(32 * MB), pattern(20 * MB, 1)]
-    finish(owner, "\n")
-    board.close()
-
-
-def test_a_signal_handler_may_collect_what_is_being_pulled() -> None:
-    board = Board(2, cap_bytes=4 * MB)
-    owner = stashing(board, 4 * MB, "[pattern(3 << 20)]")
-    end = reader(board.member(1))
-    end.read(10**9)
-    owner.send_signal(signal.SIGSTOP)
-    frames: dict[int, _native.Frame] = {}
-
-    def collect(*_: object) -> None:
-        owner.send_signal(signal.SIGCONT)
-        end.collect(frames, 1, 10**10)
-
-    before = signal.signal(signal.SIGALRM, collect)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        end.collect(frames, 1, 20 * 10**9)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert [bytes(each) for each in frames[1].decode()] == [pattern(3 * MB)]
-    finish(owner, "\n")
-    board.close()
-
-
 def test_a_stash_ends_with_its_member_also_while_signals_come() -> None:
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
@@ -379,25 +270,6 @@ def test_a_stash_ends_with_its_member_also_while_signals_come() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def test_poison_ends_a_pull_from_who_is_gone() -> None:
-    board = Board(2, cap_bytes=4 * MB)
-    observer = board.member(1)
-    end = reader(observer)
-    board.run(
-        """
-        member = board.member(0, looping=True)
-        writer = member.writer(0, 0)
-        writer.write(PICKLE, b"", [bytes(4 << 20)])
-        writer.write(PICKLE, b"", [pattern(3 << 20)])
-        """
-    )
-    end.read(10**9)
-    threading.Timer(0.2, observer.poison, (CLOSED,)).start()
-    with pytest.raises(_native.Poisoned):
-        end.read()
-    board.close()
 
 
 def test_a_member_that_goes_takes_its_thread_along() -> None:

@@ -28,49 +28,10 @@ from tests.board import (
     pattern,
     reader,
 )
+from tests.submission import NEVER, NEW, PENDING, Ref, submission
 
 # Two inputs of two actors, a third that goes to both.
 INPUTS = (Ring(0, (1,)), Ring(0, (2,)), Ring(0, (1, 2)))
-NEVER = 1 << 40  # a limit that is never reached
-NEW, PENDING = _native.REF_NEW, _native.REF_PENDING
-
-
-class Ref:
-    """What stands for a result: as the runtime's, but for what it is good for."""
-
-    __slots__ = ("execution", "state")
-
-    def __init__(self) -> None:
-        self.execution, self.state = NEW, NEW
-
-    @property
-    def facts(self) -> tuple[int, int]:
-        return self.execution, self.state
-
-
-class Submission:
-    """One member's submissions, with the books that go with them."""
-
-    def __init__(self, member: _native.Member, writers: list[_native.Writer]) -> None:
-        self.member, self.writers = member, writers
-        self.left: dict[int, int] = {}
-
-    def __call__(self, *frames: Any, limit: int = NEVER, refs: Any = None) -> int | None:
-        """Submit (kind, data, ...) on each ring, in order."""
-        entries = tuple(
-            (writer, *frame) for writer, frame in zip(self.writers, frames, strict=True)
-        )
-        refs = Ref() if refs is None else refs
-        return self.member.submit(entries, limit, self.left, 1, refs)
-
-    @property
-    def seqs(self) -> list[int]:
-        return [writer.seq for writer in self.writers]
-
-
-def submission(board: Any, rings: list[int], number: int = 0) -> Submission:
-    member = board.member(number)
-    return Submission(member, [member.writer(ring, ring) for ring in rings])
 
 
 def books(member: _native.Member) -> tuple[int, int]:
@@ -392,38 +353,6 @@ def test_threads_prepare_at_the_same_time_and_publish_in_one_order(boards: Any) 
     assert claimed(submit.member) == 0
 
 
-def test_readers_see_the_frames_in_the_order_of_the_list(boards: Any) -> None:
-    """Who has seen a later ring's frame finds those of the earlier rings published."""
-    count = 4
-    board = boards(2, [Ring(0, (1,), slots=2)] * count)
-    child = board.start(
-        """
-        member = board.member(1)
-        ends = [reader(member, i) for i in argv[0]]
-        for number in range(argv[1]):
-            late = [end.pending() for end in ends]
-            while not late[0]:  # the last one that is published
-                late = [end.pending() for end in ends]
-            if not all(end.pending() for end in ends):
-                print("out of order", number, late)
-            for end in ends:
-                end.read(0)
-        """,
-        [2, 0, 3, 1],
-        2000,
-    )
-    submit = submission(board, [1, 3, 0, 2])
-    for _ in range(2000):
-        while True:
-            try:
-                submit(*[(BYTES, b"x")] * count)
-                break
-            except _native.TimedOut:
-                pass
-    out, _ = child.communicate()
-    assert (child.returncode, out) == (0, "")
-
-
 # --- what else it keeps -------------------------------------------------------------------------
 
 
@@ -560,26 +489,6 @@ def test_a_list_that_changes_meanwhile_does_no_harm(boards: Any) -> None:
             assert found in (wanted, [])
         thread.join()
     assert claimed(submit.member) == 0
-
-
-def test_a_forked_child_submits_nothing(boards: Any) -> None:
-    board = boards(2)
-    out = board.run(
-        """
-        member = board.member(0)
-        writer = member.writer(0, 0)
-        if not (pid := os.fork()):
-            try:
-                member.submit(((writer, PICKLE, b"", [bytes(BLOCK)]),), 9, {}, 1, object())
-            except RuntimeError as error:
-                assert "forked" in str(error)
-                os._exit(0)
-            os._exit(1)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), writer.seq, claimed(member))
-        """
-    )
-    assert out == "0 0 0\n"
 
 
 # --- letting go ---------------------------------------------------------------------------------

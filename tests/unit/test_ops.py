@@ -16,8 +16,8 @@ from rcg.ir.fields import ChannelRead, ChannelWritten, SlotMade, SlotUsed, Templ
 from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import Build, Call, Free, Input, Op, Output, Read, Write
 from rcg.ir.plan import Plan
-from rcg.trace.parts import READ, WRITE, shapes_of
-from rcg.views.topology import topology_of
+from rcg.trace.analysis.parts import READ, WRITE, shapes_of
+from rcg.views.data.topology import topology_of
 
 CALL = Call("a0", "fwd", (Slot(1), Const("k2")), (("x", Slot(3)), ("y", Const("k4"))), (5, 6), 7)
 OPS = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rcg.ir.plan import Plan
-from rcg.trace.summary import summarize
+from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
 from tests.unit.trace_by_hand import A0_ROWS
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import types
 
@@ -177,11 +176,3 @@ def test_widgets_in_a_notebook(monkeypatch):
         work.advance(2)
     assert made[0]["total"] == 4
     assert made[1:] == ["echo", 2, "closed"]
-
-
-def test_importing_it_loads_neither_tqdm_nor_ipython():
-    program = "import sys, rcg.progress; print({'tqdm', 'IPython'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "set()"

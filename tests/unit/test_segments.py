@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -153,21 +152,4 @@ def test_a_graph_of_any_size_finds_its_addresses(members: int, cap: int) -> None
     else:
         with pytest.raises(_native.NoMemory):
             writer.write(PICKLE, b"", [bytes(_native.MIN_BLOCK)])
-    board.close()
-
-
-def test_addresses_last_whatever_sizes_come() -> None:
-    """Growing and shrinking arrays, several under way: blocks keep their addresses for ever."""
-    cap = 1 << 26
-    board = Board(cap_bytes=cap, reserve_bytes=addresses_for(cap, 2))
-    sender = board.member(0)
-    writer, end = sender.writer(0, 0), reader(board.member(1))
-    source = memoryview(bytes(cap))
-    dice = random.Random(6)
-    for count in (1, 2, 3):
-        for _ in range(150):
-            size = int(0.75 * cap / count / 1.25 ** (20 * dice.random()))
-            writer.write(PICKLE, b"", [source[:size]] * count)
-            assert [len(memoryview(b)) for b in end.read(0)] == [size] * count
-    assert claimed(sender) == 0
     board.close()

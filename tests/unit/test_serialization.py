@@ -9,7 +9,6 @@ import decimal
 import fractions
 import gc
 import pickle
-import subprocess
 import sys
 import threading
 import warnings
@@ -29,7 +28,7 @@ from rcg import _native, cluster
 from rcg.channels.shm import BUFFER_TYPES
 from rcg.errors import UnpicklableError
 from rcg.serialization import Codec, size_of
-from tests.board import ROOT, Board, Ring, claimed, reader_of, writer_of
+from tests.board import Board, Ring, claimed, reader_of, writer_of
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
 torch = pytest.importorskip("torch")
@@ -831,32 +830,6 @@ def test_a_users_own_out_of_band_buffers(channel: Channel, size: int) -> None:
 
 
 # --- by value, opaque, unpicklable --------------------------------------------------------------
-
-
-def test_definitions_of_main_keep_their_identity_in_another_process() -> None:
-    out = subprocess.run(
-        [sys.executable, ROOT / "tests/unit/main_definitions.py"],
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert out.stderr == ""
-    kinds = "Plain Plain Plain Derived Namesake Dictionary Mistake Point Colour Pair"
-    assert out.stdout.splitlines() == [
-        *(f"{name} True True True" for name in kinds.split()),
-        "ndarray True True True",
-        "made there [True, True, True, True, True]",
-        "attributes of the script",
-        "equal True",
-        "members True",
-        "method 5",
-        "closure 42",
-        "function 120",
-        "functions [6, 4, -3] [24, 5, -4]",
-        "inside True",
-        "array True",
-    ]
 
 
 def test_lambdas_and_local_classes() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, OpenOp
 from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
-from tests.unit.traces import event, graph_trace, trace
+from tests.unit.traces import event, graph_trace, one_execution, trace
 
 SPAN = SPAN_BASE
 
@@ -31,20 +29,6 @@ def written(tmp_path: Path):
         return read(tmp_path / name)
 
     return write
-
-
-def one_execution(**more) -> Trace:
-    """Written at 1010, at the end of the pipeline at 1200; a0 waited, a1 did not."""
-    rows = {
-        "driver": [event(1, 7, 1010, 1030, coded=4, bytes=64), event(3, 7, 1030, 1200, waited=150)],
-        "a0": [
-            event(0, 7, 1000, 1040, waited=28, coded=2, bytes=64, peer=0),
-            event(1, 7, 1040, 1090),
-            event(3, 7, 1090, 1100, bytes=8),
-        ],
-        "a1": [event(0, 7, 1100, 1110, bytes=8), event(1, 7, 1110, 1160), event(3, 7, 1160, 1170)],
-    }
-    return trace(graph_trace(rows, **more), start=1000, end=1300)
 
 
 def test_ops_are_named_events_with_times_from_the_beginning(written):
@@ -395,47 +379,6 @@ def test_the_reader_sees_what_perfetto_would_drop(tmp_path):
 
 
 # --- Perfetto itself ----------------------------------------------------------------------------
-
-
-def trace_processor() -> str | None:
-    """Returns Perfetto's parser if it is on this machine; the Python package only downloads it."""
-    on_path = shutil.which("trace_processor_shell")
-    cached = (Path.home() / ".local/share/perfetto/prebuilts").glob("trace_processor_shell*")
-    return on_path or next((str(path) for path in cached), None)
-
-
-@pytest.fixture
-def query(tmp_path) -> Iterator:
-    processor = pytest.importorskip("perfetto.trace_processor")
-    binary = trace_processor()
-    if binary is None:
-        pytest.skip(
-            "Perfetto's trace_processor_shell is not here: put it on the PATH "
-            "(https://get.perfetto.dev/trace_processor)"
-        )
-    path = tmp_path / "trace.json.gz"
-    config = processor.TraceProcessorConfig(bin_path=binary)
-    to_chrome(one_execution(), path)
-    with processor.TraceProcessor(trace=str(path), config=config) as opened:
-        yield opened.query
-
-
-def test_perfetto_reads_it(query):
-    errors = {row.name: row.value for row in query("select * from stats where severity != 'info'")}
-    assert not {name: value for name, value in errors.items() if value}
-    [call] = query("select ts, dur from slice where name = 'Stage.fwd' order by ts limit 1")
-    assert (call.ts, call.dur) == (40, 50)
-    arrows = query(
-        "select o.name as out, i.name as into_ from flow "
-        "join slice o on o.id = flow.slice_out join slice i on i.id = flow.slice_in"
-    )
-    assert {(row.out, row.into_) for row in arrows} == {
-        ("write c0", "take c0"),
-        ("write c1", "read c1"),
-        ("write c2", "take c2"),
-    }
-    names = {row.name for row in query("select name from process where name is not null")}
-    assert {"driver", "a0 (Stage)", "a1 (Stage)"} <= names
 
 
 def test_an_arrow_joins_the_events_of_a_driver_that_move_the_frame(written):

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -84,20 +81,3 @@ def test_an_op_that_the_program_does_not_have_is_unknown():
 def test_several_graphs_are_told_apart():
     both = trace(*some_trace().graphs, *some_trace().graphs, start=1000, end=1300)
     assert len(to_pandas(both)) == 10
-
-
-def test_without_pandas_a_sentence_says_what_to_install():
-    program = """
-import sys
-sys.modules["pandas"] = None
-from rcg.trace.export.frame import to_pandas
-from rcg.trace.trace import Trace
-try:
-    to_pandas(Trace((), 0, 0))
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert "pip install pandas" in done.stdout

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -644,22 +641,6 @@ def test_everything_listed_is_there() -> None:
         assert getattr(rcg_widgets, name) is not None
 
 
-def test_without_anywidget_the_import_says_what_to_install() -> None:
-    program = "import sys; sys.modules['anywidget'] = None; import rcg_widgets"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=ROOT / "widgets",
-        check=False,
-    )
-    last = done.stderr.strip().splitlines()[-1]
-    assert last == (
-        "ImportError: the widgets need anywidget and ipywidgets: "
-        'pip install ".[notebook]" in the folder of rcg'
-    )
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -669,29 +650,9 @@ def test_without_anywidget_the_import_says_what_to_install() -> None:
         ("common", "monitor"),
     ],
 )
-def test_scripts_stand_alone(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_scripts_stand_alone(names: tuple[str, ...]) -> None:
     text = script(*names)
     assert "import " not in text
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
     assert text.count("export default") == 1
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed: scripts are not parsed")
-    path = tmp_path / "script.mjs"
-    path.write_text(text)
-    subprocess.run([node, "--check", str(path)], check=True, timeout=60)
-
-
-def test_what_scripts_compute() -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    done = subprocess.run(
-        [node, "--test", str(Path(__file__).with_name("widgets.test.mjs"))],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

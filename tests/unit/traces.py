@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -88,3 +89,29 @@ def graph_trace(
 def trace(*graphs: GraphTrace, start: int = 0, end: int) -> Trace:
     """A trace of graphs between two moments."""
     return Trace(graphs, start, end)
+
+
+def one_execution(**more) -> Trace:
+    """Written at 1010, at the end of the pipeline at 1200; a0 waited, a1 did not."""
+    rows = {
+        "driver": [event(1, 7, 1010, 1030, coded=4, bytes=64), event(3, 7, 1030, 1200, waited=150)],
+        "a0": [
+            event(0, 7, 1000, 1040, waited=28, coded=2, bytes=64, peer=0),
+            event(1, 7, 1040, 1090),
+            event(3, 7, 1090, 1100, bytes=8),
+        ],
+        "a1": [event(0, 7, 1100, 1110, bytes=8), event(1, 7, 1110, 1160), event(3, 7, 1160, 1170)],
+    }
+    return trace(graph_trace(rows, **more), start=1000, end=1300)
+
+
+def save_run(folder: Path) -> Path:
+    """Save the trace of one execution of the pipeline."""
+    rows = {
+        "driver": [event(1, 0, 10, 30), event(3, 0, 30, 200, waited=150)],
+        "a0": [event(0, 0, 0, 40), event(1, 0, 40, 90), event(3, 0, 90, 100)],
+        "a1": [event(0, 0, 0, 110, waited=90), event(1, 0, 110, 160), event(3, 0, 160, 170)],
+    }
+    path = folder / "run.rcg"
+    trace(graph_trace(rows), end=300).save(path)
+    return path

@@ -20,6 +20,7 @@ from rcg.ir.nodes import (
     Site,
 )
 from rcg.ir.plan import Plan
+from rcg.views.data.topology import Topology, topology_of
 
 _SITE = Site("/home/me/pipeline.py", 1)
 
@@ -99,3 +100,15 @@ def ring_of_stages(actors: int, layers: int) -> Plan:
             build.call(f"a{i}", "step", values[i], values[(i + 1) % actors]) for i in range(actors)
         ]
     return build.plan(*values)
+
+
+def two_parts() -> Topology:
+    build = Builder()
+    one, two = build.call("a0", "return_two", 0, num_returns=2, label="Splitter")
+    return topology_of(build.plan(build.call("a1", "echo", one), build.call("a1", "echo", two)))
+
+
+def wicked() -> Topology:
+    build = Builder()
+    value = build.call("a0", 'say "hi"\\', 0, label='A"];}\n\\')
+    return topology_of(build.plan(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
@@ -227,3 +228,44 @@ def _check_texts(
         assert 0 < bottom < size[1], (element.text, bottom)
     for child in element:
         _check_texts(child, x, y, style, size)
+
+
+_VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Structure(HTMLParser):
+    """Every element is closed where it has to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag not in _VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack and self.stack[-1] == tag, (tag, self.stack)
+        self.stack.pop()
+
+
+def check_page(page: str) -> list[str]:
+    """A page is well-formed and alone; returns its pictures."""
+    structure = Structure()
+    structure.feed(page)
+    structure.close()
+    assert structure.stack == []
+    assert not {"script", "link", "iframe", "object", "img"} & set(structure.seen)
+    assert "href" not in page and "@import" not in page and "javascript:" not in page
+    assert set(re.findall(r"https?://[^\"<]*", page)) <= {"http://www.w3.org/2000/svg"}
+    page.encode()
+    pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    for picture in pictures:
+        check_picture(picture)
+    # An id may come again where the same picture does.
+    defined = set(re.findall(r"<pattern.*?</pattern>", page))
+    ids = [re.findall(r' id="([^"]*)"', each)[0] for each in defined]
+    assert len(ids) == len(set(ids)) and set(re.findall(r' id="([^"]*)"', page)) == set(ids)
+    return pictures

@@ -452,7 +452,7 @@ class Player:
         """Play one case; fails if it went wrong, died or hangs."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "from tests.unit.test_fuzz_frames import serve; serve()"],
+                [sys.executable, "-c", "from tests.process.test_fuzz_frames import serve; serve()"],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

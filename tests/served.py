@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rcg.options import Deadline
@@ -17,7 +19,7 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.wire import messages
 from rcg.wire.codec import encode
 from rcg.wire.liveness import Ending
-from tests.peers import GUARD_S
+from tests.peers import GUARD_S, until
 
 PROCESSES = [*(f"a{i}" for i in range(100)), "first", "last"]
 
@@ -96,3 +98,46 @@ def as_json(message: messages.Message) -> dict[str, Any]:
     """A message as the JSON that stands for it."""
     found: dict[str, Any] = json.loads(encode(message))
     return found
+
+
+def control_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rcg-control"]
+
+
+def listening(pid: int) -> int:
+    """How many sockets of rcg a process listens on."""
+    rows = Path("/proc/net/unix").read_text().splitlines()
+    return sum(f"@rcg-{pid}-" in row and row.split()[3] == "00010000" for row in rows)
+
+
+def is_served(graph: Served, process: str) -> bool:
+    """Whether a member joins, answers, and is heard when it leaves."""
+    client, loop = graph.client(process), Loop()
+    client.close_descriptors()
+    client.watch(loop, "rcg-watch-test")
+    until(lambda: process in graph.control.pids)
+    stack = graph.control.ask_where(GUARD_S).get(process)
+    client.finish()
+    until(lambda: process in graph.control.over)
+    client.close()
+    return stack == ["a.py:1 in f"]
+
+
+def together(*calls: Callable[[], object]) -> None:
+    """Run these on a thread each; an error of one is the test's."""
+    problems: list[BaseException] = []
+
+    def run(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as problem:  # noqa: BLE001 - it is raised below
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(GUARD_S)
+        assert not thread.is_alive()
+    for problem in problems:
+        raise problem

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that look like traces: every way to damage one, and everything that is done with one.
 
-Run as a program it makes many more of them: ``python -m tests.unit.strangers [seconds] [seed]``.
+Run as a program it makes many more of them: ``python -m tests.process.strangers [seconds] [seed]``.
 """
 
 from __future__ import annotations

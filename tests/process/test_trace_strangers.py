@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace of a stranger's either is refused in a sentence, or can be analysed and shown.
 
-``python -m tests.unit.strangers [seconds]`` tries as many more mutants as one has time for.
+``python -m tests.process.strangers [seconds]`` tries as many more mutants as one has time for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from rcg import checked, cli
 from rcg.errors import TraceError
 from rcg.trace.model import EVENT
 from rcg.trace.trace import Trace
-from tests.unit import strangers
-from tests.unit.strangers import (
+from tests.process.strangers import (
     Members,
     bomb,
     claims,
@@ -28,6 +27,7 @@ from tests.unit.strangers import (
     try_all,
     zipped,
 )
+from tests.unit import strangers
 
 
 @pytest.fixture(scope="module")

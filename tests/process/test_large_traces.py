@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures and pages of large traces: they stay small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rcg.views.data.slices import slices_of
+from rcg.views.html.page import page_of
+from rcg.views.svg.timeline import timeline_of
+from tests.unit.views_traces import (
+    check_page,
+    check_picture,
+    many_events,
+    pipeline,
+    simulated,
+)
+
+
+def test_a_million_events_fit() -> None:
+    page = page_of(many_events(63, 1_000_000), "large")
+    assert len(page.encode()) < 5_000_000
+    check_page(page)
+
+
+def test_many_graphs_fit() -> None:
+    one = simulated(pipeline(8), 20)
+    graphs = tuple(replace(one.graphs[0], graph_id=f"{number:032x}") for number in range(40))
+    page = page_of(replace(one, graphs=graphs), "many")
+    assert len(page.encode()) < 5_000_000
+    check_page(page)
+    assert page.count("Operations") == 40
+
+
+@pytest.mark.parametrize("actors", [2, 63])
+def test_a_million_events_are_as_small(actors: int) -> None:
+    trace = many_events(actors, 1_000_000)
+    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    svg = timeline_of(slices)
+    assert len(svg) < 300_000
+    assert "under a pixel" in svg and "transfers not drawn" in svg
+    check_picture(svg)

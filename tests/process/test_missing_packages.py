@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works without a package that is not installed, and what is said where it is needed."""
+
+from __future__ import annotations
+
+import re
+
+from tests.interpreter import ROOT, printed, run
+
+
+def test_the_tree_of_errors_stands_without_ray():
+    program = """
+import sys
+sys.modules["ray"] = None
+import pickle
+from rcg import errors
+timeout = pickle.loads(pickle.dumps(errors.ChannelTimeout("late", timeout_s=1)))
+assert isinstance(timeout, TimeoutError) and str(timeout) == "late [timeout s: 1]"
+assert isinstance(timeout, errors.ChannelError)
+assert pickle.loads(pickle.dumps(errors.ActorDiedError("dead"))).preempted is False
+print("ok")
+"""
+    assert printed(program) == "ok"
+
+
+def test_without_pandas_a_sentence_says_what_to_install():
+    program = """
+import sys
+sys.modules["pandas"] = None
+from rcg.trace.export.frame import to_pandas
+from rcg.trace.trace import Trace
+try:
+    to_pandas(Trace((), 0, 0))
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install pandas" in printed(program)
+
+
+def test_without_anywidget_the_import_says_what_to_install():
+    program = "import sys; sys.modules['anywidget'] = None; import rcg_widgets"
+    done = run(program, cwd=ROOT / "widgets")
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ImportError: the widgets need anywidget and ipywidgets: "
+        'pip install ".[notebook]" in the folder of rcg'
+    )
+
+
+def test_a_module_of_ray_that_lacks_something_says_what(tmp_path):
+    program = """
+import sys, ray
+ray.__path__.append(sys.argv[1])
+from rcg import needy
+"""
+    (tmp_path / "needy.py").write_text("import rcg_needs_this")
+    assert run(program, str(tmp_path)).stderr.endswith("No module named 'rcg_needs_this'\n")
+
+
+def test_experimental_of_a_ray_without_it():
+    program = """
+import sys
+import rcg.cluster
+sys.modules["ray.experimental"] = None
+print(rcg.cluster.attribute_names(of="ray.experimental"))
+try:
+    rcg.experimental.channel
+except AttributeError as error:
+    print(error)
+"""
+    told = r"\[\]\nthis Ray \(.*\) has no ray\.experimental\.channel"
+    assert re.fullmatch(told, printed(program))

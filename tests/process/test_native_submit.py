@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native submission between processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcg import _native
+from tests.board import (
+    BYTES,
+    Ring,
+)
+from tests.submission import submission
+
+
+def test_readers_see_the_frames_in_the_order_of_the_list(boards: Any) -> None:
+    """Who has seen a later ring's frame finds those of the earlier rings published."""
+    count = 4
+    board = boards(2, [Ring(0, (1,), slots=2)] * count)
+    child = board.start(
+        """
+        member = board.member(1)
+        ends = [reader(member, i) for i in argv[0]]
+        for number in range(argv[1]):
+            late = [end.pending() for end in ends]
+            while not late[0]:  # the last one that is published
+                late = [end.pending() for end in ends]
+            if not all(end.pending() for end in ends):
+                print("out of order", number, late)
+            for end in ends:
+                end.read(0)
+        """,
+        [2, 0, 3, 1],
+        2000,
+    )
+    submit = submission(board, [1, 3, 0, 2])
+    for _ in range(2000):
+        while True:
+            try:
+                submit(*[(BYTES, b"x")] * count)
+                break
+            except _native.TimedOut:
+                pass
+    out, _ = child.communicate()
+    assert (child.returncode, out) == (0, "")
+
+
+def test_a_forked_child_submits_nothing(boards: Any) -> None:
+    board = boards(2)
+    out = board.run(
+        """
+        member = board.member(0)
+        writer = member.writer(0, 0)
+        if not (pid := os.fork()):
+            try:
+                member.submit(((writer, PICKLE, b"", [bytes(BLOCK)]),), 9, {}, 1, object())
+            except RuntimeError as error:
+                assert "forked" in str(error)
+                os._exit(0)
+            os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), writer.seq, claimed(member))
+        """
+    )
+    assert out == "0 0 0\n"
