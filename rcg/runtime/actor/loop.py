@@ -4,9 +4,9 @@
 ``describe`` and ``start`` are called in the actor through ``__ray_call__``; they are importable by
 name, so they travel as a name. The loop is a flat list of steps made from the program's ops; each
 step is one closure over the slots. Recording is part of it: reads and writes record themselves in
-the native core, a Call is one ``mark`` more.
+the native core, a Call is recorded by one ``mark``.
 
-What is here must not know how graphs are compiled, nor what the driver does with results.
+It must not know how graphs are compiled, nor what the driver does with results.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class Start:
         channels: The channels that it reads and writes.
         layout: The numbers of processes and channels on this node.
         address: The endpoint of the driver's process.
-        secret: Proves to it that the driver sent us.
+        secret: Proves to that endpoint that this actor belongs to the graph.
         constants: The constants and templates that the program names.
-        options: Of the graph.
-        actor: What errors say about this actor: its label, its id and its repr.
+        options: The options of the graph.
+        actor: The facts of this actor for errors: its label, its id and its repr.
         version: The driver's version of rcg.
         abi: The driver's layout of shared memory.
     """
@@ -104,7 +104,7 @@ class Start:
 
 
 def describe(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the driver must know before it compiles for this actor.
+    """Return the facts that the driver needs to compile for this actor.
 
     Args:
         instance: The actor.
@@ -204,7 +204,7 @@ class _Loop:
                     failure = f"{_translated(error)}\n{text}"
                     self._control.finish(failure)  # before users' log handlers run
                     _log.exception("the loop of %s ended", self._spec.program.process)
-            self._steps = []  # releases what the slots hold
+            self._steps = []  # releases the values in the slots
             failpoints.reach(
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
@@ -234,11 +234,11 @@ class _Loop:
         self._is_kept_out = False
 
     def blame(self, error: UnpicklableError) -> UnpicklableError:
-        """Return the error with what is known here: who returned the value, and when."""
+        """Return the error with the method and the execution that returned the value."""
         facts = {"actor": self.origin.label, "execution": self.execution}
         return UnpicklableError(error.message, **{**error.facts, **facts})
 
-    # --- what the control socket's thread calls
+    # --- called by the control socket's thread
 
     def on_stop(self) -> None:
         """The graph ends. Poison ends the loop at its next read or write; a coroutine now."""
@@ -532,7 +532,7 @@ class _Steps:
 
 
 def _translated(error: BaseException) -> str:
-    """Return what ended a loop: an error of the native core, or none that should get here."""
+    """Return the error that ended a loop: a known one, or an unexpected one as an InternalError."""
     if isinstance(error, Signal):
         return str(error.public())
     return str(InternalError(f"unexpected: {describe_error(error)}"))
