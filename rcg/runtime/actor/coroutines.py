@@ -74,7 +74,7 @@ class Coroutines:
             future.cancel()
 
     def frames(self) -> list[tuple[FrameType, int]]:
-        """Return the stack of the coroutine, (frame, line), the method's first; [] if there is none.
+        """Return the coroutine's stack, (frame, line), the method's first; [] if there is none.
 
         A suspended coroutine has its own stack; a running one that of its event loop.
         """
