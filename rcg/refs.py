@@ -24,8 +24,7 @@ _MAX_POLL_S: Final = 0.05
 def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> Any:
     """Return the value of a reference, or of each reference in a list.
 
-        It may be repeated, and called from any thread. A list may contain references of compiled
-        DAGs,
+    It may be repeated, and called from any thread. A list may contain references of compiled DAGs,
     references of Ray, and lists of them: a DAG with several outputs returns a list for each
     execution, and a list of such lists gives a list of lists of values.
 

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one encoder: any value to (kind, pickle bytes, buffers), and back.
+"""The encoder: any value becomes (kind, pickle bytes, buffers), and back.
 
 Two picklers share the work. C pickle is fast and right for nearly everything; it is *wrong*, and
 silently so, for classes and functions of ``__main__`` (it writes their name, and the reader's
 ``__main__`` is another program) and for handles whose pickle needs the cluster's own bookkeeping.
-So the fast pickle is thrown away, and the value pickled by value, when the bytes mention
-``__main__``, when an opaque type (an ObjectRef, an actor handle) is met, or when C pickle refuses.
+So the fast pickle is discarded, and the value pickled by value, if the bytes mention ``__main__``,
+if the value contains an opaque type (an ObjectRef, an actor handle), or if C pickle fails.
 
-Arrays and tensors go out of band: their bytes are handed to the channel as buffers, their pickle
-holds only dtype and shape. NumPy arrays arrive read-only, of whatever size, so that they may share
-memory; torch tensors arrive writable, because torch has no other kind, and the channel gives each
-reader its own memory for them.
+Arrays and tensors go out of band: the channel gets their bytes as buffers, and the pickle has only
+dtype and shape. NumPy arrays of every size arrive read-only, so that they may share memory. Torch
+tensors arrive writable, because torch has no other kind, and the channel gives each reader its own
+memory for them.
 
-Of a tensor everything arrives that ``pickle`` keeps: strides, attributes, ``requires_grad``.
-Tensors of one value that lie in one storage arrive in one storage. Of a storage only the bytes go
-that its tensors in the value span, from the first element to the last, where ``pickle`` writes all
-of it: a row of a large batch travels alone, and ``storage_offset`` counts from where it begins.
+A tensor keeps everything that ``pickle`` keeps: strides, attributes, ``requires_grad``. Tensors of
+one value that share a storage arrive sharing one. ``pickle`` writes a whole storage; here only the
+bytes travel that the value's tensors span, from the first element to the last. So a row of a large
+batch travels alone, and its ``storage_offset`` counts from the beginning of these bytes.
 
-This room knows nothing of Ray, of channels or of graphs: the cluster's pickler and its opaque types
-are handed in.
+This room knows nothing of Ray, channels or graphs: the cluster's pickler and its opaque types are
+passed in.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _NUMPYS: Final = frozenset(
     ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
      "complex64", "complex128")
 )  # fmt: skip
-_ALIGNMENT: Final = 64  # of what is cut out of a storage, within it
+_ALIGNMENT: Final = 64  # of the part of a storage that travels, within the storage
 
 
-# What a frame carries. The native core reads these numbers, too.
+# The kinds of frames. The native core reads these numbers, too.
 KIND_PICKLE: Final = 1
 KIND_BYTES: Final = 2  # the value itself, without a pickle
 KIND_FAILURE: Final = 3
@@ -77,10 +77,10 @@ Encoded = tuple[int, bytes, "list[pickle.PickleBuffer] | None", "int | bytes"]
 
 
 class Failure:
-    """A value that is not there, because a method failed: what travels in its place.
+    """It travels in place of a value whose method failed.
 
     Args:
-        data: The pickled error, passed on unread by everyone but the driver.
+        data: The pickled error; only the driver unpickles it.
     """
 
     __slots__ = ("data",)
@@ -145,7 +145,7 @@ def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], or
 
 
 def _reduce_buffer(buffer: Any) -> Any:
-    """As a ``pickle.PickleBuffer``, which is what somebody sent that arrived as this buffer."""
+    """Return it as a ``pickle.PickleBuffer``, the type that the sender used."""
     return _same, (pickle.PickleBuffer(buffer),)
 
 
@@ -154,10 +154,10 @@ def _same(buffer: Any) -> Any:
 
 
 class _Part:
-    """A storage of torch's that goes out of band: of it, what the tensors of one value span.
+    """The part of a torch storage that the tensors of one value span; it goes out of band.
 
-    It is pickled in place of the storage. What they span is known after the last tensor, so its
-    buffer is cut then, and where that begins goes out of band as well.
+    It is pickled in place of the storage. The part is known after the last tensor, so the buffer is
+    cut then, and its offset goes out of band as well.
     """
 
     __slots__ = ("_base", "_buffers", "_index", "_raw", "first", "last", "storage")
@@ -185,17 +185,17 @@ class _Part:
         self.first, self.last = 0, self._raw.size
 
     def cut(self, buffers: list[pickle.PickleBuffer]) -> None:
-        """Put what is taken in the place of the whole storage."""
+        """Replace the whole storage by the part that travels."""
         first = self.first // _ALIGNMENT * _ALIGNMENT
         self._base[:] = first.to_bytes(8, "little")
         buffers[self._index] = pickle.PickleBuffer(self._raw[first : self.last])
 
 
 class _Storages:
-    """How one pickler writes tensors: what ``pickle`` keeps, with the bytes out of band.
+    """Writes tensors for one pickler: all that ``pickle`` keeps, with the bytes out of band.
 
-    A storage goes once, however many tensors of a value lie in it. The first tensor stands for it
-    if it is all of it; else a ``_Part`` does.
+    A storage travels once for all tensors of a value. It is written as the first tensor if that
+    covers the storage, otherwise as a ``_Part``.
 
     Args:
         buffers: Where the pickler puts them.
@@ -206,11 +206,11 @@ class _Storages:
     def __init__(self, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]) -> None:
         self._buffers = buffers
         self._dtypes = dtypes
-        # What stands for each storage of the value at hand, by its address.
+        # The replacement of each storage of the current value, by its address.
         self.known: dict[int, Any] = {}
 
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
-        """Return what writes torch's types. Not kept here: a cycle would keep the buffers."""
+        """Return the reducers of torch's types; stored here, a cycle would keep the buffers."""
         if not self._dtypes:
             return {}
         torch = sys.modules["torch"]
@@ -222,7 +222,7 @@ class _Storages:
         }
 
     def finish(self, buffers: list[pickle.PickleBuffer]) -> None:
-        """Cut the parts of the value that was pickled to what is needed, and forget it."""
+        """Cut the storages of the pickled value to the parts that travel, and forget the value."""
         for anchor in self.known.values():
             if type(anchor) is _Part:
                 anchor.cut(buffers)
@@ -272,7 +272,7 @@ class _Storages:
         return anchor, self._dtypes[tensor.dtype], offset, shape, stride, tensor.requires_grad
 
     def _anchor_of(self, storage: Any, address: int) -> Any:
-        """Return what stands for a storage in this value: a tensor that is all of it, or a part."""
+        """Return the replacement of a storage in this value: a tensor that covers it, or a part."""
         anchor = self.known.get(address)
         if anchor is None:
             anchor = self.known[address] = _Part(storage, self._buffers)
@@ -291,7 +291,7 @@ class _Storages:
 
 
 def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a tensor that nobody rearranged.
+    """Return the strides of a contiguous tensor.
 
     >>> _usual_stride((2, 1, 3))
     (3, 3, 1)
@@ -364,7 +364,7 @@ def _set_attributes(tensor: Any, state: dict[str, Any]) -> None:
 
 
 class _Sink:
-    """What a pickler writes to: a list of pieces."""
+    """The file of a pickler: a list of pieces."""
 
     __slots__ = ("write",)
 
@@ -502,10 +502,10 @@ class Codec:
         return file.getvalue()
 
     def _came_from_outside(self, error: BaseException, value: object) -> bool:
-        """Return whether what was raised while a value was pickled is none of the value's doing.
+        """Return whether an exception during pickling did not come from the value.
 
-        Ctrl-C is, and what ends a program if the value does not raise it again: then a signal came
-        in between, whose handler exits.
+        That is so for Ctrl-C, and for an exception that ends a program if pickling the value again
+        does not raise it: then a signal handler raised it.
         """
         if issubclass(type(error), Exception):
             return False
@@ -550,7 +550,7 @@ class Codec:
         return sum(1 << i for i, is_tensor in enumerate(tensors) if is_tensor)
 
     def _catch_up(self) -> None:
-        """Follow what was imported or registered since the last value."""
+        """Update the pickler for modules and types that appeared since the last value."""
         torch: Any = sys.modules.get("torch")
         if torch is not None and not self._dtypes and hasattr(torch, "storage"):
             found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
@@ -564,6 +564,6 @@ class Codec:
 
 
 def _key_text(key: object) -> str:
-    """Return a key as it stands in the way to a part."""
+    """Return a key as part of the path to a value."""
     text = shielded(repr, key, otherwise=None)
     return "..." if text is None else shortened("".join((text,)), _MAX_KEY_CHARS)

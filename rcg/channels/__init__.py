@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels: one writer, n readers, in order.
 
-``base`` says what the runtime may rely on, ``shm`` and ``local`` carry it out. A plan says of each
-channel which kind it is; the ends of it are opened here.
+``base`` defines the protocols; ``shm`` and ``local`` implement them. The plan names the kind of
+each channel, and this module opens its ends.
 """
 
 from __future__ import annotations

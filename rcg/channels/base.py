@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels as the runtime sees them, whatever carries the values.
+"""The protocols of channels, which all implementations share.
 
 A channel has one writer and any number of readers. Each value that is written is one *frame*, and
 every reader gets every frame once, in order: frame *i* is that of execution *i*. A frame carries a
@@ -10,10 +10,9 @@ The ends of a channel are opened by ``rcg.channels.open_writer`` and ``open_read
 are protocols: an end may be an object of the native core, whose methods are called without a layer
 in between. Every implementation passes ``tests/conformance/test_channels.py``.
 
-Times are in nanoseconds, and None means without limit. What a channel raises itself is a
-``Signal``; whatever else comes out of ``write`` or ``read`` was raised by users' code that pickles
-or unpickles. The two must not be confused: the first is about the graph, the second about one
-value.
+Times are in nanoseconds, and None means no limit. A channel itself raises a ``Signal``. Every other
+exception of ``write`` or ``read`` was raised by users' code that pickles or unpickles. The two must
+not be confused: the first concerns the graph, the second one value.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def timeout_ns(timeout_s: float | None) -> int | None:
     return None if timeout_s is None else max(0, int(min(timeout_s, _MAX_S) * 1e9))
 
 
-# --- what channels raise --------------------------------------------------------------------------
+# --- exceptions of channels -----------------------------------------------------------------------
 
 
 class Signal(ChannelError):
     """Raised by a channel itself and never by users' code.
 
-    The runtime catches it. What it lets through to users is ``public()``.
+    The runtime catches it and raises ``public()`` to users.
     """
 
     def public(self, *, channel: str | None = None) -> ChannelError:
@@ -109,11 +108,11 @@ class NoMemory(Signal):
     """There is no shared memory for a value. Nothing was written.
 
     Attributes:
-        wanted_bytes: What the value needs.
-        used_bytes: What the graph's values take.
-        cap_bytes: What they may take.
-        reason: An ``errno``: ENOSPC, the cap is reached; EFBIG, the value is larger than that;
-            anything else is what the kernel said.
+        wanted_bytes: How much the value needs.
+        used_bytes: How much the graph's values take.
+        cap_bytes: How much they may take.
+        reason: An ``errno``: ENOSPC if the cap is reached, EFBIG if the value is larger than the
+            cap, otherwise the kernel's error.
     """
 
     def __init__(self, wanted_bytes: int, used_bytes: int, cap_bytes: int, reason: int) -> None:
@@ -144,7 +143,7 @@ class NoMemory(Signal):
 
 
 class FrameDamaged(Signal):
-    """A frame, or what describes it, is not what a writer of rcg writes."""
+    """A frame or its header is not valid: no writer of rcg wrote it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"a damaged frame was found: {text}")
@@ -163,9 +162,9 @@ class Writer(Protocol):
     def write(self, value: Any, /) -> None:
         """Publish a value, or a ``Failure`` in its place, as the next frame.
 
-        Blocks while a reader is as far behind as the channel holds frames. Pickling a value runs
-        users' code, and what that raises comes out of here. Whatever is raised, nothing was
-        written, and the next write is for the same execution.
+        It blocks while a reader is as many frames behind as the channel holds. Pickling runs users'
+        code, whose exceptions are raised here. After an exception nothing was written, and the next
+        write is for the same execution.
 
         Raises:
             UnpicklableError: The value cannot leave its process.
@@ -184,8 +183,8 @@ class Reader(Protocol):
     def read(self, timeout_ns: int | None = None, /) -> Any:
         """Return the next value, or the ``Failure`` in its place.
 
-        Blocks until it is there. Unpickling runs users' code: if that raises, the frame is taken
-        all the same, and ``seq`` has grown.
+        It blocks until the value is there. Unpickling runs users' code: if that raises, the frame
+        was taken nevertheless, and ``seq`` has grown.
 
         Raises:
             TimedOut: It did not come in time.
@@ -203,9 +202,9 @@ class Frame(Protocol):
     def decode(self, at_once: bool = False, /) -> Any:
         """Return its value, or the ``Failure``; the same object each time. Any thread.
 
-        While another thread decodes it, the frame itself is returned, unless the value is wanted
-        ``at_once``: then both decode, and both get what the first one made. What unpickling raises
-        leaves the frame as it was.
+        While another thread decodes it, the frame itself is returned. With ``at_once`` both threads
+        decode it, and both get the object that was stored first. An exception of unpickling leaves
+        the frame unchanged.
         """
 
 
@@ -267,10 +266,10 @@ class InputPublisher(Protocol):
             frames: One ``(writer, *encoded)`` for each input channel.
             limit: How many executions there may be so far.
             left: The outputs that are still wanted, a bit for each, by execution.
-            wanted: What is entered there.
+            wanted: The entry of the new execution.
             refs: The ref, or the list of refs, of its results.
             started_ns: When encoding began, for the flight recorder; 0 if that took no time.
-            stash: Whether what finds no shared memory waits on this process's heap.
+            stash: Whether values without shared memory wait on this process's heap.
 
         Returns:
             The number of the execution, or None if the limit is reached.

@@ -2,10 +2,10 @@
 """Channels between two threads of one process: values pass as they are, nothing is copied.
 
 The writer and the reader are each a member of the graph's shared memory, so a wait here ends as
-every other does: by the other side, by poison, or by a signal handler. Frames lie in a deque, whose
-operations are single steps; there is no lock. Each side stores first and wakes the other then, and
-looks once more before it sleeps: a wake-up that comes in between ends the sleep at once, because
-``wait_any`` compares what it has seen.
+every other does: by the other side, by poison, or by a signal handler. Frames are in a deque, whose
+operations are single steps; there is no lock. Each side stores first and then wakes the other, and
+checks once more before it sleeps: a wake-up in between ends the sleep at once, because ``wait_any``
+compares the positions that it has seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["LocalQueue", "LocalReader", "LocalWriter"]
 
 
 class LocalQueue:
-    """What both ends of a local channel share.
+    """The state that both ends of a local channel share.
 
     Args:
         spec: The channel.
@@ -48,7 +48,7 @@ class LocalQueue:
 
 
 class _End:
-    """What both ends have in common: their place in the order, and waiting."""
+    """Base of both ends: their position, and waiting."""
 
     __slots__ = ("_member", "_op", "_peer", "_queue", "_seen", "_seq")
 

@@ -2,7 +2,7 @@
 """Channels over shared memory: a ring of frames, seen through the codec.
 
 A reader is the native core's own object, which decodes with ``loads``. A writer is a thin layer
-over the native one: it encodes. What the native core raises are the signals of ``base``.
+over the native one: it encodes. The native core raises the signals of ``base``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if (KIND_PICKLE, KIND_BYTES, KIND_FAILURE) != (
     raise InternalError("the native core and `rcg.serialization` number kinds of frames apart")
 
 BUFFER_TYPES: Final = (_native.Lease,)
-"""What an array that arrived lies over; see ``Codec``."""
+"""The memory behind an array that arrived; see ``Codec``."""
 
 
 Ticket = _native.Ticket
@@ -59,7 +59,7 @@ class _Poisoned(GraphEnded):
 
 
 ERRORS: Final = (_Poisoned, TimedOut, NoMemory, FrameDamaged)
-"""What a member of shared memory raises; see ``_native.Member``."""
+"""The exceptions of a member of shared memory; see ``_native.Member``."""
 
 
 class RingWriter:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first pass: decide how every value of a graph gets to where it is used.
+"""The first pass: decide how every value of a graph gets to the calls that use it.
 
-A value used in the process that makes it stays in a slot. A value used elsewhere gets one channel,
-whoever and however many read it: two nodes of an actor that use it share one read, and an output
-that is also used downstream has the driver as one more reader. A container with values inside is
-built where it is used.
+A value that only its own process uses stays in a slot. A value used elsewhere gets one channel for
+all its readers: two nodes of an actor share one read, and an output that another actor also uses
+    has
+the driver as one more reader. A container with values inside is built where it is used.
 
-The plan that comes out keeps all rules of ``Plan.check`` and has its ops in a plain order (reads,
-then calls, then writes) that may well deadlock: order is the next pass's business. This room must
-know neither how ops are ordered nor how channels work.
+The resulting plan keeps all rules of ``Plan.check``. Its ops are in a simple order (reads, then
+calls, then writes), which may deadlock: the next pass orders them. This room must know neither how
+ops are ordered nor how channels work.
 """
 
 from __future__ import annotations

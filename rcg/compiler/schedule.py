@@ -3,26 +3,27 @@
 
 The rule: an actor runs its calls in the order in which the user bound them. Around that,
 
-* a read stands right before the first op that uses its value, so nobody waits for a value early;
+* a read comes right before the first op that uses its value, so no process waits earlier than
+needed;
 * a container is built right before the call that takes it;
-* a write follows the call that made its value at once, so nobody waits for a value late;
-* a value is freed after its last use, before the process waits again, so big ones do not live until
-  the next execution; only writes go first, because others wait for those;
-* the driver sends all inputs first, then reads, then has its output.
+* a write directly follows the call that made its value, so no reader waits longer than needed;
+* a value is freed after its last use, before the process waits again, so large values do not live
+  until the next execution; only writes come first, because other processes wait for them;
+* the driver sends all inputs first, then reads, then returns its output.
 
 Why this cannot deadlock: bind order is one order of all calls, and every value is made by a call
 that was bound before those that use it. Take the process whose next call, by (execution, bind
-order), comes first of all. If it waited for a value, the writer of that value would stand at or
+order), comes first of all. If it waited for a value, the writer of that value would be at or
 before an earlier call; if it waited for room, a reader would be a whole execution behind it. Either
-way another process would come first. (``simulate`` does not take this on trust.)
+way another process would come first. (``simulate`` checks every plan nevertheless.)
 
-Two stages that hand a value forth and back. The graph, as bound::
+An example: two stages that pass a value forth and back. The graph, as bound::
 
       x ──> a0.split ──> a1.work ──> a0.join ──> result
                 │                       ▲
                 └───────────────────────┘      (inside a0: a slot, no channel)
 
-``place`` has decided the ways, ``schedule`` sets the order:
+``place`` has chosen the channels, ``schedule`` sets the order:
 
 >>> from rcg.compiler.place import place
 >>> from rcg.ir.channels import ActorSpec
@@ -109,9 +110,9 @@ def _driver_order(program: Program) -> list[Op]:
 
 
 def _actor_order(program: Program) -> list[Op]:
-    """The calls as bound, with what each needs right before it and what it sends right after."""
+    """The calls in bind order, each with the ops right before it and right after it."""
     writes = _writes_by_slot(program)
-    # What is placed where its value is needed, by the slots that it fills.
+    # The ops that are placed right before their value is used, by the slots that they fill.
     pending: dict[int, Op] = {}
     for op in program.ops:
         if not op.is_call:
@@ -147,7 +148,7 @@ def _writes_by_slot(program: Program) -> dict[int, list[Op]]:
 
 
 def _with_frees(ops: list[Op]) -> list[Op]:
-    """Add a Free after the last use of each slot; what the driver returns is not freed."""
+    """Add a Free after the last use of each slot; the driver's outputs are not freed."""
     last_use: dict[int, int] = {}
     for position, op in enumerate(ops):
         for slot in (*op.made(), *op.used()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last pass: dry-run a plan. What could deadlock does not leave the compiler.
+"""The last pass: dry-run a plan, and reject it if it could deadlock.
 
 Two actors that each wait for the other first:
 
@@ -98,12 +98,12 @@ class SimulatedOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A plan that runs, and how it is predicted to.
+    """A plan without deadlocks, and its predicted timeline.
 
     Attributes:
         plan: The plan that was simulated.
-        timeline: One span per op and execution, process by process, in the order they run. What a
-            process waits for lies between its spans.
+        timeline: One span per op and execution, process by process, in the order they run. A
+            process waits between its spans.
         executions: How many executions were run.
     """
 
@@ -119,12 +119,12 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What ops take, each in its place: the same Read may take one process longer than another.
+    """The time that each op takes in each process.
 
     Attributes:
-        each: By process and index in its program; an op that is not in it takes nothing.
-        waking: How long after its wait is over a Read or Write goes on, if it had to wait. It may
-            be negative, where the peer lets go before its own op ends.
+        each: By process and index in its program; an op that is not in it takes no time.
+        waking: How long after the end of its wait a Read or Write continues, if it had to wait. It
+            is negative if the peer ends the wait before its own op ends.
     """
 
     each: Mapping[tuple[str, int], float]
@@ -151,12 +151,11 @@ def simulate(
 
     Args:
         plan: The plan, scheduled.
-        op_cost: How long an op takes once it need not wait, in any unit: by what it is, or by its
-            place.
+        op_cost: How long an op takes without waiting, in any unit: by its kind, or by its place.
         executions: How many executions to run, at least 1.
-        window: How many executions may be under way at once; None is no limit.
-        is_driver_draining: Whether the driver takes results while it waits to submit. Without, it
-            fills its window first, which a plan with short channels cannot always take.
+        window: How many executions may be in flight at once; None is no limit.
+        is_driver_draining: Whether the driver takes results while it waits to submit. If not, it
+            fills its window first, for which the channels of a plan may be too short.
         describe: Names a graph node for errors (``Graph.describe``).
 
     Raises:
@@ -195,7 +194,7 @@ def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = N
 # Threads run straight through their steps and meet at fifos only. A process has one thread, but for
 # a draining driver, which has one to submit, one per channel it reads, and one for its outputs;
 # they meet at fifos without a channel. Which thread runs first makes no difference to any time:
-# each step waits for given frames, not for whoever comes first (a Kahn network).
+# each step waits for given frames, not for the first to arrive (a Kahn network).
 
 _WORK: Final = 0
 _GET: Final = 1
@@ -271,12 +270,12 @@ class _Thread:
 
     @property
     def step(self) -> _Step:
-        """The step that it stands at."""
+        """The step that is next."""
         return self.blocks[self.at_block][0][self.at_step]
 
     @property
     def execution(self) -> int:
-        """The execution that it stands in."""
+        """The execution of the next step."""
         return self.blocks[self.at_block][1]
 
     def num_taken(self, fifo: _Fifo) -> int:
@@ -289,7 +288,7 @@ class _Thread:
         return whole + any(step.fifo is fifo and step.action == _GET for step in begun)
 
     def run(self, wake: Callable[[_Thread], None]) -> None:
-        """Go on until blocked or done, waking the threads that this lets go on."""
+        """Run until blocked or done, waking the threads that can then continue."""
         clock, at_step = self.clock, self.at_step
         while self.at_block < len(self.blocks):
             steps, execution = self.blocks[self.at_block]
@@ -334,7 +333,7 @@ class _Thread:
 
 
 def _later(clock: float, ready: float, waking: float) -> float:
-    """Return when an op goes on that comes at ``clock`` for what is there at ``ready``."""
+    """Return when an op continues that starts at ``clock`` and waits until ``ready``."""
     return clock if clock >= ready else max(clock, ready + waking)
 
 
@@ -498,7 +497,7 @@ def _waits_for(thread: _Thread) -> list[_Thread]:
 
 
 def _describe_cycle(plan: Plan, blocked: Sequence[_Thread]) -> list[str]:
-    """Follow who waits for whom until someone comes up again; all on the way are blocked."""
+    """Follow the waits until a thread repeats; all threads on the way are blocked."""
     path: list[_Thread] = []
     place_of: dict[int, int] = {}
     thread = blocked[0]
@@ -520,7 +519,7 @@ def _describe_cycle(plan: Plan, blocked: Sequence[_Thread]) -> list[str]:
 
 
 def _show_program(program: Program, label: str, execution: int | None, why: dict[int, str]) -> str:
-    """A program with its blocked ops marked; of a long one, what is around them."""
+    """A program with its blocked ops marked; a long one is cut to the ops around them."""
     lines = [f"{label}, {'done' if execution is None else f'in execution {execution}'}"]
     left_out = 0
     for position, op in enumerate(program.ops):

@@ -226,8 +226,8 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
             raise GraphError(
                 f"{taker} takes {label_of(found)} and {label_of(record)}, which come from "
                 f"different InputNodes ({found.source and found.source.site} and "
-                f"{record.source.site}): a DAG has one input, so bind "
-                "all its nodes under the same one",
+                f"{record.source.site}): a DAG has one input, so bind all its nodes "
+                "under the same one",
                 node=taker,
                 site=site,
             )

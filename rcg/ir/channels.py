@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is between the processes of a plan: actors, lanes, gates, channels and groups, as data.
+"""Actors, lanes, gates, channels and groups of a plan, as data.
 
 A *lane* is a second program of an actor, a *gate* a lane in the host process of a node, which
 passes values from other nodes on. Both have programs of their own, so channels name them like any
@@ -65,7 +65,7 @@ TCP: Final = "tcp"
 """A connection to the gate of another node."""
 
 TENSOR: Final = "tensor"
-"""Tensors over a transport; what else is in the value goes through shared memory."""
+"""Tensors over a transport; the rest of the value goes through shared memory."""
 
 LOCAL: Final = "local"
 """Between two lanes of one process."""
@@ -106,7 +106,7 @@ class Lane(Record):
 
 @dataclass(frozen=True, slots=True)
 class Gate(Record):
-    """The lane that takes what comes from other nodes and publishes it on its own.
+    """The lane that receives values from other nodes and publishes them on its own node.
 
     Attributes:
         id: ``n0``, ``n1``, ...: the node that it is for.
@@ -126,7 +126,7 @@ class Group(Record):
 
     Attributes:
         id: ``g0``, ``g1``, ...
-        backend: What carries the tensors: ``gloo``, ``nccl``, or a user's own.
+        backend: The library that sends the tensors: ``gloo``, ``nccl``, or a user's own.
         members: Actors or lanes of actors; a member's rank is its position.
     """
 

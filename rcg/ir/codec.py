@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as JSON, which saved traces hold and which may come from anybody.
+"""Plans as JSON, for example in saved traces, which may come from untrusted sources.
 
 Version 2 has one object for each record and op, with its fields. Version 1, of plans without lanes,
 gates and groups, is read as well; it also stored what follows from the channels (``reach``), which

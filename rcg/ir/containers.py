@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers with nodes inside: taken apart when they are bound, made anew in every execution.
 
-This room must know neither what a node is nor what a container is given to.
+This room must know neither nodes nor the calls that take containers.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Template:
     """A container with holes where values of nodes go.
 
     Lists, tuples, named tuples and dicts (``OrderedDict`` and ``defaultdict`` too) that lead to a
-    hole are made anew by every ``fill``; whatever else is inside is the user's own object, as a
-    plain constant argument is.
+    hole are made anew by every ``fill``. Everything else inside is the user's own object, like a
+    constant argument.
 
     >>> template, nodes = Template.of(["scale", {"x": 1j}], lambda item: isinstance(item, complex))
     >>> nodes
@@ -105,8 +105,8 @@ class Template:
         """Take a value apart into a template and the nodes in it, in order of appearance.
 
         Args:
-            value: What the user gave as an argument.
-            is_node: Tells a node from anything else.
+            value: The user's argument.
+            is_node: Returns whether a value is a node.
             node: The name of the node that takes the argument, for errors.
             site: Where it was bound, for errors.
 
@@ -115,7 +115,7 @@ class Template:
             and the list is empty.
 
         Raises:
-            GraphError: A node is where rcg does not look for one at run time: in a set, among the
+            GraphError: A node is in a place that rcg does not support: in a set, among the
                 keys of a dict, in a dataclass or a container class of the user's own, or in a
                 container that contains itself.
         """

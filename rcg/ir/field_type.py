@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the type of a field is: how one sort of value is written, read, stored and checked.
+"""The type of a field: how one sort of value is written, read, stored and checked.
 
 This room must know neither which types there are nor which records have them.
 """
@@ -45,7 +45,7 @@ class FieldType(ABC, Generic[_T]):
     Attributes:
         what: The sort for messages: ``id of a channel``.
         use: What an op does with the slots or channels in the value; None if it names neither.
-        is_subject: Whether the value belongs to an op's name for people: ``read c3``.
+        is_subject: Whether the value is part of an op's displayed name: ``read c3``.
     """
 
     def __init__(self, what: str, use: Use | None = None, *, is_subject: bool = False) -> None:
@@ -55,7 +55,7 @@ class FieldType(ABC, Generic[_T]):
 
     @abstractmethod
     def text(self, value: _T) -> str:
-        """Return the value as it stands in the text form."""
+        """Return the value in the text form."""
 
     @abstractmethod
     def parse(self, line: Line) -> _T:
@@ -120,7 +120,7 @@ class ListType(FieldType[tuple[_T, ...]]):
 
 
 def refuse(what: str, value: object) -> NoReturn:
-    """Raise the ValueError that says that a value is not what it must be."""
+    """Raise the ValueError for a value of another sort."""
     raise ValueError(f"not a plan: {checked.found(value)} is no {what}")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fields of ops and of a plan's other records may be: one type for each sort of value.
+"""The types of the fields of ops and of a plan's other records: one for each sort of value.
 
 A field's type says how its value is written in the text form and read back, how it is stored as
-JSON, which values are right, and which slots and channels the value names. A record annotates each
-field with its type (``rcg.ir.record``), and nothing else has to know the field.
+JSON, which values are valid, and which slots and channels the value names. A record annotates each
+field with its type (``rcg.ir.record``); other code does not need to know the field.
 
 >>> CHANNEL_READ.text("c3"), CHANNEL_READ.channels("c3"), CHANNEL_READ.use
 ('c3', ('c3',), <Use.IN: 'in'>)

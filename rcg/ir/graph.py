@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frozen graph: what the user bound, as plain data, checked when it is built.
 
-A ``Graph`` holds the nodes that the root of a DAG reaches, upward, in the order in which the user
-made them. Actors, constants and containers appear by id (``a0``, ``k3``); the objects themselves
-stay in ``rcg.ir.plan.Bindings``. Building a ``Graph`` runs every check that needs no cluster, so
-whoever holds one holds a right one. This room must know neither Ray, nor torch, nor how the DAG is
-going to be run.
+A ``Graph`` holds the nodes that the root of a DAG depends on, in the order in which the user made
+them. Actors, constants and containers appear by id (``a0``, ``k3``); the objects themselves are in
+``rcg.ir.plan.Bindings``. Building a ``Graph`` runs every check that needs no cluster, so every
+``Graph`` is valid. This room must know neither Ray, nor torch, nor how the DAG is run.
 
 >>> from rcg.ir.channels import ActorSpec
 >>> from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NodeArg, Site

@@ -250,10 +250,10 @@ class _Checker:
         self._check_declared_inputs(by_key)
 
     def _check_declared_inputs(self, by_key: dict[int | str | None, InputValue]) -> None:
-        """What ``execute`` takes must be what the nodes use.
+        """Check that ``execute`` takes the arguments that the nodes use.
 
-        A positional argument that was never touched may lie between two that were: it is taken
-        and ignored, as Ray does.
+        A positional argument between two used ones may be unused: it is accepted and ignored, as in
+        Ray.
         """
         graph = self._graph
         positional, keywords = graph.num_positional, graph.keywords

@@ -40,7 +40,7 @@ IDS: Final[Mapping[str, re.Pattern[str]]] = {
         "const": r"k\d{1,9}",
     }.items()
 }
-"""What the ids of each sort look like."""
+"""The patterns of the ids, by sort."""
 
 
 def is_id(sort: str, value: object) -> bool:

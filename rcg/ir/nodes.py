@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of a graph: its nodes, what they are given, and where the user bound them.
+"""The data of a graph: its nodes, their arguments, and where the user bound them.
 
 ``rcg.ir.graph.Graph`` is this data, checked. This room must know neither Ray nor how a DAG is run.
 """
@@ -131,7 +131,7 @@ def upstream_of(node: Node) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GraphData:
-    """What a graph consists of.
+    """The fields of a graph.
 
     Attributes:
         nodes: The nodes; a node's id is its position, and positions follow creation order, which

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call is given in a program: values from slots, and constants.
+"""The arguments of a call in a program: values from slots, and constants.
 
 >>> str(operand("s3")), operand("k1")
 ('s3', Const(id='k1'))

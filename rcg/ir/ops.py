@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops: what one process does in a program, step by step.
+"""The ops: the steps of a program.
 
 The class of an op is the only place where it is defined. Its fields declare which slots and
 channels it uses (``rcg.ir.fields``), and ``form`` how it prints; from these follow the text, its
@@ -50,10 +50,10 @@ class Op(Record):
     """One step of a program.
 
     Attributes:
-        cost: What the op is taken to cost where nothing was measured; a call costs 1.
+        cost: The assumed cost of the op without measurements; a call costs 1.
         is_rendezvous: Whether the op may wait for another process.
         is_call: Whether the op runs a method of the user's.
-        is_holding: Whether what the op makes holds the values that it uses.
+        is_holding: Whether the result of the op holds the values that it uses.
         word: The op in one lower-case word: ``read``.
     """
 
@@ -85,7 +85,7 @@ class Op(Record):
 
     @classmethod
     def _finder(cls, what: str, use: Use | None) -> _Find:
-        """Return what finds all slots, channels or constants of one use in an op."""
+        """Return a function that lists the slots, channels or constants of one use in an op."""
         parts: list[tuple[str, _Find]] = [
             (name, getattr(each, what))
             for name, each in cls.types.items()
@@ -116,7 +116,7 @@ class Op(Record):
             raise ValueError(f"there is no op {checked.found(name)}")
         return found
 
-    # What it uses and makes
+    # Uses and results
 
     def used(self) -> tuple[int, ...]:
         """Return the slots that the op reads, repeats included."""
@@ -197,7 +197,7 @@ class Build(Op):
 class Call(Op):
     """Call a method of the actor. Several ``outs`` take its several return values apart.
 
-    ``node`` is the graph node that the call stands for.
+    ``node`` is the graph node of the call.
     """
 
     form: ClassVar[str] = "{actor}.{method}({args, kwargs}) -> {outs} #{node}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""The plan: one straight-line program per process, and the channels between them, as plain data.
 
-A plan is what the compiler makes from a graph and what the runtime, the views and a person read.
+The compiler makes a plan from a graph; the runtime, the views and people read it.
 It holds ids only: actors (``a0``), constants and templates (``k3``), channels (``c2``);
 ``Bindings`` is the table from ids to objects and is kept beside it. Slots (``s1``) are registers of
 one program: an edge inside one actor is a slot and needs no channel. A plan prints as text, parses
-back, and travels as JSON. This room must know neither Ray, nor torch, nor how plans are made or
+back, and is stored as JSON. This room must know neither Ray, nor torch, nor how plans are made or
 run.
 
 >>> plan = Plan.from_text('''

@@ -28,7 +28,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class PlanData:
-    """What a plan consists of.
+    """The fields of a plan.
 
     Attributes:
         programs: The driver's first, then one for each of ``actors``, ``lanes`` and ``gates``.

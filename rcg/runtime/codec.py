@@ -11,7 +11,7 @@ __all__ = ["make_codec"]
 
 
 def make_codec() -> Codec:
-    """Return a codec that knows Ray's pickler, its opaque types, and what arrays here lie over."""
+    """Return a codec that knows Ray's pickler, its opaque types, and the arrays of this process."""
     return Codec(
         cluster.by_value_pickler(),
         cluster.opaque_types(),

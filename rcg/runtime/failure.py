@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a failed execution carries: an exception on its way from an actor to the driver.
+"""Failures: the exception of a failed execution on its way from an actor to the driver.
 
-Users' exceptions arrive as instances of their own class *and* of Ray's ``RayTaskError``, with the
-traceback of the actor. An exception that does not pickle still arrives, as its text. Errors of rcg
-itself (no shared memory, a value that does not pickle) arrive as what they are.
+A user's exception arrives as an instance of its own class *and* of Ray's ``RayTaskError``, with the
+traceback of the actor. An exception that does not pickle arrives as its text. Errors of rcg itself
+(no shared memory, a value that does not pickle) arrive unchanged.
 
-An exception is a user's object, and any look at it may raise. Whatever it does, there is a failure
-with the best text that can be had, here and at the driver.
+An exception is a user's object, and any use of it may raise. In every case there is a failure with
+the best text available, here and at the driver.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SHORTER: Final = (8_000, 1_000, 100)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where methods run: what an error says about its actor."""
+    """The actor that an error names."""
 
     label: str
     actor_id: str
@@ -86,7 +86,7 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
     try:
         look()
     except KeyboardInterrupt:
-        # A loop has its actor's main thread, and the exception raises what there passes for Ctrl-C.
+        # The loop has its actor's main thread, where the exception may raise KeyboardInterrupt.
         thread = threading.Thread(target=look, name="rcg-failure")
         thread.start()
         thread.join()
@@ -129,7 +129,7 @@ def smaller_failures(failure: Failure) -> Iterator[Failure]:
 
 
 def summary_of(failure: Failure) -> str:
-    """Return what failed, and how, in a line."""
+    """Return one line that says what failed and how."""
     report: Any = pickle.loads(failure.data)
     if isinstance(report, RcgError):
         return f"{type(report).__name__}: {report.message}"
@@ -152,8 +152,8 @@ def to_exception(failure: Failure) -> BaseException:
         raised = _as_rays(report, _Unpicklable(report.cause_text))
     # Each by itself: a class of the user's may forbid any of them.
     with shielding():
-        # IPython asks for this. It shows what happened in the actor; how rcg passed it on is
-        # nothing that anybody wants to read.
+        # IPython asks for this. It shows only the traceback of the actor, because the frames that
+        # passed the exception on do not help.
         raised._render_traceback_ = partial(
             _rendered,
             f"{report.origin.label}.{report.method}",
@@ -178,8 +178,8 @@ def _as_users(report: _FailureReport) -> BaseException | None:
         return None
     cause = cluster.loads(report.cause)
     error = _as_rays(report, cause)
-    # What is no Exception (SystemExit, KeyboardInterrupt, CancelledError) happened to the actor:
-    # raised here in its own type it would end this program, or cancel a coroutine.
+    # SystemExit, KeyboardInterrupt and CancelledError concern the actor: raised here in their own
+    # type they would end this program, or cancel a coroutine.
     return cluster.as_user_error(error) if issubclass(type(cause), Exception) else error
 
 
@@ -199,15 +199,15 @@ def _as_rays(report: _FailureReport, cause: BaseException) -> BaseException:
 
 
 def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> Exception:
-    """Return what stands for a result that cannot be unpickled here; called within ``except``.
+    """Return the error for a result that cannot be unpickled here; called within ``except``.
 
     Args:
-        error: What unpickling raised.
-        decode: Unpickles once more.
+        error: The exception of unpickling.
+        decode: Unpickles again.
 
     Raises:
-        BaseException: ``error`` itself if it is none of the result's doing: Ctrl-C, or a signal
-            came in between whose handler exits. Nothing has changed then.
+        BaseException: ``error`` itself if the result did not cause it, but Ctrl-C or a signal
+            handler that exits. Nothing has changed then.
     """
     if issubclass(type(error), Exception):
         return error  # type: ignore[return-value]

@@ -74,7 +74,7 @@ class ResultSource(Protocol):
     """A graph, as its refs see it: one that this process compiled, or a handle on another's.
 
     Attributes:
-        get_timeout_s: How long ``get`` waits if its caller does not say.
+        get_timeout_s: The timeout of a ``get`` without one.
         left: The outputs that are still wanted, a bit for each, by execution.
     """
 
@@ -88,7 +88,7 @@ class ResultSource(Protocol):
         """Wait for the result of a ref and fill it; False when the time is up."""
 
     def report_within(self, patience_s: float) -> str | None:
-        """Return who does what, asking live processes for at most this long."""
+        """Return the report as text, waiting at most this long for live processes."""
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -103,13 +103,12 @@ class ResultSource(Protocol):
 class CompiledDAGRef(Ticket):
     """The result of one output of one execution.
 
-    It can be got any number of times (the same object each time), in any order, from any thread of
-    the process that executed, and awaited. Dropping it unread lets go of the result.
+    It can be got any number of times (the same object each time), in any order and from any thread
+    of the process that executed; it can also be awaited. Dropping it unread discards the result.
 
-    It is made before its execution is submitted. That gives it its number and its state in the step
-    that publishes the inputs, so a ref that goes away stands for nothing or for all of a result.
-    Making a ref and letting go of its result are steps of the native core, in which no signal
-    handler runs.
+    A ref is made before its execution is submitted. The step that publishes the inputs also gives
+    the ref its number and state, so a dropped ref belongs to a whole execution or to none. Making a
+    ref and dropping it are steps of the native core, in which no signal handler runs.
     """
 
     __slots__ = ("__weakref__",)
@@ -126,12 +125,12 @@ class CompiledDAGRef(Ticket):
         """Wait for the result and return it.
 
         Args:
-            timeout: Seconds; None waits as long as the actors live. Without it, the graph's
+            timeout: Seconds; None waits as long as the actors live. The default is the graph's
                 ``get_timeout``.
 
         Raises:
-            Exception: What a method raised: the user's own type and a ``RayTaskError``.
-            ChannelTimeout: The time was up; the result can be got later.
+            Exception: The exception of a method, both of the user's type and a ``RayTaskError``.
+            ChannelTimeout: The result did not come in time; it can be got later.
             ActorDiedError: An actor of the graph is dead.
             ChannelClosed: The graph was torn down first.
         """
@@ -151,10 +150,10 @@ class CompiledDAGRef(Ticket):
         return self.value
 
     def settle(self) -> Any:
-        """Wait for the result as it came: the value, a ``Failure``, or what unpickling raised.
+        """Wait for the stored result: the value, a ``Failure``, or the exception of unpickling.
 
         Raises:
-            ActorDiedError, ChannelClosed: There is none.
+            ActorDiedError, ChannelClosed: There is no result.
         """
         if self.state < READY:
             _fetch(self, None)
@@ -244,7 +243,7 @@ def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
 
 
 def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelTimeout:
-    """Return the error that says what has not happened in time, with a report of the graph."""
+    """Return the error of a timeout, with a report of the graph."""
     timeout_s = timeout_s or 0.0
     return ChannelTimeout(
         f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting."
@@ -337,7 +336,7 @@ def wait_refs(
                 [ref for ref in refs if id(ref) not in chosen],
             )
         pending = [ref for ref in refs if not ref.done()]
-        if pending:  # another thread may have taken in what was missing a moment ago
+        if pending:  # another thread may have fetched the missing result
             _wait_for_any(pending, deadline)
 
 

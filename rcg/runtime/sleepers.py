@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that wait for another thread's news, without a lock that a user's thread holds.
+"""Waiting for a change by another thread, without a lock that users' code could run under.
 
-A condition variable is held while its waiters look, and whatever runs there (a signal handler,
-``__del__``) runs under it. Here each waiter sleeps on a lock of its own, which nobody else takes:
-news is stored in single steps, and then every waiter looks again.
+A condition variable is locked while its waiters check their condition, so a signal handler or a
+``__del__`` may run under that lock. Here each waiter sleeps on a lock of its own, which no other
+waiter takes: the change is stored in single steps, and then every waiter checks again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Sleepers", "emptied", "set_done"]
 
 
 class Sleepers:
-    """The threads that wait for news of one kind."""
+    """The threads that wait for one kind of change."""
 
     __slots__ = ("_waiters",)
 
@@ -49,13 +49,13 @@ class Sleepers:
         return True
 
     def wake(self) -> None:
-        """Have everybody look again. To be called after the news is stored; any thread."""
+        """Wake all waiters, so that they check again; call it after storing the change."""
         for waiter in emptied(self._waiters):
             waiter.release()
 
 
 def emptied(queue: deque[Any] | None) -> Iterator[Any]:
-    """Yield what is in a queue at this moment, taking it out; others may do so at the same time."""
+    """Remove and yield the present items of a queue; several threads may do so at the same time."""
     for _ in range(len(queue or ())):
         try:
             yield queue.popleft()  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def emptied(queue: deque[Any] | None) -> Iterator[Any]:
 
 
 def set_done(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    """Have who awaits a future of this loop go on; any thread."""
+    """Complete a future of an event loop, if it is not done; any thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_set_done, future)
 

@@ -113,7 +113,7 @@ class Lane:
 
     Attributes:
         process: Its name in the plan: ``driver``, ``a0``.
-        label: Its name for people, one of a kind in its graph: ``Stage#1``.
+        label: Its displayed name, unique in its graph: ``a0 (Stage)``.
         events: Rows of ``EVENT`` by start; spans lie inside the calls they belong to.
         spans: Names of the user's spans, by number.
         node: Its node's address.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes say to each other: control messages, payloads, and whether a peer lives."""
+"""What processes send each other: control messages and payloads; whether a peer is alive."""

@@ -4,7 +4,7 @@
 A message is a frozen dataclass that ``message`` has registered. Its JSON is an object with the name
 of the class as ``type``, and one key per field. ``encode`` and ``decode`` check every field by its
 type, so code that receives a message can rely on it. A message may come from any process of the
-same user: everything that is wrong with it is a ValueError.
+same user: a wrong message raises a ValueError.
 
 A field is a text (``str``), a truth (``bool``), a whole number within a range
 (``Annotated[int, range(...)]``), or a tuple of one of these (``tuple[str, ...]``).
@@ -43,7 +43,7 @@ _Check = Callable[[object], Any]
 
 
 class _Kind(NamedTuple):
-    """What the codec knows of one class of messages: its name in JSON, and its fields' checks."""
+    """One class of messages for the codec: its name in JSON, and its fields' checks."""
 
     cls: type[Message]
     name: str
@@ -83,10 +83,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Return the message that a JSON text stands for.
+    """Return the message in a JSON text.
 
     Raises:
-        ValueError: It stands for none: wrong JSON, an unknown type, a field that is missing,
+        ValueError: It is not a message: wrong JSON, an unknown type, or a field that is missing,
             surplus, of a wrong type or out of range.
     """
     try:
@@ -118,7 +118,7 @@ def _checked(kind: _Kind, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_of(hint: Any) -> _Check:
-    """Return what checks a field of this type."""
+    """Return the check of a field of this type."""
     arguments = get_args(hint)
     if hint is str:
         return _text

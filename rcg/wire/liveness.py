@@ -26,7 +26,7 @@ EXIT_TIMEOUT_S: Final = 0.25
 
 
 class How(enum.Enum):
-    """What happened to the process; the value is what people read."""
+    """How a process left; the value is the text for people."""
 
     DIED = "its process ended"
     LEFT = "it closed its connection"
@@ -35,11 +35,11 @@ class How(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a process left.
+    """How and why a process left a graph.
 
     Attributes:
         how: What happened.
-        why: Of a loop that failed: what it said, or what is known.
+        why: The reason that a failed loop reported, or the known part of it.
     """
 
     how: How

@@ -2,7 +2,7 @@
 """The messages of the control socket, one class each; ``codec`` checks their fields.
 
 A process connects to the endpoint of the process that compiled a graph. Its first message is an
-``Opening``: it names the graph and proves by the graph's secret that it may use it::
+``Opening``, which contains the id and the secret of the graph::
 
     member of the graph             the process that compiled it
       Hello                    -->
@@ -116,9 +116,9 @@ class Refused(Message):
     """There is no descriptor left for this connection.
 
     Attributes:
-        text: Says so, and what to do.
-        pid: Of the process that has none left.
-        limit: Of its descriptors; 0 if the machine has none left.
+        text: The text of the error.
+        pid: The process without descriptors.
+        limit: Its limit on descriptors; 0 if the machine has none left.
     """
 
     text: str
@@ -163,12 +163,12 @@ class Where(Message):
 
 @message
 class Here(Message):
-    """Where a member is.
+    """The answer to ``Where``: a member's stack and clock.
 
     Attributes:
-        number: Of the question.
-        clock_ns: What its clock says.
-        stack: Of the user's method that runs, innermost last; empty if none runs.
+        number: The number of the question.
+        clock_ns: The time on its clock.
+        stack: The stack of the running method, innermost last; empty if none runs.
     """
 
     number: Number
@@ -188,7 +188,7 @@ class Stopped(Message):
 
 @message
 class Failed(Message):
-    """The loop of a member has ended, and nobody had told it to.
+    """The loop of a member has ended without a request to stop.
 
     Attributes:
         text: Why.
@@ -218,7 +218,7 @@ class Execute(Carrying):
     """Start an execution; carries the inputs.
 
     Attributes:
-        number: What the answer names.
+        number: Its number, which the answer repeats.
     """
 
     number: Number = 0

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoded values on their way through a local socket: in the message or, if large, in a memfd.
 
-What is received is copied to the heap once, so nothing of a payload (no mapping, no descriptor) is
-left while its values are held.
+A received payload is copied to the heap once, so held values keep no mapping and no descriptor.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["Payload", "PreparedPayloads", "encoded_failure", "open_payloads", "s
 # With the message's JSON this stays below the limit of a message.
 _MAX_INLINE_BYTES: Final = 32 * 1024
 _ALIGNMENT: Final = 64
-_BLOCK_BYTES: Final = 512  # of what a file says that it takes
+_BLOCK_BYTES: Final = 512  # the unit of the size that a file reports
 _KINDS: Final = (KIND_PICKLE, KIND_FAILURE, KIND_BYTES)
 
 
@@ -54,18 +53,18 @@ class Payload:
 
 
 def encoded_failure(failure: Failure) -> Encoded:
-    """Return a failure as what stands for it in a channel."""
+    """Return a failure in the form that channels carry."""
     return KIND_FAILURE, failure.data, None, 0
 
 
 class PreparedPayloads:
-    """Values that are packed and can be sent, also after an attempt that would have had to wait.
+    """Packed values, which can be sent in several attempts that do not wait.
 
-    Layout: a table in JSON that says where everything is, then pickles and buffers.
+    Layout: a table in JSON with the position of each part, then pickles and buffers.
 
     Args:
-        message: What carries them.
-        values: As the codec made them.
+        message: The message that carries them.
+        values: The encoded values.
 
     Raises:
         OSError: There is no memory, or no descriptor, for a memfd.
@@ -152,11 +151,12 @@ def send_payloads(connection: socket.socket, message: Carrying, values: Sequence
 def open_payloads(received: Received) -> list[Payload]:
     """Return the values that came with a message; closes the descriptors.
 
-    Everything is checked before memory is taken or a value is made: the message may be anybody's.
+    Everything is checked before memory is allocated or a value is made, because any process may
+    have sent the message.
 
     Raises:
         OSError: The memfd did not arrive, because this process has no descriptor left.
-        ValueError: It is no payload.
+        ValueError: It is not a payload.
         MemoryError: There is no memory for it.
     """
     message = received.message
@@ -180,7 +180,7 @@ def open_payloads(received: Received) -> list[Payload]:
 
 
 def _contents(received: Received, size: int) -> bytearray:
-    """Return what is in a payload: of its message's body, or of the file that came with it."""
+    """Return the bytes of a payload, from the message's body or from the file that came with it."""
     if not received.fds:
         if len(received.body) != size:
             raise ValueError("the payload does not have the size in its header")
@@ -202,7 +202,7 @@ def _contents(received: Received, size: int) -> bytearray:
 
 
 def _payload(content: memoryview, row: Any) -> Payload:
-    """Return what a row of the table describes."""
+    """Return the value that a row of the table describes."""
     if not isinstance(row, list) or len(row) != 5:
         raise ValueError("a row of the payload's table is not valid")
     kind, offset, length, spans, flags = row

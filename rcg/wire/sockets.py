@@ -79,7 +79,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of the process at the other end, by the kernel's word."""
+    """Return (pid, uid) of the process at the other end, as the kernel reports them."""
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -138,13 +138,13 @@ def wait_for_message(connection: socket.socket, pidfd: int, timeout_s: float | N
 
 
 class Received:
-    """What came in one message; it owns the descriptors, and closes them at the end of ``with``.
+    """A received message; it owns its descriptors, and closes them at the end of ``with``.
 
     Attributes:
         message: The message; None at the end of the connection.
         body: The bytes that came with it.
         is_short: Whether descriptors are missing, because this process had none left for them.
-        is_reset: Whether the peer ended the connection before it had read what we sent.
+        is_reset: Whether the peer ended the connection before it read all messages.
     """
 
     __slots__ = ("_fds", "_messages", "body", "is_reset", "is_short", "message")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In an actor: the loop that runs one program, and what it needs."""
+"""The part of the runtime in an actor: the loop that runs one program."""

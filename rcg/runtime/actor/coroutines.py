@@ -19,7 +19,7 @@ __rcg_plumbing__ = True  # see rcg.frames
 
 __all__ = ["Coroutines"]
 
-_EVENT_LOOP: Final = "asyncio.events"  # what calls a step of a coroutine
+_EVENT_LOOP: Final = "asyncio.events"  # the module that runs the steps of a coroutine
 
 
 class Coroutines:
@@ -74,9 +74,9 @@ class Coroutines:
             future.cancel()
 
     def frames(self) -> list[tuple[FrameType, int]]:
-        """Return where the coroutine is, (frame, line), the method's first; [] while there is none.
+        """Return the coroutine's stack, (frame, line), the method's first; [] if there is none.
 
-        That is where it is suspended, or what its event loop does at this moment.
+        A suspended coroutine has its own stack; a running one that of its event loop.
         """
         found: list[tuple[FrameType, int]] = []
         awaited: Any = self._coroutine

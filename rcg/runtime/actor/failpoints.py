@@ -16,12 +16,12 @@ __all__ = ["Failpoint", "on_failpoint", "reach"]
 
 
 class Failpoint(NamedTuple):
-    """Where the loop of one process of a graph stands.
+    """A named point that a loop has reached.
 
     Attributes:
-        kind: "inspect" (the driver asks what this actor is), "start" (before the loop connects to
-            the driver), "op" (before an op of the program), "stop" (after the last one, before the
-            driver is told).
+        kind: "inspect" (the driver asks for the facts of this actor), "start" (before the loop
+            connects to the driver), "op" (before an op of the program), "stop" (after the last one,
+            before the driver gets to know).
         process: Its name in the plan; "" while it is being described.
         execution: Index of the execution.
         op: The op that comes next, for "op".
@@ -37,6 +37,6 @@ on_failpoint: Callable[[Failpoint], None] | None = None
 
 
 def reach(failpoint: Failpoint) -> None:
-    """Call what a test has set, if anything; not for the hot path."""
+    """Call ``on_failpoint``, if a test has set it; not for the hot path."""
     if on_failpoint is not None:
         on_failpoint(failpoint)

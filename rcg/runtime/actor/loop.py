@@ -4,7 +4,7 @@
 The loop is a flat list of steps (``steps``) made from the program's ops. Recording is part of it:
 reads and writes record themselves in the native core, a Call is one ``mark`` more.
 
-What is here must not know how graphs are compiled, nor what the driver does with results.
+It must not know how graphs are compiled, nor what the driver does with results.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Loop:
                     failure = f"{_translated(error)}\n{text}"
                     self._control.finish(failure)  # before users' log handlers run
                     _log.exception("the loop of %s ended", self._spec.program.process)
-            self._steps = []  # releases what the slots hold
+            self._steps = []  # releases the values in the slots
             failpoints.reach(
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
@@ -106,11 +106,11 @@ class Loop:
         self._is_kept_out = False
 
     def blame(self, error: UnpicklableError) -> UnpicklableError:
-        """Return the error with what is known here: who returned the value, and when."""
+        """Return the error with the method and the execution that returned the value."""
         facts = {"actor": self.origin.label, "execution": self.execution}
         return UnpicklableError(error.message, **{**error.facts, **facts})
 
-    # --- what the control socket's thread calls
+    # --- called by the control socket's thread
 
     def on_stop(self) -> None:
         """The graph ends. Poison ends the loop at its next read or write; a coroutine now."""
@@ -142,7 +142,7 @@ class Loop:
 
 
 def _translated(error: BaseException) -> str:
-    """Return what ended a loop: an error of the native core, or none that should get here."""
+    """Return the error that ended a loop: a known one, or an unexpected one as an InternalError."""
     if isinstance(error, Signal):
         return str(error.public())
     return str(InternalError(f"unexpected: {describe_error(error)}"))

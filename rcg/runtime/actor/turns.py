@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns on an actor: methods of different graphs do not overlap, so one graph may wait for another.
 
-One actor lives in a process, so the lock is the process's. It is held for one Call, never while
-something is waited for in shared memory. It is the only lock of ours under which users' code runs,
-because that is what it is for; nothing but another graph's Call waits for it. Who waits for a turn
-is known here, so that an error can say it.
+A process has one actor, so the lock belongs to the process. A loop holds it during a Call, never
+while it waits in shared memory. It is the only lock of rcg under which users' code runs, because it
+exists to keep users' methods apart; only another graph's Call waits for it. The waiting graphs are
+listed here, so that an error can name them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Turns:
         """Take the lock that another graph's method holds.
 
         Args:
-            graph_id: Whose loop waits.
-            label: The actor, for people.
+            graph_id: The graph whose loop waits.
+            label: The displayed name of the actor.
         """
         self._waiting[graph_id] = label
         try:

@@ -87,7 +87,7 @@ class ControlClient:
             raise
 
     def close_descriptors(self) -> None:
-        """Close what was handed over; what is mapped stays."""
+        """Close the descriptors of the connection; mapped memory stays mapped."""
         self.board, self.arenas = -1, []
         self._joined.answer.close()
 
@@ -124,9 +124,9 @@ class ControlClient:
                 raise ValueError("a member expects no such message")
 
     def finish(self, failure: str | None = None) -> None:
-        """Say that the loop has ended, and why if it was not told to. Ends the watching thread.
+        """Report that the loop has ended, with the reason if no stop was requested.
 
-        Idempotent: what was said first stands.
+        Ends the watching thread. Idempotent: the first report counts.
         """
         if self._is_over:
             return
@@ -140,7 +140,7 @@ class ControlClient:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of everything; what is mapped stays. For a member whose loop never ran."""
+        """Close everything; mapped memory stays mapped. For a member whose loop never ran."""
         self.close_descriptors()
         self._joined.close()
 

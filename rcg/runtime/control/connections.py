@@ -36,12 +36,12 @@ _log = Log()
 
 
 class Connections:
-    """What is connected, on the endpoint's thread.
+    """The connections of the endpoint, on its thread.
 
     Args:
         address: Where to listen.
-        services: What first messages may name, by id.
-        news: Services that are to be looked at next are added here.
+        services: The services that first messages may name, by id.
+        news: The queue of services that have work to do.
 
     Raises:
         OSError: There is no descriptor left.
@@ -113,7 +113,7 @@ class Connections:
             self._forget(peer).close()
 
     def call(self, service: Service, call: Callable[..., None], *args: Any) -> None:
-        """Call what belongs to a service; an error ends that service alone."""
+        """Call code of a service; an error ends only that service."""
         try:
             call(*args)
         except BaseException as problem:  # noqa: BLE001 - a death must not go unseen

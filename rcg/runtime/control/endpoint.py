@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoint of this process: one address, one listening socket, one thread for all its graphs.
 
-It listens on an abstract AF_UNIX address (no file, gone with the process). What is reached there is
-a service, such as the control of a graph. It starts with the first service and ends with the last.
-A forked child has none: it closes its copies of the descriptors.
+It listens on an abstract AF_UNIX address (no file; it disappears with the process). Connections
+reach services there, such as the control of a graph. The endpoint starts with the first service and
+ends with the last. A forked child has none: it closes its copies of the descriptors.
 
-There is no lock: state changes in single steps, and a thread looks at the state of another one
-after a change of its own. So a signal handler or ``__del__`` may use the endpoint anywhere.
+There is no lock: state changes in single steps, and a thread checks the state of another one after
+a change of its own. So a signal handler or ``__del__`` may use the endpoint at any point.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Endpoint:
 
     @property
     def serves_here(self) -> bool:
-        """Whether this is the endpoint's thread: it must not wait for what peers send.
+        """Whether this is the endpoint's thread, which must not wait for messages of peers.
 
         The garbage collector may run a ``__del__`` here that tears a graph down.
         """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One graph at the endpoint of its driver: its members join, answer, stop and die here.
 
-Each member connects once; ``rcg.wire.messages`` draws what it sends. The driver sends it the
-descriptors of shared memory, asks where it is, and stops it. The session of the graph learns when a
-member dies or its loop fails. Handles of other processes connect here, too; their connections are
-passed on to whatever serves them.
+Each member connects once; ``rcg.wire.messages`` draws its messages. The driver sends it the
+descriptors of shared memory, asks for its stack, and stops it. The session of the graph learns when
+a member dies or its loop fails. Handles of other processes connect here, too; their connections are
+passed to the server for handles.
 
-There is no lock: state changes in single steps, and a thread that waits looks again
-(``sleepers``). So a signal handler or ``__del__`` may come anywhere and use the graph.
+There is no lock: state changes in single steps, and a waiting thread checks again (``sleepers``).
+So a signal handler or ``__del__`` may use the graph at any point.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["GraphControl"]
 
 _log = Log()
 
-# What is said of a loop that ended as if it had been told to.
+# The ending of a loop that ended without a request to stop and without an error.
 _UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")
 
 
@@ -57,16 +57,16 @@ class GraphControl:
     """The control of one graph, in the process that compiled it.
 
     Args:
-        graph_id: What first messages name.
+        graph_id: The id that first messages name.
         processes: The members that will connect.
         descriptors_for: Process -> the board's descriptor and one per member (-1 for none).
         on_gone: Called with (process, ending) on the endpoint's thread when a member's process ends
-            or its loop fails before it was told to stop. Must not block.
+            or its loop fails before a request to stop. It must not block.
         on_client: Called with the connection of a handle and its first message; it owns the
             connection from then on, unless it raises. On the endpoint's thread: must not block.
 
     Raises:
-        OutOfDescriptors: There is none left for the endpoint of this process.
+        OutOfDescriptors: No descriptor is left for the endpoint of this process.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class GraphControl:
         self.secret = secrets.token_hex(16)
         self.processes = processes
         self.pids: dict[str, int] = {}
-        self.gone: set[str] = set()  # ended before they were told to
-        self.gone_ns: dict[str, int] = {}  # and when that was noticed
+        self.gone: set[str] = set()  # ended without a request to stop
+        self.gone_ns: dict[str, int] = {}  # and when that was detected
         self._descriptors_for = descriptors_for
         self._on_gone = on_gone
         self._on_client = on_client
@@ -109,7 +109,7 @@ class GraphControl:
 
     @property
     def serves_here(self) -> bool:
-        """Whether this is the thread that hears members: it must not wait for what they send.
+        """Whether this is the endpoint's thread, which must not wait for messages of members.
 
         The garbage collector may run a ``__del__`` here that tears a graph down.
         """
@@ -162,7 +162,7 @@ class GraphControl:
         self._notify()
 
     def close(self) -> None:
-        """Close all connections. Idempotent; returns when the endpoint has let go of the graph."""
+        """Close all connections. Idempotent; returns when the endpoint has removed the graph."""
         self._is_closed = True
         self._sleepers.wake()
         self._endpoint.close(self)
@@ -170,7 +170,7 @@ class GraphControl:
     def _notify(self) -> None:
         self._endpoint.notify(self)
 
-    # --- the endpoint's thread: what it calls
+    # --- called by the endpoint's thread
 
     @property
     def is_over(self) -> bool:
@@ -178,7 +178,7 @@ class GraphControl:
         return self._is_closed or (self._is_stopping and self._over >= set(self.processes))
 
     def look(self) -> None:
-        """Send what another thread wants sent."""
+        """Send the requests of other threads."""
         question = self._questions.take_question()
         if question is not None:
             self._tell_members(question)
@@ -280,7 +280,7 @@ class GraphControl:
                 sockets.send(peer.connection, message, may_wait=False)
 
     def _was_told(self) -> bool:
-        """Return whether members have been told to stop."""
+        """Return whether members have been asked to stop."""
         return self._is_stopping or self._is_closed
 
     def _mark_over(self, process: str) -> None:

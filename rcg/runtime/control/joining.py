@@ -23,8 +23,8 @@ class Joined:
 
     Attributes:
         connection: Its calls have no timeout.
-        pidfd: Becomes readable at the end of that process, where the kernel offers it.
-        answer: The first message of the other side, with what came with it.
+        pidfd: Becomes readable at the end of that process, if the kernel supports it.
+        answer: The first message of the other side, with its payload and descriptors.
     """
 
     connection: socket.socket
@@ -119,7 +119,7 @@ def _try_join(
             raise ProcessLookupError(f"process {pid} has ended")
         answer = sockets.receive(connection, descriptors)
         if answer.is_reset:
-            # The kernel reports the end of the connection before what was sent until then.
+            # The kernel reports the end of the connection before messages sent earlier.
             answer = sockets.receive(connection, descriptors)
             answer.is_reset = answer.message is None
         connection.settimeout(None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the members of a graph: where they are, and what their clocks say.
+"""Questions to the members of a graph: for their stacks and for their clocks.
 
-Any thread asks, the endpoint's thread sends the question and takes the answers. Each question has a
-number, which the answers name, so an answer that comes late is not taken for another's.
+Any thread may ask; the endpoint's thread sends the question and receives the answers. Each question
+has a number, which the answers repeat, so a late answer is not mistaken for a newer one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXCHANGES: Final = 8  # about a clock that is not ours
 
 
 class Questions:
-    """What was asked and answered.
+    """The questions and their answers.
 
     Args:
         sleepers: Woken by each answer.
@@ -33,7 +33,7 @@ class Questions:
         self._sleepers = sleepers
         self._numbers = itertools.count(1)
         self._asked: deque[int] = deque()  # numbers of questions that are to be sent
-        # What follows belongs to the endpoint's thread.
+        # Only the endpoint's thread uses the attributes below.
         self._question = 0  # the number of the last one sent
         self._asked_ns = 0
         self._answers: dict[str, tuple[int, tuple[str, ...]]] = {}

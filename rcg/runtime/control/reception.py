@@ -39,7 +39,7 @@ def refusal_of(error: OutOfDescriptors) -> Refused:
 
 
 def refused(message: Refused) -> OutOfDescriptors:
-    """Return the error that a refusal stands for."""
+    """Return the error for a refusal."""
     return OutOfDescriptors(message.text, pid=message.pid, limit=message.limit or None)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled graphs of this process, and what wants to know of graphs that are compiled later.
+"""The registry: the compiled graphs of this process, and the followers of graphs compiled later.
 
-The registry keeps nothing alive, and knows only the id of a graph. There is no lock: a new graph
-may come from a signal handler or ``__del__`` in the middle of what is here.
+It keeps nothing alive, and knows only the ids of graphs. There is no lock: a signal handler or
+``__del__`` may register a new graph in the middle of any operation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Registered(Protocol):
         """Return its id."""
 
     def face(self) -> Any:
-        """Return what users hold of it."""
+        """Return the ``CompiledDAG`` of the graph."""
 
 
 class Follower(Protocol):
-    """What follows the graphs of a process."""
+    """Gets every new graph of the process, such as a profiler."""
 
     def graph_started(self, graph: Any) -> None:
         """Take note of a new graph."""
@@ -67,6 +67,6 @@ def live(kind: type[_G]) -> list[_G]:
 
 
 def follow(follower: Follower) -> None:
-    """Have a follower told of new graphs; it is not kept alive."""
+    """Register a follower of new graphs; it is not kept alive."""
     key = id(follower)
     _following[key] = weakref.ref(follower, lambda _: _following.pop(key, None))

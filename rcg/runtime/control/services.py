@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reached through the endpoint of a process, and the connections that reach it.
+"""Services: what connections to the endpoint of a process can reach.
 
-A service has an id, a secret, and one table that says what handles each class of messages. The
-control of a graph is one (``graph_control``). Everything here is called on the endpoint's thread,
-which serves all services of the process: nothing may block.
+A service has an id, a secret, and one table of handlers by class of message. The control of a graph
+is a service (``graph_control``). Everything here is called on the endpoint's thread, which serves
+all services of the process: nothing may block.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Peer:
     Attributes:
         connection: Closed by ``close``, unless it was handed over.
         pid: The process at the other end.
-        pidfd: Becomes readable at the end of that process. The handler that takes the connection
-            in opens it, if the end of the process matters to the service.
+        pidfd: Becomes readable at the end of that process. The handler of the first
+            message opens it, if the end of the process matters to the service.
         service: The service that it named.
-        name: What the service calls it.
+        name: Its name within the service.
     """
 
     __slots__ = ("_is_handed_over", "connection", "name", "pid", "pidfd", "service")
@@ -48,7 +48,7 @@ class Peer:
         return self.connection
 
     def close(self) -> None:
-        """Close what belongs to it; idempotent."""
+        """Close its connection and descriptors; idempotent."""
         if not self._is_handed_over:
             self.connection.close()
         self.pidfd.close()
@@ -60,12 +60,12 @@ to the peer; if not, it closes what belongs to the peer. ValueError: the message
 
 
 class Service(Protocol):
-    """What is reached through the endpoint.
+    """A service of the endpoint.
 
     Attributes:
-        service_id: What first messages name.
-        secret: What they prove their right with.
-        handlers: What handles a message, by its class. First messages are ``Opening``.
+        service_id: The id that first messages name.
+        secret: The secret that first messages must contain.
+        handlers: The handlers of messages, by class. First messages are ``Opening``.
     """
 
     service_id: str
@@ -77,10 +77,10 @@ class Service(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether it needs the endpoint no more. Any thread; it stays true."""
+        """Whether it no longer needs the endpoint. Any thread; it stays true."""
 
     def look(self) -> None:
-        """Do what there is to do: after ``Endpoint.notify``, and after each message."""
+        """Do pending work; called after ``Endpoint.notify`` and after each message."""
 
     def lost(self, peer: Peer, ending: Ending) -> None:
         """The connection of a peer ended."""
@@ -89,4 +89,4 @@ class Service(Protocol):
         """The endpoint cannot go on with this service."""
 
     def released(self) -> None:
-        """The endpoint has let go of the service and closed the connections of its peers."""
+        """Called when the endpoint has removed the service and closed its connections."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many executions may be under way, as far as the memory cap goes.
+"""Admission: how many executions in flight the memory cap allows.
 
-The native core keeps a ledger: how many bytes of shared memory are claimed, and what each execution
-has at its peak. From executions that are complete this room learns what the next one will need, and
-lets in as many as fit beside what is held (results, and arrays that actors keep). The first one,
-of which nothing is known but its input, goes alone if that is large. A guess that was too low does
-no harm but to speed: what finds no memory passes through the writer's stash.
+The native core keeps a ledger: how many bytes of shared memory are claimed, and how many each
+execution has at its peak. From completed executions this room learns what the next one will need,
+and admits as many as fit beside the values that are held (results, and arrays that actors keep). Of
+the first execution only the input is known; it runs alone if that is large. An estimate that is too
+low only costs speed: a value without memory goes through the writer's stash.
 
-It must not know how executions are submitted, nor how anybody waits.
+It must not know how executions are submitted, nor how callers wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_LIMIT: Final = 1 << 62
 
 
 class Ledger(Protocol):
-    """What the native core counts; a ``Node``."""
+    """The counts of the native core; a ``Node`` has them."""
 
     def survey(self, seen: int, complete: int, submitted: int, /) -> tuple[int, int, int, int]:
         """Return bytes claimed, peak of those that are complete, live and peak of the others."""

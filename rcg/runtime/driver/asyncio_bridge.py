@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asyncio: a thread that waits in shared memory and wakes event loops.
 
-One per graph, started by the first ``await`` that has to wait. It takes frames off the buffers that
-are awaited, as threads in ``get`` may at the same time, and tells the loops with
-``call_soon_threadsafe``.
+Each graph has one such thread, started by the first ``await`` that has to wait. It takes frames for
+the awaited output buffers, as threads in ``get`` may at the same time, and notifies the event loops
+with ``call_soon_threadsafe``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``CompiledDAG``: what users hold of a compiled graph. The work is done by its ``Engine``."""
+"""``CompiledDAG``: a compiled graph as users see it. Its ``Engine`` does the work."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _log = Log()
 class CompiledDAG(Displayed):
     """A DAG of actor methods that runs on its actors' own loops until it is torn down.
 
-    Made by ``compile``. Usable from any thread of the process that compiled it, in sync and asyncio
-    code alike. Torn down by ``teardown()``, at the end of a ``with`` block, when neither it nor a
-    ref of its results is held any more, and at interpreter exit.
+    ``compile`` returns it. Any thread of the process that compiled it may use it, from sync and
+    asyncio code alike. It is torn down by ``teardown()``, at the end of a ``with`` block, when the
+    last reference to it and to its results is dropped, and at interpreter exit.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -46,25 +46,25 @@ class CompiledDAG(Displayed):
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Start one execution and return the ref of its result, or a list of refs.
 
-        Returns at once while the window has room; then it waits for an earlier execution to
-        complete (or raises, if the limit was set by the user). Several threads may call it.
+        It returns at once while the window has room. If the window is full, it waits for an earlier
+        execution to complete, or raises if the user set the limit. Any thread may call it.
 
         Args:
-            *args: What the DAG's input takes by position.
-            **kwargs: What it takes by name; others are ignored, as in Ray.
+            *args: The positional arguments of the DAG's input.
+            **kwargs: The keyword arguments of the DAG's input; others are ignored, as in Ray.
 
         Raises:
             ValueError: Wrong number or names of arguments; nothing was submitted.
             UnpicklableError: An argument cannot be sent; nothing was submitted.
             MessageTooLarge: An argument is larger than shared memory; nothing was submitted.
-            CapacityExceededError: Fetch results first; nothing was submitted.
-            ChannelTimeout: No room within ``submit_timeout``; nothing was submitted.
+            CapacityExceededError: The limit is reached; nothing was submitted. Fetch results first.
+            ChannelTimeout: There was no room within ``submit_timeout``; nothing was submitted.
             ActorDiedError, ChannelClosed: The graph has ended.
         """
         return self._engine.execute(*args, **kwargs)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Start one execution without blocking the event loop; returns refs to be awaited.
+        """Start one execution without blocking the event loop; return a ref to await, or a list.
 
         It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
         errors.
@@ -79,7 +79,7 @@ class CompiledDAG(Displayed):
 
     @property
     def plan(self) -> Plan:
-        """What runs: programs and channels; prints as text."""
+        """The plan: the programs and channels of the graph; prints as text."""
         return self._engine.plan
 
     @property
@@ -88,29 +88,28 @@ class CompiledDAG(Displayed):
         return self._engine.session.is_closed
 
     def report(self) -> Report:
-        """Return who does what, since when, and who waits for whom; prints as text.
+        """Return what each process does, since when, and what it waits for; prints as text.
 
-        It works while actors are stuck in users' code and after they died. Live actors are asked
-        where they are, for at most half a second.
+        It works while actors hang in users' code and after they died. Live actors are asked for
+        their stacks, for at most half a second.
         """
         return self._engine.report(STACKS_TIMEOUT_S)
 
     def statistics(self) -> Statistics:
-        """Return how much the graph has done so far and what it holds now; prints as text."""
+        """Return how much the graph has done so far and the memory it uses; prints as text."""
         return self._engine.statistics()
 
     def profile(self, *, max_events: int | None = None) -> Profiler:
-        """Return what records this graph: ``with cdag.profile() as p: ...; print(p)``.
+        """Return a profiler of this graph: ``with cdag.profile() as p: ...; print(p)``.
 
-        It can be switched on at any time, without compiling again. See ``rcg.profile`` for all
-        graphs at once.
+        It can be started at any time, without compiling again. ``rcg.profile`` records all graphs.
 
         Args:
             max_events: How many events are kept; later ones are counted as lost. None for five
                 million.
 
         Raises:
-            ValueError: ``max_events`` is no positive integer.
+            ValueError: ``max_events`` is not a positive integer.
         """
         reference = weakref.ref(self._engine.session)
 
@@ -122,9 +121,9 @@ class CompiledDAG(Displayed):
         return found
 
     def trace(self) -> Trace:
-        """Return what the flight recorder has now: the newest 4096 events of each process.
+        """Return the content of the flight recorder: the newest 4096 events of each process.
 
-        It needs no profile, and works while actors are stuck and after they died.
+        It needs no profile, and works while actors hang and after they died.
         """
         found: Trace = _profiler().newest(self._engine.session)
         return found
@@ -144,10 +143,10 @@ class CompiledDAG(Displayed):
         Args:
             filename: Where to write, with the format as suffix or without. Not used for "ascii".
             format: "ascii" (text; writes no file), "dot" or "gv" (Graphviz source), "svg" (drawn by
-                rcg), or one that Graphviz draws ("png", "pdf", ...): without its ``dot`` an SVG is
-                written instead, and a warning says so. Without, the suffix decides, else "png".
-            view: Open the file where there is a desktop; for "ascii", print.
-            channel_details: Tell which channel carries each value.
+                rcg), or one that Graphviz draws ("png", "pdf", ...). If its ``dot`` is missing, an
+                SVG is written instead, with a warning. The default is the suffix, or "png".
+            view: Open the file on a desktop; for "ascii", print.
+            channel_details: Show which channel carries each value.
             legend: Explain the lines.
             dark: Whether an SVG is dark; None leaves it to the reader's browser.
 
@@ -184,7 +183,7 @@ class CompiledDAG(Displayed):
     # --- elsewhere
 
     def __reduce__(self) -> Any:
-        """Pickle as a handle, with which another process on this node can execute and get."""
+        """Pickle as a ``CompiledDAGHandle``, for other processes on the node."""
         return handle_from, (self._engine.facts(),)
 
     # --- the end
@@ -192,8 +191,8 @@ class CompiledDAG(Displayed):
     def teardown(self, kill_actors: bool = False, *, timeout: float | None = UNSET) -> None:
         """Stop the loops on the actors, which stay usable. Idempotent, from any thread.
 
-        Waits until the loops have ended: the method that an actor runs goes on until it returns, a
-        coroutine is cancelled. Ctrl-C finishes first.
+        It waits until the loops have ended: a running method continues until it returns, a running
+        coroutine is cancelled. After Ctrl-C it finishes before it raises KeyboardInterrupt.
 
         Args:
             kill_actors: Kill the actors as well.
@@ -201,8 +200,8 @@ class CompiledDAG(Displayed):
                 ``teardown_timeout``.
 
         Raises:
-            ChannelTimeout: A loop had not ended by then. The graph is torn down all the same, and
-                its part there ends when the method returns; call again to go on waiting.
+            ChannelTimeout: A loop did not end in time. The graph is torn down all the same, and the
+                loop ends when its method returns. Call again to continue waiting.
         """
         self._engine.teardown(kill_actors, timeout=timeout)
 
@@ -219,5 +218,5 @@ class CompiledDAG(Displayed):
 
 
 def _profiler() -> Any:
-    """Return the profiler's module: what analyses traces is loaded when somebody looks."""
+    """Return the profiler's module, which is loaded only when it is needed."""
     return importlib.import_module("rcg.runtime.observe.profiler")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's side of a running graph: executing, fetching, ending. ``CompiledDAG`` is its face.
 
-The driver's program is run here, lazily: ``execute`` is its inputs and writes, the refs' ``get``
-its reads. A full window makes ``execute`` wait, and while it waits it takes results off every
-output, so a driver with one thread cannot block itself.
+It runs the driver's program lazily: ``execute`` does its inputs and writes, ``get`` of a ref its
+reads. If the window is full, ``execute`` waits and meanwhile takes results from every output, so a
+driver with one thread cannot block itself.
 
-Refs hold the engine, so a graph whose results somebody still holds is not torn down. When nothing
-holds it any more, the graph ends.
+Refs hold the engine, so a graph lives as long as a ref of it. It ends when the last holder is gone.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ class Engine:
 
     Args:
         session: The running graph.
-        face: Makes what users hold of it.
+        face: Makes the ``CompiledDAG`` that users hold.
 
     Attributes:
         plan: What runs.
         session: The running graph.
-        get_timeout_s: How long ``get`` waits if its caller does not say.
+        get_timeout_s: The timeout of a ``get`` without one.
         left: The outputs that are still wanted, a bit for each, by execution.
     """
 
@@ -85,7 +84,7 @@ class Engine:
         self._finalizer = weakref.finalize(self, session.close_nowait)
 
     def face(self) -> Any:
-        """Return what users hold of this graph: one and the same as long as anybody holds it."""
+        """Return the ``CompiledDAG`` of this graph, always the same one while it is in use."""
         found = self._face()
         if found is None:
             found = self._make_face(self)
@@ -131,19 +130,19 @@ class Engine:
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Start one execution and return the ref of its result, or a list of refs.
 
-        Returns at once while the window has room; then it waits for an earlier execution to
-        complete (or raises, if the limit was set by the user). Several threads may call it.
+        It returns at once while the window has room. If the window is full, it waits for an earlier
+        execution to complete, or raises if the user set the limit. Any thread may call it.
 
         Args:
-            *args: What the DAG's input takes by position.
-            **kwargs: What it takes by name; others are ignored, as in Ray.
+            *args: The positional arguments of the DAG's input.
+            **kwargs: The keyword arguments of the DAG's input; others are ignored, as in Ray.
 
         Raises:
             ValueError: Wrong number or names of arguments; nothing was submitted.
             UnpicklableError: An argument cannot be sent; nothing was submitted.
             MessageTooLarge: An argument is larger than shared memory; nothing was submitted.
-            CapacityExceededError: Fetch results first; nothing was submitted.
-            ChannelTimeout: No room within ``submit_timeout``; nothing was submitted.
+            CapacityExceededError: The limit is reached; nothing was submitted. Fetch results first.
+            ChannelTimeout: There was no room within ``submit_timeout``; nothing was submitted.
             ActorDiedError, ChannelClosed: The graph has ended.
         """
         if self.session.is_over:
@@ -176,7 +175,7 @@ class Engine:
         return refs_of(self, self._outputs)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Start one execution without blocking the event loop; returns refs to be awaited.
+        """Start one execution without blocking the event loop; return a ref to await, or a list.
 
         It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
         errors.
@@ -226,7 +225,7 @@ class Engine:
     def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref; False when the time is up."""
         session = self.session
-        if session.is_over and session.is_closed:  # what came before it broke can be had
+        if session.is_over and session.is_closed:  # a broken graph keeps its results
             raise session.end_error()
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
         try:
@@ -289,7 +288,7 @@ class Engine:
         return self._submission.signature
 
     def facts(self) -> HandleFacts:
-        """Return what a handle in another process has to know."""
+        """Return the facts that a handle in another process needs."""
         session = self.session
         return HandleFacts(
             graph_id=session.graph_id,
@@ -306,11 +305,11 @@ class Engine:
         )
 
     def report_within(self, patience_s: float) -> str:
-        """Return the text of ``report``, asking live actors for at most this long."""
+        """Return ``report`` as text, waiting at most this long for the stacks of live actors."""
         return str(self.report(patience_s))
 
     def report(self, patience_s: float) -> Report:
-        """Return who does what, asking live actors for at most this long where they are."""
+        """Return the report, waiting at most this long for the stacks of live actors."""
         found = self.session.report(patience_s)
         completed = self._completed()
         in_flight = self._submission.submitted - completed  # in this order: others submit meanwhile
@@ -336,7 +335,7 @@ class Engine:
         return ""
 
     def statistics(self) -> Statistics:
-        """Return how much the graph has done so far and what it holds now; prints as text."""
+        """Return how much the graph has done so far and the memory it uses; prints as text."""
         self._submission.discard_dropped()
         window, found = self._submission.window, self.session.report(0)
         completed = self._completed()

@@ -16,7 +16,7 @@ __all__ = ["ResultFeed"]
 
 
 class ResultFeed:
-    """Waits for results of a graph, whoever asked for them.
+    """Waits for results of a graph on behalf of handles.
 
     Args:
         session: The running graph.
@@ -37,11 +37,11 @@ class ResultFeed:
         self._session.forget_close(call)
 
     def places(self) -> list[Any]:
-        """Return where each output stands: what comes from then on ends a wait from there."""
+        """Return the position of each output; a wait from there ends with the next result."""
         return [(buffer.reader, buffer.arrived) for buffer in self._buffers]
 
     def wait(self, places: list[Any], seen: int) -> int:
-        """Wait until an output has gone on, and take in what came.
+        """Wait until an output has a new result, and take the results that arrived.
 
         Args:
             places: What ``places`` returned before the caller looked for results.

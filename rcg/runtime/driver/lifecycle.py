@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting a plan: asking the actors where they are, and starting their loops.
 
-Both steps are ordinary actor calls, so a busy actor answers when its method has returned; after
-some seconds a log line says whom we wait for, and at the deadline an error names them.
+Both steps are ordinary actor calls, so a busy actor answers when its method has returned. After
+some seconds a log line names the actors that have not answered; at the deadline an error does.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _log = Log()
 
 # After this long, compiling says which actors have not answered.
 _SILENT_WAIT_S: Final = 5.0
-# Between two looks at what has come meanwhile: answers, deaths, and loops that have connected.
+# Between two checks for answers, deaths, and loops that have connected.
 _POLL_S: Final = 0.2
 _CONNECTED_POLL_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where everybody is.
+    """The nodes of the actors and of the driver.
 
     Attributes:
         actors: The Ray node of each actor, by its id in the plan.
@@ -67,16 +67,16 @@ Methods = Mapping[str, Mapping[str, Site | None]]
 
 
 def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
-    """Ask every actor where it is and whether it can take part.
+    """Ask every actor for its node, and check that it can run its part of the graph.
 
     Args:
         bindings: The actors' handles.
-        deadline: Until when they have to answer.
-        methods: What the graph calls of each actor, and where the user bound it.
+        deadline: When waiting for answers ends.
+        methods: The methods called on each actor, and where the user bound them.
 
     Raises:
         ActorDiedError: An actor is dead.
-        PlacementError: An actor's process has no rcg, or another one.
+        PlacementError: An actor's process has no rcg, or another version.
         UnsupportedNodeError: A method is an asynchronous generator.
         ChannelTimeout: Some did not answer in time; the text names them.
     """
@@ -97,7 +97,7 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
 
 
 def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
-    """Raise where a graph of this process has an actor's main thread: it would never answer."""
+    """Raise if a graph of this process uses the main thread of an actor, which could not answer."""
     taken = main_threads_taken()
     for actor, handle in bindings.actors.items():
         graph = taken.get(cluster.actor_id(handle))
@@ -149,7 +149,7 @@ def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Sit
 
 
 class _Named:
-    """What errors call an actor: its handle, and where the graph first uses it."""
+    """Names actors in errors: by their handle, and by the first place where the graph uses them."""
 
     def __init__(self, bindings: Bindings, methods: Methods | None = None) -> None:
         self._bindings = bindings

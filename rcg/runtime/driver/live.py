@@ -39,7 +39,7 @@ def main_threads_taken() -> dict[str, CompiledDAG]:
 
 
 def teardown_all() -> None:
-    """Tear down every live graph of this process; what does not end in time is told to the log."""
+    """Tear down every live graph of this process; log those that do not end in time."""
     for dag in live_graphs():
         try:
             dag.teardown()
@@ -48,7 +48,7 @@ def teardown_all() -> None:
 
 
 def profile_all(*, max_events: int | None = None) -> Profiler:
-    """Return what records all live graphs of this process, and those compiled meanwhile."""
+    """Return a profiler of all live graphs of this process, and of those compiled meanwhile."""
 
     def sessions() -> list[Session]:
         return [engine.session for engine in registry.live(Engine)]
@@ -59,6 +59,6 @@ def profile_all(*, max_events: int | None = None) -> Profiler:
 
 
 def report_all() -> Reports:
-    """Return what every live compiled graph of this process does; prints as text."""
+    """Return the reports of all live compiled graphs of this process; prints as text."""
     live = sorted(live_graphs(), key=lambda dag: dag.get_id())
     return Reports(dag.report() for dag in live)

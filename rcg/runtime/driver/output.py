@@ -31,7 +31,7 @@ _MAX_DECODE_POLLS: Final = 5000
 
 
 class Result(Protocol):
-    """What an buffer fills: ``state`` last."""
+    """The result that an output buffer fills in; it sets ``state`` last."""
 
     execution: int
     state: int
@@ -71,10 +71,10 @@ class OutputBuffer:
         self.on_awaited = on_awaited
         # Taken off the ring and not fetched yet, by execution.
         self.frames: dict[int, Frame] = {}
-        # Executions whose ref was dropped unread. A deque, because refs die anywhere, also in the
-        # middle of what follows: appending is one step.
+        # Executions whose ref was dropped unread. A deque, because a ref may be dropped at any
+        # point, also in the middle of the code below, and appending is one step.
         self.dropped: deque[int] = deque()
-        # Failures among them that nobody will see, for the report.
+        # The number of failures among them, for the report.
         self.failures_dropped = 0
         self.last_dropped: Frame | None = None
         # Executions that coroutines wait for.
@@ -91,7 +91,7 @@ class OutputBuffer:
         return self.reader.seq + self.reader.pending()
 
     def has(self, execution: int) -> bool:
-        """Return whether the result can be had without waiting."""
+        """Return whether the result has arrived."""
         return execution < self.reader.seq or execution < self.here
 
     def fetch(self, result: Result, timeout_s: float | None) -> bool:
@@ -114,7 +114,7 @@ class OutputBuffer:
             if frame is not None:
                 try:
                     value = frame.decode() if looks < _MAX_DECODE_POLLS else frame.decode(True)
-                except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
+                except BaseException as error:  # noqa: BLE001 - an exception of unpickling is the result
                     value = None
                     failed = error_of_unpickling(error, frame.decode)
                     if result.state == PENDING:
@@ -128,8 +128,8 @@ class OutputBuffer:
             time.sleep(_DECODE_POLL_S)
         if result.state == PENDING:
             if type(value) is Failure:
-                # It becomes an exception when it is raised: one that is kept would keep, by its
-                # traceback, the frames of whoever got it, and the refs in them.
+                # Only raising turns it into an exception: a stored exception would keep, by its
+                # traceback, the frames of its caller alive, and the refs in them.
                 result.value = value
                 result.state = FAILED
             else:
@@ -147,24 +147,24 @@ class OutputBuffer:
         self.take_pending()
 
     def take_pending(self) -> None:
-        """Take what lies on the ring, without waiting."""
+        """Take the frames that are on the ring, without waiting."""
         self.drain()
         if self.dropped or self.awaited:
             self._tell()
 
     def drain(self) -> None:
-        """``take_pending`` for the thread that serves asyncio, which nobody has to tell."""
+        """As ``take_pending``, for the thread that serves asyncio, which needs no notification."""
         self.reader.collect_pending(self.frames)
 
     def _tell(self) -> None:
-        """Frames came, or refs went: let go of what nobody wants, and wake who waits elsewhere."""
+        """After frames came or refs went: discard unwanted frames, and wake waiters elsewhere."""
         if self.dropped:
             self.discard_dropped()
         if self.awaited:
             self.on_awaited()
 
     def discard_dropped(self) -> None:
-        """Let go of frames whose refs are gone."""
+        """Discard frames whose refs are gone."""
         for execution in take_arrived(self.dropped, self.reader.seq):
             frame = self.frames.pop(execution, None)
             if frame is not None and frame.is_failure:

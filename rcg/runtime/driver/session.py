@@ -41,16 +41,16 @@ __all__ = ["Session"]
 
 _log = Log()
 
-# How long to wait for Ray's own words about a death that the kernel has already confirmed.
+# How long to wait for Ray's explanation of a death that the kernel has already reported.
 _CAUSE_PATIENCE_S: Final = 1.0
 # How long to wait for actors that were killed to be dead.
 _KILL_PATIENCE_S: Final = 2.0
-# After this long a teardown says whom it waits for.
+# After this long a teardown warns which actors it waits for.
 _PATIENCE_S: Final = 5.0
 
 
 class Session:
-    """The driver's hold on one running graph.
+    """One running graph, as its driver sees it.
 
     Args:
         graph_id: Hex id.
@@ -103,10 +103,10 @@ class Session:
         Callable[[str, Ending], None],
         Callable[[socket.socket, Opening], None],
     ]:
-        """Return what the control of the graph calls.
+        """Return the functions that the control of the graph calls.
 
-        It holds the session weakly: otherwise these two would hold each other, and with them the
-        actors of a graph that nobody has any more, until the garbage collector comes by.
+        They hold the session weakly. Otherwise session and control would hold each other, and the
+        actors of a dropped graph would live until the garbage collector runs.
         """
         reference = weakref.ref(self)
 
@@ -135,7 +135,7 @@ class Session:
         return self.host.descriptors()
 
     def seal(self) -> None:
-        """Close the descriptors once every member has them, but for what a profile needs."""
+        """Close the descriptors once every member has them, except those that a profile needs."""
         self.host.seal()
 
     # --- state
@@ -180,15 +180,15 @@ class Session:
             self._gone = process, ending
         self.is_over = True
         for node in self.nodes:
-            node.end_broken(process)  # the first death stands
+            node.end_broken(process)  # the first death counts
             if ending.how is not How.FAILED:
-                node.forget(process)  # a process that lives on lets go of its claims by itself
+                node.forget(process)  # a process that lives releases its claims itself
         _call_each(self._on_end)
 
     # --- errors
 
     def check_running(self) -> None:
-        """Raise what stands in the way of using the graph, if anything does.
+        """Raise if the graph has ended.
 
         Raises:
             ChannelClosed: It was torn down.
@@ -206,7 +206,7 @@ class Session:
         known = self._cause
         if known is None:
             known = self._cause = self._find_cause(*self._gone)
-        # A new one each time: what is raised keeps the frames of whoever got it.
+        # A new one each time, because a raised exception keeps the frames of its callers.
         return type(known)(known.message, **known.facts)
 
     def _find_cause(self, process: str, ending: Ending) -> RcgError:
@@ -231,17 +231,17 @@ class Session:
         )
 
     def last_words(self, process: str) -> str:
-        """Return what the flight recorder has as the process's last op."""
+        """Return the last op of a process, from the flight recorder."""
         for activity in activities(self.nodes, self.plan):
             if activity.process == process:
                 return f"{activity.op}, execution {activity.execution}"
         return "unknown"
 
     def report(self, patience_s: float) -> Report:
-        """Return who does what and waits for whom, also for stuck and dead processes.
+        """Return what each process does and waits for, including those that hang or died.
 
         Args:
-            patience_s: How long live processes may take to say where they are; 0 asks none.
+            patience_s: How long to wait for the stacks of live processes; 0 asks for none.
         """
         stacks = self.control.ask_where(patience_s)
         memory = [node.memory() for node in self.nodes]
@@ -265,7 +265,7 @@ class Session:
         )
 
     def public(self, signal: Signal) -> RcgError:
-        """Return the error for users of what a channel raised, with what this session knows."""
+        """Return the error that users get for what a channel raised."""
         return self.end_error() if issubclass(type(signal), GraphEnded) else signal.public()
 
     # --- the end
@@ -277,16 +277,16 @@ class Session:
         kill_actors: bool = False,
         warn: Callable[[str], object] = _log.warning,
     ) -> list[str]:
-        """Stop every loop and let go of shared memory. Idempotent, any thread.
+        """Stop every loop and release shared memory. Idempotent, any thread.
 
-        Blocks until the loops have ended, or ``timeout_s``; a loop that is still in a user's method
-        ends when the method returns. It may be called again to go on waiting. On the thread that
-        would hear of their ends, as in a ``__del__`` that comes there, it does not wait.
+        It blocks until the loops have ended, or for ``timeout_s``. A loop that is still in a user's
+        method ends when the method returns. It may be called again to continue waiting. On the
+        endpoint's thread, for example in a ``__del__``, it does not wait.
 
         Args:
             timeout_s: How long to wait.
             kill_actors: Kill the actors as well.
-            warn: Told whom it has been waiting for too long.
+            warn: Called with a text about each process that takes long to end.
 
         Returns:
             The processes whose loops have not ended.
@@ -314,7 +314,7 @@ class Session:
         return late
 
     def close_nowait(self) -> None:
-        """Tell everyone to stop and return at once: for garbage collection and interpreter exit."""
+        """Stop all loops without waiting: for garbage collection and interpreter exit."""
         if self._begin_close():
             self._let_go()
 
@@ -323,7 +323,7 @@ class Session:
         self.host.close()
 
     def _begin_close(self) -> bool:
-        """Mark as closed and wake everybody; False in a forked child, which has no graph."""
+        """Mark as closed and wake all waiters; False in a forked child, which has no graph."""
         self._is_closed = self.is_over = True
         if os.getpid() != self.pid:
             return False
@@ -353,7 +353,7 @@ class Session:
                 cluster.kill(self.handles[process])
             except Exception:  # noqa: BLE001 - dead already, or no cluster any more
                 continue
-        # Ray only asks for the kill; who asked us wants them dead when we return.
+        # Ray's kill returns early, but callers expect the actors to be dead.
         deadline = Deadline(_KILL_PATIENCE_S)
         for pidfd in filter(lambda fd: fd >= 0, pidfds):
             liveness.ends_within(pidfd, deadline.remaining_s())
@@ -361,7 +361,7 @@ class Session:
 
 
 def _call_each(calls: deque[Callable[[], None]]) -> None:
-    """Call what is in there, each once, whichever threads are at it."""
+    """Call everything in the queue, each once, even if several threads do so."""
     while True:
         try:
             call = calls.popleft()

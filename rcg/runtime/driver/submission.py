@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way into a graph: checking arguments, making room, submitting the inputs of an execution.
+"""Submission: checking arguments, making room, and publishing the inputs of an execution.
 
 Any thread may submit, also from code that runs in the middle of another submission: pickling,
 ``__del__``, a signal handler. There is no lock. Arguments are encoded first, which runs users'
-code, and refs are made, which do not stand for anything yet. Then one step of the native core does
+code, and refs are made, which belong to no execution yet. Then one step of the native core does
 the rest or nothing: it compares the limit, gives the execution its number, enters it into the
-window, makes the refs its own and publishes all inputs.
+window, assigns the refs and publishes all inputs.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ class Submission:
         """Submit one execution, waiting for room and for memory; returns its refs.
 
         Args:
-            inputs: What ``encode`` made.
-            refs: The ref or the list of refs that shall stand for its results.
+            inputs: The result of ``encode``.
+            refs: The ref or the list of refs for its results.
 
         Raises:
             NoRoom: There was none within the submit timeout; nothing was submitted.
-            OutOfSharedMemory: Nothing is under way that could give memory back.
+            OutOfSharedMemory: No execution is in flight that could return memory.
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
         deadline = Deadline(self._session.options.submit_timeout_s)
@@ -178,15 +178,15 @@ class Submission:
         It does not wait itself, so that a thread and an event loop can each wait in their own way.
 
         Args:
-            inputs: What ``encode`` made.
-            refs: The ref or the list of refs that shall stand for its results.
+            inputs: The result of ``encode``.
+            refs: The ref or the list of refs for its results.
 
         Yields:
             The execution that has to be complete before the next attempt; None if a reader is about
             to take a frame, for which ``RING_POLL_S`` is long enough.
 
         Raises:
-            OutOfSharedMemory: Nothing is under way that could give memory back.
+            OutOfSharedMemory: No execution is in flight that could return memory.
             GraphEnded, CapacityExceededError, RcgError: As in ``try_submit``.
         """
         is_alone = is_late = False
@@ -199,7 +199,7 @@ class Submission:
             except TimedOut:
                 is_late = True
             except NoMemory as signal:
-                # Alone, what finds no memory passes through the stash.
+                # An execution that is alone may use the stash.
                 if is_alone:
                     raise self._session.public(signal) from None
                 is_alone = complete >= self.submitted
@@ -213,9 +213,9 @@ class Submission:
         """Submit one execution without waiting; returns whether there was room in the window.
 
         Args:
-            inputs: What ``encode`` made.
-            refs: The ref or the list of refs that shall stand for its results.
-            stash: Whether what there is no shared memory for is kept on the heap until it is read.
+            inputs: The result of ``encode``.
+            refs: The ref or the list of refs for its results.
+            stash: Whether values without shared memory are kept on the heap until they are read.
 
         Raises:
             NoMemory: There is no shared memory for it now; nothing was written.
@@ -266,7 +266,7 @@ class Submission:
                 buffer.discard_dropped()
 
     def _look(self) -> bool:
-        """Let the window look at what happened since; returns whether there is room."""
+        """Update the window; return whether there is room."""
         if self._session.is_over:
             raise GraphEnded(is_closed=self._session.is_closed)
         self.discard_dropped()

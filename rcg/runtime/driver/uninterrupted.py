@@ -19,8 +19,9 @@ def run_uninterrupted(
 ) -> tuple[list[str], bool]:
     """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed.
 
-    What it warns of goes to the log on the calling thread: if that is in a log handler, no other
-    thread gets in.
+    Its warnings are logged on the calling thread: if that is in a log handler, no other thread
+        could
+    log.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(_log.warning), False

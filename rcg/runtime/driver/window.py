@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The window: which executions are under way, and whose results still wait. Pure bookkeeping.
+"""The window: which executions are in flight, and which results are not fetched. Pure bookkeeping.
 
 An execution is *submitted*, then *complete* when every output has arrived at the driver, and
 *released* when every output was fetched or its ref dropped, which may be before it is complete.
 Executions complete in order and are released in any.
 
-By default an execution stops being in flight when it is complete: a full window means waiting, and
-only the buffer of unfetched results has a hard limit. A user who set the limit himself is told at
-once instead, and then unfetched executions count as in flight, as in Ray.
+By default an execution stops being in flight when it is complete: ``execute`` waits while the
+window is full, and only the buffer of unfetched results has a hard limit. If the user set the
+limit, ``execute`` raises at once, and unfetched executions count as in flight, as in Ray.
 
-There is no lock, because users' code runs anywhere and may execute again. What is counted here only
-grows, so what was worked out from older numbers allows too little and never too much: it leads to
-one more look. The native core compares the limit with the real number when it submits.
+There is no lock, because users' code may run at any point and may execute again. The counts only
+grow, so a result from stale counts allows too few executions, never too many, and only causes
+another check. The native core compares the limit with the current number when it submits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Window:
         wanted: A bit for each output.
         left: Those that were neither fetched nor dropped, by execution. The native core enters
             executions (``submit``) and takes outputs out (``release``), each in one step.
-        free_until: So many may be submitted before anybody has to look again; see ``look``.
+        free_until: How many may be submitted before ``look`` has to be called again.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Window:
         return sum(1 for execution in list(self.left) if execution < complete)
 
     def look(self, submitted: int, complete: int, room: int | None = None) -> None:
-        """Work out how many more may be submitted before the next look.
+        """Compute how many more executions may be submitted before the next call.
 
         ``execute`` compares one number; what completed or was released since is counted only when
         that number is reached.
@@ -79,13 +79,13 @@ class Window:
         Args:
             submitted: How many executions were submitted, or had been a moment ago.
             complete: How many of them are complete, asked after that.
-            room: How many may be in flight as far as memory goes; None where it sets no limit.
+            room: How many may be in flight by their memory; None means no limit.
 
         Raises:
             CapacityExceededError: Waiting would not help: the user has to fetch or drop a ref
                 first. Nothing was changed.
         """
-        unfetched = len(self.left)  # at this moment, so what is refused here is refused rightly
+        unfetched = len(self.left)  # counted now, so that no execution is refused wrongly
         if self._is_strict and unfetched >= self._capacity:
             raise CapacityExceededError(
                 f"The compiled graph can't have more than {self._capacity} in-flight executions, "

@@ -20,14 +20,14 @@ class NodeHost:
     """The memory of a graph on this process's node, made and owned by this process.
 
     Args:
-        plan: What runs on the node.
-        options: Of the graph.
+        plan: The plan of the graph.
+        options: The options of the graph.
         codec: Encodes this process's values.
 
     Attributes:
         node: This process's place there.
         layout: The numbers of processes and channels.
-        cap_bytes: Most memory that values may take.
+        cap_bytes: How much memory values may take.
 
     Raises:
         OutOfSharedMemory: There is no room for the channels, or no address space.
@@ -64,7 +64,7 @@ class NodeHost:
         return self._segments.board, self._segments.arenas
 
     def drain(self, max_events: int) -> _native.Drain:
-        """Return what takes the events of all members out of the board, for a profile.
+        """Return a drain, which copies the events of all members for a profile.
 
         Args:
             max_events: How many are kept; later ones are counted as lost.
@@ -75,9 +75,9 @@ class NodeHost:
         return _native.Drain(self.node.member, self._segments.board, max_events)
 
     def seal(self) -> None:
-        """Close the descriptors once every member has them, but for what a profile needs."""
+        """Close the descriptors once every member has them, except those that a profile needs."""
         self._segments.seal()
 
     def close(self) -> None:
-        """Close the descriptors; what is mapped stays. Idempotent, any thread."""
+        """Close the descriptors; mapped memory stays mapped. Idempotent, any thread."""
         self._segments.close()

@@ -13,19 +13,19 @@ __all__ = ["SHM", "addresses_for", "default_memory_cap", "prefers_memfd"]
 SHM: Final = "/dev/shm"
 # Below this, /dev/shm is the 64 MB that container runtimes give; memfd has no such limit.
 SMALLEST_USEFUL_SHM: Final = 1 << 30
-# Blocks of all sizes share an arena's addresses, and neighbours that are free become one, so that
-# little more than the cap is needed: twice that, for what lies scattered.
+# Blocks of all sizes share an arena's addresses, and free neighbours are merged, so little more
+# address space than the cap is needed: twice the cap, because of fragmentation.
 ADDRESSES_PER_BYTE: Final = 2
 LEAST_ADDRESSES: Final = 16 << 20
 _PAGE: Final = 4096
 
 
 def default_memory_cap() -> int:
-    """Return how many bytes of shared memory a graph may use: half of what is to be had.
+    """Return how many bytes of shared memory a graph may use: half of what is available.
 
-    To be had is the least of the space in /dev/shm (unless it is so small that memfd is used), the
-    memory that the control group still allows, the memory that is free on the machine, and a
-    quarter of the addresses that RLIMIT_AS still allows this process.
+    Available is the least of the space in /dev/shm (unless it is so small that memfd is used), the
+    memory that the control group still allows, the free memory of the machine, and a quarter of the
+    addresses that RLIMIT_AS still allows this process.
     """
     limits = [_available_memory()]
     allowed = _allowed_addresses()
@@ -59,7 +59,7 @@ def _available_memory() -> int:
 
 
 def _cgroup_room() -> list[int]:
-    """Return what the memory control group (version 2, then 1) leaves; nothing where there is none.
+    """Return the memory that the control group (version 2, then 1) leaves; nothing without a limit.
 
     The files are those of the group that a container sees as its root.
     """
@@ -90,12 +90,12 @@ def _allowed_addresses() -> int | None:
 def addresses_for(cap_bytes: int, members: int) -> int:
     """Return how much address space to reserve for each arena, in whole pages.
 
-    A process maps an arena when it first needs it, in the common case once: its own to write, one
-    whose blocks arrive to read. Addresses are 47 bits wide or, on some kernels, 39, and a process
-    may be allowed fewer. A graph keeps its own while it lives, and while a value of it is held. So
-    each graph takes at most a twelfth of what this process has left, and a quarter of all is for
-    others: for everything else, and for other drivers' graphs over the same actors. What finds no
-    addresses goes through the stash.
+    A process maps an arena when it first needs it, usually once: its own to write, and another's to
+    read its blocks. Addresses are 47 bits wide or, on some kernels, 39, and a limit may allow
+    fewer. A graph keeps its addresses as long as it or one of its values lives. So each graph takes
+    at most a twelfth of what this process has left, and a quarter of all addresses stays free for
+    everything else, including other drivers' graphs over the same actors. A value without addresses
+    goes through the stash.
     """
     mappings = Path("/proc/self/maps").read_text().splitlines()
     stack = next(line for line in mappings if line.endswith("[stack]"))

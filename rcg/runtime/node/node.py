@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node as one of its processes sees it: the board of a graph there, and who does what on it.
+"""A process's place on a node: its access to the board of a graph there.
 
 All processes of a graph on one node are members of one board. Each has a number, ends of channels
-and an arena of its own; each sees what the others do, also those that are stuck or dead; each can
-end the waits of all. Processes and channels have the names that the plan gives them.
+and an arena of its own. Each can read what the others do, even if those hang or died, and each can
+end all waits. Processes and channels have their names from the plan.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class MemoryUse(NamedTuple):
     """The shared memory of a graph on one node.
 
     Attributes:
-        used_bytes: What blocks take, warm free ones included.
-        cap_bytes: What they may take.
-        claimed_bytes: What is in blocks of this process that somebody holds, or is on its way.
+        used_bytes: Bytes that blocks take, including free blocks that keep their memory.
+        cap_bytes: Bytes that blocks may take.
+        claimed_bytes: Bytes in blocks of this process that are claimed or on their way to readers.
         stashes: Values that passed through a process's heap, because there was no shared memory.
     """
 
@@ -119,11 +119,11 @@ class Node:
     # --- what processes do
 
     def now(self, process: str) -> Now:
-        """Return what a process does at this moment."""
+        """Return what a process does now."""
         return now_of(self.member, self.layout.members[process])
 
     def counters(self, process: str) -> Counters:
-        """Return what a process has counted."""
+        """Return the counters of a process."""
         return counters_of(self.member, self.layout.members[process])
 
     def waiting_since_ns(self, process: str) -> int:
@@ -141,7 +141,7 @@ class Node:
         return tuple(self.member.spans(self.layout.members[process]))
 
     def span_writer(self, execution: Callable[[], int]) -> SpanWriter:
-        """Return what records this process's spans.
+        """Return the recorder of this process's spans.
 
         Args:
             execution: Returns the index of the execution that runs now.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared memory without names: the board and the arenas of one graph on one node.
 
-Segments are files that no directory lists (``O_TMPFILE`` in /dev/shm, or ``memfd`` where that is
-small), so nothing is left behind whoever dies, whenever. The host of the node makes them and hands
-their descriptors to the members; see ``native/layout.h`` for what is in them.
+Segments are files that no directory lists (``O_TMPFILE`` in /dev/shm, or ``memfd`` if that is
+small), so the kernel frees them when the processes end. The host of the node makes them and sends
+their descriptors to the members. ``native/layout.h`` draws their content.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["EVENTS_PER_MEMBER", "MAX_MEMBERS", "Segments"]
 
 MAX_MEMBERS: Final[int] = _native.MAX_MEMBERS
 EVENTS_PER_MEMBER: Final = 4096
-# A ring takes 256 KiB: 16 slots of 16 KiB, or more and smaller ones. What does not fit its slot
-# goes to a block, which costs some 100 ns more.
+# A ring takes 256 KiB: 16 slots of 16 KiB, or more and smaller ones. A value that does not fit
+# its slot goes to a block, which costs some 100 ns more.
 RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
 
@@ -54,8 +54,8 @@ class Segments:
     """The board and the arenas of one graph, as descriptors. Made and owned by the host.
 
     Args:
-        plan: Decides how many rings there are, of what size and between whom.
-        cap_bytes: Most memory that the blocks of all arenas may take together.
+        plan: Determines the rings: their number, sizes and ends.
+        cap_bytes: How much memory the blocks of all arenas may take together.
 
     Raises:
         OutOfSharedMemory: There is no room for the rings themselves.
@@ -103,17 +103,17 @@ class Segments:
         return next(iter(self._boards), -1)
 
     def seal(self) -> None:
-        """Close the arenas' descriptors, once every member has them; what is mapped stays."""
+        """Close the arenas' descriptors, once every member has them; mapped memory stays mapped."""
         _close_each(self.arenas)
 
     def close(self) -> None:
-        """Close the descriptors; what is mapped stays. Idempotent, also from several threads."""
+        """Close the descriptors; mapped memory stays mapped. Idempotent, any thread."""
         _close_each(self._boards)
         _close_each(self.arenas)
 
 
 def _close_each(fds: list[int]) -> None:
-    """Close what is in there, each once: a number that is closed twice may be another file's."""
+    """Close each descriptor once: a number that is closed twice may belong to another file."""
     while fds:
         with contextlib.suppress(IndexError):
             os.close(fds.pop())

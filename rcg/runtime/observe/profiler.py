@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recording profiles: draining the recorders of running graphs into a trace.
 
-A profile needs nothing of the actors: events are taken out of shared memory by a thread of the
-driver that never waits for Python's lock, so it also records who is stuck and what the dead did.
+A profile needs no help of the actors: a thread of the driver, which never waits for Python's lock,
+copies events from shared memory. So a profile also covers processes that hang or died.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["MAX_EVENTS", "Profiler", "RecordedGraph", "newest", "profiler_of"]
 MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
 
-# The larger rings of the native core hold what the fastest graphs do in 80 ms.
+# The larger rings of the native core hold the events of the fastest graphs for 80 ms.
 _DRAIN_PERIOD_NS: Final = 5_000_000
 # How long writes that are under way are waited for at the end, and how often they are looked at.
 _SETTLE_TIMEOUT_S: Final = 0.02
@@ -106,7 +106,7 @@ class Profiler:
         return run
 
     def graph_started(self, graph: Any) -> None:
-        """Record a new graph, if it follows what is compiled."""
+        """Record a new graph, if this profiler records graphs that are compiled later."""
         run = self._latest()
         if not run.is_over:
             try:
@@ -205,7 +205,7 @@ def profiler_of(
     is_following: bool = False,
     max_events: int | None = None,
 ) -> Profiler:
-    """Return what records these graphs; see ``Profiler``."""
+    """Return a profiler of these graphs."""
     most = MAX_EVENTS if max_events is None else max_events
     return Profiler(sessions, is_following=is_following, max_events=most)
 
@@ -253,7 +253,7 @@ class _Recording:
                 "MiB for each process of the graph. Drop results that are still held, or make "
                 "/dev/shm larger."
             ) from error
-        # Nobody waits for a drain of which nobody knows any more.
+        # No code waits for a drain without references.
         weakref.finalize(self, drain.stop)
         self._thread = threading.Thread(
             target=drain.run, args=(_DRAIN_PERIOD_NS,), name="rcg-profile", daemon=True
@@ -264,13 +264,13 @@ class _Recording:
         """Record nothing more."""
         if self._opened is None:
             _settle(self._session)
-            # First: what ends from now on is no longer open.
+            # First, so that an op which ends from now on does not count as open.
             opened = _open_ops(self._session)
             self._opened = opened if self._opened is None else self._opened
         self._drain.stop()
 
     def graph(self, end_ns: int) -> GraphTrace:
-        """Return what was recorded until a moment."""
+        """Return the events recorded until a point in time."""
         self._thread.join()
         found = {}
         for process, number in self._session.node.layout.members.items():
@@ -280,10 +280,10 @@ class _Recording:
 
 
 def _settle(session: RecordedGraph) -> None:
-    """Let loops that have just published a frame write down that they did.
+    """Wait for loops that have just published a frame to record that event.
 
-    A result may arrive before that, by some tens of nanoseconds, or by as long as who wrote it is
-    kept off its processor.
+    A result may arrive some tens of nanoseconds before its event is recorded, or longer if the
+    kernel suspends the writer in between.
     """
     patience = Deadline(_SETTLE_TIMEOUT_S)
     for process in session.node.layout.members:
@@ -298,14 +298,14 @@ def _settle(session: RecordedGraph) -> None:
 
 
 def newest(session: RecordedGraph) -> Trace:
-    """Return what the flight recorder still has of a graph: the newest 4096 events per process."""
+    """Return the content of the flight recorder of a graph: the newest 4096 events per process."""
     end_ns, began = now_ns(), time.time()
     opened = _open_ops(session)
     found = {}
     for process in session.node.layout.members:
         found[process] = 0, session.node.newest_events(process)
     graph = _graph_trace(session, found, opened, end_ns)
-    # What all processes remember: before, the busiest one has nothing to show.
+    # Begin where the events of all processes begin: the busiest one has no earlier events.
     start_ns = max(
         (int(lane.events["start_ns"][0]) for lane in graph.lanes if len(lane.events)),
         default=end_ns,
@@ -314,7 +314,7 @@ def newest(session: RecordedGraph) -> Trace:
 
 
 def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
-    """Return what each process is in now; nothing for those that are between ops or have ended."""
+    """Return the op that each process is in now; no entry if it is between ops or has ended."""
     node = session.node
     specs = session.plan.channels_by_id()
     ended = session.control.over - session.control.gone
@@ -344,7 +344,7 @@ def _graph_trace(
     opened: Mapping[str, OpenOp],
     end_ns: int,
 ) -> GraphTrace:
-    """Put together what is known of each process until a moment, on the driver's clock."""
+    """Return the record of each process until a point in time, on the driver's clock."""
     clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_TIMEOUT_S)}
     pids = {DRIVER: session.pid, **session.control.pids}
     lanes = []

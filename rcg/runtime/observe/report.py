@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who does what, since when, and who waits for whom: the flight recorder as data and as text.
+"""Reports: what each process does, since when, and what it waits for, as data and as text.
 
-Read from shared memory, so it answers for processes that are stuck or dead. Where live processes
-are in users' code, they say themselves.
+A report is read from the flight recorder in shared memory, so it covers processes that hang or
+died. Live processes are asked for the lines of users' code that they are at.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Activity:
 
     Attributes:
         process: Its name in the plan.
-        label: Its name for people.
+        label: Its displayed name: ``a0 (Stage)``.
         pid: Its process id; 0 before it has started.
         state: "running", "waiting", "idle" (the driver, between calls), "dead" or "ended".
         op: The op it is in, or was in last, as text; "-" before the first.
         execution: Index of the execution.
         for_s: Seconds since the op began; since it ended, when idle.
-        waiting_for: Labels of the processes that have to act first, or "".
+        waiting_for: Labels of the processes that it waits for, or "".
         shared_bytes: Shared memory that its arena takes.
         waits: How often it waited so far.
         waited_s: How long it waited so far, in seconds.
@@ -76,10 +76,10 @@ class Backlog:
 
     Attributes:
         channel: Its id in the plan.
-        writer: Label of who writes it.
-        reader: Label of who reads it.
+        writer: Label of the writing process.
+        reader: Label of the reading process.
         length: How many frames wait.
-        slots: How many may.
+        slots: How many frames may wait.
     """
 
     channel: str
@@ -100,11 +100,11 @@ class Report(Displayed):
         backlogs: Channels with frames that wait.
         used_bytes: Shared memory that the graph's values take.
         cap_bytes: Shared memory that they may take.
-        in_flight: Executions that are under way.
-        limit: Executions that may be.
-        failures_dropped: Failures that nobody saw, because their refs were dropped unread.
+        in_flight: Executions that are in flight.
+        limit: Executions that may be in flight.
+        failures_dropped: Failures whose refs were dropped unread.
         last_dropped: What failed, in the newest of these.
-        asked: Whether live processes were asked where they are.
+        asked: Whether live processes were asked for their stacks.
     """
 
     graph_id: str
@@ -208,9 +208,9 @@ def activities(
     Args:
         nodes: Every node of the graph, as this process sees it.
         plan: What runs.
-        stacks: Where live processes say they are.
+        stacks: The stacks of live processes.
         dead: Processes that died.
-        ended: Processes whose loop has ended in good order.
+        ended: Processes whose loop has ended normally.
     """
     stacks = stacks or {}
     found = []

@@ -17,10 +17,10 @@ class ProcessStatistics:
 
     Attributes:
         process: Its name in the plan.
-        label: Its name for people.
+        label: Its displayed name: ``a0 (Stage)``.
         pid: Its process id; 0 before it has started.
         execution: Index of the execution it was in last.
-        waits: How often it really had to wait, for input or for room.
+        waits: How often it had to wait, for input or for room.
         waited_s: Seconds it spent waiting.
         shared_bytes: Shared memory that its arena takes.
     """
@@ -54,11 +54,11 @@ class Statistics:
     Attributes:
         executions: Executions that were submitted.
         completed: Of these, those whose every output has arrived here.
-        in_flight: Those under way: submitted and not completed.
+        in_flight: Executions that were submitted and not completed.
         buffered: Completed executions with results that were neither fetched nor dropped.
-        failures_dropped: Failures that nobody saw, because their refs were dropped unread.
+        failures_dropped: Failures whose refs were dropped unread.
         limit: Executions that may be in flight at once.
-        used_bytes: Shared memory that the graph's values take, warm free blocks included.
+        used_bytes: Shared memory that the graph's values take, including free blocks.
         cap_bytes: Shared memory that they may take.
         stashes: Values that passed through a process's heap, because there was no shared memory.
         processes: Each process of the graph, the driver first.

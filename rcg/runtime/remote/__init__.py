@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled graphs of other processes: handles, and what serves them."""
+"""Compiled graphs of other processes: their handles, and the server for handles."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection of a process to the owner of a graph, and the thread that receives from it.
 
-It knows messages and payloads, and what came and was not got yet; nothing of arguments and refs.
+It knows messages, payloads and results that were not got yet; it knows no arguments and refs.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class _Arrived:
             return self.lost, FAILED
         try:
             value = self.payload.decode()
-        except BaseException as error:  # noqa: BLE001 - what unpickling raised is the result
+        except BaseException as error:  # noqa: BLE001 - an exception of unpickling is the result
             return error_of_unpickling(error, self.payload.decode), FAILED
         # A failure becomes an exception when it is raised: see OutputBuffer.fetch.
         return value, FAILED if type(value) is Failure else READY
 
 
 class RemoteOutput:
-    """One output of the graph, as refs see it: what came and was not got yet."""
+    """One output of the graph: the results that arrived and were not got yet."""
 
     __slots__ = ("channel", "dropped", "frames", "last", "number")
 
@@ -96,7 +96,7 @@ class RemoteOutput:
 
 
 class Reply:
-    """What the owner says to one ``execute``: ``is_done`` last."""
+    """The owner's answer to one ``execute``; ``is_done`` is set last."""
 
     __slots__ = ("_refusal", "execution", "is_abandoned", "is_done")
 
@@ -107,7 +107,7 @@ class Reply:
         self.is_done = False
 
     def refuse(self, refusal: Payload | RcgError) -> None:
-        """Note why there is no execution: the payload that says it, or what happened to that."""
+        """Store the error because of which there is no execution, or the error of receiving it."""
         self._refusal = refusal
 
     @property
@@ -122,16 +122,16 @@ class Reply:
 
 
 class Client:
-    """The connection to an owner, and the thread that takes in what it sends.
+    """The connection to an owner, and the thread that receives from it.
 
-    Shared by the handles of one graph in a process. It holds no handle, so that one which nobody
-    uses is let go of.
+    The handles of one graph in a process share it. It holds no handle, so that unused handles are
+    freed.
 
-    There is no lock: Ctrl-C comes anywhere, also between taking a lock and knowing that one has it,
-    and signal handlers and ``__del__`` may execute in the middle of an execute. Messages are whole:
-    the kernel keeps those of several threads apart. State changes in single steps, in an order that
-    lets threads that wait look again: a waiter leaves a lock of its own and looks, the thread
-    stores and releases all of them.
+    There is no lock: Ctrl-C may arrive at any point, also between taking a lock and storing that it
+    is held, and signal handlers and ``__del__`` may execute in the middle of ``execute``. The
+    kernel keeps messages of several threads whole. State changes in single steps. A waiter
+    registers a lock of its own and then checks the state; the receiving thread stores the state and
+    then releases all waiters.
     """
 
     def __init__(self, facts: HandleFacts) -> None:
@@ -214,7 +214,7 @@ class Client:
         return type(error)(error.message, **error.facts)
 
     def abandon(self, reply: Reply) -> None:
-        """Nobody has refs of what was asked for: its results are let go of."""
+        """Discard the results of an execution without refs."""
         reply.is_abandoned = True
         if reply.is_done and reply.execution >= 0:
             for output in self.outputs:
@@ -253,7 +253,7 @@ class Client:
                             error = owner_gone(self.facts)
                         break
                     self._take(received)
-        except BaseException as problem:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except BaseException as problem:  # noqa: BLE001 - no waiter may wait for ever
             error = ChannelBroken(
                 f"the connection to the process {self.facts.owner_pid}, which compiled the graph, "
                 f"failed: {describe_error(problem)}",
@@ -305,7 +305,7 @@ class Client:
         self._wake(reply)
 
     def _wake(self, key: object) -> None:
-        """Have everybody look again that waits for this."""
+        """Wake all waiters, so that they check again."""
         # Taken one by one: a coroutine that gives up in the meantime takes itself out.
         for loop, future in emptied(self._awaiting.pop(key, None)):
             set_done(loop, future)
@@ -313,10 +313,10 @@ class Client:
 
 
 def _opened(received: Received, execution: int | None = None) -> _Arrived:
-    """Return the one value that came with a message, or what happened to it.
+    """Return the value that came with a message, or the error of receiving it.
 
     Raises:
-        ValueError: It is no payload of one value.
+        ValueError: The message has no payload of one value.
     """
     try:
         (payload,) = open_payloads(received)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled graph of another process: what a pickled ``CompiledDAG`` becomes elsewhere.
+"""Handles: a pickled ``CompiledDAG`` becomes a handle in another process.
 
-A handle is a client of the endpoint of its owner's process. It connects when it is first used, and
-shares that ``Client`` with the other handles on the graph in its process; results wait there until
-they are got.
+A handle is a client of the endpoint of its owner's process. It connects when it is first used. All
+handles of a graph in one process share a ``Client``, which stores results until they are got.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ def handle_from(facts: HandleFacts) -> Any:
 class CompiledDAGHandle:
     """A compiled graph of another process on this node: execute and get as on the graph itself.
 
-    Made by pickling a ``CompiledDAG``: pass it to an actor or a task. The process that compiled it
-    owns its window, options and end: it has to stay alive and keep the graph. Results are sent on
-    as they come, so a limit on executions in flight counts, for a handle, those that have not
-    completed; what was not got yet waits in this process.
+    To make one, pass a ``CompiledDAG`` to an actor or a task, which pickles it. The process that
+    compiled the graph owns its window, options and end: it has to stay alive and keep the graph.
+    Results are sent to the handle's process as they arrive and are stored there. So an execution of
+    a handle counts as in flight until it completes.
     """
 
     def __init__(self, facts: HandleFacts) -> None:
@@ -60,8 +59,8 @@ class CompiledDAGHandle:
         self.left: dict[int, int] = {}
         self._codec = make_codec()
         self._client: Client | None = None
-        # The client of each process that this handle was used in (it may have forked), and how to
-        # leave it: what is there first stays, so that all threads have one.
+        # The client of each process that uses this handle (the process may fork), with its
+        # finalizer. The first entry stays, so that all threads share one client.
         self._used: dict[int, tuple[Client, weakref.finalize[..., Any]]] = {}
         self._is_closed = False
 
@@ -167,7 +166,7 @@ class CompiledDAGHandle:
             return False
         arrived = output.frames.get(ref.execution)
         if arrived is not None:
-            # Read, filled, and only then let go of: Ctrl-C between any two lines loses nothing.
+            # Read, store, and only then discard: Ctrl-C between any two lines loses nothing.
             ref.value, ref.state = arrived.settle()
             output.frames.pop(ref.execution, None)
         elif ref.state < READY:
@@ -207,7 +206,7 @@ class CompiledDAGHandle:
         return self._facts.graph_id
 
     def report(self) -> str:
-        """Return the owner's report: who does what, since when, and who waits for whom.
+        """Return the owner's report: what each process does, since when, and what it waits for.
 
         Raises:
             ChannelClosed: The graph was torn down.

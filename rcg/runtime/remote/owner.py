@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that compiled a graph, as its handles see it: how to reach it, and what became of it.
+"""The owner of a graph, as handles see it: the connection to the process that compiled it.
 
 Each outcome has its own error: the graph was torn down, the process is gone, it does not answer, it
 is on another node.
@@ -36,7 +36,7 @@ JOIN_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HandleFacts:
-    """What a handle knows of its graph."""
+    """The facts that a handle has about its graph."""
 
     graph_id: str
     address: str

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serving the handles that other processes have on a graph of this process.
 
-Each connection has two threads: one submits what the client asks for, in order and with the graph's
-own backpressure; the other sends results as they come. A client that goes away only drops its refs.
-Neither thread holds a lock: what they share is a queue, and a thread that waits looks again.
+Each connection has two threads: one submits the client's executions, in order and under the graph's
+own backpressure; the other sends results as they arrive. A client that disconnects only drops its
+refs. Neither thread holds a lock: they share a queue, and a waiting thread checks again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["Feed", "HandleServer", "ServedGraph"]
 
 
 class Feed(Protocol):
-    """The results of a graph, for who passes them on; it does not keep the graph."""
+    """The results of a graph, for the thread that sends them; it does not keep the graph alive."""
 
     def encode(self, value: Any, /) -> Encoded:
         """Return a value as bytes and buffers."""
@@ -64,7 +64,7 @@ class Feed(Protocol):
         """Undo ``on_close``."""
 
     def places(self) -> list[Any]:
-        """Return where each output stands."""
+        """Return the position of each output."""
 
     def wait(self, places: list[Any], seen: int) -> int:
         """Wait until an output has gone on from there, or ``interrupt``."""
@@ -88,7 +88,7 @@ class ServedGraph(Protocol):
         """Return its id."""
 
     def report_within(self, patience_s: float) -> str:
-        """Return who does what, as text."""
+        """Return the report, as text."""
 
     def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:
         """Execute with inputs that another process has encoded."""
@@ -159,7 +159,7 @@ class _Connection:
         self._pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
 
     def run(self) -> None:
-        """Submit what the client asks for, until it hangs up or the graph is closed."""
+        """Submit the client's executions, until it disconnects or the graph is closed."""
         self._feed.on_close(self._hang_up)
         try:
             threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
@@ -183,7 +183,7 @@ class _Connection:
         """Execute what a message asks for, and answer.
 
         Raises:
-            OSError: The client hung up.
+            OSError: The client disconnected.
             ValueError: The message is wrong.
         """
         dag = self._dag()
@@ -238,8 +238,8 @@ class _Connection:
         return not self._is_over
 
     def _send_ready(self) -> None:
-        """Send what is ready, or wait until something may be. Keeps no ref, nor so the graph."""
-        # Where each ring stands before we look: what comes from then on ends the wait.
+        """Send results that are ready, or wait for some. It keeps no ref, and so no graph."""
+        # The positions are taken before the check, so that a later result ends the wait.
         places = self._feed.places()
         pending = self._pending
         has_sent = False
@@ -266,7 +266,7 @@ class _Connection:
             prepared.send(self._connection)
 
     def _encoded(self, ref: CompiledDAGRef) -> Encoded:
-        """Return what a ref stands for, as it goes to the client."""
+        """Return the result of a ref, encoded for the client."""
         try:
             value = ref.settle()
             if type(value) is Failure:
