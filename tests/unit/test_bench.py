@@ -472,6 +472,7 @@ def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str
     assert names[names.index("idle") :] == [
         "idle",
         "lifecycle",
+        "fresh",
         "failures",
         "recorder",
         "tracing",
