@@ -19,7 +19,6 @@ from tests.board import (
     reader,
 )
 
-pytestmark = pytest.mark.unit
 MB = 1 << 20
 
 

@@ -27,8 +27,6 @@ from tests.board import (
     until,
 )
 
-pytestmark = pytest.mark.unit
-
 MB = 1 << 20
 CHAIN = (Ring(0, (1,)), Ring(1, (2,)), Ring(2, (0,)))
 
