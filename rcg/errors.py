@@ -293,7 +293,7 @@ class MessageTooLarge(ChannelError):
 
 
 class OutOfSharedMemory(ChannelError):
-    """A value does not fit into shared memory, by the cap or on the machine; its execution fails."""
+    """A value does not fit into shared memory, by cap or machine; its execution fails."""
 
     size_bytes: int | None
     cap_bytes: int | None
