@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled graphs of Ray actors over shared memory, on plain Ray Core.
 
-``import rcg as ray`` is meant to work: what rcg defines is listed in ``__all__``, and any other
-name is Ray's, looked up when it is used. Importing rcg imports neither Ray nor anything heavy; a
-name is loaded when it is first asked for.
+``import rcg as ray`` works: ``__all__`` lists the names that rcg defines, and any other name is
+    Ray's,
+looked up when it is used. Importing rcg imports neither Ray nor another large package; a name is
+loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -120,9 +121,9 @@ def shutdown(**options: Any) -> None:
 
 
 def report() -> Reports:
-    """Return what every live compiled DAG of this process does: who waits for whom, and where.
+    """Return the report of every live compiled DAG of this process; see ``CompiledDAG.report``.
 
-    One report for each, as ``CompiledDAG.report`` makes it; prints as text.
+    The result is a sequence of reports and prints as text.
     """
     execute = importlib.import_module("rcg.runtime.driver.live")
     found: Reports = execute.report_all()
@@ -130,7 +131,7 @@ def report() -> Reports:
 
 
 def profile(*, max_events: int | None = None) -> Profiler:
-    """Return what records all compiled DAGs of this process, also those compiled meanwhile.
+    """Return a profiler of all compiled DAGs of this process, including those compiled later.
 
     ``with rcg.profile() as p`` gives a ``Profile``, which is complete at the end of the block::
 
@@ -156,7 +157,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _views() -> Views:
-    """Return what draws: the only place that decides it, and loads it when something is shown."""
+    """Return the views, loaded when something is displayed; the only place that names them."""
     views: Views = importlib.import_module("rcg.views.display").VIEWS
     return views
 
@@ -180,10 +181,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     elif name in _ROOMS:
         value = importlib.import_module(f"rcg.{name}")
-    elif name.startswith("_"):  # also what `from rcg import _native` asks for first
+    elif name.startswith("_"):  # `from rcg import _native` asks for this first
         raise AttributeError(f"module 'rcg' has no attribute {name!r}")
     else:
-        # Not kept: what Ray says may change between sessions.
+        # Not stored, because Ray's names may change between sessions.
         return importlib.import_module("rcg.cluster").attribute(name)
     globals()[name] = value
     return value

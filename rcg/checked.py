@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that a stranger may have written: parsed within limits, and taken apart with checks.
+"""Untrusted JSON: parsed within limits, and read with checks.
 
-``parse`` reads what JSON itself allows and no more: no NaN, no key twice, no number beyond 64 bits,
-no more values than memory has room for. The others each return one value as the type that it must
-have. Every error is a ValueError whose text names the place and what is there.
+``parse`` accepts only strict JSON: no NaN, no key twice, no number beyond 64 bits, and a limited
+number of values. Each of the other functions returns one value of the required type. Every error is
+a ValueError whose text names the place and the value found there.
 
 >>> head = parse('{"pid": 7, "name": "a"}')
 >>> integer(head, "pid", 0, 99), text(head, "name")
@@ -83,7 +83,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> Record:
 
 
 def found(value: object) -> str:
-    """Return what stands where something else should, short enough for a message."""
+    """Return a wrong value as text, short enough for a message."""
     match value:
         case None | bool() | int() | float():
             return repr(value)

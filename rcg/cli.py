@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: ``rcg``, and the same as ``python -m rcg``.
 
-Exit status: 0, all is well; 1, something is wrong, which a sentence says; 2, a wrong command line.
-``rcg migrate --help`` says what its status means.
-What a command needs is loaded when it runs.
+The exit status is 0 for success, 1 for a failure, which a sentence explains, and 2 for a wrong
+command line. ``rcg migrate --help`` explains its own status. Each command loads what it needs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
     Args:
-        arguments: What follows the program's name; those of this process if None.
+        arguments: The arguments after the program's name; those of this process if None.
 
     Raises:
         SystemExit: After ``--help`` and ``--version``, and with 2 for a wrong command line.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, as far as rcg uses it: named functions, one for each thing that rcg asks of a cluster.
+"""Ray as rcg uses it: one named function for each use of the cluster.
 
-Besides the error tree this is the only room that imports Ray, so what a new release changes is
-mended here. It stands on Ray's public core. Where Ray has no public way to learn something (the
-signatures of a handle's methods), the semi-public attribute that several releases share is read,
-and the function says what it returns when that is missing. This room must know nothing of graphs,
-channels or wrapped handles: every handle here is Ray's own.
+Besides the error tree this is the only room that imports Ray, so changes of a new release are
+handled here. It uses Ray's public core. If Ray has no public way to get a fact (the signatures of a
+handle's methods), it reads a semi-public attribute that several releases share, and the function's
+docstring says what it returns without it. This room must know nothing of graphs, channels or
+wrapped handles: every handle here is Ray's own.
 """
 
 from __future__ import annotations

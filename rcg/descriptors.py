@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File descriptors: who closes them, and what an error says when there are none left.
+"""File descriptors: objects that own and close them, and the error when none are left.
 
-A descriptor that is only a number is lost when Ctrl-C comes between the call that opens it and the
+A descriptor that is only a number leaks if Ctrl-C arrives between the call that opens it and the
 line that stores it. ``Descriptor`` opens and stores in one step of the interpreter.
 """
 
@@ -67,7 +67,7 @@ class Descriptor:
 
 
 def exhaustion_in(error: BaseException | None) -> OSError | None:
-    """Return the error that says that descriptors are used up: this one, or what caused it."""
+    """Return the error or its cause that says that descriptors are used up."""
     for _ in range(_MAX_CHAIN):
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             return error
@@ -80,12 +80,12 @@ def exhaustion_in(error: BaseException | None) -> OSError | None:
 def out_of_descriptors(
     error: BaseException, purpose: str, actor: str | None = None
 ) -> OutOfDescriptors | None:
-    """Return the error that says that this process has no descriptor left; None if it is another.
+    """Return ``OutOfDescriptors`` for an error that descriptors caused; None for other errors.
 
     Args:
-        error: What happened.
+        error: The error.
         purpose: What the descriptor was for: "to do something".
-        actor: Whose process this is, if it is an actor's.
+        actor: The actor of this process, if any.
     """
     if isinstance(error, OutOfDescriptors):
         if type(error) is not OutOfDescriptors:  # Ray's class around it, whose text is a traceback
@@ -121,10 +121,10 @@ def telling_exhaustion(purpose: str, actor: str | None = None) -> Iterator[None]
 
     Args:
         purpose: What the descriptors are for: "to do something".
-        actor: Whose process this is, if it is an actor's.
+        actor: The actor of this process, if any.
 
     Raises:
-        OutOfDescriptors: In place of any error of which that is the cause.
+        OutOfDescriptors: The block failed because descriptors are used up.
     """
     try:
         yield

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things of rcg show themselves in a notebook: the one hook between them and the views.
+"""The hook through which the views display objects of rcg in a notebook.
 
-Plans, traces and compiled graphs stand below the views, and a process that only executes must not
-load what draws. So a thing asks this hook when it is shown. What answers is decided in one place,
-the face of the package (``rcg/__init__.py``); this room must not know it.
+Plans, traces and compiled graphs are below the views, and a process that only executes must not
+load the views. So an object calls this hook when it is displayed. ``rcg/__init__.py`` connects the
+hook to the views; this room must not know them.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any, Protocol
 __all__ = ["Displayed", "Mimebundle", "Views", "draw_with", "views"]
 
 Mimebundle = dict[str, str]
-"""What a notebook shows of a thing: text and, if there is a picture, HTML without a script."""
+"""The forms of an object for a notebook: text and, if there is a picture, HTML without a script."""
 
 
 class Views(Protocol):
     """What the views do for the rooms below them."""
 
     def mimebundle(self, thing: object) -> Mimebundle:
-        """Return what is shown of a thing whose type the views know."""
+        """Return the displayed forms of an object whose type the views know."""
         ...
 
     def plan(self, plan: Any, *, text: str, title: str, actor_ids: Mapping[str, str]) -> Mimebundle:
-        """Return what is shown of a plan that runs.
+        """Return the displayed forms of a running plan.
 
         Args:
             plan: The plan.
-            text: What is shown where there are no pictures.
-            title: What stands above its picture.
+            text: The text, for places without pictures.
+            title: The title of the picture.
             actor_ids: Ray's ids of the actors, by their ids in the plan.
         """
         ...
 
     def reports(self, reports: Iterable[Any], text: str) -> Mimebundle:
-        """Return what is shown of reports: a table of each beside their text."""
+        """Return the displayed forms of reports: a table of each, and their text."""
         ...
 
     def visualize(
@@ -61,7 +61,7 @@ _load: Callable[[], Views] | None = None
 
 
 def draw_with(load: Callable[[], Views]) -> None:
-    """Say what loads the views; called once, by the face of the package.
+    """Set the function that loads the views; ``rcg/__init__.py`` calls this once.
 
     Args:
         load: Returns the views; called whenever something is drawn.
@@ -71,10 +71,10 @@ def draw_with(load: Callable[[], Views]) -> None:
 
 
 def views() -> Views:
-    """Return the views, which are loaded now if they were not.
+    """Return the views, and load them if necessary.
 
     Raises:
-        LookupError: The face has not said what loads them.
+        LookupError: ``draw_with`` was not called.
     """
     if _load is None:
         raise LookupError("no views are registered: `import rcg` registers them")
@@ -82,7 +82,7 @@ def views() -> Views:
 
 
 class Displayed:
-    """What a notebook shows as text and as static HTML, which needs no script."""
+    """Base of objects that a notebook displays as text and as static HTML without a script."""
 
     __slots__ = ()
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions as text, whatever they do when somebody looks at them.
+"""Exceptions as text, even if their methods raise.
 
 An exception is a user's object: its ``__str__``, its notes, its cause, even the name of its class
-may raise, and then ``traceback`` raises, too. Each function here returns the best text that can be
-had.
+may raise, and then ``traceback`` raises, too. Each function here returns the best text available.
 
-Ctrl-C on the main thread passes; anything else that is raised meanwhile is a property of the
-exception at hand.
+Ctrl-C on the main thread passes through. Every other exception raised here comes from the exception
+object.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def shielded(call: Callable[..., _T], *args: object, otherwise: _T) -> _T:
 
 
 class shielding(contextlib.AbstractContextManager[None]):  # noqa: N801 - used as a function is
-    """Let what users' code raises within end only this block."""
+    """Suppress exceptions of users' code; they end only this block."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """Go on after the block, but for Ctrl-C."""
@@ -108,7 +107,7 @@ def _has_text(error: BaseException) -> bool:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return ``str`` of an exception, or what it was made of."""
+    """Return ``str`` of an exception, or its arguments."""
     for tell in (str, BaseException.__str__, BaseException.__repr__):
         found = shielded(tell, error, otherwise=None)
         if isinstance(found, str):
@@ -117,7 +116,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def format_error(error: BaseException, trace: TracebackType | None) -> str:
-    """Return an exception with its traceback and what led to it.
+    """Return an exception with its traceback and its causes.
 
     Args:
         error: The exception.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole error tree of rcg.
+"""All error classes of rcg.
 
-The class says whose fault it is, the text says what is wrong and what to do, and the facts are
+The class tells where the fault is, the text says what is wrong and what to do, and the facts are
 fields::
 
     RcgError
@@ -9,7 +9,7 @@ fields::
     |   |-- SignatureError (TypeError)        the arguments do not fit the method
     |   `-- UnsupportedNodeError              rcg cannot run such a node (NotImplementedError)
     |-- CompileError                          a right DAG that cannot be run here
-    |   |-- PlacementError                    an actor is somewhere it cannot be reached
+    |   |-- PlacementError                    an actor is in a place that rcg cannot reach
     |   `-- DeadlockError                     the programs would wait for each other: .programs
     |-- ExecutionError                        one execution, or what it needs, failed
     |   |-- ActorDiedError                    (ray.exceptions.ActorDiedError)
@@ -20,7 +20,7 @@ fields::
     |   |-- ChannelBroken                     the peer is gone
     |   |-- ChannelTimeout                    (RayChannelTimeoutError, TimeoutError)
     |   |-- MessageTooLarge                   the value is larger than its channel can ever hold
-    |   `-- OutOfSharedMemory                 no room now, within the cap
+    |   `-- OutOfSharedMemory                 the value does not fit into shared memory
     |-- OutOfDescriptors                      a process has no file descriptor left: .limit
     |-- TransportError
     |   |-- Unavailable                       this transport does not work between these processes
@@ -28,13 +28,13 @@ fields::
     |   `-- Transfer                          moving the bytes failed
     |-- CommError
     |   `-- GroupAborted                      a member of the group failed or left
-    |-- TraceError (ValueError)               a recorded trace cannot be read, or not used so
+    |-- TraceError (ValueError)               a trace cannot be read, or lacks what was asked for
     `-- InternalError                         a bug in rcg
 
-Where Ray has a public exception for a case, ours is one too, so ``except`` clauses written for Ray
-keep working; where the installed Ray lacks that name, or there is no Ray, a placeholder base stands
-in. This room may look at ``ray.exceptions``, guarded, and knows nothing else of rcg or Ray. The
-exceptions of users' own methods are not here: they reach the caller as what they are.
+If Ray has a public exception for a case, rcg's class is a subclass of it, so ``except`` clauses
+written for Ray keep working. Without Ray, or if the installed Ray lacks the name, the base is a
+placeholder. This room may import ``ray.exceptions``, guarded, and knows nothing else of rcg or Ray.
+Exceptions of users' methods are not here: the caller gets them with their own class.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    # What the type checker sees, and what stands in where Ray does not have the name.
+    # The bases for the type checker, and the placeholders if Ray does not have the name.
     class _RayActorDiedError(Exception): ...
 
     class _RayCapacityExceeded(Exception): ...
@@ -90,7 +90,7 @@ else:
         _ray_exceptions = None
 
     def _ray_base(name, *stand_in_bases):
-        """Return Ray's exception of this name, or a placeholder where there is none."""
+        """Return Ray's exception of this name, or a placeholder if there is none."""
         found = getattr(_ray_exceptions, name, None)
         if isinstance(found, type) and issubclass(found, stand_in_bases):
             return found
@@ -104,16 +104,16 @@ else:
 
 
 class RcgError(Exception):
-    """Base of everything rcg raises on its own account.
+    """Base of all errors that rcg itself raises.
 
-    A class names the facts it usually carries by annotating them; those are attributes of every
-    instance, None when not given. Any other keyword becomes an attribute as well. Facts are plain
+    A class declares its usual facts by annotations; these are attributes of every instance, None if
+    not given. Any other keyword becomes an attribute as well. Facts are plain
     data (strings, numbers, tuples, things with a short ``str``), because errors travel between
     processes.
 
     Args:
         message: A sentence that says what is wrong and what to do about it.
-        **facts: What is known about the case. Facts that are None are left out of the text.
+        **facts: The facts of the case. Facts that are None are left out of the text.
     """
 
     message: str
@@ -153,7 +153,7 @@ def _rebuild(cls: type[RcgError], message: str, facts: Mapping[str, Any]) -> Rcg
 
 
 def _describe(message: str, facts: Mapping[str, Any]) -> str:
-    r"""The one template: the sentence, the facts it does not mention yet, then the long ones.
+    r"""Return the text: the sentence, the short facts that it does not contain, then the long ones.
 
     >>> print(_describe("Stage.fwd takes no input", {"node": "Stage.fwd", "site": "a.py:12"}))
     Stage.fwd takes no input [site: a.py:12]
@@ -178,7 +178,7 @@ def _describe(message: str, facts: Mapping[str, Any]) -> str:
 
 
 class GraphError(RcgError, ValueError):
-    """The DAG as written is wrong; says at which node and where the user bound it."""
+    """The DAG as written is wrong; ``node`` and ``site`` say where."""
 
     node: str | None
     site: object | None
@@ -201,13 +201,13 @@ class CompileError(RcgError):
 
 
 class PlacementError(CompileError):
-    """An actor is where this graph cannot reach it, or its process cannot run rcg."""
+    """The graph cannot reach an actor, or the actor's process cannot run rcg."""
 
     location: str | None
 
 
 class DeadlockError(CompileError):
-    """The programs would wait for each other for ever; ``programs`` shows where each stops."""
+    """The programs would wait for each other forever; ``programs`` shows where each stops."""
 
     programs: str | None
 
@@ -253,7 +253,7 @@ class CapacityExceededError(ExecutionError, _RayCapacityExceeded):
 
 
 class UnpicklableError(ExecutionError, TypeError):
-    """A value cannot be sent to another process; ``where`` is the way to the part at fault."""
+    """A value cannot be sent to another process; ``where`` is the path to the part at fault."""
 
     where: str | None
 
@@ -293,14 +293,14 @@ class MessageTooLarge(ChannelError):
 
 
 class OutOfSharedMemory(ChannelError):
-    """Shared memory is used up, by the cap or on the machine; that execution fails."""
+    """A value does not fit into shared memory, by cap or machine; its execution fails."""
 
     size_bytes: int | None
     cap_bytes: int | None
 
 
 class OutOfDescriptors(RcgError):
-    """A process, or the machine, has no file descriptor left; says whose limit it is."""
+    """A process, or the machine, has no file descriptor left; the text names the limit."""
 
     pid: int | None
     limit: int | None
@@ -308,7 +308,7 @@ class OutOfDescriptors(RcgError):
 
 
 class TransportError(RcgError):
-    """A tensor could not be handed over."""
+    """A tensor could not be transferred."""
 
     transport: str | None
 
@@ -331,7 +331,7 @@ class Transfer(TransportError):
 
 
 class CommError(RcgError):
-    """A communicator cannot do what was asked."""
+    """A communicator failed."""
 
     group: str | None
     rank: int | None
@@ -342,7 +342,7 @@ class GroupAborted(CommError):
 
 
 class TraceError(RcgError, ValueError):
-    """A recorded trace cannot be read, or what was asked of it is not in it."""
+    """A recorded trace cannot be read, or does not contain what was asked for."""
 
 
 class InternalError(RcgError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a stack frame is: the user's, or rcg's.
+"""Whether a stack frame belongs to the user or to rcg.
 
-A module says it itself, with a name in its globals, so moving a file changes nothing:
+A module states it with a name in its globals, so moving a file changes nothing:
 
 * ``__rcg_plumbing__ = True``: its frames stand between a loop and the user's method, and say
   nothing about what went wrong there;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``rcg.compile``: a DAG of rcg's nodes or, if a user hands one over, of ``ray.dag``'s.
+"""``rcg.compile``: compiles a DAG of rcg's nodes or of ``ray.dag``'s nodes.
 
-The one room (beside the benchmark) that knows what nodes of ``ray.dag`` look like. It looks at that
-module only when it meets such a node, so everything works on a Ray that does not have it.
+Only this room (and the benchmark) knows nodes of ``ray.dag``. It imports that module only if it
+gets such a node, so everything works on a Ray without it.
 
-Ray's nodes know no place in the source and no common order, only each call's position among the
-calls of its actor. Records are made of them in an order that agrees with both the values' flow and
-those positions; their place is the line that handed them over.
+Ray's nodes have no place in the source and no common order, only the position of each call among
+the calls of its actor. Records are made of them in an order that agrees with the flow of values and
+with those positions; their place is the line that called ``rcg.compile``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What IPython keeps of the values of cells, so that a cell can be run again.
+"""Frees graphs and actors that only IPython's history holds, so that a cell can be run again.
 
 IPython keeps every value that a cell ends with: in ``Out``, ``_``, ``__``, ``___``, ``_7``, in a
-second table of names, and in its display hook. Deleting one of these leaves the others. A graph
-that ends a cell would so live for ever, with its loops, its memory and its actors, also when its
-name stands for another graph by then.
+second table of names, and in its display hook. Deleting one of these leaves the others. So a graph
+that ends a cell would never be freed, with its loops, its memory and its actors, even when its name
+refers to a newer graph.
 
-After each cell this room looks at what is kept there. It counts who else holds a value, as Python's
-garbage collector does. What nobody else holds is let go if it had a name and lost it, or if it is a
-graph that never had one and a newer graph runs. A note takes its place that says what was there.
+After each cell this room looks at these values and counts their other references, as Python's
+garbage collector does. A value without other references is dropped if it had a name and lost it, or
+if it is a graph that never had a name and a newer graph runs. A note replaces it in the history.
 
-What has a name, or is held by anything else of the user's, stays as it is.
+A value with a name, or with a reference from another object of the user, is kept.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _MAX_TEXT_CHARS: Final = 100
 _RESOURCES: Final = (CompiledDAG, Engine, DAGNode, ActorHandle)
 
 Place = tuple[dict[Any, Any], Any]
-"""A table of IPython's, and what a value is called there."""
+"""A table of IPython's, and the name of a value in it."""
 
 
 class LetGo:
-    """Stands where a value was that IPython alone still kept.
+    """The note that replaces a value which only IPython's history held.
 
     Args:
-        text: How that value printed.
+        text: The text of the value.
         why: Why it was let go.
     """
 
@@ -62,7 +62,7 @@ class LetGo:
         self._why = why
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # what notebooks look for
+        if name.startswith("_"):  # notebooks look for such names
             raise AttributeError(name)
         raise AttributeError(
             f"{self._text} was let go, because {self._why}: give it a name to keep it",
@@ -105,7 +105,7 @@ class _Seen:
 
 
 class _Keeper:
-    """Looks at what a shell keeps, after each cell."""
+    """Checks the history of a shell after each cell."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -115,7 +115,7 @@ class _Keeper:
         self._searched: set[int] = set()
 
     def look(self, result: Any = None) -> None:
-        """Let go of what only IPython keeps and nobody can want any more."""
+        """Drop values that only IPython keeps and that no longer have a name."""
         found = self._find()
         names = self._names()
         lost = [

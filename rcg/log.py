@@ -10,7 +10,7 @@ from rcg.error_text import shielding
 
 __all__ = ["Log"]
 
-_CALLER: Final = 3  # frames from `Logger.log` to who logs
+_CALLER: Final = 3  # frames from `Logger.log` to the caller
 
 
 class Log:
@@ -20,7 +20,7 @@ class Log:
         self._logger = logging.getLogger("rcg")
 
     def debug(self, message: str, *args: object) -> None:
-        """Log what only people who look for it want to read."""
+        """Log at the debug level."""
         self._write(logging.DEBUG, message, args)
 
     def warning(self, message: str, *args: object) -> None:

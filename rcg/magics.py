@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Magics of notebooks: ``%load_ext rcg``.
 
-Each does what a call does as well (the help of each names it), so nothing is to be had here only.
-Code is taken as it stands: ``$name`` and ``{name}`` are not expanded in it. Errors of the command
-line are one sentence.
+For each magic there is a call that does the same, which its help names. IPython does not expand
+``$name`` and ``{name}`` in the code. Errors of the command line are one sentence.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def _number_text(number: int) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return what the user wrote on one line, its beginning if it is long."""
+    """Return the user's text on one line, cut if it is long."""
     return visible(text[:_MAX_QUOTED_CHARS] + ("..." if len(text) > _MAX_QUOTED_CHARS else ""))
 
 
@@ -99,7 +98,7 @@ def _quoted(text: str) -> str:
 
 
 def _shortened(message: str) -> str:
-    """Return what argparse says without the middle of what is very long in it."""
+    """Return a message of argparse, with the middle of long words left out."""
     half = _MAX_ERROR_CHARS // 2
     return message if len(message) <= _MAX_ERROR_CHARS else f"{message[:half]}...{message[-half:]}"
 
@@ -118,7 +117,7 @@ class _Parser(argparse.ArgumentParser):
         raise _HelpTold
 
     def split(self, line: str) -> tuple[argparse.Namespace, str]:
-        """Parse the options that a line begins with; returns them and the rest, as it stands."""
+        """Parse the options at the beginning of a line; return them and the unchanged rest."""
         options: list[str] = []
         at = 0
         while found := _OPTION.match(line, at):
@@ -258,7 +257,7 @@ class RcgMagics(Magics):
             for _ in progress(range(options.n), "rcg_profile"):
                 value = code.run()
         with _one_sentence("rcg_profile"):
-            # Files come last: what was recorded is seen even if they cannot be written.
+            # Files come last, so that the profile is shown even if they cannot be written.
             if not options.quiet:
                 display(profile)
                 if options.widget:
@@ -392,7 +391,7 @@ class RcgMagics(Magics):
                     print(f"{graph}: {graph.statistics()}")
 
     def _named(self, name: str, magic: str) -> list[Any]:
-        """Return what a name stands for, or all live graphs."""
+        """Return the object that a name refers to, or all live graphs."""
         if not name:
             found = live_graphs()
             if not found:
@@ -400,7 +399,7 @@ class RcgMagics(Magics):
                     f"%{magic}: there is no compiled graph in this process: compile one first, or "
                     f"name a profile or a plan"
                 )
-            return found[::-1]  # the newest first, which is what the user is at
+            return found[::-1]  # the newest first: the user most likely means it
         try:
             shown = eval(name, self.shell.user_global_ns, self.shell.user_ns)
         except (NameError, SyntaxError) as error:
@@ -460,7 +459,7 @@ class _Code:
 
 
 def _topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
-    """Return the topology of each graph, with what it shows."""
+    """Return the topology of each graph, with the object to show."""
     if isinstance(shown, Profile):
         shown = shown.trace
     if isinstance(shown, Trace):
@@ -490,7 +489,7 @@ def _topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
 
 
 def _schedules(shown: Any) -> list[tuple[str, str]]:
-    """Return the schedule of each graph, with what it shows."""
+    """Return the schedule of each graph, with the object to show."""
     if isinstance(shown, Profile):
         shown = shown.trace
     if isinstance(shown, Trace):
@@ -512,13 +511,13 @@ def _with_article(word: str) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's text."""
     return visible(str(error).strip().partition("\n")[0])[:_MAX_ERROR_CHARS]
 
 
 @contextlib.contextmanager
 def _one_sentence(magic: str) -> Iterator[None]:
-    """Tell an error of rcg's in one sentence; not around what the user's code does."""
+    """Show an error of rcg in one sentence; not for code of the user."""
     try:
         yield
     except RcgError as error:
@@ -526,7 +525,7 @@ def _one_sentence(magic: str) -> Iterator[None]:
 
 
 def _file(option: str, name: str | None) -> Path | None:
-    """Return the file to write, before anything runs for it in vain."""
+    """Return the file to write; checked before the user's code runs."""
     if name is None:
         return None
     shown = _quoted(name)

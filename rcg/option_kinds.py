@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the value of an option may be: how it is checked, and how it is read from a variable.
+"""The types of options: how a value is checked, and how it is parsed from a variable.
 
 A ``Kind`` is the pair of both. Every error names the value as the user wrote it: by its keyword, by
 its attribute, or by its variable. This room does not know which options there are.
@@ -65,7 +65,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
 
 
 def choice(*choices: str) -> Kind:
-    """Return the kind of an option that takes one of several words."""
+    """Return the kind of an option whose value is one of several words."""
 
     def check(value: object, name: str) -> object:
         if value not in choices:

@@ -4,10 +4,9 @@
 Each field of ``Options`` is declared together with its ``Option``: the one record from which the
 keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
 documentation follow. ``Options`` is frozen and checked whenever one is made.
-``Options.from_environment`` is the one reader of ``RCG_*`` variables and of the ``RAY_CGRAPH_*``
-ones that came before them. A ``Deadline`` is what every wait below the public border takes; Ray's
--1 for "for ever" is understood in one function only, ``timeout_from_user``. This room knows nothing
-of graphs, channels or Ray.
+``Options.from_environment`` is the only reader of ``RCG_*`` and ``RAY_CGRAPH_*`` variables. Every
+internal wait takes a ``Deadline``. Only one function, ``timeout_from_user``, understands Ray's -1
+for "no limit". This room knows nothing of graphs, channels or Ray.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ _Value = TypeVar("_Value")
 
 
 class Deadline:
-    """A moment after which to stop waiting, or never.
+    """The time at which a wait ends, if any.
 
     Args:
-        timeout_s: Seconds from now, 0 for "do not wait", None for "wait for ever".
+        timeout_s: Seconds from now; 0 does not wait, None sets no limit.
         clock_ns: The clock; tests pass their own.
 
     Raises:
@@ -78,11 +77,11 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """Whether the moment has come."""
+        """Whether the time is up."""
         return self._at_ns is not None and self._clock_ns() >= self._at_ns
 
     def remaining_s(self) -> float | None:
-        """Return the seconds left, never below 0; None means for ever."""
+        """Return the seconds left, never below 0; None means no limit."""
         if self._at_ns is None:
             return None
         return max(0, self._at_ns - self._clock_ns()) / 1e9
@@ -93,12 +92,12 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Everything there is to know of one option of a compiled graph.
+    """The record of one option of a compiled graph.
 
     Attributes:
         field: The field of ``Options`` that holds it.
-        default: Its value where nobody sets it.
-        kind: What it takes: checks values and reads variables.
+        default: Its value if it is not set.
+        kind: The type of its value: checks values and parses variables.
         keyword: The keyword of ``compile``.
         variable: The environment variable.
         text: One line of documentation, in Markdown.
@@ -130,15 +129,15 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredSetting:
-    """A setting of Ray's that programs may keep, and that changes nothing.
+    """A setting of Ray's that is accepted and has no effect.
 
     Attributes:
         instead: What to use instead, or why there is no need for it.
         keyword: The keyword of ``experimental_compile``, if it is one.
         variable: The environment variable, if it is one.
         context: The attribute of ``DAGContext``, if it is one.
-        default: What that attribute holds where nobody sets it.
-        kind: What that attribute takes.
+        default: The value of that attribute if it is not set.
+        kind: The type of that attribute.
     """
 
     instead: str
@@ -176,8 +175,9 @@ def _option(
 class Options:
     """How a compiled graph is built and run. Frozen; ``replace`` makes a changed, checked copy.
 
-    ``is_inflight_limit_set_by_user`` is no option: it says whether the window was asked for (an
-    argument, a variable); then ``execute`` raises when it is full instead of waiting. ``replace``
+    ``is_inflight_limit_set_by_user`` is not an option: it says whether the user set the limit (by
+        an
+    argument or a variable). If so, ``execute`` raises at the limit instead of waiting. ``replace``
     and ``from_environment`` set it when they are given ``max_inflight_executions``.
 
     Raises:
@@ -406,7 +406,7 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
 )
 
 _PROGRESS: Final = "RCG_PROGRESS"
-# Not options of a graph. The second is read elsewhere: when the native core is built.
+# Not options of a graph. The second is read when the native core is built.
 _OTHERS: Final = (_PROGRESS, "RCG_WERROR")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile: a trace and what can be learnt from it, as figures, text, pictures and files.
+"""A profile: a trace with its analysis, as figures, text, pictures and files.
 
 ``with rcg.profile() as p`` makes one; ``Profile(Trace.load(path))`` makes one of a trace that was
 saved. This room puts analysis and views together; it must not know how traces are recorded.
@@ -33,17 +33,17 @@ __all__ = ["Profile"]
 
 
 class Profile:
-    """What graphs did while they were recorded. Prints as a summary; a notebook shows pictures.
+    """The recorded executions of graphs. Prints as a summary; a notebook shows pictures.
 
     Args:
-        trace: What was recorded; None while it still is.
+        trace: The recorded trace; None while recording.
     """
 
     def __init__(self, trace: Trace | None = None) -> None:
         self._trace = trace
 
     def complete(self, trace: Trace) -> None:
-        """Give it what was recorded; once."""
+        """Set the recorded trace; once."""
         self._trace = trace
 
     @property
@@ -53,7 +53,7 @@ class Profile:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded: events by graph and process, to be saved and exported.
+        """The trace: events by graph and process, which can be saved and exported.
 
         Raises:
             TraceError: It is still being recorded.
@@ -106,14 +106,14 @@ class Profile:
     def executions(self, graph: int | str | None = None) -> Executions:
         """Return when each execution was submitted, completed and fetched. See ``graph``.
 
-        Moments are nanoseconds from the beginning of the trace.
+        Times are nanoseconds from the beginning of the trace.
         """
         return executions_of(self.graph(graph)).since(self.trace.start_ns)
 
     def critical_path(self, execution: int, graph: int | str | None = None) -> CriticalPath:
-        """Return what an execution's latency was made of, step by step from submission on.
+        """Return the steps that an execution's latency consists of, from its submission on.
 
-        Moments are nanoseconds from the beginning of the trace.
+        Times are nanoseconds from the beginning of the trace.
         """
         origin_ns = self.trace.start_ns
         steps = critical_path(self.graph(graph), execution)
@@ -132,7 +132,7 @@ class Profile:
         max_inflight: int | None = None,
         graph: int | str | None = None,
     ) -> WhatIf:
-        """Predict throughput and timeline if some of it took another time.
+        """Predict throughput and timeline if some operations took another time.
 
         The measured times are replayed in the compiler's simulator.
 

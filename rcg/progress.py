@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far long work has come: for a person who waits, and for nobody else.
+"""The progress of long operations, shown in a terminal or a notebook.
 
-Nothing is shown of work that takes less than a second, where output goes to a file or a pipe, or
-with ``RCG_PROGRESS=0``. In a notebook it is tqdm's bar where tqdm and ipywidgets are installed, in
-a terminal tqdm's where tqdm is; otherwise a line of text, written over itself and taken away.
+Nothing is shown for work of less than a second, if output goes to a file or a pipe, or with
+``RCG_PROGRESS=0``. A notebook shows tqdm's bar if tqdm and ipywidgets are installed, a terminal
+shows tqdm's bar if tqdm is installed. Otherwise it is a line of text, which is overwritten and
+removed.
 
 >>> for part in progress(range(3), "adding"):
 ...     _ = part
@@ -37,7 +38,7 @@ WIDTH: Final = 30
 
 
 def progress(work: Iterable[T] | int, label: str = "") -> Progress[T]:
-    """Return something that goes through ``work`` and shows how far it has come.
+    """Return an object that iterates over ``work`` and shows its progress.
 
     Args:
         work: What to go through, or how many steps there will be.

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times, amounts, numbers and names as text, everywhere in the same form.
+"""Times, amounts, numbers and names as text, in the same form everywhere.
 
 >>> time_text(12_345), time_text(950), time_text(None)
 ('12.3 µs', '950 ns', '-')
 >>> bytes_text(3_250_586), rate_text(12_345.6), share_text(0.1234), ratio_text(1.5)
 ('3.1 MiB', '12,346 /s', '12.3 %', '1.50x')
 
-Numbers have three digits and a unit that fits; what is not known is "-". Names are what users
-wrote: what cannot be shown of them is escaped, and what is too long is cut in the middle, but never
-in a number. This file imports nothing of rcg.
+Numbers have three digits and a suitable unit; an unknown number is "-". Names come from users:
+characters that cannot be shown are escaped, and long names are cut in the middle, but never in a
+number. This file imports nothing of rcg.
 """
 
 from __future__ import annotations

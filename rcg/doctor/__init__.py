@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works here, what does not, and what to do about it: ``rcg doctor``.
+"""``rcg doctor``: what works on this machine, what does not, and what to do about it.
 
-Checks are plain data first and text after. None of them loads Ray, torch or anything else that is
-heavy in this process, and none raises: a check that fails is told as one. Shared memory is tried
-for real, by a ping between two processes of its own.
+Checks are plain data first and text after. No check loads Ray, torch or another large package in
+this process, and none raises: a failure is reported as a check. A ping between two separate
+processes tests shared memory.
 """
 
 from __future__ import annotations

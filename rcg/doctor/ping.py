@@ -2,7 +2,7 @@
 """A ping through shared memory, ``python -m rcg.doctor.ping``: what ``rcg doctor`` runs.
 
 Makes the segments of a small graph, sends frames to another process and back, and prints what it
-found as JSON. It is a process of its own, so that whatever goes wrong in it is only told.
+found as JSON. It is a separate process, so that every failure in it can be reported.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was looked at and what was found, as data and as text."""
+"""The checks and their results, as data and as text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ State = Literal["ok", "warn", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One check and its result.
 
     Attributes:
         group: ``versions``, ``machine``, ``GPUs``, ``transports``, ``Ray``.
         name: What it is.
-        state: ``ok``; ``warn``, it works and something should be known; ``missing``, it is not
-            there or does not work.
+        state: ``ok``; ``warn``, it works with a restriction; ``missing``, it is not there or does
+            not work.
         found: What was found.
         advice: What to do, if anything.
         is_needed: Whether rcg does not work at all without it.
@@ -50,7 +50,7 @@ class Report:
 
     @property
     def problems(self) -> tuple[Check, ...]:
-        """What keeps rcg from working."""
+        """The checks that keep rcg from working."""
         return tuple(check for check in self.checks if check.is_problem)
 
     def to_json(self) -> str:
@@ -88,7 +88,7 @@ def told(error: BaseException) -> str:
 
 
 def text_of(path: str) -> str:
-    """Return what a file says, nothing if it cannot be read."""
+    """Return the text of a file, nothing if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

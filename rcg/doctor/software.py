@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed: rcg itself, what it needs, what some of it needs, and what it uses of Ray."""
+"""The installed software: rcg, its dependencies and extras, and the parts of Ray that it uses."""
 
 from __future__ import annotations
 

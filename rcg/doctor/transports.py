@@ -28,7 +28,7 @@ SHM: Final = "/dev/shm"
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """What ``rcg.doctor.ping`` found, or why it found nothing."""
+    """The result of ``rcg.doctor.ping``, or the reason why there is none."""
 
     made: str = ""
     round_trip_ns: int = 0
@@ -37,7 +37,7 @@ class Ping:
 
 
 def try_ping() -> Ping:
-    """Run the ping in a process of its own; whatever goes wrong is what it found."""
+    """Run the ping in a separate process; a failure is its result."""
     command = [sys.executable, "-m", "rcg.doctor.ping"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
@@ -49,12 +49,12 @@ def try_ping() -> Ping:
         return Ping(**json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         return Ping(failure=f"no answer within {PING_TIMEOUT_S} s")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001 - every failure is the result
         return Ping(failure=told(error))
 
 
 def check_transports(ping: Ping) -> Iterator[Check]:
-    """Look at what channels and handles are made of, and at what is not part of this release."""
+    """Check what channels and handles need, and list what is not part of this release."""
     if ping.failure:
         advice = "all channels are made of it; what is missing below, or in memory above, is why"
         yield Check("transports", "shared memory", "missing", ping.failure, advice, is_needed=True)

@@ -2,10 +2,10 @@
 """``rcg migrate``: rewrites the import lines of programs that were written for Ray.
 
 The rule is the README's: in import lines ``ray``, ``ray.dag`` and ``ray.experimental`` become
-``rcg``, and nothing else changes. ``exports`` says what rcg has, ``moves`` decides for one imported
-name, ``rewrite`` applies that to the syntax tree of a source text, ``syntax`` asks Python's own
-parser, ``stars`` looks into files beside it, ``notebook`` rewrites the cells of a notebook,
-``files`` finds, reads and writes files, and ``command`` is the command.
+``rcg``, and nothing else changes. ``exports`` lists what rcg exports, ``moves`` decides for one
+imported name, ``rewrite`` applies that to the syntax tree of a source text, ``syntax`` uses
+Python's own parser, ``stars`` reads neighbouring files, ``notebook`` rewrites the cells of a
+notebook, ``files`` finds, reads and writes files, and ``command`` is the command.
 
 ``rewrite`` needs libcst, which is optional, so nothing is imported here. No module of this package
 imports Ray or the program that it rewrites.

@@ -19,7 +19,7 @@ PACKAGE: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Exports:
-    """What a module of rcg gives to an import.
+    """The names that can be imported from a module of rcg.
 
     Attributes:
         names: The names in its ``__all__``.

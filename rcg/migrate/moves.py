@@ -46,7 +46,7 @@ class ImportMove:
 
     Attributes:
         imports: Modules, each with the name after ``as`` or None.
-        remark: What the user has to look at, or None.
+        remark: What the user has to check, or None.
     """
 
     imports: tuple[tuple[str, str | None], ...]
@@ -59,7 +59,7 @@ class NameMove:
 
     Attributes:
         module: The module that replaces the one of the statement; None to leave it.
-        remark: What the user has to look at, or None.
+        remark: What the user has to check, or None.
     """
 
     module: str | None

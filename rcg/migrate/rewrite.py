@@ -52,7 +52,7 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class Remark:
-    """Something that a person has to look at.
+    """A line that the user has to check.
 
     Attributes:
         line: The line in the text that was given, counted from 1.

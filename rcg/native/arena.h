@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Arenas: blocks of one owner, mapped by all members; their claims, their memory, and leases over them.
  *
- * What a lease is to its reader (an object, a pointer) is not known here. Everything that gives or takes memory under
- * the cap of the graph is in memory.h. */
+ * The reader's form of a lease (an object, a pointer) is not known here. memory.h gives and takes memory under the cap
+ * of the graph. */
 #ifndef RCG_ARENA_H
 #define RCG_ARENA_H
 
@@ -60,7 +60,7 @@ static bool block_is_free(const Arena *a, uint32_t id) {
     return atomic_load_explicit(&a->header->block[id].claims, memory_order_acquire) == 0;
 }
 
-/* Takes a free block, whoever else tries. */
+/* Takes a free block; safe against other takers. */
 static bool block_claim(Arena *a, uint32_t id, uint64_t claims) {
     uint64_t none = 0;
     return atomic_compare_exchange_strong_explicit(&a->header->block[id].claims, &none, claims, memory_order_acq_rel,
@@ -283,7 +283,7 @@ static int64_t arena_merge(Arena *a, BoardHeader *board, uint32_t k, uint64_t ca
         uint32_t got = first;
         while (got < next && block_claim(a, got, unit)) got++;
         if (got == next) break;
-        for (uint32_t id = first; id < got; id++) block_unclaim(a, id, unit); /* somebody reclaims one just now */
+        for (uint32_t id = first; id < got; id++) block_unclaim(a, id, unit); /* another member is reclaiming one */
         first = next = got + 1;
         sum = 0;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What all bindings share: the objects, the module's state, the host's hooks, and outcomes as exceptions. */
+/* Shared by all bindings: the objects, the module's state, the host's hooks, and outcomes as exceptions. */
 #ifndef RCG_BIND_H
 #define RCG_BIND_H
 
@@ -27,7 +27,7 @@ enum { REF_NEW = -1, REF_PENDING = 0 };
 typedef struct {
     PyObject_HEAD
     State *state;
-    Errors errors; /* owned; whoever made the member may give its own */
+    Errors errors; /* owned; the maker of the member may pass its own */
     Member core;
 } MemberObject;
 
@@ -37,7 +37,7 @@ typedef struct {
     Lease core;
 } LeaseObject;
 
-/* A copy that is pulled from a stash: kept until its frame is taken, so that who is interrupted goes on from there. */
+/* A copy that is pulled from a stash: kept until its frame is taken, so that an interrupted read can continue. */
 typedef struct {
     uint64_t id, have; /* have: bytes so far */
     PyObject *object;

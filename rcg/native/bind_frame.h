@@ -11,7 +11,7 @@ typedef struct {
     Message msg;
     PyObject *decode, *failure;
     PyObject *value;      /* once decoded */
-    MemberObject *member; /* who records the decoding, or NULL */
+    MemberObject *member; /* the member that records the decoding, or NULL */
     uint64_t execution;
     uint32_t op, depth; /* how often the thread `decoder` is decoding it now */
     unsigned long decoder;

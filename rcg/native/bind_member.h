@@ -164,8 +164,8 @@ static PyObject *member_ring(PyObject *self, PyObject *args) {
 
 /* ---- waiting */
 
-/* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or somebody interrupts. A
- * reader may be given as (reader, seq): then until frame `seq` was published, whoever took it meanwhile */
+/* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or for an interrupt. A
+ * reader may be given as (reader, seq): then until frame `seq` was published, even if it was taken */
 static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     Member *m = &o->core;
@@ -389,7 +389,7 @@ static PyObject *member_survey(PyObject *self, PyObject *args) {
                          (unsigned long long)s.live, (unsigned long long)s.most);
 }
 
-/* expect(bytes): what an execution needs at its peak, so that whoever reads leaves room for it */
+/* expect(bytes): how much an execution needs at its peak; readers leave room for it */
 static PyObject *member_expect(PyObject *self, PyObject *arg) {
     uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
     if (bytes == UINT64_MAX && PyErr_Occurred()) return NULL;

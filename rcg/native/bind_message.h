@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Messages: what arrives, as Python objects. Buffers over blocks (Lease), copies, and what is pulled from a stash. */
+/* Arrived values as Python objects: buffers over blocks (Lease), copies, and copies pulled from a stash. */
 #ifndef RCG_BIND_MESSAGE_H
 #define RCG_BIND_MESSAGE_H
 
@@ -132,7 +132,7 @@ static int message_fill(EndObject *o, Incoming *in, Message *msg) {
 }
 
 /* Reads the current slot into a message, to be taken or settled: 0, or -1 with an exception and the frame as it was, so
- * that whoever failed for want of memory may try again. */
+ * that a caller without memory may try again. */
 static int message_read(EndObject *o, Message *msg, Incoming *in) {
     PyObject *pulled = NULL;
     Outcome outcome = incoming_begin(&o->core, in);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reader: frames taken off a ring, decoded at once, later, or by whoever needs them. */
+/* Reader: frames taken off a ring, decoded at once, later, or by the thread that needs them. */
 #ifndef RCG_BIND_READER_H
 #define RCG_BIND_READER_H
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What lies in shared memory: the byte layout, the states, and who writes and who reads each shared word.
+/* The layout of shared memory: the bytes, the states, and the writers and readers of each shared word.
  *
- * The core moves frames of bytes between processes, waits, and records what happened. It knows nothing of Python, of
- * Ray, of graphs or of serialization: what it is given is spans of bytes, and the kind of a frame is a number that it
- * passes on.
+ * The core moves frames of bytes between processes, waits, and records events. It knows nothing of Python, Ray, graphs
+ * or serialization: it takes spans of bytes, and the kind of a frame is a number that it passes on.
  *
  * ---- Segments -------------------------------------------------------------------------------------------------
  *
@@ -22,36 +21,36 @@
  *             mapped RW by all members                 mapped when first used: to read, or to write
  *
  * The writable mapping serves the owner and a value that has exactly one reader, which may write to it. Address space
- * is reserved once beyond the end of the file; memory is claimed with fallocate before anyone touches it, so a full
- * /dev/shm is an error code here and never a SIGBUS there.
+ * is reserved once beyond the end of the file; memory is claimed with fallocate before it is touched, so a full
+ * /dev/shm causes an error code and never a SIGBUS.
  *
  * ---- Ring -----------------------------------------------------------------------------------------------------
  *
  *   control  | constants | writer: seq, cpu | room_wanted | reader 0: seq, waiting | reader 1: ... |
  *   slot     | Frame (64 B) | body: Desc[nbuffers], data, small buffers |
  *
- * One writer, n readers, every reader sees every frame in order; frame k carries execution k, which is checked.
- * A body that does not fit its slot lies in a block of its own, named by Frame.body_block.
+ * A ring has one writer and n readers. Every reader sees every frame in order; frame k carries execution k, which is
+ * checked. A body that does not fit its slot is in a block of its own, named by Frame.body_block.
  *
  *   writer:  wait until seq - reader[i].seq < nslots for all i -> fill slot -> seq += 1 -> wake readers that wait
  *   reader:  wait until seq > mine -> copy out or lease -> mine += 1 -> wake the writer if it wants room
  *
- * A broken peer must not take others with it. A frame carries a sum of its header and table; a reader copies both,
- * compares every number with what it knows itself, makes all objects, and only then takes the frame and its claims. So
- * a damaged frame is an error as often as it is read, and one that there was no memory for can be read again. What
- * boards and rings are made of is copied when they are opened, and an owner keeps books of its own about its blocks.
+ * A broken peer must not break others. A frame carries a checksum of its header and table; a reader copies both,
+ * compares every number with its own data, makes all objects, and only then takes the frame and its claims. So every
+ * read of a damaged frame is an error, and a frame for which there was no memory can be read again. The constants of
+ * boards and rings are copied when they are opened, and an owner keeps its own record of its blocks.
  *
  * ---- Doorbell -----------------------------------------------------------------------------------------------------
  *
- * A member sleeps on one futex word whatever it waits for. It announces the wait in the ring (`waiting` of a reader,
- * `room_wanted` of a writer) so that nobody rings for what is not awaited:
+ * A member sleeps on one futex word for all its waits. It announces the wait in the ring (`waiting` of a reader,
+ * `room_wanted` of a writer) so that peers ring only if the member waits:
  *
- *   sleeper: waiting += 1 | v = doorbell | look at the condition once more | futex_wait(doorbell, v) | waiting -= 1
+ *   sleeper: waiting += 1 | v = doorbell | check the condition once more | futex_wait(doorbell, v) | waiting -= 1
  *   waker:   publish      | waiting? -> doorbell += 1, futex_wake(doorbell)
  *
- * Publishing and the load of `waiting`, and likewise `waiting += 1` and the second look, are sequentially consistent:
+ * Publishing and the load of `waiting`, and likewise `waiting += 1` and the second check, are sequentially consistent:
  * of a store and the load after it (Dekker's pattern), at least one side sees the other. Poison is one word in the
- * board; who sets it rings every doorbell, so every waiter leaves at once.
+ * board; the process that sets it rings every doorbell, so every wait ends at once.
  *
  * ---- Block ----------------------------------------------------------------------------------------------------
  *
@@ -61,49 +60,48 @@
  * `claims` is one atomic word with a field of `claim_bits` per member: a release is one subtraction, "free" is one
  * load, the claims of a dead member are cleared by one AND. The owner stores the claims of all readers before it
  * publishes, so messages that a dead reader never took are covered. Only a process that holds a claim may add others
- * (forwarding), hence the word cannot be zero meanwhile and the owner cannot reuse the block. What does not fit its
- * field is copied instead. In a forked child every release is a no-op.
+ * (forwarding), hence the word cannot be zero in between and the owner cannot reuse the block. If the claims do not fit
+ * their field, the buffer is copied instead. In a forked child every release is a no-op.
  *
  * A block keeps its addresses when its memory is given back: `committed` says how much of it, from its start, has
- * memory. A free block's memory may be given back by any member, not only by the owner, who may be busy for long:
+ * memory. Any member may give back the memory of a free block, because the owner may be busy for long:
  *
  *   free, committed --anyone: claims = 1 of its own | committed = 0, punch a hole | claims = 0--> free, without memory
  *
- * and the owner takes a block by the same exchange of 0 for claims, so the two cannot meet. Small blocks are committed
- * whole, large ones to the page. When addresses run out, neighbours that are free become one.
+ * and the owner takes a block by the same exchange of 0 for claims, so the two cannot collide. Small blocks are
+ * committed whole, large ones to the page. When addresses run out, free neighbours are merged.
  *
  * ---- Stash ----------------------------------------------------------------------------------------------------
  *
- * A loop never waits for memory. What it writes when there is none, although everything free was reclaimed, it copies
- * to its own heap, the *stash*, and the frame names that copy. The reader pulls it piece by piece through the writer's
- * *tray* in the board, from a thread of the writer that needs no lock of its host, so it works while the writer runs
- * a user's method:
+ * A loop never waits for memory. If there is none after all free memory was reclaimed, it copies the value to its own
+ * heap, the *stash*, and the frame names that copy. The reader pulls it piece by piece through the writer's *tray* in
+ * the board. A thread of the writer that needs no lock of its host serves the tray, so it works while the writer runs a
+ * user's method:
  *
  *   reader:  user = me | id, offset; turn += 1 (odd) | turn even? -> copy `bytes` out, next piece | user = 0
  *   writer:  turn odd? -> copy a piece into the tray; turn += 1
  *
- * Nothing is taken by pulling: a reader that is interrupted begins again. The copy goes when every reader has moved
- * on past its frame.
+ * Pulling does not consume the copy: a reader that is interrupted begins again. The copy is freed when every reader has
+ * moved past its frame.
  *
  * ---- Ledger ---------------------------------------------------------------------------------------------------
  *
- * The board counts the bytes of all blocks that are claimed, and for each of the last executions how many of them are
- * its own, now and at most. From that the driver learns how many executions fit beside each other. Leases outlive their
- * member, so the ledger is mapped once more for them.
+ * The board counts the bytes of all claimed blocks, and for each of the last executions its part of them, now and at
+ * its peak. From that the driver learns how many executions fit beside each other. Leases outlive their member, so the
+ * ledger is mapped a second time for them.
  *
  * ---- Recorder -------------------------------------------------------------------------------------------------
  *
- * Per member a ring of 64-byte events, always on, and one line that says what the member does now and counts its
- * waits and its memory. A program's loop takes one timestamp per op: it closes one event and opens the next. Any
- * member can read any recorder at any time, also after its owner died; an event is valid when its `seq` is the number
- * that was asked for.
+ * Each member has a ring of 64-byte events, always on, and one line with its current op and counts of its waits and its
+ * memory. A program's loop takes one timestamp per op: it closes one event and opens the next. Any member can read any
+ * recorder at any time, also after its owner died; an event is valid if its `seq` is the expected number.
  *
  *   Recorder (head, now-line) | Event[nevents] | SpanName[MAX_SPANS]       per member
  *   ...                       | Event[DRAIN_EVENTS]                         per member, at the end of the board
  *
- * While somebody drains the recorders (a Drain), `draining` is set and events go to the larger ring, so that a reader
- * who comes every few milliseconds loses none. Its memory is sparse until then. Event number n is in one ring or the
- * other; its `seq` says whether it is there, so turning over needs no agreement with the writers.
+ * While a Drain runs, `draining` is set and events go to the larger ring, so that a drain that runs every few
+ * milliseconds loses none. The memory of that ring is sparse before. Event number n is in one ring or the other; its
+ * `seq` says whether it is there, so switching needs no agreement with the writers.
  */
 #ifndef RCG_LAYOUT_H
 #define RCG_LAYOUT_H
@@ -145,7 +143,7 @@ typedef _Atomic uint64_t atomic_u64;
 
 /* ---- board
  *
- * "Constant" is what format_board() writes before the descriptor is handed out, and nobody after that. */
+ * "Constant": format_board() writes it before the descriptor is sent out, and it never changes. */
 
 enum { POISON_CLOSED = 1, POISON_BROKEN = 2 };
 
@@ -157,16 +155,16 @@ typedef struct {
     uint32_t nevents, claim_bits;
     uint64_t cap_bytes;
     uint64_t drain_offset; /* Event[nmembers][DRAIN_EVENTS], to the end of the board */
-    /* 0, or POISON_*. Written by whoever notices first; read by every wait and by every op of a loop. */
+    /* 0, or POISON_*. Written by the first process that detects the end; read by every wait and by every op. */
     _Alignas(LINE) atomic_u32 poison;
     /* Member that died, or NO_MEMBER. Written before `poison` by the same member; read after it. */
     atomic_u32 culprit;
     /* How many drains run. Written by those who start and end one; read by every writer of events. */
     atomic_u32 draining;
-    /* Whether the larger rings of events have memory. Written once by who claimed it; read by readers of events. */
+    /* Whether the larger rings of events have memory. Written once by the claimer; read by readers of events. */
     atomic_u32 drained;
-    /* Bytes committed by all arenas of the graph. Added to by owners, taken from by whoever gives memory back; read
-     * by owners against the cap. */
+    /* Bytes committed by all arenas of the graph. Increased by owners, decreased by any member that gives memory back;
+     * owners compare it with the cap. */
     _Alignas(LINE) atomic_u64 used_bytes;
     uint64_t ledger_offset, tray_offset; /* constant: Ledger; Tray[nmembers] */
     uint64_t pad1[5];
@@ -174,7 +172,7 @@ typedef struct {
 } BoardHeader;
 _Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
 
-/* What a member sleeps on. Added to by whoever wakes the member; read by the member before it sleeps. */
+/* The word that a member sleeps on. Increased by each waker; read by the member before it sleeps. */
 typedef struct {
     _Alignas(LINE) atomic_u32 word;
     uint32_t pad[15];
@@ -239,8 +237,8 @@ typedef struct {
     /* A field of claim_bits per member. 0 is exchanged for claims by the owner, or by a member that gives the memory
      * back; holders add claims of others and subtract their own; the owner clears those of the dead. */
     atomic_u64 claims;
-    /* The other words are written by who holds the block with no reader yet: by the owner, and `committed` also by who
-     * gives the memory back. Read by all who have been sent the block, and by the owner. */
+    /* The other words are written while the block is claimed without a reader: by the owner, and `committed` also by a
+     * member that gives the memory back. Read by all readers of the block, and by the owner. */
     atomic_u64 offset;              /* in the data */
     atomic_u32 capacity, committed; /* in granules: addresses, and how many of them have memory */
     atomic_u64 execution;           /* whose it is, for the ledger */
@@ -252,7 +250,7 @@ typedef struct {
     uint64_t reserve_bytes, pad1[5];
     /* Blocks whose entries are whole. Written by the owner; read by all. */
     _Alignas(LINE) atomic_u32 nblocks;
-    /* How often a block became free. Added to by who lets go last; read by the owner before it looks for one. */
+    /* How often a block became free. Increased by the last release; read by the owner before it looks for one. */
     _Alignas(LINE) atomic_u64 frees;
     uint64_t pad2[7];
     Block block[]; /* MAX_BLOCKS */
@@ -277,7 +275,7 @@ static uint32_t claim_bits_for(uint32_t members) {
     return members <= 8 ? 8 : members <= 16 ? 4 : members <= 32 ? 2 : 1;
 }
 
-/* ---- ledger: all its words are counters, added to by owners and taken from by who lets go of a block last */
+/* ---- ledger: all its words are counters, increased by owners and decreased by the last release of a block */
 
 /* What one execution has in blocks: now, and at most so far. */
 typedef struct {
@@ -287,7 +285,7 @@ typedef struct {
 } Account;
 
 typedef struct {
-    _Alignas(LINE) atomic_u64 claimed_bytes; /* of all blocks that somebody holds or that are on their way */
+    _Alignas(LINE) atomic_u64 claimed_bytes; /* of all blocks that are held or on their way */
     /* What an execution needs at its peak, as the driver has learned. Written by the driver; read by readers. */
     atomic_u64 need_bytes;
     atomic_u64 stashes, stashed_bytes; /* how often there was no memory; how much lies in stashes now */
@@ -322,8 +320,8 @@ typedef struct {
     atomic_u64 execution;
     atomic_u32 op, state, ring, pad1;
     atomic_u64 waits, waited_ns; /* of all its threads, kept also when nothing is recorded */
-    atomic_u64 waiting_since_ns; /* of who sleeps now and is not in waited_ns yet, else 0 */
-    atomic_u64 committed_bytes;  /* of this member's arena; taken from by whoever gives its memory back */
+    atomic_u64 waiting_since_ns; /* of the present wait, which is not in waited_ns yet, else 0 */
+    atomic_u64 committed_bytes;  /* of this member's arena; decreased by any member that gives memory back */
 } Recorder;                      /* then Event[nevents], SpanName[MAX_SPANS] */
 _Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
 

@@ -33,7 +33,7 @@ static void ledger_close(LedgerMap *l) {
 
 static Account *account_of(Ledger *l, uint64_t execution) { return &l->account[execution & (ACCOUNTS - 1)]; }
 
-/* A new execution begins; by the driver, before anybody else can have blocks of it. */
+/* A new execution begins; by the driver, before any other member can have blocks of it. */
 static void ledger_begin(Ledger *l, uint64_t execution) {
     Account *c = account_of(l, execution);
     atomic_store_explicit(&c->live_bytes, 0, memory_order_relaxed);

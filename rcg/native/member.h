@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A member as its own process sees it: what it has mapped, what it learned, what it counts.
+/* A member in its own process: its mappings, what it has learned, its counters.
  *
  * It is opened and closed in segments.h. */
 #ifndef RCG_MEMBER_H

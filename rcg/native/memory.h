@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Memory of blocks under the cap of the graph: taking it, giving it back, clearing the claims of the dead. */
+/* Memory of blocks under the cap of the graph: taking it, returning it, clearing the claims of dead members. */
 #ifndef RCG_MEMORY_H
 #define RCG_MEMORY_H
 

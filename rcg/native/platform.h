@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the core asks of Linux and of its host: clock, futex, file memory, forks; and how its functions end.
+/* The core's use of Linux and of its host: clock, futex, file memory, forks; and the outcomes of functions.
  *
- * A *host* is the program that the core is part of. It may have a lock that the core lets go of while it waits or
- * copies much, and signal handlers that have to run before a long wait goes on. The core is entered with that lock
+ * A *host* is the program that the core is part of. It may have a lock that the core releases while it waits or
+ * copies much, and signal handlers that have to run during a long wait. The core is entered with that lock
  * held, by one thread at a time, unless a function says otherwise. */
 #ifndef RCG_PLATFORM_H
 #define RCG_PLATFORM_H
@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     const void *data;
     uint64_t bytes;
-    bool is_written; /* who reads it will write to it */
+    bool is_written; /* its reader will write to it */
 } Span;
 
 static uint64_t now_ns(void) {
@@ -97,7 +97,7 @@ static int claim_file(int fd, int mode, uint64_t offset, uint64_t bytes) {
     return r;
 }
 
-/* A part of a file, shared with all who map it; NULL with errno. */
+/* A part of a file, mapped shared; NULL with errno. */
 static void *map_file(int fd, uint64_t offset, uint64_t bytes, bool writable) {
     void *p =
         mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);

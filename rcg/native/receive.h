@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reading frames: checking one, holding its blocks, and taking it.
  *
- * A reader goes through a frame part by part and makes of each what its caller wants (an object, a copy). Nothing of
- * the frame is believed before it was checked, and nothing is read twice where it matters. Until it is taken it can be
- * read again. */
+ * A reader goes through a frame part by part and makes an object or a copy of each, as its caller asks. It checks every
+ * part before it uses it, and does not read a checked word again. A frame can be read again until it is taken. */
 #ifndef RCG_RECEIVE_H
 #define RCG_RECEIVE_H
 
@@ -12,7 +11,7 @@
 /* A frame that is being read. */
 typedef struct {
     Frame head;          /* a copy */
-    const uint8_t *body; /* NULL: it lies in the stash, and whoever reads has to pull it there first */
+    const uint8_t *body; /* NULL: it is in the stash, and the reader has to pull it first */
     Desc *table, few_descs[FEW];
     uint32_t nclaims;
     Claim *claims, few_claims[FEW + 1]; /* the body's is the first, if it lies in a block */
@@ -82,7 +81,7 @@ static Outcome check_stashed(End *e, uint64_t id, uint64_t bytes) {
     return DONE;
 }
 
-/* Finds the body of the frame in the current slot. After this, whatever it returns, comes settle(). */
+/* Finds the body of the frame in the current slot. The caller must call settle() after it in any case. */
 static Outcome incoming_begin(End *e, Incoming *in) {
     in->head = *(const Frame *)slot_of(e);
     in->body = slot_of(e) + sizeof(Frame);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ends of rings: what a ring is made of, opened and checked, and who is inside an end. */
+/* The ends of rings: opening and checking them, and the threads inside an end. */
 #ifndef RCG_RING_H
 #define RCG_RING_H
 
 #include "stash.h"
 
-/* What a ring is made of, copied and checked. */
+/* The constants of a ring, copied and checked. */
 typedef struct {
     Ring *ring;
     uint32_t nslots, slot_bytes, nreaders, writer, readers[MAX_MEMBERS];

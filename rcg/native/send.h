@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Writing frames: preparing one, which takes memory and copies, and placing and publishing it, which nothing
- * interrupts. */
+/* Writing frames: preparing one, which takes memory and copies, and then placing and publishing it without
+ * interruption. */
 #ifndef RCG_SEND_H
 #define RCG_SEND_H
 
@@ -322,7 +322,7 @@ static void write_publish(Outgoing *o, const Writing *w) {
         m->open.bytes += o->payload;
         m->open.peer = w->peer;
     }
-    /* A loop's write ends here: whoever is woken up by publishing may take the processor. It is written down after
+    /* A loop's write ends here: a process woken by publishing may take the processor. It is written down after
      * that, because what waits for the frame would wait for that, too. */
     uint64_t ended = m->recording && m->looping ? stamp(&m->clock) : 0;
     if (!m->looping) ledger_begin(m->ledger->ledger, e->seq);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The stash: copies on the writer's heap of what there was no shared memory for, and the tray they are pulled through.
- */
+/* The stash: heap copies of values without shared memory, and the tray through which readers pull them. */
 #ifndef RCG_STASH_H
 #define RCG_STASH_H
 
@@ -25,7 +24,7 @@ typedef struct Stash {
     Ledger *ledger;
 } Stash;
 
-#define SWEEP_NS 20000000u /* so soon is a copy freed that nobody needs any more */
+#define SWEEP_NS 20000000u /* how often copies that are no longer needed are freed */
 
 static bool is_needed(const Kept *k) {
     if (k->seq == NO_EXECUTION) return true;
@@ -39,7 +38,7 @@ static void kept_free(Stash *s, Kept *k) {
     free(k);
 }
 
-/* Frees what nobody needs any more; returns whether anything is left. */
+/* Frees copies that are no longer needed; returns whether any are left. */
 static bool stash_sweep(Stash *s) {
     pthread_mutex_lock(&s->lock);
     for (Kept **at = &s->first; *at;) {
@@ -176,7 +175,7 @@ static Outcome tray_wait(Member *m, Tray *t, atomic_u32 *word, uint32_t seen, ui
     uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
     if (!left) return TIMED_OUT;
     bool is_turn = word == &t->turn;
-    uint64_t slice = is_turn ? SIGNAL_SLICE : 50000; /* who lets go of a tray wakes nobody */
+    uint64_t slice = is_turn ? SIGNAL_SLICE : 50000; /* releasing a tray wakes no waiter */
     if (left > slice) left = slice;
     struct timespec ts = {0, (long)left};
     if (is_turn) {
@@ -200,7 +199,7 @@ static Outcome pull_pieces(Member *m, Tray *t, uint64_t id, uint8_t *to, uint64_
     }
     while (*have < bytes && outcome == DONE) {
         uint32_t turn;
-        /* who was here before may have left while its answer was on the way */
+        /* the previous user may have left while its answer was on the way */
         while (outcome == DONE && (turn = atomic_load(&t->turn)) & 1)
             outcome = tray_wait(m, t, &t->turn, turn, deadline);
         if (outcome != DONE) break;

@@ -8,7 +8,7 @@
 #define BUDGET_PROBE 20000u
 
 static Learned learned_nothing(uint32_t member) {
-    /* the two sides must not step aside together */
+    /* the two sides must not change processors together */
     return (Learned){.budget = BUDGET_PROBE, .apart_limit = 16, .together_limit = member == 0 ? 24 : 8};
 }
 
@@ -19,9 +19,9 @@ typedef struct {
     atomic_u32 *cpu;     /* where the other side last ran, plus one; may be NULL */
 } Watch;
 
-#define BUDGET_MAX 200000u /* never spin longer, and only while waits keep ending that soon */
+#define BUDGET_MAX 200000u /* never spin longer, and only while waits end within it */
 #define CROWDED_BUDGET 50000u
-#define QUICK 200000u /* a wait that ended so soon says that the next may as well */
+#define QUICK 200000u /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
 #define CROWDED_LIMIT 48
 #define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``rcg.Trace``: a recording that can be saved, loaded and given to other tools.
 
-It stands above what it is written by; everything else in this room takes a plain ``Recording``.
+It is above analysis and export; everything else in this room takes a plain ``Recording``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Trace"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(Recording):
-    """What the processes of some graphs did between two moments, to be saved and given away."""
+    """A recording of what the processes of some graphs did, which can be saved and exported."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which ``load`` reads: a zip of JSON and NumPy arrays, no pickle."""
@@ -43,11 +43,11 @@ class Trace(Recording):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what ``save`` wrote; a file from anywhere does no harm (``rcg.trace.export.files``).
+        """Read what ``save`` wrote. Untrusted files are safe to load (``rcg.trace.export.files``).
 
         Raises:
-            TraceError: It is no trace, or one of a later rcg.
-            OSError: It cannot be opened.
+            TraceError: The file is not a trace, or was written by a later rcg.
+            OSError: The file cannot be opened.
         """
         found = read(path)
         return cls(found.graphs, found.start_ns, found.end_ns, found.info)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule: which actor works on which execution when, measured over predicted.
+"""The schedule: when each actor works on which execution, measured above predicted.
 
 ```
-Stage#1   fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ████        measured: bars, coloured by execution
-          ┌────────┐┌─────────┐┌─────────┐            predicted: outlines below
+a0 (Stage)  fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ████      measured: bars, coloured by execution
+            ┌────────┐┌─────────┐┌─────────┐          predicted: outlines below
 ```
 
-Methods are what is shown; what else an actor does is a thin bar, and where it does nothing the
-ground is hatched. Without a measurement the prediction stands alone, before anything has run.
+Methods are full bars, other ops of an actor are thin bars, and the background is hatched while it
+does nothing. Without a measurement only the prediction is drawn.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The profile at a glance: where the time of each process went, and the figures that matter.
 
 ```
-Stage#1  █ compute 62 % █▓ 14 %▓░ waiting 20 % ░    1.5 ms      throughput        515 /s
-Stage#2  █ compute 79 % ████████▓ 11 %▓░ 7 % ░      1.8 ms      p50 / p99 latency 1.94 / 2.31 ms
+a0 (Stage)  █ compute 62 % █▓ 14 %▓░ waiting 20 % ░   1.5 ms   throughput        515 /s
+a1 (Stage)  █ compute 79 % ████████▓ 11 %▓░ 7 % ░     1.8 ms   p50 / p99 latency 1.94 / 2.31 ms
 ```
 """
 

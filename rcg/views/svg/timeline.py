@@ -2,10 +2,10 @@
 """The timeline: what every process did at each moment, and how values went from one to the next.
 
 ```
-Stage#1  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████     colour = kind of time
-                                    ╲
-Stage#2  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│       a line joins a write and its read
-         queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                             frames written and not read yet
+a0 (Stage)  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████  colour = kind of time
+                                       ╲
+a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│    a line joins a write and its read
+            queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          frames written and not read yet
 ```
 
 A lane has a band for each of its tracks, so streams of communicators will be bands as well.
