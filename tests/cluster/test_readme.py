@@ -46,9 +46,9 @@ def kinds(text: str) -> list[str]:
     """What lines look like without their numbers, ids, paths, and who is meant."""
     text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8}\b", "ID", text)
     text = re.sub(r"/\S+?:\d+ in \w+", "PLACE", text)
-    text = re.sub(r"\d[\d,.]*( (?:[munµ]?s|KiB|MiB|GiB|B|/s)\b)?", "N", text)
+    text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|KiB|MiB|GiB|B|/s)\b)?", "N", text)
     text = re.sub(r"\bN (?:%|under)", "N", text)
-    process = r"(?:driver|aN \(\w+\))(?: (?:read|write) cN|\.work|: your code between its ops)?"
+    process = r"(?:driver|aN \(\w+\))(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
     text = re.sub(process, "N", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
     return [re.sub(r"\bN(?: N)+", "N", line) for line in lines]  # a cell may be empty
