@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at a running graph: what is read at one moment, and what follows from two.
+"""Sampling a running graph: the counters at one time, and the rates between two.
 
 A sampler holds a graph weakly, and a method of one as well: watching a graph does not keep it
 alive.
