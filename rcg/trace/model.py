@@ -192,7 +192,7 @@ class GraphTrace:
 
 @dataclass(frozen=True, eq=False)
 class Recording(Displayed):
-    """What the processes of some graphs did between two moments.
+    """A record of what the processes of some graphs did in a span of time.
 
     Attributes:
         graphs: One record per graph.

@@ -178,7 +178,7 @@ def _of_graph(graph: Any) -> Read:
 
 
 def _report(graph: Any) -> Any:
-    """The graph's report, without asking its actors where they are if that can be had."""
+    """The graph's report, without asking its actors for their stacks if possible."""
     session = getattr(graph, "session", None)
     return graph.report() if session is None else session.report(0)
 
