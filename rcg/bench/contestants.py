@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part, and how each runs a row.
+"""The contestants, and how each runs a row.
 
 A contestant makes its actors once and gets ready for one row after the other: it *opens* a row,
 which gives a `Session`, and closes it. Ray's own compiled graph takes part where the installed Ray

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a death is told: from the kill of an actor to the error in a get that waits.
+"""How fast a death is reported: from the kill of an actor to the error in a waiting get.
 
 A chain of three, whose middle actor is in a method when it is killed. Each kill takes a fresh
 actor; the other two are the same ones all along, and must answer ordinary calls after each death.

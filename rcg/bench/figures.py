@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no race: idle CPU, compile and teardown time, the recorder, planning.
+"""Figures without contestants: idle CPU, compile and teardown time, the recorder, planning.
 
 Each function takes what it needs and returns figures; which of them run is `runner`'s affair.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine leaves no way around: a bare futex between two processes, and memcpy."""
+"""The limits that the machine sets: a bare futex between two processes, and memcpy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns and rounds: who runs when, and what is a sample. Knows no contestant by name.
+"""Turns and rounds: the order of the contestants, and the samples. Knows no contestant by name.
 
 A *turn* is one contestant's go in one round: calls that do not count, then calls that do, until
 there are enough of them or the turn's time is over. A *round* gives every contestant a turn, in an

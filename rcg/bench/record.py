@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a run as plain data, with its JSON form. Knows not how it was measured.
+"""The outcome of a run as plain data, with its JSON form. It does not know how it was measured.
 
 A report reads back equal to what was written:
 

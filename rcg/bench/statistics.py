@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of samples: order statistics. Knows nothing of what was measured."""
+"""Order statistics of samples. Knows nothing of what was measured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What seeing costs, and whether it tells the truth: recorder, profile, what-if, large traces.
+"""The cost and the accuracy of tracing: recorder, profile, what-if, large traces.
 
 The echo graph runs with its flight recorder off, on, and while a profile is taken, in turns on one
 actor. A what-if is held against a pipeline whose stage was really made twice as fast. A trace of a

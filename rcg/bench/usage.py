@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process and rcg's threads in it have used of the CPU, by the kernel's books."""
+"""The CPU time of a process and of rcg's threads in it, as the kernel counts it."""
 
 from __future__ import annotations
 

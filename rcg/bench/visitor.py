@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver in a process of its own, for a graph of whichever rcg that process imports.
+"""A driver in a separate process, for a graph of the version of rcg that it imports.
 
 It is run as a script, with the folder of a version of rcg first in PYTHONPATH, by ``visitors``. It
 uses that version's public names only; what it needs besides it loads from beside this file, so that

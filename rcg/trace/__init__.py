@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a graph did and when: the record, and what follows from it.
+"""Traces: the record of what the processes of a graph did, and its analyses.
 
 ```
 Recorder ──> Recording ── parts_of, executions_of ──> shares_of, critical_path ──> summarize

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks of other processes: whether they are ours, and if not, how far off.
+"""Clocks of other processes: whether they are this process's clock, and if not, their offset.
 
 Processes of one machine usually read one monotonic clock, and then there is nothing to align. In a
 container with a time namespace, or on another node, they do not. Then an exchange tells the offset,

@@ -10,11 +10,11 @@ An event's own time is made of three parts that add up to it: what it waited for
 (``waited_ns``), what it encoded or decoded (``coded_ns``), and the rest: the method itself for a
 Call, moving bytes for a Read or Write. In an actor one event ends where the next begins.
 
-There is one zero: the beginning of the trace. The record keeps its moments as they were taken, in
+All times count from the beginning of the trace. The record keeps the times as measured, in
 nanoseconds of the driver's monotonic clock (a lane says how well its own clock was aligned), and so
-do ``events``, ``start_ns`` and ``end_ns`` here. Whatever shows a moment or gives it away counts it
+do ``events``, ``start_ns`` and ``end_ns`` here. Everything that shows or exports a time counts it
 from ``start_ns`` of the recording: pictures, pages and widgets, ``to_chrome``, ``to_pandas``, and
-of a profile ``executions()``, ``critical_path()`` and ``summary``.
+``executions()``, ``critical_path()`` and ``summary`` of a profile.
 
 This room must know neither Ray nor how graphs run; a trace can be made by hand, and tests do.
 """
@@ -67,7 +67,7 @@ SPAN_BASE: Final = 1 << 31
 """``op`` of the first user span of a lane; the others follow in the order of ``Lane.spans``."""
 
 NO_PEER: Final = (1 << 32) - 1
-"""``peer`` of an event that waited for nobody."""
+"""``peer`` of an event that did not wait for another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class GraphTrace:
 
 @dataclass(frozen=True, eq=False)
 class Recording(Displayed):
-    """What the processes of some graphs did between two moments.
+    """A record of what the processes of some graphs did in a span of time.
 
     Attributes:
         graphs: One record per graph.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What events are called, in every form a trace is given away in: files, tables, other tools.
+"""Names of events, for every form in which a trace is exported: files, tables, other tools.
 
 An op names itself (``Op.word``, ``Op.title``). This room must know nothing of those forms.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all widgets share: their script and style, and what is selected in them.
+"""The base of all widgets: their script and style, and their selection.
 
 A widget is a few traits and plain ECMAScript modules that stand beside its Python file. Nothing is
 bundled or loaded from elsewhere: the modules that a view needs are joined to one text, which is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at a running graph: what is read at one moment, and what follows from two.
+"""Sampling a running graph: the counters at one time, and the rates between two.
 
 A sampler holds a graph weakly, and a method of one as well: watching a graph does not keep it
 alive.
@@ -178,7 +178,7 @@ def _of_graph(graph: Any) -> Read:
 
 
 def _report(graph: Any) -> Any:
-    """The graph's report, without asking its actors where they are if that can be had."""
+    """The graph's report, without asking its actors for their stacks if possible."""
     session = getattr(graph, "session", None)
     return graph.report() if session is None else session.report(0)
 

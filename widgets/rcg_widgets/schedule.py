@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on which execution when, predicted and measured: ``schedule.js`` draws it."""
+"""When each actor works on which execution, predicted and measured; ``schedule.js`` draws it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands for a widget where none can be shown: a small picture, as on a page of GitHub.
+"""A small picture that replaces a widget where none can be shown, such as on GitHub.
 
 A notebook keeps the picture beside the widget; a front end that knows widgets shows the widget.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a widget is about: a plan, and a record of its runs if there is one."""
+"""The subject of a widget: a plan, and a record of its runs if there is one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every process did when: ``timeline.js`` draws the slices of ``rcg.views.data.slices``."""
+"""When each process did what; ``timeline.js`` draws the slices of ``rcg.views.data.slices``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed where and how values get there: laid out here, drawn by ``topology.js``."""
+"""Where each value is computed and how it travels: laid out here, drawn by ``topology.js``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running graph hangs on: found in a report, told in a sentence.
+"""The cause of a hang: found in a report, and described in a sentence.
 
 A process that has been in one op for much longer than it usually takes until something completes is
 what the others wait for. Who waits is found as in ``rcg.trace.analysis.stalls``, which is for what

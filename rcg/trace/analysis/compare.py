@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two traces side by side: what became faster, what slower.
+"""Compares two traces: which ops became faster, which slower.
 
 Ratios are after by before: of throughputs more is better, of times less.
 

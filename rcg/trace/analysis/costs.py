@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ops took when they did not have to wait: what a replay of a trace is fed with.
+"""The mean times of ops without their waits: the input of a replay.
 
 ```
 driver  |write|  user's code  |read: waits . . |move|     thinking = the user's code

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The critical path: what an execution, or all of them, took so long for.
+"""The critical path: the operations that determine the latency of an execution, or of all of them.
 
-Walked back from a completion, along what each moment hung on:
+It is followed backwards from a completion, along the dependencies:
 
 ```
 driver |write 0|                                       The path of execution 0, from its end:

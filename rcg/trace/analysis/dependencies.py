@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dependencies between events: which other event each one hung on, and walking back along them.
+"""Dependencies between events: the event on which each one depends, and following them backwards.
 
 * A Read that waited hangs on the Write of that channel and execution.
 * A Write that waited for room hangs on the Read that made it: by the slowest reader, as many
@@ -8,8 +8,8 @@
   the wait; what others hang on is the one that moved the frame (``transfers.movers``).
 * Everything else hangs on the event before it in its lane.
 
-An event hangs on at most one other, whatever is asked for. So the dependencies are computed once
-for all events, and only following them goes event by event.
+An event depends on at most one other event. So the dependencies are computed once for all events,
+and only following them goes event by event.
 
 This room must know neither executions nor how paths are shown.
 """

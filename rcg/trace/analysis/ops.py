@@ -86,7 +86,7 @@ def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iter
     is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
     events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
     shape, bounds = bounds_of(program, events)
-    # A rate is that of the whole event: of its bytes nobody knows when they were moved.
+    # A rate is that of the whole event: it is not known when in the event the bytes were moved.
     moving = np.where(shape == WRITE, bounds[:, 3] - bounds[:, 2], 0)
     bounds = np.clip(bounds, first_ns, last_ns)
     length = np.diff(bounds, axis=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process did at each moment: its events taken apart into parts of one kind each.
+"""Parts: what a process did at each time, with each event split into parts of one kind.
 
 ```
 Read    | waiting for the frame | communication | serialization |

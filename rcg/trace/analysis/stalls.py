@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not go on: the op that a graph hung on when its trace ended, and who waits for it.
+"""Stalls: the op on which a graph hung when its trace ended, and the processes that wait for it.
 
 ```
 driver  |write|read 7: waits . . . . . . . . . . . . . .>
@@ -141,7 +141,7 @@ def waits_for(waits: Mapping[str, tuple[str, ...]], process: str) -> set[str]:
 
     Args:
         waits: Of each process that waits the ones that it waits for directly.
-        process: Which one; one that does not wait, waits for nobody.
+        process: The process; if it does not wait, there is none.
     """
     found: set[str] = set()
     left = list(waits.get(process, ()))

@@ -161,7 +161,7 @@ def _graph_text(graph: GraphSummary) -> list[str]:
 
 
 def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
-    """Return a sentence about what a graph hangs on: who, since when, and who waits for it.
+    """Return a sentence about a stall: its process, its duration, and how many wait for it.
 
     Args:
         graph: Its figures.

@@ -2,9 +2,9 @@
 """Figures of events that belong together, added up.
 
 In a driver an op may have several events in an execution: its inputs are encoded before there is
-room for them, its results waited for in vain and decoded when somebody wants them.
+room for them, and its results are decoded when the user gets them, perhaps after timeouts.
 
-This room must know neither ops nor what is added up.
+This room must know neither ops nor the meaning of the figures.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What if an op were faster: the measured ops replayed against each other, with factors.
+"""What-if: predicts figures if some ops were faster, by a replay of the measured ops with factors.
 
-The replay is the compiler's simulator (``rcg.compiler.simulate``): every op takes what it took on
-average when it did not have to wait (``costs.py``), and waits follow from who needs what. A Read or
-Write that waits goes on as long after its peer as was measured. The driver's user takes his time
-between ops before each submission. So the model knows the order of things and their mean times; it
-does not know chance, competition for cores, or a user who submits in bursts. How far that carries
-says the replay without factors: its error against what was measured stands beside every result.
+The replay uses the compiler's simulator (``rcg.compiler.simulate``): every op takes what it took on
+average when it did not have to wait (``costs.py``), and waits follow from the channels. A Read or
+Write that waits continues as long after its peer as measured. The time of the user's code before
+each submission is replayed as well. So the model knows the order of the ops and their mean times;
+it does not know random delays, competition for cores, or submissions in bursts. The replay without
+factors shows how accurate the model is: every result states its error against the measurement.
 
-This room must know neither Ray nor how results are shown but as text.
+This room must know neither Ray nor how results are shown, except as text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WhatIf(Displayed):
 
     Attributes:
         changes: What was changed, as text; empty if nothing.
-        window: How many executions are kept under way.
+        window: How many executions are kept in flight.
         throughput: Predicted.
         latency_ns: Predicted.
         baseline_throughput: Of the replay without changes.
@@ -126,7 +126,7 @@ def what_if(
             twice as fast. Factors of several names that fit an op multiply.
         communication: A factor on moving bytes. Waking up is not scaled.
         serialization: A factor on encoding and decoding.
-        max_inflight: How many executions are kept under way; channels get as many slots if they
+        max_inflight: How many executions are kept in flight; channels get as many slots if they
             have fewer. None keeps as many as were at most in the trace.
         executions: How many executions to simulate.
 

@@ -7,10 +7,12 @@ trace.json        format, times, info, and for each graph its plan and what is k
 0/a0.npy          ...
 ```
 
-A file may come from anybody. Whatever it claims is compared with the size of the file before memory
-is taken for it, and everything in it is checked before there is a trace: types, ranges, that events
-name ops, spans and lanes that exist, that the plan is one that could run. So what is read can be
-analysed and shown like what was recorded, and everything else is a ``TraceError``.
+A file may come from an untrusted source. Claimed sizes are compared with the size of the file
+before memory is allocated, and everything is checked before a trace is made: types, ranges, that
+events
+    name
+existing ops, spans and lanes, and that the plan could run. So a loaded trace can be analysed and
+shown like a recorded one, and every other file raises a ``TraceError``.
 
 This room must know neither analyses nor views.
 """

@@ -35,7 +35,7 @@ COLUMNS: Final = (
     "peer",
 )
 """The columns, in their order. The first six and the last are categories, the others whole numbers;
-``peer`` is missing where an event waited for nobody."""
+``peer`` is missing if an event did not wait for another process."""
 
 
 def to_pandas(trace: Recording) -> pd.DataFrame:

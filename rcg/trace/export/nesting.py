@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which events of a lane can be drawn on one line: those that are apart, or one inside the other.
+"""Which events of a lane can be drawn on one line: events that are apart, or nested.
 
 Ops of an actor never overlap; those of the driver do, where several threads submit and get. Spans
 lie inside calls, one inside another or apart, unless a method's coroutines take turns.

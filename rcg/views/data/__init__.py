@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is drawn, as plain data: topologies and their layout, slices, queues, figures, colours.
+"""The data that views draw: topologies and their layout, slices, queues, figures, colours.
 
 SVG files and the widgets draw the same data. This room must not know how anything is drawn.
 """

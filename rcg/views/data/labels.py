@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a topology are called, and how much room their names take, in every view."""
+"""Labels of the parts of a topology, and the room that they take, for every view."""
 
 from __future__ import annotations
 

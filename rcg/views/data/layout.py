@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything of a topology is drawn: a layered layout with every actor in one box.
+"""The positions of a topology's parts: a layered layout with every actor in one box.
 
 Values flow from left to right. A node's layer is the longest path to it from the input, and an
 actor is a box that spans the layers of all its calls, so an actor that is visited again is a lane::

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in pictures: what of it can be shown, how wide it is, and how it is shortened.
+"""Text in pictures: escaping characters that cannot be shown, its width, and shortening it.
 
 A picture is made where no font is at hand, so widths come from a table: those of DejaVu Sans, which
 is wider than what most systems take instead. Text may end up narrower than its box, not wider.

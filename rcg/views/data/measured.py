@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the figures of a trace to what pictures and tables show of them; computes nothing."""
+"""Selects the figures of a trace that pictures and tables show; computes nothing."""
 
 from __future__ import annotations
 

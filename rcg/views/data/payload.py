@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a widget is given to draw: a small head and columns of numbers."""
+"""The data that a widget draws: a small head and columns of numbers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many frames lie in front of each process: written, and not read yet.
+"""How many frames wait in front of each process: written, and not read yet.
 
 A channel is written once and read once by each reader in every execution, in order. So what lies in
 it follows from which execution was written last and which was read last, whatever was lost between.

@@ -57,7 +57,7 @@ SPANS: Final = 1
 """The track of the user's spans; tracks from 2 on are streams of communicators."""
 
 NOBODY: Final = (1 << 16) - 1
-"""``peer`` of a slice that waits for nobody."""
+"""``peer`` of a slice that does not wait for another process."""
 
 NO_OP: Final = (1 << 16) - 1
 """``op`` of a span, and of what the plan does not have."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a notebook shows of what follows from a trace: executions, paths, predictions, comparisons.
+"""HTML of the results of analyses: executions, paths, predictions, comparisons.
 
 Each is text beside a table or a picture. This room must compute nothing but lengths of bars.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture inside HTML that others clean: as an image, which nobody takes apart.
+"""A picture in HTML as an image, which survives viewers that clean the HTML.
 
-Where notebooks are shown (GitHub, nbviewer) inline SVG and styles are taken out; an image whose
-address is its own data stays. It follows light and dark by itself, for the style sheet is in it.
+Viewers of notebooks (GitHub, nbviewer) remove inline SVG and styles; an image whose address is its
+own data stays. The image contains its style sheet, so it adapts to light and dark.
 """
 
 from __future__ import annotations

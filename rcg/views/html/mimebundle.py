@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a notebook shows of a thing: text, and HTML without a script, with pictures as images."""
+"""The mimebundle of an object: text, and HTML without a script, with pictures as images."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of what each op of a graph took, as HTML."""
+"""A table of the times of each op of a graph, as HTML."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all pictures are drawn with: colours by role, text in its room, and the SVG around it all.
+"""The canvas of all pictures: colours by role, text fitted to its room, and the SVG around them.
 
 A role is what something is for ("text", "lane"); it has colours on light and on dark ground. They
 are attributes, and the dark ones come from a style sheet that only speaks to browsers: programs
