@@ -17,6 +17,7 @@ from rcg import checked, cli
 from rcg.errors import TraceError
 from rcg.trace.model import EVENT
 from rcg.trace.trace import Trace
+from tests.process import strangers
 from tests.process.strangers import (
     Members,
     bomb,
@@ -27,7 +28,6 @@ from tests.process.strangers import (
     try_all,
     zipped,
 )
-from tests.unit import strangers
 
 
 @pytest.fixture(scope="module")
