@@ -48,10 +48,11 @@ def kinds(text: str) -> list[str]:
     text = re.sub(r"/\S+?:\d+ in \w+", "PLACE", text)
     text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|KiB|MiB|GiB|B|/s)\b)?", "N", text)
     text = re.sub(r"\bN (?:%|under)", "N", text)
-    process = r"(?:driver|aN \(\w+\))(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
+    does = r" (?:read|write) cN|\.work|: (?:your code )?between its ops"
+    process = rf"(?:driver|aN \(\w+\))(?:{does})?"
     text = re.sub(process, "N", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
-    return [re.sub(r"\bN(?: N)+", "N", line) for line in lines]  # a cell may be empty
+    return [re.sub(r"\bN(?:,? N)+", "N", line) for line in lines]  # a cell may be empty
 
 
 @pytest.fixture(scope="module")
