@@ -51,7 +51,7 @@ def kinds(text: str) -> list[str]:
     op = r"(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
     text = re.sub(rf"(?:driver|aN \(\w+\)){op}", "N", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
-    return [re.sub(r"\bN(?: N)+", "N", line) for line in lines]  # a cell may be empty
+    return [re.sub(r"\bN(?:,? N)+", "N", line) for line in lines]  # a cell may be empty
 
 
 @pytest.fixture(scope="module")

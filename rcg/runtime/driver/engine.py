@@ -128,23 +128,7 @@ class Engine:
     # --- running
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Start one execution and return the ref of its result, or a list of refs.
-
-        It returns at once while the window has room. If the window is full, it waits for an earlier
-        execution to complete, or raises if the user set the limit. Any thread may call it.
-
-        Args:
-            *args: The positional arguments of the DAG's input.
-            **kwargs: The keyword arguments of the DAG's input; others are ignored, as in Ray.
-
-        Raises:
-            ValueError: Wrong number or names of arguments; nothing was submitted.
-            UnpicklableError: An argument cannot be sent; nothing was submitted.
-            MessageTooLarge: An argument is larger than shared memory; nothing was submitted.
-            CapacityExceededError: The limit is reached; nothing was submitted. Fetch results first.
-            ChannelTimeout: There was no room within ``submit_timeout``; nothing was submitted.
-            ActorDiedError, ChannelClosed: The graph has ended.
-        """
+        """See ``CompiledDAG.execute``."""
         if self.session.is_over:
             raise self.session.end_error()
         try:
@@ -175,11 +159,7 @@ class Engine:
         return refs_of(self, self._outputs)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Start one execution without blocking the event loop; return a ref to await, or a list.
-
-        It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
-        errors.
-        """
+        """See ``CompiledDAG.execute_async``."""
         if self.session.is_over:
             raise await self._end_error()
         inputs = self._submission.encode(args, kwargs)
