@@ -242,7 +242,9 @@ def _items(value: Any, budget: list[int]) -> list[Any]:
         first = getattr(value, "_first", None)  # of an output that is listed twice
         return [value._source] if first is None else [value._source, first]
     if isinstance(value, CompiledDAG):
-        return [value._engine] * 2  # the second in its method `execute`, which is bound to it
+        # Its method `execute` is bound to the engine: a second reference, if nobody else has it.
+        is_own = sys.getrefcount(vars(value)["execute"]) <= 2
+        return [value._engine] * (1 + is_own)
     kind = type(value)
     if kind not in (list, tuple, set, dict) or len(value) > budget[0]:
         return []

@@ -176,9 +176,8 @@ class Options:
     """How a compiled graph is built and run. Frozen; ``replace`` makes a changed, checked copy.
 
     ``is_inflight_limit_set_by_user`` is not an option: it says whether the user set the limit (by
-        an
-    argument or a variable). If so, ``execute`` raises at the limit instead of waiting. ``replace``
-    and ``from_environment`` set it when they are given ``max_inflight_executions``.
+    an argument or a variable). If so, ``execute`` raises at the limit instead of waiting.
+    ``replace`` and ``from_environment`` set it when they are given ``max_inflight_executions``.
 
     Raises:
         TypeError: A field has the wrong type.

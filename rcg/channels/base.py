@@ -58,74 +58,61 @@ def timeout_ns(timeout_s: float | None) -> int | None:
 # --- exceptions of channels -----------------------------------------------------------------------
 
 
-class Signal(ChannelError):
+class Signal(Exception):
     """Raised by a channel itself and never by users' code.
 
-    The runtime catches it and raises ``public()`` to users.
+    The runtime catches it. What it lets through to users is ``public()``. The classes have no
+    constructor in Python: the native core makes them where no other code of Python may run.
     """
 
     def public(self, *, channel: str | None = None) -> ChannelError:
-        """Return the error of ``rcg.errors`` that says this.
+        """Return the error of ``rcg.errors`` with the same meaning.
 
         Args:
-            channel: Id of the channel in the plan, if that is known.
+            channel: Id of the channel in the plan, if it is known.
         """
-        return ChannelError(self.message, channel=channel)
+        return ChannelError(", ".join(map(str, self.args)), channel=channel)
+
+    def __str__(self) -> str:
+        return str(self.public())
 
 
 class TimedOut(Signal):
     """The time was up. Nothing was read or written."""
 
-    def __init__(self) -> None:
-        super().__init__("the time was up")
-
     def public(self, *, channel: str | None = None) -> ChannelError:
         """See ``Signal``."""
-        return ChannelTimeout(self.message, channel=channel)
+        return ChannelTimeout("the time was up", channel=channel)
 
 
 class GraphEnded(Signal):
-    """The graph was closed, or a process of it is gone.
+    """The graph was closed, or a process of it is gone: ``GraphEnded(is_closed, culprit)``."""
 
-    Attributes:
-        is_closed: Whether it was closed.
-        culprit: Number of the member that is gone; -1 if that is not known.
-    """
-
-    def __init__(self, is_closed: bool, culprit: int = -1) -> None:
-        super().__init__("Channel closed." if is_closed else "a process of the graph is gone")
-        self.is_closed = is_closed
-        self.culprit = culprit
+    @property
+    def is_closed(self) -> bool:
+        """Whether the graph was closed."""
+        return bool(self.args[0])
 
     def public(self, *, channel: str | None = None) -> ChannelError:
         """See ``Signal``."""
         if self.is_closed:
-            return ChannelClosed(self.message, channel=channel)
-        return ChannelBroken(self.message, peer=str(self.culprit), channel=channel)
+            return ChannelClosed("Channel closed.", channel=channel)
+        peer = str(self.args[1]) if len(self.args) > 1 else None
+        return ChannelBroken("a process of the graph is gone", peer=peer, channel=channel)
 
 
 class NoMemory(Signal):
-    """There is no shared memory for a value. Nothing was written.
+    """There is no shared memory for a value: ``NoMemory(wanted, used, cap, reason)``.
 
-    Attributes:
-        wanted_bytes: How much the value needs.
-        used_bytes: How much the graph's values take.
-        cap_bytes: How much they may take.
-        reason: An ``errno``: ENOSPC if the cap is reached, EFBIG if the value is larger than the
-            cap, otherwise the kernel's error.
+    The first three are bytes: what the value needs, what the graph's values take, what they may
+    take. The reason is an ``errno``: ENOSPC, the cap is reached; EFBIG, the value is larger than
+    the cap; anything else comes from the kernel. Nothing was written.
     """
-
-    def __init__(self, wanted_bytes: int, used_bytes: int, cap_bytes: int, reason: int) -> None:
-        super().__init__(f"there is no shared memory for {wanted_bytes:,} bytes")
-        self.wanted_bytes = wanted_bytes
-        self.used_bytes = used_bytes
-        self.cap_bytes = cap_bytes
-        self.reason = reason
 
     def public(self, *, channel: str | None = None) -> ChannelError:
         """See ``Signal``."""
-        wanted, cap = self.wanted_bytes, self.cap_bytes
-        if self.reason == errno.EFBIG:
+        wanted, used, cap, reason = self.args
+        if reason == errno.EFBIG:
             text = (
                 f"a value of {wanted:,} bytes does not fit into the graph's shared memory of "
                 f"{cap:,} bytes, whatever else is under way: raise `memory_cap_bytes` to "
@@ -133,20 +120,21 @@ class NoMemory(Signal):
             )
         else:
             text = (
-                f"{wanted:,} bytes of shared memory were wanted, {self.used_bytes:,} of {cap:,} "
+                f"{wanted:,} bytes of shared memory were wanted, {used:,} of {cap:,} "
                 "are taken by the graph: drop results that are still held, let fewer executions "
                 "be in flight, or raise `memory_cap_bytes`"
             )
-            if self.reason != errno.ENOSPC:
-                text += f" ({os.strerror(self.reason)})"
+            if reason != errno.ENOSPC:
+                text += f" ({os.strerror(reason)})"
         return OutOfSharedMemory(text, size_bytes=wanted, cap_bytes=cap, channel=channel)
 
 
 class FrameDamaged(Signal):
-    """A frame or its header is not valid: no writer of rcg wrote it."""
+    """Shared memory holds something that a writer of rcg does not write: ``FrameDamaged(text)``."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(f"a damaged frame was found: {text}")
+    def public(self, *, channel: str | None = None) -> ChannelError:
+        """See ``Signal``."""
+        return ChannelError(f"shared memory is damaged: {self.args[0]}", channel=channel)
 
 
 # --- the ends -------------------------------------------------------------------------------------

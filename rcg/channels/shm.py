@@ -54,8 +54,12 @@ once is as good as twice. See ``base.InputPublisher`` for ``left``."""
 
 
 class _Poisoned(GraphEnded):
-    def __init__(self, code: int, culprit: int) -> None:
-        super().__init__(code == _native.POISON_CLOSED, culprit)
+    """As the native core makes it, of (code, culprit)."""
+
+    @property
+    def is_closed(self) -> bool:
+        """See ``GraphEnded``."""
+        return bool(self.args[0] == _native.POISON_CLOSED)
 
 
 ERRORS: Final = (_Poisoned, TimedOut, NoMemory, FrameDamaged)

@@ -98,7 +98,10 @@ class Line:
 
     def strings(self) -> tuple[str, ...]:
         """Take a list of quoted strings in brackets."""
-        return tuple(ast.literal_eval(self.take("names")))
+        found = ast.literal_eval(self.take("names"))
+        if not all(isinstance(each, str) for each in found):
+            raise ValueError("a list of quoted strings was expected")
+        return tuple(found)
 
     def name(self) -> str:
         """Take a plain or a quoted name."""

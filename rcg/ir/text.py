@@ -44,7 +44,7 @@ def parse(text: str) -> PlanData:
     for number, line in _numbered_lines(text):
         try:
             draft.add(Line(line))
-        except (ValueError, SyntaxError) as error:
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(f"line {number} of the plan is not understood: {error}") from None
     return draft.plan()
 

@@ -105,7 +105,7 @@ static int ticket_clear(PyObject *self) {
 /* The ref is gone: nobody wants its output any more, and its frame is let go of when it has come. */
 static void ticket_finalize(PyObject *self) {
     TicketObject *t = (TicketObject *)self;
-    if (!t->left || t->state == REF_NEW) return;
+    if (!t->left || !t->frames || !t->dropped || !t->number || !t->execution || t->state == REF_NEW) return;
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     if (release_output(t->left, t->execution, t->number)) PyErr_WriteUnraisable(self);

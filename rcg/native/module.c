@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The module rcg._native: the core and its bindings as one translation unit, so that the compiler sees the whole of a
  * call. The core (core.h) knows no Python; the bindings (bind_*.h) turn objects into spans of bytes, outcomes into
- * exceptions and what arrives into objects. `values.py` turns values into (pickle bytes, buffers) and back,
+ * exceptions and what arrives into objects. `serialization.py` turns values into (pickle bytes, buffers) and back,
  * `channels/shm.py` names the errors.
  *
  * Nothing that makes a container or lets other threads run stands between two stores that belong together: in Python

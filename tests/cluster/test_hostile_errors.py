@@ -241,7 +241,7 @@ class Raises:
     def __call__(self, moment: failpoints.Failpoint) -> None:
         if type(moment.op) is Call and moment.execution == 1:
             if self.name == "poisoned":
-                raise GraphEnded(is_closed=True)
+                raise GraphEnded(True)
             raise make_error(self.name)
 
 

@@ -256,3 +256,32 @@ def test_the_plan_prints_every_program(graph):
     text = str(graph.plan)
     for line in ("program driver", "program a0", "Call a0.split(s0) -> s1, s2 #1"):
         assert line in text
+
+
+def test_a_report_without_time_asks_no_actor(stages, monkeypatch):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        graph = a.echo.bind(inp).compile()
+    try:
+        asked = []
+        control = graph._engine.session.control
+        monkeypatch.setattr(control, "ask_where", lambda s: asked.append(s) or {})
+        assert "driver" in str(graph.report(timeout=0))
+        graph.report()
+        assert asked[0] == 0 and asked[1] > 0
+    finally:
+        graph.teardown()
+
+
+def test_a_graph_is_found_weakly_as_long_as_a_ref_is_held(stages):
+    (a,) = stages(1)
+    with InputNode() as inp:
+        graph = a.echo.bind(inp).compile()
+    find, ref = graph.weak(), graph.execute(5)
+    graph_id = graph.get_id()
+    assert find() is graph
+    del graph
+    found = find()
+    assert found is not None and found.get_id() == graph_id and rcg.get(ref) == 5
+    del found, ref
+    until(lambda: find() is None)

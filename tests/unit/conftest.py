@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 HERE = os.getpid()
+FOLDER = Path(__file__).parent
 
 # The unit test that runs now. A list, for the hook below lives as long as the process.
 running: list[str] = []
@@ -28,7 +30,8 @@ sys.addaudithook(refuse)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    running.append(item.nodeid)
+    if FOLDER in item.path.parents:  # pytest calls this for the tests of every folder
+        running.append(item.nodeid)
     try:
         return (yield)
     finally:

@@ -152,3 +152,11 @@ def test_dropping_keeps_an_error_that_is_on_its_way() -> None:
         fail()
     gc.collect()
     assert list(output.dropped) == [5]
+
+
+def test_a_ref_without_its_execution_leaves_things_as_they_are() -> None:
+    source, output = Source(), Output()
+    ref = submitted(source, output, 5)
+    del ref.execution
+    del ref
+    assert not output.dropped and source.left == {5: 1}

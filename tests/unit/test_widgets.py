@@ -341,7 +341,7 @@ class FakeGraph:
         self.asked.set()
         return SimpleNamespace(completed=self.completed, in_flight=3, limit=10)
 
-    def report(self) -> Any:
+    def report(self, timeout: float = 0.5) -> Any:
         actor = SimpleNamespace(waited_s=self.waited_s, state="running", for_s=0.0)
         return SimpleNamespace(
             state=self.state,
@@ -388,7 +388,7 @@ def test_rates_follow_from_two_looks() -> None:
 class HangingGraph(FakeGraph):
     """a1 is in its method, a2 and the driver wait for it, a0 for an input that nobody submits."""
 
-    def report(self) -> Any:
+    def report(self, timeout: float = 0.5) -> Any:
         report = super().report()
 
         def does(label: str, state: str, for_s: float, waiting_for: str = "") -> Any:

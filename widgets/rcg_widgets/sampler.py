@@ -161,7 +161,7 @@ def _of_graph(graph: Any) -> Read:
     if getattr(graph, "is_teardown", False):
         return {"state": "closed"}, {}
     statistics = graph.statistics()
-    report = _report(graph)
+    report = graph.report(timeout=0)  # no stacks: nobody is asked
     actors = report.processes[1:]
     # What the process waits for now counts from when it began the op.
     waited = sum(
@@ -177,12 +177,6 @@ def _of_graph(graph: Any) -> Read:
     return found, {"completed": statistics.completed, "waited_s": waited / max(len(actors), 1)}
 
 
-def _report(graph: Any) -> Any:
-    """The graph's report, without asking its actors for their stacks if possible."""
-    session = getattr(graph, "session", None)
-    return graph.report() if session is None else session.report(0)
-
-
 def _is_again(one: Any, other: Any) -> bool:
     """Whether two functions are one definition that was run twice, as a cell is."""
     if not (inspect.isfunction(one) and inspect.isfunction(other)):
@@ -195,6 +189,10 @@ def _is_again(one: Any, other: Any) -> bool:
 
 
 def _weakly(source: Any) -> Callable[[], Any]:
+    """Return a function that returns the source while it exists, without keeping it."""
+    if hasattr(source, "weak"):
+        found: Callable[[], Any] = source.weak()  # a graph runs as long as its refs are held
+        return found
     try:
         return weakref.WeakMethod(source) if inspect.ismethod(source) else weakref.ref(source)
     except TypeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +88,16 @@ class CompiledDAG(Displayed):
         """Whether it was torn down."""
         return self._engine.session.is_closed
 
-    def report(self) -> Report:
-        """Return what each process does, since when, and what it waits for; prints as text.
+    def report(self, timeout: float = STACKS_TIMEOUT_S) -> Report:
+        """Return who does what, since when, and who waits for whom; prints as text.
 
-        It works while actors hang in users' code and after they died. Live actors are asked for
-        their stacks, for at most half a second.
+        It also works while actors are stuck in users' code, and after actors died.
+
+        Args:
+            timeout: For how many seconds live actors are asked where they are. With 0 they are not
+                asked, and the report takes microseconds.
         """
-        return self._engine.report(STACKS_TIMEOUT_S)
+        return self._engine.report(timeout)
 
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and the memory it uses; prints as text."""
@@ -179,6 +183,20 @@ class CompiledDAG(Displayed):
             title=f"CompiledDAG({self.get_id()[:8]})",
             actor_ids=self._engine.actor_ids(),
         )
+
+    def weak(self) -> Callable[[], CompiledDAG | None]:
+        """Return a function that returns this graph, and None once nobody uses it any more.
+
+        It does not keep the graph. A ``weakref`` of a ``CompiledDAG`` is not the same: the graph
+        runs on while somebody holds a ref of a result and not the ``CompiledDAG``.
+        """
+        engine = weakref.ref(self._engine)
+
+        def find() -> CompiledDAG | None:
+            found = engine()
+            return None if found is None else found.face()
+
+        return find
 
     # --- elsewhere
 

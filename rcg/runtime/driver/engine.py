@@ -241,8 +241,10 @@ class Engine:
             self.session.node.wait_any(readers, timeout_ns(timeout_s))
             for buffer in buffers:
                 buffer.take_pending()
-        except Signal:
+        except (TimedOut, GraphEnded):
             pass
+        except Signal as signal:
+            raise self.session.public(signal) from None
 
     async def wait_async(self, ref: CompiledDAGRef) -> None:
         """Wait until ``get`` of a ref returns or raises without waiting."""

@@ -264,12 +264,13 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         session.check_running()
         session.seal()
         engine = Engine(session, CompiledDAG)
-        registry.add(engine)
         graph: CompiledDAG = engine.face()
+        registry.add(engine)
         return graph
     except BaseException:
         session.control.forget(sorted(set(bindings.actors) - set(session.control.pids)))
         session.close(timeout_s=5.0)
+        session.close_nowait()  # also if a loop has not ended
         raise
 
 

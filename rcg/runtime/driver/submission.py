@@ -268,7 +268,7 @@ class Submission:
     def _look(self) -> bool:
         """Update the window; return whether there is room."""
         if self._session.is_over:
-            raise GraphEnded(is_closed=self._session.is_closed)
+            raise GraphEnded(self._session.is_closed)
         self.discard_dropped()
         submitted = self.submitted
         complete = self.complete()
