@@ -13,6 +13,7 @@ from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout
 from rcg.ir.plan import Plan
 from rcg.log import Log
+from rcg.options import timeout_from_user
 from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
@@ -95,9 +96,16 @@ class CompiledDAG(Displayed):
 
         Args:
             timeout: For how many seconds live actors are asked where they are. With 0 they are not
-                asked, and the report takes microseconds.
+                asked, and the report only reads shared memory.
+
+        Raises:
+            TypeError: ``timeout`` is not a number.
+            ValueError: It is negative, or None: an actor that is stopped never answers.
         """
-        return self._engine.report(timeout)
+        limit_s = timeout_from_user(timeout, "timeout")
+        if limit_s is None:
+            raise ValueError("`timeout` of report() must be a number of seconds: it needs a limit")
+        return self._engine.report(limit_s)
 
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and the memory it uses; prints as text."""

@@ -25,7 +25,6 @@ from rcg.text import (
 from rcg.trace.analysis.compare import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
-from rcg.trace.analysis.parts import Kind
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
@@ -53,7 +52,6 @@ _MOST_STEPS: Final = 36
 _MOST_OPS: Final = 24
 _MOST_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
-_HIDDEN: Final = (Kind.IDLE,)
 
 
 def of_executions(executions: Executions) -> Mimebundle:
