@@ -27,7 +27,8 @@ import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,18 +39,28 @@ from rcg.errors import UnpicklableError
 __all__ = [
     "KIND_BYTES",
     "KIND_FAILURE",
+    "KIND_PARTS",
     "KIND_PICKLE",
+    "KIND_TUPLE",
     "Codec",
     "Encoded",
     "Failure",
+    "encoded_failure",
+    "join_parts",
     "loads",
     "size_of",
+    "tuple_of_parts",
 ]
 
 loads: Final = pickle.loads
 
 PROTOCOL: Final = 5
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
+# Types of immutable values whose unpickling runs no code and cannot fail, so that several of them
+# may share one pickle.
+_PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+# A pickle of several values may be so long; longer values would be copied once more than alone.
+_MAX_TUPLE_BYTES: Final = 4096
 _BY_NAME_ELSEWHERE: Final = b"__main__"
 _MAX_SEARCH_DEPTH: Final = 20
 _MAX_KEY_CHARS: Final = 80
@@ -66,14 +77,17 @@ _ALIGNMENT: Final = 64  # of the part of a storage that travels, within the stor
 KIND_PICKLE: Final = 1
 KIND_BYTES: Final = 2  # the value itself, without a pickle
 KIND_FAILURE: Final = 3
+KIND_PARTS: Final = 4  # several values, each encoded on its own
+KIND_TUPLE: Final = 5  # several plain values in one pickle
 
 # A value ready for a channel: (kind, data, buffers, writable). A plain tuple, for speed.
 #   kind      KIND_PICKLE, or KIND_BYTES: `data` is the value itself
-#   data      the pickle
-#   buffers   its out-of-band buffers in order, or None
+#   data      the pickle; KIND_PARTS: the kind and the number of buffers of each part, as uint32
+#   buffers   its out-of-band buffers in order, or None; KIND_PARTS: for each part its data and then
+#             its buffers
 #   writable  bit i is set when the object over buffer i will be written to (a tensor); with more
 #             than 64 buffers, byte i
-Encoded = tuple[int, bytes, "list[pickle.PickleBuffer] | None", "int | bytes"]
+Encoded = tuple[int, bytes, "list[Any] | None", "int | bytes"]
 
 
 class Failure:
@@ -93,6 +107,47 @@ def size_of(encoded: Encoded) -> int:
     """Return the bytes of the pickle and of all buffers."""
     _, data, buffers, _ = encoded
     return len(data) + sum(memoryview(buffer).nbytes for buffer in buffers or ())
+
+
+def encoded_failure(failure: Failure) -> Encoded:
+    """Return a failure as it travels in place of a value."""
+    return KIND_FAILURE, failure.data, None, 0
+
+
+def tuple_of_parts(values: Sequence[object]) -> Encoded | None:
+    """Return several values in one pickle, or None if they must be encoded one by one.
+
+    One pickle is many times faster. It is right for small values of plain types only: others share
+    objects, run code when they are unpickled, or fail, and a value may not affect another.
+    """
+    if not _PLAIN.issuperset(map(type, values)):
+        return None
+    data = pickle.dumps(tuple(values), PROTOCOL)
+    return None if len(data) > _MAX_TUPLE_BYTES else (KIND_TUPLE, data, None, 0)
+
+
+def join_parts(parts: Sequence[Encoded]) -> Encoded:
+    """Return several encoded values as one, which a channel sends in one frame.
+
+    >>> kind, heads, buffers, writable = join_parts([(KIND_BYTES, b"x", None, 0)] * 2)
+    >>> list(array("I", heads)), buffers
+    ([2, 0, 2, 0], [b'x', b'x'])
+    """
+    heads = array("I")
+    buffers: list[Any] = []
+    writable = 0
+    for kind, data, own, flags in parts:
+        heads.extend((kind, len(own or ())))
+        buffers.append(data)
+        if own:
+            if isinstance(flags, bytes):
+                flags = sum(1 << i for i, is_written in enumerate(flags) if is_written)
+            writable |= flags << len(buffers)
+            buffers += own
+    if len(buffers) <= 64:
+        return KIND_PARTS, heads.tobytes(), buffers, writable
+    flags = bytes([writable >> i & 1 for i in range(len(buffers))])
+    return KIND_PARTS, heads.tobytes(), buffers, flags
 
 
 class _Opaque(Exception):
@@ -481,6 +536,10 @@ class Codec:
         if not buffers:
             return KIND_PICKLE, data, None, 0
         return KIND_PICKLE, data, buffers, self._writable(buffers)
+
+    def encode_parts(self, values: Sequence[object]) -> Encoded:
+        """Return several values as one frame has them; see ``encode``."""
+        return tuple_of_parts(values) or join_parts(list(map(self.encode, values)))
 
     def _encode_by_value(self, value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
         file = io.BytesIO()

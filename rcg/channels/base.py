@@ -3,7 +3,8 @@
 
 A channel has one writer and any number of readers. Each value that is written is one *frame*, and
 every reader gets every frame once, in order: frame *i* is that of execution *i*. A frame carries a
-value, or a ``Failure`` in its place. A channel holds a fixed number of frames; writing waits while
+value, or a ``Failure`` in its place; or several values, its *parts*, each of which may be a
+``Failure`` and is decoded on its own. A channel holds a fixed number of frames; writing waits while
 a reader is that far behind.
 
 The ends of a channel are opened by ``rcg.channels.open_writer`` and ``open_reader``. The types here
@@ -36,9 +37,13 @@ __all__ = [
     "FrameDamaged",
     "FrameReader",
     "FrameWriter",
+    "Frames",
     "GraphEnded",
     "InputPublisher",
     "NoMemory",
+    "PartFailed",
+    "PartsReader",
+    "PartsWriter",
     "Reader",
     "Signal",
     "TimedOut",
@@ -137,6 +142,22 @@ class FrameDamaged(Signal):
         return ChannelError(f"shared memory is damaged: {self.args[0]}", channel=channel)
 
 
+class PartFailed(Exception):
+    """A part of a frame cannot be written: ``PartFailed(part, error)``. Nothing was written.
+
+    The caller may write the frame again with something else in its place.
+
+    Attributes:
+        part: Its position in the frame.
+        error: What its pickling raised; or ``NoMemory``, and the part is the largest one.
+    """
+
+    def __init__(self, part: int, error: BaseException) -> None:
+        super().__init__(part, error)
+        self.part = part
+        self.error = error
+
+
 # --- the ends -------------------------------------------------------------------------------------
 
 
@@ -180,8 +201,44 @@ class Reader(Protocol):
         """
 
 
+class PartsWriter(Protocol):
+    """The writing end of a channel whose frames have several parts."""
+
+    @property
+    def seq(self) -> int:
+        """See ``Writer``."""
+
+    def write(self, values: list[Any], /) -> None:
+        """Publish the values, or ``Failure`` objects in their places, as the next frame.
+
+        Raises:
+            PartFailed: One of them cannot be written.
+            NoMemory: There is no room for any of them.
+            GraphEnded, FrameDamaged: The channel cannot be used any more.
+        """
+
+
+class PartsReader(Protocol):
+    """The reading end of a channel whose frames have several parts."""
+
+    @property
+    def seq(self) -> int:
+        """See ``Reader``."""
+
+    def read(self, timeout_ns: int | None = None, /) -> Any:
+        """Return the parts of the next frame.
+
+        They are the tuple of the values, the list of a ``Frame`` for each, or one ``Failure`` in
+        place of all.
+
+        Raises:
+            TimedOut: It did not come in time.
+            GraphEnded, FrameDamaged: The channel cannot be used any more.
+        """
+
+
 class Frame(Protocol):
-    """A frame that was taken and not decoded yet."""
+    """A frame that was taken and not decoded yet, or one part of it."""
 
     @property
     def is_failure(self) -> bool:
@@ -196,18 +253,20 @@ class Frame(Protocol):
         """
 
 
+Frames = dict[int, Any] | tuple[dict[int, Any], ...]
+"""Frames by execution; where a frame has several parts, a dict for each of them."""
+
+
 class FrameReader(Reader, Protocol):
     """A reading end whose frames are taken now and decoded later, by any number of threads."""
 
     def pending(self) -> int:
         """Return how many frames could be taken without waiting."""
 
-    def take(self, timeout_ns: int | None = None, /) -> Frame:
-        """Return the next frame undecoded. One thread at a time; otherwise as ``read``."""
+    def take(self, timeout_ns: int | None = None, /) -> Any:
+        """Return the next frame undecoded, or the list of its parts. One thread at a time."""
 
-    def collect(
-        self, frames: dict[int, Any], execution: int, timeout_ns: int | None = None, /
-    ) -> None:
+    def collect(self, frames: Frames, execution: int, timeout_ns: int | None = None, /) -> None:
         """Take frames into ``frames``, by execution, until that of ``execution`` was taken.
 
         Any number of threads may be in here at once; each returns when the frame was taken, by
@@ -218,7 +277,7 @@ class FrameReader(Reader, Protocol):
             TimedOut, GraphEnded, FrameDamaged: As in ``read``.
         """
 
-    def collect_pending(self, frames: dict[int, Any], /) -> None:
+    def collect_pending(self, frames: Frames, /) -> None:
         """Take the frames that are there into ``frames``, without waiting for more."""
 
 

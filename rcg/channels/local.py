@@ -30,11 +30,12 @@ class LocalQueue:
         reader: Endpoint of the reading lane.
     """
 
-    __slots__ = ("frames", "reader", "slots", "writer")
+    __slots__ = ("frames", "has_parts", "reader", "slots", "writer")
 
     def __init__(self, spec: ChannelSpec, writer: Endpoint, reader: Endpoint) -> None:
         self.frames: deque[Any] = deque()
         self.slots = spec.slots
+        self.has_parts = len(spec.nodes) > 1
         self.writer = writer
         self.reader = reader
 
@@ -87,13 +88,16 @@ class _End:
 class LocalWriter(_End):
     """The writing end; see ``base.Writer``."""
 
-    __slots__ = ()
+    __slots__ = ("_has_parts",)
 
     def __init__(self, queue: LocalQueue, op: int) -> None:
         super().__init__(queue, op, queue.writer, queue.reader)
+        self._has_parts = queue.has_parts
 
     def write(self, value: Any, /) -> None:
-        """See ``base.Writer``. The reader gets this very object."""
+        """See ``base.Writer``. The reader gets this very object, or these parts as a tuple."""
+        if self._has_parts:
+            value = tuple(value)
         queue = self._queue
         self._member.mark(self._op, self._seq)
         if len(queue.frames) >= queue.slots:

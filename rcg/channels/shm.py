@@ -17,15 +17,30 @@ from rcg.channels.base import (
     FrameWriter,
     GraphEnded,
     NoMemory,
+    PartFailed,
     TimedOut,
 )
 from rcg.errors import InternalError
 from rcg.ir.channels import ChannelSpec
-from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Failure, loads
+from rcg.serialization import (
+    KIND_BYTES,
+    KIND_FAILURE,
+    KIND_PARTS,
+    KIND_PICKLE,
+    KIND_TUPLE,
+    Encoded,
+    Failure,
+    encoded_failure,
+    join_parts,
+    loads,
+    size_of,
+    tuple_of_parts,
+)
 
 __all__ = [
     "BUFFER_TYPES",
     "ERRORS",
+    "RingPartsWriter",
     "RingWriter",
     "Ticket",
     "open_input",
@@ -34,10 +49,12 @@ __all__ = [
     "release",
 ]
 
-if (KIND_PICKLE, KIND_BYTES, KIND_FAILURE) != (
+if (KIND_PICKLE, KIND_BYTES, KIND_FAILURE, KIND_PARTS, KIND_TUPLE) != (
     _native.KIND_PICKLE,
     _native.KIND_BYTES,
     _native.KIND_FAILURE,
+    _native.KIND_PARTS,
+    _native.KIND_TUPLE,
 ):
     raise InternalError("the native core and `rcg.serialization` number kinds of frames apart")
 
@@ -103,9 +120,45 @@ class RingWriter:
             self._write(*encoded)
 
 
+class RingPartsWriter(RingWriter):
+    """The writing end of a ring whose frames have several parts; see ``base.PartsWriter``."""
+
+    __slots__ = ()
+
+    def write(self, values: list[Any], /) -> None:
+        """See ``base.PartsWriter``."""
+        first = values[0]
+        if type(first) is Failure and all(value is first for value in values):
+            self._write(KIND_FAILURE, first.data)
+            return
+        self._open()  # encoding is part of the write
+        parts: list[Encoded] = []
+        encoded = tuple_of_parts(values)
+        if encoded is None:
+            parts = [self._encoded_part(number, value) for number, value in enumerate(values)]
+            encoded = join_parts(parts)
+        try:
+            self._write(*encoded)
+        except NoMemory as signal:
+            if parts and all(part[0] == KIND_FAILURE for part in parts):
+                raise
+            sizes = [0 if part[0] == KIND_FAILURE else 1 + size_of(part) for part in parts] or [0]
+            raise PartFailed(sizes.index(max(sizes)), signal) from None
+
+    def _encoded_part(self, number: int, value: Any) -> Encoded:
+        if type(value) is Failure:
+            return encoded_failure(value)
+        try:
+            return self._encode(value)
+        except BaseException as error:  # noqa: BLE001 - pickling runs any code
+            self._ring.shut()
+            raise PartFailed(number, error) from None
+
+
 def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> RingWriter:
     """Return the writing end of a ring; ``op`` is its Write in the program."""
-    return RingWriter(endpoint.member.writer(endpoint.rings[spec.id], op), endpoint)
+    kind = RingWriter if len(spec.nodes) == 1 else RingPartsWriter
+    return kind(endpoint.member.writer(endpoint.rings[spec.id], op), endpoint)
 
 
 def open_input(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameWriter:
@@ -115,6 +168,10 @@ def open_input(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameWriter:
 
 
 def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameReader:
-    """Return the reading end of a ring; ``op`` is its Read in the program."""
-    reader: FrameReader = endpoint.member.reader(endpoint.rings[spec.id], op, loads, Failure)
+    """Return the reading end of a ring; ``op`` is its Read in the program.
+
+    One whose frames have several parts is a ``base.PartsReader``.
+    """
+    ring, parts = endpoint.rings[spec.id], len(spec.nodes)
+    reader: FrameReader = endpoint.member.reader(ring, op, loads, Failure, parts)
     return reader

@@ -3,8 +3,11 @@
 
 A value that only its own process uses stays in a slot. A value used elsewhere gets one channel for
 all its readers: two nodes of an actor share one read, and an output that another actor also uses
-    has
-the driver as one more reader. A container with values inside is built where it is used.
+has the driver as one more reader. A container with values inside is built where it is used.
+
+Values that are ready at the same point for the same readers share a channel: the inputs of an
+execution, and the values of a call that returns several. They travel in one frame, which costs one
+wake-up and not one for each.
 
 The resulting plan keeps all rules of ``Plan.check``. Its ops are in a simple order (reads, then
 calls, then writes), which may deadlock: the next pass orders them. This room must know neither how
@@ -98,7 +101,7 @@ class _Placement:
         self._rank = {process: rank for rank, process in enumerate(self._processes)}
         self._home = [self._home_of(node_id) for node_id in range(len(graph.nodes))]
         self._channels = self._find_channels(channel_slots)
-        self._channel_of = {channel.node: channel.id for channel in self._channels}
+        self._channel_of = {node: channel for channel in self._channels for node in channel.nodes}
 
     def _home_of(self, node_id: int) -> str:
         """The process that makes a node's value."""
@@ -119,16 +122,27 @@ class _Placement:
                     readers[value].add(node.actor)
         for output in graph.outputs:
             readers[output].add(DRIVER)
-        channels: list[ChannelSpec] = []
+        # The nodes whose values travel together, by where they are made and who reads them.
+        together: dict[tuple[int | None, tuple[str, ...]], list[int]] = {}
         for node_id, found in enumerate(readers):
             found.discard(home[node_id])
             if found:
                 ordered = tuple(sorted(found, key=self._rank.__getitem__))
-                name = f"c{len(channels)}"
-                channels.append(
-                    ChannelSpec(name, home[node_id], ordered, RING, node_id, channel_slots)
-                )
-        return channels
+                together.setdefault((self._made_at(node_id), ordered), []).append(node_id)
+        return [
+            ChannelSpec(f"c{number}", home[nodes[0]], ordered, RING, tuple(nodes), channel_slots)
+            for number, ((_, ordered), nodes) in enumerate(together.items())
+        ]
+
+    def _made_at(self, node_id: int) -> int | None:
+        """The call that makes a node's value; None for inputs, which are all there at once."""
+        match self._graph.nodes[node_id]:
+            case InputValue():
+                return None
+            case MethodCall():
+                return node_id
+            case Part(call=call):
+                return call
 
     def plan(self) -> Plan:
         graph = self._graph
@@ -162,10 +176,15 @@ class _Placement:
             if isinstance(node, InputValue):
                 slot_of[node.id] = len(slot_of)
                 ops.append(Input(node.key, slot_of[node.id]))
-                ops.append(Write(slot_of[node.id], self._channel_of[node.id]))
+        for channel in self._channels:
+            if channel.writer == DRIVER:
+                ops.append(Write(tuple([slot_of[node] for node in channel.nodes]), channel.id))
         for output in sorted(set(graph.outputs)):
-            slot_of[output] = len(slot_of)
-            ops.append(Read(self._channel_of[output], slot_of[output]))
+            if output not in slot_of:
+                channel = self._channel_of[output]
+                outs = tuple(range(len(slot_of), len(slot_of) + len(channel.nodes)))
+                slot_of.update(zip(channel.nodes, outs, strict=True))
+                ops.append(Read(channel.id, outs))
         ops.append(Output(tuple(slot_of[output] for output in graph.outputs)))
         return Program(DRIVER, tuple(ops))
 
@@ -175,7 +194,7 @@ class _ActorProgram:
 
     def __init__(
         self,
-        channel_of: Mapping[int, str],
+        channel_of: Mapping[int, ChannelSpec],
         home: Sequence[str],
         actor: str,
         parts: Mapping[int, list[Part]],
@@ -200,17 +219,16 @@ class _ActorProgram:
         kwargs = tuple([(name, self._argument(argument)) for name, argument in call.kwargs])
         outs = tuple([self._new_slot() for _ in range(call.num_returns)])
         self._calls.append(Call(call.actor, call.method, args, kwargs, outs, call.id))
-        if call.num_returns == 1:
-            self._make(call.id, outs[0])
+        made = [call.id] if call.num_returns == 1 else []
+        self._slot_of.update(dict.fromkeys(made, outs[0]))
         for part in self._parts.get(call.id, ()):
-            self._make(part.id, outs[part.index])
-
-    def _make(self, node_id: int, slot: int) -> None:
-        """A value is now in a slot; send it if anyone else uses it."""
-        self._slot_of[node_id] = slot
-        channel = self._channel_of.get(node_id)
-        if channel is not None:
-            self._writes.append(Write(slot, channel))
+            self._slot_of[part.id] = outs[part.index]
+            made.append(part.id)
+        # What anyone else uses is sent.
+        sent = [self._channel_of[node] for node in made if node in self._channel_of]
+        for channel in dict.fromkeys(sent):
+            slots = tuple([self._slot_of[node] for node in channel.nodes])
+            self._writes.append(Write(slots, channel.id))
 
     def _argument(self, argument: Argument) -> Slot | Const:
         match argument:
@@ -227,8 +245,10 @@ class _ActorProgram:
     def _slot(self, node_id: int) -> int:
         """The slot that holds a value, reading it on first use if it comes from elsewhere."""
         if node_id not in self._slot_of:
-            self._slot_of[node_id] = self._new_slot()
-            self._reads.append(Read(self._channel_of[node_id], self._slot_of[node_id]))
+            channel = self._channel_of[node_id]
+            outs = tuple([self._new_slot() for _ in channel.nodes])
+            self._slot_of.update(zip(channel.nodes, outs, strict=True))
+            self._reads.append(Read(channel.id, outs))
         return self._slot_of[node_id]
 
     def _new_slot(self) -> int:

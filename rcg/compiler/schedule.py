@@ -97,13 +97,13 @@ def _schedule_program(program: Program) -> Program:
 
 
 def _driver_order(program: Program) -> list[Op]:
-    """Each input followed by its writes, then the reads, then the output."""
-    writes = _writes_by_slot(program)
+    """Each input followed by the writes that it completes, then the reads, then the output."""
+    writes = _Writes(program)
     ordered: list[Op] = []
     for op in program.ops:
         if isinstance(op, Input):
             ordered.append(op)
-            ordered += writes.get(op.out, ())
+            ordered += writes.ready_after(op)
     ordered += [op for op in program.ops if op.channels_in]
     ordered += [op for op in program.ops if isinstance(op, Output)]
     return ordered
@@ -111,7 +111,7 @@ def _driver_order(program: Program) -> list[Op]:
 
 def _actor_order(program: Program) -> list[Op]:
     """The calls in bind order, each with the ops right before it and right after it."""
-    writes = _writes_by_slot(program)
+    writes = _Writes(program)
     # The ops that are placed right before their value is used, by the slots that they fill.
     pending: dict[int, Op] = {}
     for op in program.ops:
@@ -126,8 +126,7 @@ def _actor_order(program: Program) -> list[Op]:
             if slot in pending:
                 add(pending[slot])
         ordered.append(op)
-        for slot in op.made():
-            ordered.extend(writes.get(slot, ()))
+        ordered.extend(writes.ready_after(op))
 
     calls = [op for op in program.ops if isinstance(op, Call)]
     for call in sorted(calls, key=lambda call: call.node):
@@ -137,14 +136,27 @@ def _actor_order(program: Program) -> list[Op]:
     return ordered
 
 
-def _writes_by_slot(program: Program) -> dict[int, list[Op]]:
-    """Return the ops that only send, by the slot that they send."""
-    writes: dict[int, list[Op]] = {}
-    for op in program.ops:
-        if op.channels_out and not op.made():
-            for slot in op.used():
-                writes.setdefault(slot, []).append(op)
-    return writes
+class _Writes:
+    """The ops of a program that only send, and which of their values are still to be made."""
+
+    def __init__(self, program: Program) -> None:
+        self._missing: dict[Op, set[int]] = {}
+        self._by_slot: dict[int, list[Op]] = {}
+        for op in program.ops:
+            if op.channels_out and not op.made():
+                self._missing[op] = set(op.used())
+                for slot in self._missing[op]:
+                    self._by_slot.setdefault(slot, []).append(op)
+
+    def ready_after(self, op: Op) -> list[Op]:
+        """Return the writes of which ``op`` has made the last value that they needed."""
+        ready = []
+        for slot in op.made():
+            for write in self._by_slot.get(slot, ()):
+                self._missing[write].discard(slot)
+                if not self._missing[write]:
+                    ready.append(write)
+        return ready
 
 
 def _with_frees(ops: list[Op]) -> list[Op]:

@@ -449,7 +449,7 @@ _AROUND: Final = 6
 def _deadlock(
     plan: Plan, threads: Sequence[_Thread], describe: Callable[[int], str] | None
 ) -> DeadlockError:
-    node_of = {channel.id: channel.node for channel in plan.channels}
+    nodes_of = {channel.id: channel.nodes for channel in plan.channels}
     blocked = [thread for thread in threads if not thread.is_done]
     why: dict[str, dict[int, str]] = {}
     standing: dict[str, int] = {}
@@ -460,7 +460,8 @@ def _deadlock(
         if fifo is None or fifo.channel is None:
             continue
         peers = " and ".join(dict.fromkeys(plan.label(peer.process) for peer in _waits_for(thread)))
-        value = f" ({describe(node_of[fifo.channel])})" if describe is not None else ""
+        nodes = nodes_of[fifo.channel]
+        value = f" ({', '.join(map(describe, nodes))})" if describe is not None else ""
         text = (
             f"waits for {peers} to write {fifo.channel}{value}"
             if thread.step.action == _GET

@@ -5,10 +5,10 @@ A *lane* is a second program of an actor, a *gate* a lane in the host process of
 passes values from other nodes on. Both have programs of their own, so channels name them like any
 other process:
 
->>> print(ChannelSpec("c0", "a0", ("n1",), "tcp", 3, 10))
+>>> print(ChannelSpec("c0", "a0", ("n1",), "tcp", (3,), 10))
 channel c0 a0 -> n1 tcp node=3 slots=10
->>> print(ChannelSpec("c7", "n1", ("a2", "a3"), "ring", 3, 10))
-channel c7 n1 -> a2 a3 ring node=3 slots=10
+>>> print(ChannelSpec("c7", "n1", ("a2", "a3"), "ring", (3, 4), 10))
+channel c7 n1 -> a2 a3 ring node=3, 4 slots=10
 >>> print(Gate("n1", "a2"))
 gate n1 in a2
 >>> print(Lane("a0.comm", "a0"))
@@ -33,7 +33,7 @@ from rcg.ir.fields import (
     GateId,
     GroupId,
     LaneId,
-    NodeNumber,
+    NodeNumbers,
     OptionalGroup,
     ProcessId,
     ProcessIds,
@@ -140,7 +140,10 @@ class Group(Record):
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec(Record):
-    """One value's way from the process that makes it to all others that use it.
+    """The way of one value, or of several, from the process that makes them to all that use them.
+
+    Values that one process makes at the same point for the same readers share a channel: they are
+    the *parts* of each of its frames.
 
     Attributes:
         id: ``c0``, ``c1``, ...
@@ -148,19 +151,19 @@ class ChannelSpec(Record):
         readers: The processes that read it, each once per execution; the driver first, then
             actors by number.
         kind: How it is carried, one of ``CHANNEL_KINDS``.
-        node: The graph node whose value it carries.
+        nodes: The graph node of each part of a frame.
         slots: How many frames it holds before a write waits.
         group: The group whose communicator carries the tensors, for a tensor channel that has one.
     """
 
     keyword: ClassVar[str] = "channel"
-    form: ClassVar[str] = "{id} {writer} -> {readers} {kind}{group} node={node} slots={slots}"
+    form: ClassVar[str] = "{id} {writer} -> {readers} {kind}{group} node={nodes} slots={slots}"
 
     id: ChannelId
     writer: ProcessId
     readers: ProcessIds
     kind: ChannelKind
-    node: NodeNumber
+    nodes: NodeNumbers
     slots: SlotCount
     group: OptionalGroup = None
 
@@ -183,8 +186,8 @@ def memory_sources(
     given, in this execution or a later one; a process is among its own sources where values can
     come back to it. TCP copies, so no memory passes a gate. Warshall's algorithm on bit sets.
 
-    >>> there = ChannelSpec("c0", "driver", ("a0",), "ring", 0, 1)
-    >>> back = ChannelSpec("c1", "a0", ("driver",), "ring", 1, 1)
+    >>> there = ChannelSpec("c0", "driver", ("a0",), "ring", (0,), 1)
+    >>> back = ChannelSpec("c1", "a0", ("driver",), "ring", (1,), 1)
     >>> memory_sources(["driver", "a0"], [there])
     {'driver': (), 'a0': ('driver',)}
     >>> memory_sources(["driver", "a0"], [there, back])

@@ -116,6 +116,8 @@ class _Checker:
                 self._fail(f"{channel.id} has an end at {missing}, not a process")
             if not channel.readers or len(ends) != len(channel.readers) + 1:
                 self._fail(f"{channel.id} must have readers, each once, and not its own writer")
+            if not channel.nodes or len(set(channel.nodes)) != len(channel.nodes):
+                self._fail(f"{channel.id} must carry values, each once, it has {channel.nodes}")
             if not 1 <= channel.slots <= MOST_SLOTS:
                 self._fail(f"{channel.id} has {channel.slots} slots, not 1 to {MOST_SLOTS}")
             self._check_kind(channel)
@@ -180,11 +182,13 @@ class _Checker:
                 state.update(dict.fromkeys(freed, _FREED))
             for channel in op.channels_in:
                 self._check_read(channel, process, op)
+                self._check_parts(channel, len(made), process, op)
                 received.update(made)
             for channel in op.channels_out:
                 if process == DRIVER and not received.isdisjoint(used):
                     self._fail("the driver sends inputs only", process, op)
                 self._check_write(channel, process, op)
+                self._check_parts(channel, len(used), process, op)
             if process in self._gates and made and not op.channels_in:
                 self._fail("a gate makes no values, it passes them on", process, op)
             self._check_op(process, op, is_last=position == len(ops) - 1)
@@ -206,6 +210,11 @@ class _Checker:
         if channel in self._written:
             self._fail(f"{channel} is written twice in one execution", process, op)
         self._written.add(channel)
+
+    def _check_parts(self, channel: str, count: int, process: str, op: Op) -> None:
+        nodes = self._channels[channel].nodes
+        if count != len(nodes):
+            self._fail(f"{channel} carries {len(nodes)} values, not {count}", process, op)
 
     def _check_op(self, process: str, op: Op, *, is_last: bool) -> None:
         match op:

@@ -3,7 +3,8 @@
 
 Version 2 has one object for each record and op, with its fields. Version 1, of plans without lanes,
 gates and groups, is read as well; it also stored what follows from the channels (``reach``), which
-is not used. What the JSON of a record looks like follows from its class (``rcg.ir.record``).
+is not used. Its channels carry one value each, stored as itself and not as a list. What the JSON of
+a record looks like follows from its class (``rcg.ir.record``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ _KEYS: Final = frozenset(
 )
 _KEYS_OF_1: Final = frozenset(("reach",))
 _KEYS_OF_2: Final = frozenset(("lanes", "gates", "groups"))
+
+# Fields that hold one value in plans whose channels carry one value each, and a list today.
+_NODE: Final = ("node", "nodes")
+_SLOT_OF_OP: Final[Mapping[object, tuple[str, str]]] = {
+    "Read": ("out", "outs"),
+    "Write": ("slot", "slots"),
+}
 
 _Record = TypeVar("_Record", bound=Record)
 
@@ -77,7 +85,12 @@ def from_json(text: str) -> PlanData:
         refuse("is_multi", data["is_multi"])
     return PlanData(
         programs=tuple([_program(each) for each in stored_list("programs", data["programs"])]),
-        channels=_records(data, "channels", ChannelSpec),
+        channels=tuple(
+            [
+                ChannelSpec.from_data(_listed(each, _NODE))
+                for each in stored_list("channels", data["channels"])
+            ]
+        ),
         actors=_records(data, "actors", ActorSpec),
         is_multi=data["is_multi"],
         num_positional=stored_number("number of positional arguments", data["num_positional"]),
@@ -119,4 +132,15 @@ def _op(data: object) -> Op:
     if not isinstance(data, dict):
         refuse("op", data)
     fields = dict(data)
-    return Op.named(fields.pop("op", None)).from_data(fields)
+    name = fields.pop("op", None)
+    if isinstance(name, str) and name in _SLOT_OF_OP:
+        fields = _listed(fields, _SLOT_OF_OP[name])
+    return Op.named(name).from_data(fields)
+
+
+def _listed(data: Any, names: tuple[str, str]) -> Any:
+    """Return a record's fields with the one that held a value as the list of that value."""
+    one, several = names
+    if not isinstance(data, dict) or one not in data or several in data:
+        return data
+    return {**{name: value for name, value in data.items() if name != one}, several: [data[one]]}

@@ -44,6 +44,7 @@ __all__ = [
     "LaneId",
     "MethodName",
     "NodeNumber",
+    "NodeNumbers",
     "OptionalGroup",
     "Positional",
     "ProcessId",
@@ -51,7 +52,6 @@ __all__ = [
     "Quoted",
     "SlotCount",
     "SlotMade",
-    "SlotUsed",
     "SlotsMade",
     "SlotsUsed",
     "TemplateId",
@@ -81,6 +81,19 @@ class _Slot(FieldType[int]):
 
     def slots(self, value: int) -> tuple[int, ...]:
         return (value,)
+
+
+class _Numbers(ListType[int]):
+    """One number or more."""
+
+    def items(self, value: tuple[int, ...]) -> list[str]:
+        return list(map(str, value))
+
+    def try_item(self, line: Line) -> int | None:
+        return line.number()
+
+    def value(self, data: object) -> tuple[int, ...]:
+        return tuple([stored_number(self.what, each) for each in stored_list(self.what, data)])
 
 
 class _Slots(ListType[int]):
@@ -270,7 +283,6 @@ CHANNEL_READ: Final = _Channel("channel", Use.IN, is_subject=True)
 
 # --- the types, as annotations ------------------------------------------------------------------
 
-SlotUsed = Annotated[int, _Slot("slot", Use.IN)]
 SlotMade = Annotated[int, _Slot("slot", Use.OUT)]
 SlotsUsed = Annotated[tuple[int, ...], _Slots("slots", Use.IN)]
 SlotsMade = Annotated[tuple[int, ...], _Slots("slots", Use.OUT)]
@@ -282,6 +294,7 @@ TemplateId = Annotated[str, _Const("const", is_subject=True)]
 InputKey = Annotated[int | str | None, _Key("key of an input", is_subject=True)]
 MethodName = Annotated[str, _Name("method", is_subject=True)]
 NodeNumber = Annotated[int, _Number("node of the graph")]
+NodeNumbers = Annotated[tuple[int, ...], _Numbers("node of the graph")]
 
 ActorId = Annotated[str, _Id("actor")]
 LaneId = Annotated[str, _Id("lane")]

@@ -11,7 +11,8 @@ parser, the JSON, its checks and the traits that passes, traces and views ask fo
 Call a0.fwd(s0, k0, scale=k1) -> s1 #7
 >>> op.used(), op.made(), op.channels_in, op.title(), op.title({"a0": "Stage"})
 ((0,), (1,), (), 'fwd', 'Stage.fwd')
->>> Read("c3", 2).channels_in, Read("c3", 2).is_rendezvous, Read("c3", 2).title()
+>>> read = Read("c3", (2,))
+>>> read.channels_in, read.is_rendezvous, read.title()
 (('c3',), True, 'read c3')
 """
 
@@ -35,7 +36,6 @@ from rcg.ir.fields import (
     SlotMade,
     SlotsMade,
     SlotsUsed,
-    SlotUsed,
     TemplateId,
 )
 from rcg.ir.record import Record
@@ -171,14 +171,14 @@ class Input(Op):
 
 @dataclass(frozen=True, slots=True)
 class Read(Op):
-    """Wait for this execution's frame of a channel."""
+    """Wait for this execution's frame of a channel. Each part of it fills a slot."""
 
-    form: ClassVar[str] = "{channel} -> {out}"
+    form: ClassVar[str] = "{channel} -> {outs}"
     cost: ClassVar[float] = 0.05
     is_rendezvous: ClassVar[bool] = True
 
     channel: ChannelRead
-    out: SlotMade
+    outs: SlotsMade
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +220,13 @@ class Call(Op):
 
 @dataclass(frozen=True, slots=True)
 class Write(Op):
-    """Send a slot's value to all readers of a channel; waits for room."""
+    """Send the values of slots to all readers of a channel, in one frame; waits for room."""
 
-    form: ClassVar[str] = "{slot} -> {channel}"
+    form: ClassVar[str] = "{slots} -> {channel}"
     cost: ClassVar[float] = 0.05
     is_rendezvous: ClassVar[bool] = True
 
-    slot: SlotUsed
+    slots: SlotsUsed
     channel: ChannelWritten
 
 

@@ -19,7 +19,12 @@ typedef struct {
 } State;
 
 /* The kinds of frames. The core passes them on as numbers. */
-enum { KIND_PICKLE = 1, KIND_BYTES = 2, KIND_FAILURE = 3 };
+enum { KIND_PICKLE = 1, KIND_BYTES = 2, KIND_FAILURE = 3, KIND_PARTS = 4, KIND_TUPLE = 5 };
+
+/* One part of a frame of KIND_PARTS. */
+typedef struct {
+    uint32_t kind, nbuffers; /* KIND_PICKLE, KIND_BYTES or KIND_FAILURE */
+} PartHead;
 
 /* The `state` of a ref before its execution was submitted and from then on; what comes after is Python's. */
 enum { REF_NEW = -1, REF_PENDING = 0 };
@@ -48,6 +53,7 @@ typedef struct {
     MemberObject *member;
     End core;
     PyObject *decode, *failure; /* Reader: (data[, buffers=]) -> value, (data) -> failed value */
+    uint32_t nparts;            /* Reader: values in a frame */
     uint64_t pull_until;        /* Reader: how long what lies in a stash may be waited for */
     Pulled *pulled;             /* Reader: what came from a stash for the next frame so far */
     uint32_t npulled, pulled_room;

@@ -112,20 +112,23 @@ static int shape_of(MemberObject *o, unsigned index, Shape *shape) {
     return -1;
 }
 
-/* reader(ring, op, decode, failure) */
+/* reader(ring, op, decode, failure, parts=1) */
 static PyObject *member_reader(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
-    unsigned index, op;
+    unsigned index, op, nparts = 1;
     PyObject *loads, *failure;
     Shape shape;
-    if (!PyArg_ParseTuple(args, "IIOO", &index, &op, &loads, &failure) || check_usable(o) || shape_of(o, index, &shape))
+    if (!PyArg_ParseTuple(args, "IIOO|I", &index, &op, &loads, &failure, &nparts) || check_usable(o) ||
+        shape_of(o, index, &shape))
         return NULL;
+    if (!nparts) return PyErr_Format(PyExc_ValueError, "a frame has one part or more");
     EndObject *end = end_new(o, o->state->reader_type);
     if (!end) return NULL;
-    if (!reader_open(&end->core, &o->core, &shape, index, op, KIND_FAILURE)) {
+    if (!reader_open(&end->core, &o->core, &shape, index, op, nparts > 1 ? KIND_TUPLE : KIND_FAILURE)) {
         Py_DECREF((PyObject *)end);
         return PyErr_Format(PyExc_ValueError, "member %u does not read ring %u", o->core.index, index);
     }
+    end->nparts = nparts;
     Py_INCREF(loads);
     end->decode = loads;
     Py_INCREF(failure);
@@ -415,7 +418,8 @@ static PyObject *member_statistics(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef member_methods[] = {
-    {"reader", member_reader, METH_VARARGS, "reader(ring, op, decode, failure): this member's reading end."},
+    {"reader", member_reader, METH_VARARGS, 
+     "reader(ring, op, decode, failure, parts=1): this member's reading end."},
     {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
     {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
      "mark(op, execution): one timestamp closes the open op and opens this one."},

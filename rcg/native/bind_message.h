@@ -51,6 +51,16 @@ static PyObject *copy_out(Arena *a, uint64_t at, uint64_t bytes, bool writable) 
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+/* Any object with a buffer as bytes; NULL with an exception. */
+static PyObject *bytes_from(PyObject *o) {
+    if (PyBytes_Check(o)) return Py_NewRef(o);
+    Py_buffer view;
+    if (PyObject_GetBuffer(o, &view, PyBUF_SIMPLE)) return NULL;
+    PyObject *copy = heap_copy(view.buf, (uint64_t)view.len, false);
+    PyBuffer_Release(&view);
+    return copy;
+}
+
 /* ---- pulling from a stash */
 
 /* What was pulled so far of a copy for the next frame; NULL with an exception. */
@@ -109,11 +119,25 @@ static PyObject *object_of(EndObject *o, const Incoming *in, const Part *p) {
     }
 }
 
+/* Whether the heads of a frame's parts are right. */
+static bool parts_fit(const EndObject *o, const Frame *f, PyObject *data) {
+    PartHead head;
+    uint64_t nbuffers = 0;
+    if (f->data_bytes != o->nparts * sizeof head) return false;
+    for (uint32_t i = 0; i < o->nparts; i++) {
+        memcpy(&head, PyBytes_AsString(data) + i * sizeof head, sizeof head);
+        if (!head.kind || head.kind > KIND_FAILURE) return false;
+        nbuffers += 1ull + head.nbuffers;
+    }
+    return nbuffers == f->nbuffers;
+}
+
 /* Makes the message of a frame whose body is here: 0, or -1 with an exception. */
 static int message_fill(EndObject *o, Incoming *in, Message *msg) {
     End *e = &o->core;
     const Frame *f = &in->head;
     Outcome outcome = incoming_open(e, in);
+    if (!outcome && o->nparts > 1 && f->kind < KIND_FAILURE) outcome = damaged(e, "it has no parts");
     if (outcome) return raise_of_end(o, outcome);
     if (f->nbuffers) {
         WITHOUT_COLLECTING(msg->buffers = PyList_New(f->nbuffers));
@@ -128,7 +152,9 @@ static int message_fill(EndObject *o, Incoming *in, Message *msg) {
     if (is_in_block(in) && f->kind == KIND_PICKLE && f->data_bytes > INLINE_BUFFER)
         msg->data = lease_of(o, &in->claims[0], incoming_data_offset(in), f->data_bytes, false);
     else msg->data = heap_copy(incoming_data(in), f->data_bytes, false);
-    return msg->data ? 0 : -1;
+    if (!msg->data) return -1;
+    if (f->kind != KIND_PARTS || parts_fit(o, f, msg->data)) return 0;
+    return raise_of_end(o, damaged(e, "its parts are damaged"));
 }
 
 /* Reads the current slot into a message, to be taken or settled: 0, or -1 with an exception and the frame as it was, so
@@ -163,8 +189,7 @@ static PyObject *decode(Message *msg, PyObject *loads, PyObject *failure, State 
     PyObject *value = NULL;
     switch (msg->kind) {
     case KIND_BYTES:
-        value = msg->data;
-        msg->data = NULL;
+        value = bytes_from(msg->data);
         break;
     case KIND_PICKLE:
         if (!msg->buffers) value = PyObject_CallFunctionObjArgs(loads, msg->data, NULL);
@@ -178,7 +203,11 @@ static PyObject *decode(Message *msg, PyObject *loads, PyObject *failure, State 
             Py_XDECREF(kwargs);
         }
         break;
-    default: value = PyObject_CallFunctionObjArgs(failure, msg->data, NULL);
+    default: {
+        PyObject *data = bytes_from(msg->data);
+        if (data) value = PyObject_CallFunctionObjArgs(failure, data, NULL);
+        Py_XDECREF(data);
+    }
     }
     message_clear(msg);
     return value;

@@ -3,7 +3,7 @@
 #ifndef RCG_BIND_READER_H
 #define RCG_BIND_READER_H
 
-#include "bind_frame.h"
+#include "bind_parts.h"
 
 /* Waits for the next frame and takes it off the ring; one thread at a time. */
 static int receive(EndObject *o, uint64_t deadline, Message *msg) {
@@ -30,7 +30,8 @@ static int receive(EndObject *o, uint64_t deadline, Message *msg) {
     return failed;
 }
 
-/* read(timeout_ns=-1) -> value */
+/* read(timeout_ns=-1) -> value; of a ring with several parts: the tuple of them, a list of their Frames, or what `failure`
+ * makes of a failure in place of all */
 static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     EndObject *o = (EndObject *)self;
     Member *m = &o->member->core;
@@ -38,11 +39,17 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t n
     Message msg;
     if (nargs && deadline_from(args[0], &deadline)) return NULL;
     if (receive(o, deadline, &msg)) return NULL;
-    if (m->looping && m->recording && msg.kind == KIND_PICKLE) m->coding_since_ns = stamp(&m->clock);
+    if (m->looping && m->recording && (msg.kind == KIND_PICKLE || o->nparts > 1))
+        m->coding_since_ns = stamp(&m->clock);
+    if (o->nparts > 1 && msg.kind != KIND_FAILURE) {
+        PyObject *parts = msg.kind == KIND_TUPLE ? tuple_of_parts(o, &msg) : frames_of(o, &msg, o->core.seq - 1);
+        message_clear(&msg);
+        return parts;
+    }
     return decode(&msg, o->decode, o->failure, o->member->state);
 }
 
-/* take(timeout_ns=-1) -> Frame, not decoded */
+/* take(timeout_ns=-1) -> Frame, not decoded; of a ring with several parts: a list of them */
 static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     EndObject *o = (EndObject *)self;
     uint64_t deadline = UINT64_MAX;
@@ -50,6 +57,13 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
     FrameObject *f = frame_new(o);
     if (!f) return NULL;
     Message msg;
+    if (o->nparts > 1) {
+        Py_DECREF((PyObject *)f);
+        if (receive(o, deadline, &msg)) return NULL;
+        PyObject *frames = frames_of(o, &msg, o->core.seq - 1);
+        message_clear(&msg);
+        return frames;
+    }
     if (receive(o, deadline, &msg)) {
         Py_DECREF((PyObject *)f);
         return NULL;
@@ -59,9 +73,34 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
     return (PyObject *)f;
 }
 
-/* Takes the frame that lies on the ring into the dict, or leaves it where it is: 0, -1 with an exception, or 1 if
- * signal handlers have to run before it goes on. */
+/* collect_one() for a frame of several parts. */
+static int collect_parts(EndObject *o, PyObject *dicts, const Reading *times) {
+    PyObject *key = PyLong_FromUnsignedLongLong(o->core.seq), *frames = NULL;
+    Message msg;
+    Incoming in;
+    int failed = -1;
+    o->core.busy = true;
+    if (key && !message_read(o, &msg, &in)) {
+        WITHOUT_COLLECTING(frames = frames_of(o, &msg, o->core.seq));
+        if (frames && !enter_parts(dicts, key, frames)) {
+            message_take(o, &in, times);
+            failed = 0;
+        } else settle(&in, false);
+        message_clear(&msg);
+    } else if (key && o->has_signals) {
+        o->has_signals = false;
+        failed = 1;
+    }
+    o->core.busy = false;
+    Py_XDECREF(frames);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* Takes the frame that lies on the ring into the dict, or the dicts of its parts, or leaves it where it is: 0, -1 with
+ * an exception, or 1 if signal handlers have to run before it goes on. */
 static int collect_one(EndObject *o, PyObject *frames, const Reading *times) {
+    if (o->nparts > 1) return collect_parts(o, frames, times);
     PyObject *key = PyLong_FromUnsignedLongLong(o->core.seq);
     FrameObject *f = key ? frame_new(o) : NULL;
     Incoming in;
@@ -89,10 +128,11 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     EndObject *o = (EndObject *)self;
     End *e = &o->core;
     Member *m = e->member;
-    if (nargs < 2 || !PyDict_Check(args[0])) {
+    if (nargs < 2) {
         PyErr_SetString(PyExc_TypeError, "collect(frames, execution, timeout_ns=-1)");
         return NULL;
     }
+    if (check_collected(o, args[0])) return NULL;
     uint64_t execution = PyLong_AsUnsignedLongLong(args[1]), deadline = UINT64_MAX;
     if ((execution == UINT64_MAX && PyErr_Occurred()) || (nargs > 2 && deadline_from(args[2], &deadline)) ||
         check_usable(o->member))
@@ -141,11 +181,7 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
     EndObject *o = (EndObject *)self;
     End *e = &o->core;
     Member *m = e->member;
-    if (!PyDict_Check(frames)) {
-        PyErr_SetString(PyExc_TypeError, "collect_pending(frames)");
-        return NULL;
-    }
-    if (check_usable(o->member)) return NULL;
+    if (check_collected(o, frames) || check_usable(o->member)) return NULL;
     uint64_t until = now_ns() + SIGNAL_SLICE;
     while (!e->busy && has_frame(e)) {
         o->pull_until = until;

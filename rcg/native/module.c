@@ -165,6 +165,8 @@ static int module_exec(PyObject *module) {
                      {"KIND_PICKLE", KIND_PICKLE},
                      {"KIND_BYTES", KIND_BYTES},
                      {"KIND_FAILURE", KIND_FAILURE},
+                     {"KIND_PARTS", KIND_PARTS},
+                     {"KIND_TUPLE", KIND_TUPLE},
                      {"POISON_CLOSED", POISON_CLOSED},
                      {"POISON_BROKEN", POISON_BROKEN},
                      {"MAX_MEMBERS", MAX_MEMBERS},

@@ -55,8 +55,8 @@ class Arrivals(Protocol):
     """One output of a graph, as its refs see it.
 
     Attributes:
-        channel: Its id in the plan.
-        number: Which of the graph's buffers it is.
+        channel: The id of its channel in the plan.
+        number: Which of the graph's outputs it is.
         frames: Results that came and were not fetched, by execution.
         dropped: Executions whose ref went away unread.
     """
@@ -222,11 +222,11 @@ def refs_of(
 ) -> list[CompiledDAGRef]:
     """Return the refs of an execution, one for each output that the user listed."""
     refs: list[CompiledDAGRef] = []
-    first: dict[str, CompiledDAGRef] = {}
+    first: dict[int, CompiledDAGRef] = {}
     for index, buffer in enumerate(outputs):
-        known = first.get(buffer.channel)
+        known = first.get(buffer.number)
         if known is None:
-            known = first[buffer.channel] = CompiledDAGRef(dag, buffer, execution, index)
+            known = first[buffer.number] = CompiledDAGRef(dag, buffer, execution, index)
             refs.append(known)
         else:
             refs.append(TwinRef(known, index))

@@ -4,7 +4,7 @@
 An op names itself (``Op.word``, ``Op.title``). This room must know nothing of those forms.
 
 >>> from rcg.ir.ops import Call, Read
->>> Read("c1", 0).title(), Call("a0", "fwd", (), (), (1,), 2).title({"a0": "Stage"})
+>>> Read("c1", (0,)).title(), Call("a0", "fwd", (), (), (1,), 2).title({"a0": "Stage"})
 ('read c1', 'Stage.fwd')
 """
 

@@ -23,7 +23,7 @@ from rcg.wire import sockets
 from rcg.wire.messages import Carrying
 from rcg.wire.sockets import Received
 
-__all__ = ["Payload", "PreparedPayloads", "encoded_failure", "open_payloads", "send_payloads"]
+__all__ = ["Payload", "PreparedPayloads", "open_payloads", "send_payloads"]
 
 # With the message's JSON this stays below the limit of a message.
 _MAX_INLINE_BYTES: Final = 32 * 1024
@@ -50,11 +50,6 @@ class Payload:
         if kind == KIND_BYTES:
             return bytes(data)
         return loads(data) if buffers is None else loads(data, buffers=buffers)
-
-
-def encoded_failure(failure: Failure) -> Encoded:
-    """Return a failure in the form that channels carry."""
-    return KIND_FAILURE, failure.data, None, 0
 
 
 class PreparedPayloads:

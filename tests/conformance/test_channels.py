@@ -17,7 +17,7 @@ import pytest
 
 from rcg import _native, cluster
 from rcg.channels import open_reader, open_writer
-from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
+from rcg.channels.base import GraphEnded, NoMemory, PartFailed, Signal, TimedOut, timeout_ns
 from rcg.channels.local import LocalQueue
 from rcg.channels.shm import BUFFER_TYPES, ERRORS
 from rcg.errors import (
@@ -97,9 +97,9 @@ def open_nodes(
     return segments, nodes
 
 
-def open_shm(readers: int, slots: int, cap_bytes: int) -> Channel:
+def open_shm(readers: int, slots: int, cap_bytes: int, parts: int) -> Channel:
     actors = tuple(f"a{i}" for i in range(readers))
-    spec = ChannelSpec("c0", DRIVER, actors, "ring", 0, slots)
+    spec = ChannelSpec("c0", DRIVER, actors, "ring", tuple(range(parts)), slots)
     segments, nodes = open_nodes([spec], cap_bytes)
     held = max(2, 1 << (slots - 1).bit_length())
     return Channel(
@@ -112,8 +112,8 @@ def open_shm(readers: int, slots: int, cap_bytes: int) -> Channel:
     )
 
 
-def open_local(readers: int, slots: int, cap_bytes: int) -> Channel:
-    spec = ChannelSpec("c0", DRIVER, ("a0",), "local", 0, slots)
+def open_local(readers: int, slots: int, cap_bytes: int, parts: int) -> Channel:
+    spec = ChannelSpec("c0", DRIVER, ("a0",), "local", tuple(range(parts)), slots)
     segments, nodes = open_nodes([spec], cap_bytes, is_looping=True)
     queue = LocalQueue(spec, *nodes)
     return Channel(
@@ -125,7 +125,7 @@ def open_local(readers: int, slots: int, cap_bytes: int) -> Channel:
 class Kind:
     """One implementation, and what it does not claim to do."""
 
-    open: Callable[[int, int, int], Channel]
+    open: Callable[[int, int, int, int], Channel]
     max_readers: int = 64
     copies: bool = True  # readers get values of their own, in memory that has a cap
     has_frames: bool = True  # frames can be taken and decoded later
@@ -142,9 +142,11 @@ Open = Callable[..., Channel]
 def opening(kind: Kind) -> Iterator[Open]:
     opened: list[Channel] = []
 
-    def make(readers: int = 1, slots: int = 16, cap_bytes: int = 1 << 28) -> Channel:
+    def make(
+        readers: int = 1, slots: int = 16, cap_bytes: int = 1 << 28, parts: int = 1
+    ) -> Channel:
         """Open a channel with so many readers, or with as many as it can have."""
-        opened.append(kind.open(min(readers, kind.max_readers), slots, cap_bytes))
+        opened.append(kind.open(min(readers, kind.max_readers), slots, cap_bytes, parts))
         return opened[-1]
 
     yield make
@@ -419,6 +421,166 @@ def refuse() -> None:
     raise RuntimeError("I do not load")
 
 
+# --- frames of several parts --------------------------------------------------------------------
+
+
+def values_of(parts: Any, count: int) -> list[Any]:
+    """What a reader of parts got, each decoded."""
+    if type(parts) is Failure:
+        return [parts] * count
+    assert type(parts) in (tuple, list)
+    return [part.decode() for part in parts] if type(parts) is list else list(parts)
+
+
+def send_parts(opened: Channel, values: list[Any]) -> list[list[Any]]:
+    return [values_of(parts, len(values)) for parts in opened.send(values)]
+
+
+def assert_all_same(found: list[Any], wanted: list[Any]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 70])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_parts_of_any_form_and_size_arrive_together(
+    channel: Open, count: int, readers: int
+) -> None:
+    opened = channel(readers, parts=count)
+    dice = random.Random(count)
+    for _ in range(40 if count < 10 else 5):
+        values = [dice.choice(FORMS)(int(2 ** dice.uniform(0, 18))) for _ in range(count)]
+        for found in send_parts(opened, values):
+            assert_all_same(found, values)
+    del found
+    assert opened.claimed() == 0
+
+
+PLAIN = [None, True, 7, -(10**30), 0.1, 2j, "text", "\ud800", b"bytes", ""]
+
+
+@pytest.mark.parametrize("size", [0, 100, 4000, 4096, 5000, 300_000])
+def test_plain_parts_arrive_as_they_are(channel: Open, size: int) -> None:
+    values = [*PLAIN, as_text(size), as_bytes(size)]
+    opened = channel(readers=2, parts=len(values))
+    for found in send_parts(opened, values):
+        assert_all_same(found, values)
+
+
+def test_parts_that_are_one_object_stay_apart(copying: Open) -> None:
+    shared = bytearray(b"same")
+    (found,) = send_parts(copying(parts=2), [shared, shared])
+    assert found == [b"same", b"same"] and found[0] is not found[1]
+
+
+def test_a_failed_part_fails_alone(channel: Open) -> None:
+    opened = channel(readers=2, parts=3)
+    for size in (1, 5000, 300_000):
+        values = ["before", as_failure(size), as_array(size)]
+        for found in send_parts(opened, values):
+            assert_all_same(found, values)
+
+
+def test_one_failure_in_place_of_all_parts(channel: Open) -> None:
+    opened = channel(readers=2, parts=3)
+    failure = Failure(b"why")
+    for found in send_parts(opened, [failure] * 3):
+        assert_all_same(found, [failure] * 3)
+
+
+def test_a_part_that_does_not_pickle_is_named_and_nothing_is_written(copying: Open) -> None:
+    opened = copying(readers=2, parts=3)
+    values = [as_array(100_000), threading.Lock(), "after"]
+    for _ in range(2):
+        with pytest.raises(PartFailed) as caught:
+            opened.writer.write(values)
+        assert (caught.value.part, type(caught.value.error)) == (1, UnpicklableError)
+        assert opened.writer.seq == 0
+    values[1] = Failure(b"in its place")
+    for found in send_parts(opened, values):
+        assert_all_same(found, values)
+
+
+class Undecodable:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("not again")
+
+
+def test_a_part_that_does_not_unpickle_harms_no_other(copying: Open) -> None:
+    opened = copying(parts=3)
+    opened.writer.write([1, Undecodable(), as_array(10_000)])
+    first, second, third = opened.reader.read(0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not again"):
+            second.decode()
+    assert first.decode() == 1
+    assert_same(third.decode(), as_array(10_000))
+    assert send_parts(opened, [1, 2, 3]) == [[1, 2, 3]]
+
+
+def test_the_largest_part_is_named_where_there_is_no_memory(copying: Open) -> None:
+    opened = copying(parts=3, cap_bytes=1 << 20)
+    for size in (900_000, 2_000_000):  # two of them, or one, are too much
+        values = [as_array(size), "small", as_array(size + 1)]
+        for part in (2, 0)[: 1 + (size > 1 << 20)]:
+            with pytest.raises(PartFailed) as caught:
+                opened.writer.write(values)
+            assert (caught.value.part, type(caught.value.error)) == (part, ERRORS[2])
+            assert opened.writer.seq == opened.reader.seq
+            values[part] = Failure(b"too large")
+        (found,) = send_parts(opened, values)
+        assert_all_same(found, values)
+        del found
+    assert opened.claimed() == 0
+
+
+def test_each_part_holds_its_own_memory(copying: Open) -> None:
+    opened = copying(parts=3)
+    (found,) = send_parts(opened, [as_array(100_000), as_array(200_000), as_text(300_000)])
+    held = opened.claimed()
+    assert held >= 200_000
+    found[1] = None
+    assert 100_000 <= opened.claimed() <= held - 200_000
+    found[0] = None
+    assert opened.claimed() == 0
+
+
+def test_readers_write_to_their_own_tensors(copying: Open) -> None:
+    opened = copying(readers=2, parts=70)
+    values = [torch.ones(50_000 if i % 2 else 5) for i in range(70)]
+    one, two = send_parts(opened, values)
+    for tensor in one:
+        tensor.fill_(7)
+    assert_all_same(two, values)
+
+
+def test_parts_are_collected_apart(framed: Open) -> None:
+    opened = framed(parts=3, slots=4)
+    values: list[list[Any]] = [[i, as_array(5000 + i), Failure(b"%d" % i)] for i in range(3)]
+    values.append([1, 2.0, "plain"])
+    for each in values:
+        opened.writer.write(each)
+    dicts: tuple[dict[int, Any], ...] = ({}, {}, {})
+    opened.reader.collect(dicts, 1, 0)
+    assert [list(frames) for frames in dicts] == [[0, 1]] * 3
+    opened.reader.collect_pending(dicts)
+    for execution, each in enumerate(values):
+        frames = [of.pop(execution) for of in dicts]
+        assert [frame.is_failure for frame in frames] == [type(v) is Failure for v in each]
+        assert_all_same([frame.decode() for frame in frames], each)
+    with pytest.raises(TimedOut):
+        opened.reader.collect(dicts, 4, 0)
+    for wrong in ({}, ({}, {}), ({}, {}, []), [{}, {}, {}]):
+        with pytest.raises(TypeError, match="a dict, or in a tuple"):
+            opened.reader.collect(wrong, 4, 0)
+        with pytest.raises(TypeError, match="a dict, or in a tuple"):
+            opened.reader.collect_pending(wrong)
+
+
 # --- waiting ------------------------------------------------------------------------------------
 
 
@@ -554,7 +716,7 @@ def test_every_signal_of_shared_memory_has_a_public_error() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    spec = ChannelSpec("c0", DRIVER, ("a0",), "pigeon", 0, 1)
+    spec = ChannelSpec("c0", DRIVER, ("a0",), "pigeon", (0,), 1)
     for opener in (open_reader, open_writer):
         with pytest.raises(InternalError, match="'pigeon'"):
             opener(spec, 0, None)

@@ -290,8 +290,8 @@ def interpret(
         match op:
             case Input(key=key, out=out):
                 slots[out] = inputs[key]
-            case Read(channel=channel, out=out):
-                slots[out] = queues[channel, process].popleft()
+            case Read(channel=channel, outs=outs):
+                slots.update(zip(outs, queues[channel, process].popleft(), strict=True))
             case Build(template=template, slots=parts, out=out):
                 slots[out] = constants[template].fill([slots[part] for part in parts])
             case Call():
@@ -301,9 +301,9 @@ def interpret(
                 result = call_method(op.node, len(op.outs), args, kwargs)
                 results = [result] if len(op.outs) == 1 else result
                 slots.update(zip(op.outs, results, strict=True))
-            case Write(slot=slot, channel=channel):
+            case Write(slots=sent, channel=channel):
                 for reader in channels[channel].readers:
-                    queues[channel, reader].append(slots[slot])
+                    queues[channel, reader].append([slots[each] for each in sent])
             case Output(slots=results):
                 outputs.append([slots[result] for result in results])
             case Free(slots=dead):

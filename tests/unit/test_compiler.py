@@ -125,10 +125,10 @@ def test_an_output_that_is_used_downstream_has_the_driver_as_one_more_reader():
     plan = planned(
         graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 1), outputs=(2, 1, 2))
     )
-    assert [(channel.node, channel.readers) for channel in plan.channels] == [
-        (0, ("a0",)),
-        (1, ("driver", "a1")),
-        (2, ("driver",)),
+    assert [(channel.nodes, channel.readers) for channel in plan.channels] == [
+        ((0,), ("a0",)),
+        ((1,), ("driver", "a1")),
+        ((2,), ("driver",)),
     ]
     assert str(plan.program("driver").ops[-1]) == "Output s2, s1, s2"
 
@@ -151,7 +151,97 @@ def test_values_taken_apart_have_channels_of_their_own_where_they_are_used():
         Write s3 -> c1
         Free s0, s1, s2, s3
     """)
-    assert [channel.node for channel in plan.channels] == [0, 2, 3, 4]
+    assert [channel.nodes for channel in plan.channels] == [(0,), (2,), (3,), (4,)]
+
+
+def test_inputs_for_the_same_readers_share_a_channel():
+    plan = planned(
+        graph(
+            InputValue(0, 0, site(1)),
+            InputValue(1, 1, site(1)),
+            InputValue(2, "x", site(1)),
+            InputValue(3, "y", site(1)),
+            call(4, "a0", 0, 1),
+            call(5, "a1", 1, 2),
+            call(6, "a0", 3, 5),
+            outputs=(4, 6),
+        )
+    )
+    assert [(channel.nodes, channel.readers) for channel in plan.channels] == [
+        ((0, 3), ("a0",)),
+        ((1,), ("a0", "a1")),
+        ((2,), ("a1",)),
+        ((4,), ("driver",)),
+        ((5,), ("a0",)),
+        ((6,), ("driver",)),
+    ]
+    assert body(plan, "driver") == lines("""
+        Input 0 -> s0
+        Input 1 -> s1
+        Write s1 -> c1
+        Input 'x' -> s2
+        Write s2 -> c2
+        Input 'y' -> s3
+        Write s0, s3 -> c0
+        Free s0, s1, s2, s3
+        Read c3 -> s4
+        Read c5 -> s5
+        Output s4, s5
+    """)
+    assert body(plan, "a0") == lines("""
+        Read c0 -> s0, s1
+        Read c1 -> s2
+        Call a0.fwd(s0, s2) -> s3 #4
+        Write s3 -> c3
+        Free s0, s2, s3
+        Read c4 -> s4
+        Call a0.fwd(s1, s4) -> s5 #6
+        Write s5 -> c5
+        Free s1, s4, s5
+    """)
+
+
+def test_values_of_one_call_for_the_same_readers_share_a_channel():
+    plan = planned(
+        graph(
+            InputValue(0, None, site(1)),
+            call(1, "a0", 0, num_returns=4),
+            *(Part(2 + i, 1, i, site(2)) for i in range(4)),
+            call(6, "a1", 2, 4),
+            outputs=(6, 3, 5),
+        )
+    )
+    assert [(channel.nodes, channel.readers) for channel in plan.channels] == [
+        ((0,), ("a0",)),
+        ((2, 4), ("a1",)),
+        ((3, 5), ("driver",)),
+        ((6,), ("driver",)),
+    ]
+    assert body(plan, "a0") == lines("""
+        Read c0 -> s0
+        Call a0.fwd(s0) -> s1, s2, s3, s4 #1
+        Write s1, s3 -> c1
+        Write s2, s4 -> c2
+        Free s0, s1, s2, s3, s4
+    """)
+    assert body(plan, "driver").splitlines()[3:] == [
+        "Read c2 -> s1, s2",
+        "Read c3 -> s3",
+        "Output s3, s1, s2",
+    ]
+
+
+def test_values_of_two_calls_travel_apart():
+    plan = planned(
+        graph(
+            InputValue(0, None, site(1)),
+            call(1, "a0", 0),
+            call(2, "a0", 0),
+            call(3, "a1", 1, 2),
+            outputs=(3,),
+        )
+    )
+    assert [channel.nodes for channel in plan.channels] == [(0,), (1,), (2,), (3,)]
 
 
 def test_constants_keywords_and_containers():
@@ -224,11 +314,10 @@ def test_a_driver_sends_all_inputs_before_it_drops_any():
     )
     assert body(plan, "driver") == lines("""
         Input 0 -> s0
-        Write s0 -> c0
         Input 'x' -> s1
-        Write s1 -> c1
+        Write s0, s1 -> c0
         Free s0, s1
-        Read c2 -> s2
+        Read c1 -> s2
         Output s2
     """)
 
@@ -315,11 +404,11 @@ def test_reads_come_late_and_writes_early(case: Case):
         for position, op in enumerate(ops):
             if isinstance(op, Read):
                 after = next(later for later in ops[position:] if isinstance(later, Call))
-                users = [later for later in ops[position:] if op.out in later.used()]
+                users = [later for later in ops[position:] if {*op.outs} & {*later.used()}]
                 assert ops.index(users[0]) <= ops.index(after)
             if isinstance(op, Write):
                 before = [earlier for earlier in ops[:position] if not isinstance(earlier, Write)]
-                assert op.slot in before[-1].made()
+                assert {*op.slots} & {*before[-1].made()}
 
 
 def test_scheduling_keeps_a_read_that_nothing_uses_and_a_value_passed_on():

@@ -143,7 +143,7 @@ def test_ctrl_c_between_any_two_steps_loses_no_descriptor():
 
 
 def plan_of_two() -> Plan:
-    channels = (ChannelSpec("c0", DRIVER, ("a0",), "ring", 0, 10),)
+    channels = (ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 10),)
     processes = (DRIVER, "a0")
     return Plan(
         programs=tuple(Program(process, ()) for process in processes),

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from rcg import _native
-from rcg.channels.shm import Failure
 from rcg.errors import ChannelClosed, OutOfDescriptors, RcgError
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.remote.client import Client
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.runtime.remote.owner import HandleFacts, ask_report
+from rcg.serialization import Failure, encoded_failure
 from rcg.wire import messages, sockets
 from rcg.wire.codec import encode
-from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads
+from rcg.wire.payloads import PreparedPayloads, open_payloads
 from tests.peers import (
     GUARD_S,
     descriptors,

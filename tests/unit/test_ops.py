@@ -12,7 +12,7 @@ import pytest
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
 from rcg.errors import InternalError
-from rcg.ir.fields import ChannelRead, ChannelWritten, SlotMade, SlotUsed, TemplateId
+from rcg.ir.fields import ChannelRead, ChannelWritten, SlotMade, SlotsUsed, TemplateId
 from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import Build, Call, Free, Input, Op, Output, Read, Write
 from rcg.ir.plan import Plan
@@ -24,10 +24,10 @@ OPS = [
     Input(None, 0),
     Input(2, 0),
     Input("x", 0),
-    Read("c3", 1),
+    Read("c3", (1,)),
     Build("k1", (2, 3), 4),
     CALL,
-    Write(1, "c3"),
+    Write((1,), "c3"),
     Output((1, 2)),
     Free((1, 2)),
 ]
@@ -37,10 +37,10 @@ OPS = [
     ("op", "used", "made", "read", "written", "freed", "constants"),
     [
         (Input("x", 4), (), (4,), (), (), (), ()),
-        (Read("c3", 1), (), (1,), ("c3",), (), (), ()),
+        (Read("c3", (1,)), (), (1,), ("c3",), (), (), ()),
         (Build("k1", (2, 3, 2), 4), (2, 3, 2), (4,), (), (), (), ("k1",)),
         (CALL, (1, 3), (5, 6), (), (), (), ("k2", "k4")),
-        (Write(1, "c3"), (1,), (), (), ("c3",), (), ()),
+        (Write((1,), "c3"), (1,), (), (), ("c3",), (), ()),
         (Output((1, 2)), (1, 2), (), (), (), (), ()),
         (Free((1, 2)), (1, 2), (), (), (), (1, 2), ()),
     ],
@@ -57,10 +57,10 @@ def test_what_an_op_uses_follows_from_its_fields(op, used, made, read, written, 
         (Input(None, 0), "input", "input"),
         (Input(2, 0), "input 2", "input"),
         (Input("x", 0), "input x", "input"),
-        (Read("c3", 1), "read c3", "read"),
+        (Read("c3", (1,)), "read c3", "read"),
         (Build("k1", (2, 3), 4), "build k1", "build"),
         (CALL, "fwd", "call"),
-        (Write(1, "c3"), "write c3", "write"),
+        (Write((1,), "c3"), "write c3", "write"),
         (Output((1, 2)), "output", "output"),
         (Free((1, 2)), "free", "free"),
     ],
@@ -118,10 +118,10 @@ def _more_ops() -> Iterator[None]:
 
     @dataclass(frozen=True, slots=True)
     class Send(Op):
-        form: ClassVar[str] = "{slot} over {channel}"
+        form: ClassVar[str] = "{slots} over {channel}"
         is_rendezvous: ClassVar[bool] = True
 
-        slot: SlotUsed
+        slots: SlotsUsed
         channel: ChannelWritten
 
     yield

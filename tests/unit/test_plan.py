@@ -85,7 +85,7 @@ def test_a_plan_reads_as_text(plan: Plan):
         (2, 3),
         3,
     )
-    assert plan.channels[3] == ChannelSpec("c3", "a0", ("driver", "a1"), "ring", 4, 2)
+    assert plan.channels[3] == ChannelSpec("c3", "a0", ("driver", "a1"), "ring", (4,), 2)
     assert plan.actors == (ActorSpec("a0", "Stage", "0123abcd"), ActorSpec("a1", "It's", ""))
     assert (plan.num_positional, plan.keywords, plan.is_multi) == (2, ("x",), True)
     assert (plan.lanes, plan.gates, plan.groups) == ((), (), ())
@@ -118,6 +118,19 @@ def test_a_plan_looks_things_up(plan: Plan):
         plan.program("a7")
 
 
+def test_a_plan_whose_channels_carry_one_value_each_is_read_from_its_older_json(plan: Plan):
+    data = json.loads(plan.to_json())
+    for channel in data["channels"]:
+        (channel["node"],) = channel.pop("nodes")
+    for program in data["programs"]:
+        for op in program["ops"]:
+            if op["op"] == "Read":
+                (op["out"],) = op.pop("outs")
+            if op["op"] == "Write":
+                (op["slot"],) = op.pop("slots")
+    assert Plan.from_json(json.dumps(data)) == plan
+
+
 names = st.text(max_size=6)
 numbers = st.integers(0, 99)
 processes = st.sampled_from(["driver", "a0", "a17", "a1.comm", "a2.io_2", "n0", "n12"])
@@ -129,7 +142,7 @@ channel_ids = numbers.map("c{}".format)
 arguments = st.one_of(numbers.map(Slot), constants.map(Const))
 ops = st.one_of(
     st.builds(Input, st.one_of(st.none(), st.integers(-3, 9), names), numbers),
-    st.builds(Read, channel_ids, numbers),
+    st.builds(Read, channel_ids, slot_tuples),
     st.builds(Build, constants, slot_tuples, numbers),
     st.builds(
         Call,
@@ -140,7 +153,7 @@ ops = st.one_of(
         slot_tuples,
         numbers,
     ),
-    st.builds(Write, numbers, channel_ids),
+    st.builds(Write, slot_tuples, channel_ids),
     st.builds(Output, slot_tuples),
     st.builds(Free, slot_tuples),
 )
@@ -156,7 +169,7 @@ plans = st.builds(
             processes,
             process_tuples,
             st.sampled_from(CHANNEL_KINDS),
-            numbers,
+            slot_tuples,
             numbers,
             st.none() | group_ids,
         ),
@@ -313,6 +326,15 @@ def with_line(old: str, new: str) -> Any:
             "in its own actor's program, once",
         ),
         (with_line("  Write s4 -> c4", ""), "a1 never writes c4"),
+        (with_line("  Write s4 -> c4", "  Write s3, s4 -> c4"), "c4 carries 1 values, not 2"),
+        (with_line("  Read c0 -> s0\n  Read c2 -> s1", "  Read c0 -> s0, s1"), "c0 carries 1 val"),
+        (
+            with_line(
+                "channel c4 a1 -> driver ring node=6 slots=1",
+                "channel c4 a1 -> driver ring node=6, 6 slots=1",
+            ),
+            "c4 must carry values, each once",
+        ),
         (with_line("  Write s2 -> c3", ""), "a0 never writes c3"),
         (with_line("  Output s3, s4, s3", "  Output s3, s4, s3\n  Free s4"), "last op"),
         (with_line("  Output s3, s4, s3", ""), "driver's last op must be its output"),
@@ -404,7 +426,7 @@ def test_check_refuses_a_loop_that_nothing_holds(plan: Plan):
 
 def test_check_refuses_a_driver_that_passes_results_on(plan: Plan):
     ops = list(plan.programs[0].ops)
-    ops[1] = Write(3, "c0")
+    ops[1] = Write((3,), "c0")
     ops.insert(1, ops.pop(7))
     driver = Program("driver", tuple(ops))
     with pytest.raises(InternalError, match="the driver sends inputs only"):
@@ -449,7 +471,7 @@ def test_an_internal_error_names_process_and_op():
 
 def test_memory_sources_are_the_transitive_closure():
     def channel(number: int, writer: str, *readers: str) -> ChannelSpec:
-        return ChannelSpec(f"c{number}", writer, readers, "ring", number, 1)
+        return ChannelSpec(f"c{number}", writer, readers, "ring", (number,), 1)
 
     sources = memory_sources(
         ["driver", "a0", "a1", "a2", "a3"],

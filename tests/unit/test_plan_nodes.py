@@ -94,8 +94,8 @@ def test_a_plan_over_nodes_reads_as_text(plan: Plan):
         Group("g0", "nccl", ("a0.comm", "a1")),
         Group("g1", "my own", ("a2", "a1")),
     )
-    assert plan.channels[1] == ChannelSpec("c1", "a0", ("n1",), "tcp", 1, 10)
-    assert plan.channels[4] == ChannelSpec("c4", "a0.comm", ("a1",), "tensor", 2, 3, "g0")
+    assert plan.channels[1] == ChannelSpec("c1", "a0", ("n1",), "tcp", (1,), 10)
+    assert plan.channels[4] == ChannelSpec("c4", "a0.comm", ("a1",), "tensor", (2,), 3, "g0")
 
 
 def test_a_plan_over_nodes_travels(plan: Plan):
@@ -314,11 +314,11 @@ def placed(draw: st.DrawFn) -> tuple[Plan, dict[str, int]]:
     def send(writer: str, slot: int, readers: list[str], kind: str, value: int) -> list[int]:
         name = f"c{len(channels)}"
         many = draw(st.integers(1, 4))
-        channels.append(ChannelSpec(name, writer, tuple(readers), kind, value, many))
-        ops[writer].append(Write(slot, name))
+        channels.append(ChannelSpec(name, writer, tuple(readers), kind, (value,), many))
+        ops[writer].append(Write((slot,), name))
         taken = [new_slot(reader) for reader in readers]
         for reader, out in zip(readers, taken, strict=True):
-            ops[reader].append(Read(name, out))
+            ops[reader].append(Read(name, (out,)))
         return taken
 
     def publish(writer: str, slot: int, users: list[str], value: int) -> dict[str, int]:

@@ -23,8 +23,8 @@ from rcg.runtime.node.segments import Segments
 from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (
-    ChannelSpec("c0", DRIVER, ("a0",), "ring", 0, 10),
-    ChannelSpec("c1", "a0", ("a1", "a2"), "ring", 1, 10),
+    ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 10),
+    ChannelSpec("c1", "a0", ("a1", "a2"), "ring", (1,), 10),
 )
 
 

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from rcg import cluster
 from rcg.channels import open_reader, open_writer
-from rcg.channels.base import FrameDamaged, GraphEnded, NoMemory, TimedOut
+from rcg.channels.base import (
+    Frame,
+    FrameDamaged,
+    GraphEnded,
+    NoMemory,
+    PartFailed,
+    TimedOut,
+)
 from rcg.error_text import type_name
 from rcg.errors import (
     CompileError,
@@ -118,8 +126,8 @@ class Steps:
 
     def _read(self, index: int, op: Read) -> _Step:
         reader = open_reader(self._spec.channels[op.channel], index, self._node)
-        slots, out, read, trim = self._slots, op.out, reader.read, self._node.trim
-        loop = self._loop
+        slots, outs, read, trim = self._slots, op.outs, reader.read, self._node.trim
+        loop, out = self._loop, op.outs[0]
 
         # It does not raise: an error that its own traceback holds would keep the loop, and with it
         # the shared memory, until the garbage collector comes.
@@ -127,19 +135,54 @@ class Steps:
             if reader.seq <= loop.execution:
                 return False  # the frame is still there
             # The frame is taken: this execution fails, the graph goes on.
-            slots[out] = capture(error, loop.origin, "(reading its input)", loop.execution)
+            fill(failure_of(error))
             return True
 
-        def step() -> None:
+        def failure_of(error: BaseException) -> Failure:
+            return capture(error, loop.origin, "(reading its input)", loop.execution)
+
+        def fill_one(value: Any) -> None:
+            slots[out] = value
+
+        def fill_all(parts: Any) -> None:
+            if type(parts) is Failure:
+                parts = (parts,) * len(outs)
+            elif type(parts) is list:
+                parts = [decoded(part) for part in parts]
+            if is_row and len(parts) == len(outs):
+                slots[out : out + len(outs)] = parts
+                return
+            for each, value in zip(outs, parts, strict=True):
+                slots[each] = value
+
+        def decoded(part: Frame) -> Any:
+            try:
+                return part.decode()
+            except BaseException as error:  # noqa: BLE001 - unpickling runs any code
+                return failure_of(error)
+
+        def step_of_one() -> None:
             try:
                 slots[out] = read()
             except BaseException as error:
                 if not is_about_value(error):
                     raise
 
+        def step_of_parts() -> None:
+            try:
+                fill(read())
+            except BaseException as error:
+                if not is_about_value(error):
+                    raise
+
+        has_parts = len(outs) > 1
+        is_row = outs == tuple(range(out, out + len(outs)))
+        fill = fill_all if has_parts else fill_one
+        step = step_of_parts if has_parts else step_of_one
+
         def first_step() -> None:
             try:
-                slots[out] = read(_IDLE_TRIM_NS)
+                fill(read(_IDLE_TRIM_NS))
             except BaseException as error:
                 if is_about_value(error):
                     return
@@ -155,29 +198,33 @@ class Steps:
 
     def _write(self, index: int, op: Write) -> _Step:
         writer = open_writer(self._spec.channels[op.channel], index, self._node)
-        slots, source, write, channel = self._slots, op.slot, writer.write, op.channel
-        loop = self._loop
+        slots, sources, write, channel = self._slots, op.slots, writer.write, op.channel
+        loop, source = self._loop, op.slots[0]
+
+        # What failed was not written: the graph goes on with a failure in place of the value.
+        def failure_of(error: BaseException) -> Failure:
+            if type(error) is UnpicklableError:
+                return capture_own(loop.blame(error))
+            if type(error) is NoMemory:
+                return capture_own(error.public(channel=channel))
+            return capture(error, loop.origin, "(sending its result)", loop.execution)
 
         def fail(error: BaseException) -> None:
-            """Write that the value could not be written. Nothing was: the graph goes on."""
-            if type(error) is UnpicklableError:
-                failure = capture_own(loop.blame(error))
-            elif type(error) is not NoMemory:
-                failure = capture(error, loop.origin, "(sending its result)", loop.execution)
-            elif type(slots[source]) is Failure:
-                failure = slots[source]
-            else:
-                failure = capture_own(error.public(channel=channel))
+            value = slots[source]
+            is_failure = type(error) is NoMemory and type(value) is Failure
+            failure = value if is_failure else failure_of(error)
             try:
                 write(failure)
             except NoMemory:
-                write_shortened(failure)
+                write_shortened([failure])
 
-        def write_shortened(failure: Failure) -> None:
-            for shorter in smaller_failures(failure):
+        def write_shortened(failures: Sequence[Failure]) -> None:
+            shorter: tuple[Failure, ...] = ()
+            for shorter in zip(*map(smaller_failures, failures), strict=True):
                 with contextlib.suppress(NoMemory):
-                    write(shorter)
+                    write(shorter[0] if len(sources) == 1 else list(shorter))
                     return
+            write([shorter[0]] * len(sources))  # one in place of all parts always fits
 
         def step() -> None:
             try:
@@ -187,7 +234,19 @@ class Steps:
             except BaseException as error:  # noqa: BLE001 - pickling runs any code
                 fail(error)
 
-        return step
+        def step_of_parts() -> None:
+            values = [slots[each] for each in sources]
+            while True:
+                try:
+                    write(values)
+                    return
+                except PartFailed as failed:
+                    values[failed.part] = failure_of(failed.error)
+                except NoMemory:  # not even for failures
+                    write_shortened(values)
+                    return
+
+        return step if len(sources) == 1 else step_of_parts
 
     def _build(self, op: Build) -> _Step:
         slots, out, sources, loop = self._slots, op.out, op.slots, self._loop
@@ -195,7 +254,7 @@ class Steps:
 
         def step() -> None:
             values = [slots[source] for source in sources]
-            failure = _first_failure(values)
+            failure = next((value for value in values if type(value) is Failure), None)
             try:
                 slots[out] = failure or fill(values)
             except BaseException as error:  # noqa: BLE001 - keys and named tuples are the user's
@@ -226,16 +285,18 @@ class Steps:
         if self._spec.options.concurrent:
             acquire, release = _always, _nothing  # type: ignore[assignment]
         name, outs = op.method, op.outs
-        args = [self._argument(argument) for argument in op.args]
-        kwargs = [(key, *self._argument(argument)) for key, argument in op.kwargs]
+        args = [self._slot_of(argument) for argument in op.args]
+        keys = [key for key, _ in op.kwargs]
+        values_of = _getter([*args, *(self._slot_of(argument) for _, argument in op.kwargs)])
+        count = len(args)
 
         def fail(failure: Failure) -> None:
             for out in outs:
                 slots[out] = failure
 
-        if len(args) == 1 and not kwargs and len(outs) == 1 and args[0][0]:
+        if count == 1 and not keys and len(outs) == 1:
             # The commonest shape, spelt out: it is run thousands of times a second.
-            (_, source), (out,) = args[0], outs
+            (source,), (out,) = args, outs
 
             def step_one() -> None:
                 value = slots[source]
@@ -256,18 +317,20 @@ class Steps:
             return step_one
 
         def step() -> None:
-            values = [slots[given] if is_slot else given for is_slot, given in args]
-            named = {key: slots[given] if is_slot else given for key, is_slot, given in kwargs}
-            failure = _first_failure(values) or _first_failure(list(named.values()))
-            if failure is not None:
-                fail(failure)
+            values = values_of(slots)
+            if Failure in map(type, values):
+                fail(next(value for value in values if type(value) is Failure))
                 return
             execution = loop.execution
             mark(index, execution)
             if not acquire(False):
                 loop.wait_for_turn()
             try:
-                result = method(*values, **named)
+                if keys:
+                    named = dict(zip(keys, values[count:], strict=True))
+                    result = method(*values[:count], **named)
+                else:
+                    result = method(*values)
                 if len(outs) == 1:
                     slots[outs[0]] = result
                 else:
@@ -323,10 +386,12 @@ class Steps:
             )
         )
 
-    def _argument(self, argument: Slot | Const) -> tuple[bool, Any]:
+    def _slot_of(self, argument: Slot | Const) -> int:
+        """Return the slot that holds an argument; a constant gets one that is never freed."""
         if isinstance(argument, Slot):
-            return True, argument.index
-        return False, self._spec.constants[argument.id]
+            return argument.index
+        self._slots.append(self._spec.constants[argument.id])
+        return len(self._slots) - 1
 
 
 def _always(_: bool) -> bool:
@@ -337,8 +402,11 @@ def _nothing() -> None:
     pass
 
 
-def _first_failure(values: list[Any]) -> Failure | None:
-    for value in values:
-        if type(value) is Failure:
-            return value
-    return None
+def _getter(indices: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """Return a function that picks the values at these indices of a list."""
+    if len(indices) > 1:
+        return operator.itemgetter(*indices)
+    if not indices:
+        return lambda _: ()
+    (only,) = indices
+    return lambda slots: (slots[only],)

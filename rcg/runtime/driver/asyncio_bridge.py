@@ -125,7 +125,7 @@ class AsyncioBridge:
                 for waiter in emptied(self._new):
                     waiter[0].awaited.add(waiter[1])
                     waiters.append(waiter)
-                buffers = list({waiter[0].channel: waiter[0] for waiter in waiters}.values())
+                buffers = list({waiter[0].number: waiter[0] for waiter in waiters}.values())
                 # Where each ring stood before we looked: whatever comes from then on ends the
                 # wait, also what a thread in `get` takes off the ring before it begins.
                 seqs = [(buffer.reader, buffer.arrived) for buffer in buffers]

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.channels import open_input, open_output
-from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
+from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.shm import release
 from rcg.errors import ChannelTimeout, RcgError
 from rcg.ir.ids import DRIVER
@@ -33,7 +33,13 @@ from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.feed import ResultFeed
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
-from rcg.runtime.driver.submission import RING_POLL_S, Inputs, NoRoom, Submission
+from rcg.runtime.driver.submission import (
+    RING_POLL_S,
+    InputChannel,
+    Inputs,
+    NoRoom,
+    Submission,
+)
 from rcg.runtime.driver.uninterrupted import run_uninterrupted
 from rcg.runtime.failure import summary_of
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
@@ -41,7 +47,7 @@ from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.owner import HandleFacts
 from rcg.runtime.remote.server import HandleServer
-from rcg.serialization import Encoded, Failure, size_of
+from rcg.serialization import Encoded, Failure
 
 __all__ = ["Engine"]
 
@@ -97,12 +103,12 @@ class Engine:
 
     def _open_channels(
         self,
-    ) -> tuple[list[OutputBuffer], list[tuple[Key, FrameWriter]], list[OutputBuffer]]:
-        """Return the buffers, the writer of each input key, and the buffer of each output."""
+    ) -> tuple[list[OutputBuffer], list[InputChannel], list[OutputBuffer]]:
+        """Return the buffers, the input channels, and the buffer of each output."""
         node, channels = self.session.node, self.plan.channels_by_id()
         keys: dict[int, Key] = {}
         buffers: dict[int, OutputBuffer] = {}
-        inputs: list[tuple[Key, FrameWriter]] = []
+        inputs: list[InputChannel] = []
         outputs: list[OutputBuffer] = []
         for index, op in enumerate(self.plan.program(DRIVER).ops):
             match op:
@@ -110,12 +116,15 @@ class Engine:
                     keys[op.out] = op.key
                 case Write():
                     writer = open_input(channels[op.channel], index, node)
-                    inputs.append((keys[op.slot], writer))
+                    inputs.append(InputChannel(writer, tuple([keys[slot] for slot in op.slots])))
                 case Read():
                     reader = open_output(channels[op.channel], index, node)
-                    buffers[op.out] = OutputBuffer(
-                        op.channel, len(buffers), reader, self._bridge.wake
-                    )
+                    for out in op.outs:
+                        buffers[out] = OutputBuffer(
+                            op.channel, len(buffers), reader, self._bridge.wake
+                        )
+                    if len(op.outs) > 1:
+                        OutputBuffer.share([buffers[out] for out in op.outs])
                 case Output():
                     outputs = [buffers[slot] for slot in op.slots]
         return list(buffers.values()), inputs, outputs
@@ -144,10 +153,9 @@ class Engine:
         """As ``execute``, for inputs that another process has encoded; one ref for each buffer."""
         if self.session.is_over:
             raise self.session.end_error()
-        self._submission.check_size(sum(map(size_of, encoded)))
         refs = [CompiledDAGRef(self, buffer) for buffer in self._buffers]
         try:
-            self._submission.submit(Inputs(encoded), refs)
+            self._submission.submit(self._submission.joined(encoded), refs)
         except NoRoom:
             raise self._no_room() from None
         return refs

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from rcg.channels.base import Frame, FrameReader, timeout_ns
+from rcg.channels.base import Frame, FrameReader, Frames, timeout_ns
 from rcg.options import Deadline
 from rcg.runtime.failure import error_of_unpickling
 from rcg.runtime.refs import FAILED, PENDING, READY, take_arrived
@@ -39,17 +39,19 @@ class Result(Protocol):
 
 
 class OutputBuffer:
-    """The driver's end of one output channel. Any thread may use it.
+    """The driver's end of one output. Any thread may use it.
 
     Args:
-        channel: Its id in the plan.
+        channel: The id of its channel in the plan.
         number: Which of the graph's buffers it is.
-        reader: The reading end.
+        reader: The reading end, which outputs that arrive in one frame share.
         on_awaited: Called when frames arrived that asyncio waits for; must not block.
     """
 
     __slots__ = (
         "_collect",
+        "_into",
+        "_siblings",
         "awaited",
         "channel",
         "dropped",
@@ -71,6 +73,9 @@ class OutputBuffer:
         self.on_awaited = on_awaited
         # Taken off the ring and not fetched yet, by execution.
         self.frames: dict[int, Frame] = {}
+        # Where the reader puts frames, and whose dicts these are besides our own.
+        self._into: Frames = self.frames
+        self._siblings: tuple[OutputBuffer, ...] = ()
         # Executions whose ref was dropped unread. A deque, because a ref may be dropped at any
         # point, also in the middle of the code below, and appending is one step.
         self.dropped: deque[int] = deque()
@@ -79,6 +84,14 @@ class OutputBuffer:
         self.last_dropped: Frame | None = None
         # Executions that coroutines wait for.
         self.awaited: set[int] = set()
+
+    @staticmethod
+    def share(buffers: Sequence[OutputBuffer]) -> None:
+        """Have the buffers of one channel take the parts of its frames, in this order."""
+        dicts = tuple([buffer.frames for buffer in buffers])
+        for buffer in buffers:
+            buffer._into = dicts
+            buffer._siblings = tuple([each for each in buffers if each is not buffer])
 
     @property
     def arrived(self) -> int:
@@ -105,8 +118,8 @@ class OutputBuffer:
             GraphEnded, FrameDamaged: There is no result any more.
         """
         execution, frames = result.execution, self.frames
-        self._collect(frames, execution, None if timeout_s is None else timeout_ns(timeout_s))
-        if self.dropped or self.awaited:
+        self._collect(self._into, execution, None if timeout_s is None else timeout_ns(timeout_s))
+        if self.dropped or self.awaited or self._siblings:
             self._tell()
         looks = 0
         while True:
@@ -143,24 +156,27 @@ class OutputBuffer:
         Raises:
             TimedOut, GraphEnded, FrameDamaged: As in ``fetch``.
         """
-        self._collect(self.frames, count - 1, timeout_ns(deadline.remaining_s()))
+        self._collect(self._into, count - 1, timeout_ns(deadline.remaining_s()))
         self.take_pending()
 
     def take_pending(self) -> None:
         """Take the frames that are on the ring, without waiting."""
         self.drain()
-        if self.dropped or self.awaited:
+        if self.dropped or self.awaited or self._siblings:
             self._tell()
 
     def drain(self) -> None:
         """As ``take_pending``, for the thread that serves asyncio, which needs no notification."""
-        self.reader.collect_pending(self.frames)
+        self.reader.collect_pending(self._into)
 
     def _tell(self) -> None:
         """After frames came or refs went: discard unwanted frames, and wake waiters elsewhere."""
-        if self.dropped:
-            self.discard_dropped()
-        if self.awaited:
+        is_awaited = False
+        for buffer in (self, *self._siblings):
+            if buffer.dropped:
+                buffer.discard_dropped()
+            is_awaited = is_awaited or bool(buffer.awaited)
+        if is_awaited:
             self.on_awaited()
 
     def discard_dropped(self) -> None:

@@ -10,6 +10,7 @@ window, assigns the refs and publishes all inputs.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,20 +24,33 @@ from rcg.runtime.driver.admission import Admission
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Window
-from rcg.serialization import KIND_BYTES, Encoded, size_of
+from rcg.serialization import KIND_BYTES, Encoded, join_parts, size_of
 from rcg.trace.clocks import now_ns
 
-__all__ = ["RING_POLL_S", "Inputs", "NoRoom", "Submission"]
+__all__ = ["RING_POLL_S", "InputChannel", "Inputs", "NoRoom", "Submission"]
 
 RING_POLL_S: Final = 0.01  # between two looks at a ring whose reader is about to take a frame
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """The encoded values of the input channels of one execution.
+class InputChannel:
+    """A channel that takes inputs to their readers.
 
     Attributes:
-        values: One for each channel.
+        writer: The writing end.
+        keys: The inputs that it carries, one for each part of a frame; None is the whole input.
+    """
+
+    writer: FrameWriter
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The encoded inputs of one execution.
+
+    Attributes:
+        values: One for each channel, which may have several parts.
         started_ns: When encoding them began; 0 if another process did it.
         ended_ns: When it ended.
     """
@@ -55,7 +69,7 @@ class Submission:
 
     Args:
         session: The graph.
-        inputs: The channel of each input key; None is the whole input.
+        inputs: The input channels.
         op: Index of the first Write in the driver's program.
         buffers: Where results arrive; emptied while room is waited for.
     """
@@ -63,7 +77,7 @@ class Submission:
     def __init__(
         self,
         session: Session,
-        inputs: Sequence[tuple[Key, FrameWriter]],
+        inputs: Sequence[InputChannel],
         op: int,
         buffers: Sequence[OutputBuffer],
     ) -> None:
@@ -71,10 +85,19 @@ class Submission:
         self._session = session
         plan = session.plan
         self.signature = ExecutionSignature(
-            tuple(key for key, _ in inputs), plan.num_positional, tuple(plan.keywords)
+            tuple([key for channel in inputs for key in channel.keys]),
+            plan.num_positional,
+            tuple(plan.keywords),
         )
+        # How many arguments they are if these are the inputs, in this order; -1 if they are not.
+        count = len(self.signature.keys)
+        is_positional = self.signature.keys == tuple(range(plan.num_positional))
+        self._num_positional = count if is_positional else -1
         self._op = op
-        self._writers = [writer for _, writer in inputs]
+        self._writers = [channel.writer for channel in inputs]
+        # Where the inputs of each channel are among those of the signature.
+        ends = list(itertools.accumulate(len(channel.keys) for channel in inputs))
+        self._parts = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
         self._first = self._writers[0]
         self._node = session.node
         self._submit = session.node.submit
@@ -104,16 +127,35 @@ class Submission:
         Raises:
             GraphError: Wrong number or names.
             UnpicklableError: A value cannot be sent.
-            MessageTooLarge: They can never fit.
         """
-        values = self.signature.values(args, kwargs)
+        if len(args) == self._num_positional:
+            values: Sequence[Any] = args
+        else:
+            values = self.signature.values(args, kwargs)
         started_ns = now_ns()
-        encoded = list(map(self._codec.encode, values))
-        self.check_size(sum(map(size_of, encoded)))
+        codec = self._codec
+        encoded = [
+            codec.encode(values[parts.start])
+            if parts.stop - parts.start == 1
+            else codec.encode_parts(values[parts])
+            for parts in self._parts
+        ]
         return Inputs(encoded, started_ns, now_ns())
 
-    def check_size(self, size_bytes: int) -> None:
-        """Raise where arguments of this size can never fit."""
+    def joined(self, encoded: Sequence[Encoded]) -> Inputs:
+        """Return the inputs of the signature, encoded one by one, as the channels carry them."""
+        return Inputs(
+            [
+                encoded[parts.start]
+                if parts.stop - parts.start == 1
+                else join_parts(encoded[parts])
+                for parts in self._parts
+            ]
+        )
+
+    def _check_size(self, inputs: Inputs) -> None:
+        """Raise MessageTooLarge where the arguments can never fit."""
+        size_bytes = sum(map(size_of, inputs.values))
         if size_bytes > self._cap_bytes:
             raise MessageTooLarge(
                 f"arguments of {size_bytes:,} bytes do not fit into the graph's shared memory of "
@@ -126,28 +168,15 @@ class Submission:
 
     def submit_value(self, value: Any, refs: Any) -> Any:
         """Submit one execution whose only input is this value: the commonest shape, spelt out."""
-        window = self.window
         started_ns = 0
         if type(value) is bytes:
             encoded: Encoded = KIND_BYTES, value, None, 0
         else:
             started_ns = now_ns()
             encoded = self._codec.encode(value)
-        frames = ((self._first, *encoded),)
-        try:
-            if (
-                self._submit(
-                    frames, window.free_until, window.left, window.wanted, refs, started_ns
-                )
-                is not None
-            ):
-                return refs
-        except (NoMemory, TimedOut):
-            pass
-        except Signal as signal:
-            raise self._session.public(signal) from None
-        self.check_size(size_of(encoded))
-        return self.submit(Inputs([encoded], started_ns, now_ns()), refs)
+        if self._submit_now(((self._first, *encoded),), refs, started_ns):
+            return refs
+        return self._submit_later(Inputs([encoded], started_ns, now_ns()), refs)
 
     def submit(self, inputs: Inputs, refs: Any) -> Any:
         """Submit one execution, waiting for room and for memory; returns its refs.
@@ -158,9 +187,41 @@ class Submission:
 
         Raises:
             NoRoom: There was none within the submit timeout; nothing was submitted.
+            MessageTooLarge: They can never fit.
             OutOfSharedMemory: No execution is in flight that could return memory.
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
+        if self._submit_now(self._frames(inputs), refs, inputs.started_ns):
+            return refs
+        return self._submit_later(inputs, refs)
+
+    def _frames(self, inputs: Inputs) -> tuple[Any, ...]:
+        pairs = zip(self._writers, inputs.values, strict=True)
+        return tuple([(writer, *value) for writer, value in pairs])
+
+    def _submit_now(self, frames: tuple[Any, ...], refs: Any, started_ns: int) -> bool:
+        """Submit one execution if nothing is in the way; returns whether it was submitted.
+
+        Args:
+            frames: One ``(writer, *encoded)`` for each input channel.
+            refs: The ref or the list of refs for its results.
+            started_ns: When encoding began, which has just ended; 0 if that took no time.
+        """
+        window = self.window
+        try:
+            return (
+                self._submit(
+                    frames, window.free_until, window.left, window.wanted, refs, started_ns
+                )
+                is not None
+            )
+        except (NoMemory, TimedOut):
+            return False
+        except Signal as signal:
+            raise self._session.public(signal) from None
+
+    def _submit_later(self, inputs: Inputs, refs: Any) -> Any:
+        """Submit one execution, waiting for what is in the way; see ``submit``."""
         deadline = Deadline(self._session.options.submit_timeout_s)
         try:
             for execution in self.attempts(inputs, refs):
@@ -186,9 +247,11 @@ class Submission:
             to take a frame, for which ``RING_POLL_S`` is long enough.
 
         Raises:
+            MessageTooLarge: The inputs can never fit.
             OutOfSharedMemory: No execution is in flight that could return memory.
             GraphEnded, CapacityExceededError, RcgError: As in ``try_submit``.
         """
+        self._check_size(inputs)
         is_alone = is_late = False
         while True:
             complete = self.complete()
@@ -227,11 +290,9 @@ class Submission:
         window = self.window
         if self.submitted >= window.free_until and not self._look():
             return False
-        pairs = zip(self._writers, inputs.values, strict=True)
-        frames = tuple((writer, *value) for writer, value in pairs)
         try:
             execution = self._submit(
-                frames, window.free_until, window.left, window.wanted, refs, 0, stash
+                self._frames(inputs), window.free_until, window.left, window.wanted, refs, 0, stash
             )
         except (NoMemory, TimedOut, GraphEnded):
             raise

@@ -32,7 +32,7 @@ from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.refs import FAILED, CompiledDAGRef
 from rcg.runtime.sleepers import Sleepers
-from rcg.serialization import KIND_BYTES, Encoded, Failure
+from rcg.serialization import KIND_BYTES, Encoded, Failure, encoded_failure
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
     AskReport,
@@ -45,7 +45,7 @@ from rcg.wire.messages import (
     Submitted,
     Use,
 )
-from rcg.wire.payloads import PreparedPayloads, encoded_failure, open_payloads, send_payloads
+from rcg.wire.payloads import PreparedPayloads, open_payloads, send_payloads
 from rcg.wire.sockets import Received
 
 __all__ = ["Feed", "HandleServer", "ServedGraph"]

@@ -103,8 +103,8 @@ class Edge:
         source: The node whose value it is.
         target: The node that takes it.
         kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ...
-        channel: The channel that carries it; None inside a process. One channel serves all edges
-            of its value.
+        channel: The channel that carries it; None inside a process. A channel serves all edges
+            of its values.
         arguments: As what the target takes it: positions and names of arguments, positions in the
             list of results. Empty between an owner and what it owns.
     """
@@ -118,7 +118,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One value's way between processes: its id, its kind as of edges, how many frames it holds."""
+    """The way of values between processes: its id, its kind (see ``Edge``), and its frames."""
 
     id: str
     kind: str
@@ -209,7 +209,7 @@ class _Search:
         # A slot holds the value of a node; a container that was built, those of several. A value
         # with several parts has no node before somebody takes it: what nobody takes is not drawn.
         self._made: dict[tuple[str, int], tuple[int, int | None]] = {}
-        self._carried: dict[str, tuple[int, int | None]] = {}
+        self._carried: dict[str, list[tuple[int, int | None]]] = {}
         self._parts: dict[tuple[int, int], int] = {}
         calls = [
             (op, program.process)
@@ -228,8 +228,9 @@ class _Search:
         for program in plan.programs:
             for each in program.ops:
                 for channel in each.channels_out:
-                    (slot,) = each.used()
-                    self._carried[channel] = self._made[program.process, slot]
+                    self._carried[channel] = [
+                        self._made[program.process, slot] for slot in each.used()
+                    ]
         self._output = self._add("output", DRIVER, "")
         for program in plan.programs:
             self._take(program)
@@ -255,7 +256,8 @@ class _Search:
         }
         for op in program.ops:
             for channel in op.channels_in:
-                held.update((out, [(self._carried[channel], channel)]) for out in op.made())
+                for out, value in zip(op.made(), self._carried[channel], strict=True):
+                    held[out] = [(value, channel)]
             if op.is_holding:
                 values = [value for slot in op.used() for value in held[slot]]
                 held.update((out, values) for out in op.made())
