@@ -418,8 +418,7 @@ static PyObject *member_statistics(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef member_methods[] = {
-    {"reader", member_reader, METH_VARARGS, 
-     "reader(ring, op, decode, failure, parts=1): this member's reading end."},
+    {"reader", member_reader, METH_VARARGS, "reader(ring, op, decode, failure, parts=1): this member's reading end."},
     {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
     {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
      "mark(op, execution): one timestamp closes the open op and opens this one."},

@@ -188,9 +188,7 @@ static void message_take(EndObject *o, Incoming *in, const Reading *times) {
 static PyObject *decode(Message *msg, PyObject *loads, PyObject *failure, State *state) {
     PyObject *value = NULL;
     switch (msg->kind) {
-    case KIND_BYTES:
-        value = bytes_from(msg->data);
-        break;
+    case KIND_BYTES: value = bytes_from(msg->data); break;
     case KIND_PICKLE:
         if (!msg->buffers) value = PyObject_CallFunctionObjArgs(loads, msg->data, NULL);
         else {

@@ -56,8 +56,8 @@ static PyObject *frames_of(EndObject *o, const Message *msg, uint64_t execution)
 
 /* Whether an argument is what frames are collected in: a dict, or a tuple of one for each part. */
 static int check_collected(const EndObject *o, PyObject *frames) {
-    bool is_right = o->nparts == 1 ? PyDict_Check(frames)
-                                   : PyTuple_Check(frames) && PyTuple_Size(frames) == (Py_ssize_t)o->nparts;
+    bool is_right =
+        o->nparts == 1 ? PyDict_Check(frames) : PyTuple_Check(frames) && PyTuple_Size(frames) == (Py_ssize_t)o->nparts;
     for (uint32_t i = 0; is_right && o->nparts > 1 && i < o->nparts; i++)
         is_right = PyDict_Check(PyTuple_GetItem(frames, i));
     if (is_right) return 0;

@@ -30,8 +30,8 @@ static int receive(EndObject *o, uint64_t deadline, Message *msg) {
     return failed;
 }
 
-/* read(timeout_ns=-1) -> value; of a ring with several parts: the tuple of them, a list of their Frames, or what `failure`
- * makes of a failure in place of all */
+/* read(timeout_ns=-1) -> value; of a ring with several parts: the tuple of them, a list of their Frames, or what
+ * `failure` makes of a failure in place of all */
 static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     EndObject *o = (EndObject *)self;
     Member *m = &o->member->core;
@@ -39,8 +39,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t n
     Message msg;
     if (nargs && deadline_from(args[0], &deadline)) return NULL;
     if (receive(o, deadline, &msg)) return NULL;
-    if (m->looping && m->recording && (msg.kind == KIND_PICKLE || o->nparts > 1))
-        m->coding_since_ns = stamp(&m->clock);
+    if (m->looping && m->recording && (msg.kind == KIND_PICKLE || o->nparts > 1)) m->coding_since_ns = stamp(&m->clock);
     if (o->nparts > 1 && msg.kind != KIND_FAILURE) {
         PyObject *parts = msg.kind == KIND_TUPLE ? tuple_of_parts(o, &msg) : frames_of(o, &msg, o->core.seq - 1);
         message_clear(&msg);
