@@ -105,6 +105,12 @@ class Form(NamedTuple):
     data_bytes: int
     sizes: tuple[int, ...] = ()
     writable: int = 0
+    parts: tuple[tuple[int, int], ...] = ()  # the kind of each, and how many buffers it has
+
+    def data(self) -> bytes:
+        """What stands in the frame before the buffers."""
+        heads = [number for part in self.parts for number in part]
+        return struct.pack(f"{len(heads)}I", *heads) if heads else contents(self.data_bytes, 7)
 
 
 FORMS = {
@@ -118,6 +124,13 @@ FORMS = {
     "long bytes": Form(BYTES, 3000),
     "spilled": Form(PICKLE, 20_000),
     "spilled table": Form(PICKLE, 2000, (BLOCK, 30, BLOCK, 40)),
+    "parts": Form(
+        _native.KIND_PARTS,
+        24,
+        (10, 30, BLOCK, BLOCK, 7),
+        0b01010,
+        ((PICKLE, 1), (PICKLE, 1), (BYTES, 0)),
+    ),
 }
 RINGS = (
     Ring(0, (1,), 4, 1024),  # what is damaged, where one reads it
@@ -152,19 +165,22 @@ class Stage:
         self.sender, self.receiver = self.board.member(0), self.board.member(1)
         self.damaged_ring = readers - 1
         self.writer = self.sender.writer(self.damaged_ring, 0)
-        self.end = self.receiver.reader(self.damaged_ring, 0, value_of, Failed)
+        kind, _, sizes, writable, parts = form_of = FORMS[form]
+        self.nparts = max(1, len(parts))
+        self.end = self.receiver.reader(self.damaged_ring, 0, value_of, Failed, self.nparts)
         self.other = self.sender.writer(2, 1), self.receiver.reader(2, 1, value_of, Failed)
         self.back = self.receiver.writer(3, 2), self.sender.reader(3, 2, value_of, Failed)
         self.third = self.board.member(2)
-        self.writer.write(BYTES, b"an earlier one")
+        self.writer.write(FAILURE, b"an earlier one")
         self.end.read(0)
         # Claims of ours that belong to another frame, for a wrong writer to name.
         self.other[0].write(PICKLE, b"", [contents(BLOCK, 99)])
-        kind, data_bytes, sizes, writable = FORMS[form]
-        data = contents(data_bytes, 7)
+        data = form_of.data()
         buffers = [contents(size, i) for i, size in enumerate(sizes)]
         self.writer.write(kind, data, buffers, writable)
         self.wanted = [data, *buffers] if kind != FAILURE else [b"failed", data]
+        if parts:
+            self.wanted = buffers
 
     # --- where things are
 
@@ -256,15 +272,28 @@ class Stage:
 
 def take(stage: Stage, how: str, timeout_ns: int = 0) -> Any:
     if how == "read":
-        return stage.end.read(timeout_ns)
+        return decoded(stage.end.read(timeout_ns))
     if how == "take":
-        return stage.end.take(timeout_ns).decode()
-    frames: dict[int, _native.Frame] = {}
+        return decoded(stage.end.take(timeout_ns))
+    frames: tuple[dict[int, _native.Frame], ...] = tuple({} for _ in range(stage.nparts))
+    into = frames if stage.nparts > 1 else frames[0]
     if how == "collect":
-        stage.end.collect(frames, stage.end.seq, timeout_ns)
+        stage.end.collect(into, stage.end.seq, timeout_ns)
     else:
-        stage.end.collect_pending(frames)
-    return frames.popitem()[1].decode() if frames else None
+        stage.end.collect_pending(into)
+    found = [each.popitem()[1] for each in frames if each]
+    assert len(found) in (0, stage.nparts)
+    return (decoded(found) if stage.nparts > 1 else found[0].decode()) if found else None
+
+
+def decoded(found: Any) -> Any:
+    """Return a value, or the contents of all parts in one list."""
+    if type(found) is _native.Frame:
+        return found.decode()
+    if type(found) is not list or not found or type(found[0]) is not _native.Frame:
+        return found
+    values = [frame.decode() for frame in found]
+    return [part for value in values for part in (value if type(value) is list else [value])]
 
 
 def restore(undo: list[tuple[int, int, bytes]]) -> None:
@@ -315,7 +344,8 @@ def play_wrong_writer(form: str, readers: int, how: str, changes: list[list[Any]
         plain(value)
         with contextlib.suppress(_native.Corrupt):  # what it needs was named by the wrong frame
             plain(stage.other[1].read(0))
-        stage.back[0].write(PICKLE, b"", [v for v in value if v] if type(value) is list else [])
+        sent = value if type(value) is list else []
+        stage.back[0].write(PICKLE, b"", [v for v in sent if v and type(v) is not Failed])
         plain(stage.back[1].read(0))
         del value
     for then, now in zip(before, stage.claims(), strict=False):
