@@ -10,6 +10,7 @@ import itertools
 import os
 import pickle
 import random
+import struct
 import threading
 import time
 from typing import Any
@@ -1292,3 +1293,72 @@ def test_a_gap_names_the_ring(boards):
     for call in (end.read, end.take):
         with pytest.raises(_native.Corrupt, match="ring 0: expected execution 0 and found 1"):
             call(0)
+
+
+# --- frames of several parts --------------------------------------------------------------------
+
+PARTS, TUPLE = _native.KIND_PARTS, _native.KIND_TUPLE
+
+
+def heads(*parts: tuple[int, int]) -> bytes:
+    return struct.pack(f"{2 * len(parts)}I", *[number for part in parts for number in part])
+
+
+def parts_of(boards: Any, parts: int) -> tuple[_native.Writer, _native.Reader]:
+    board = boards()
+    end = board.member(1).reader(0, 0, lambda data, buffers=(): [data, *buffers], Failed, parts)
+    return board.member(0).writer(0, 0), end
+
+
+def test_a_frame_of_parts_is_read_part_by_part(boards: Any) -> None:
+    writer, end = parts_of(boards, 3)
+    writer.write(PARTS, heads((PICKLE, 1), (BYTES, 0), (FAILURE, 0)), [b"a", b"b", b"c", b"d"])
+    one, two, three = end.read(0)
+    assert one.decode() == [b"a", b"b"]
+    assert two.decode() == b"c"
+    assert three.decode() == Failed(b"d") and three.is_failure
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        heads((PICKLE, 1), (BYTES, 0)),
+        heads((PICKLE, 1), (BYTES, 0), (PICKLE, 1), (BYTES, 0)),
+        heads((PICKLE, 1), (BYTES, 0), (PICKLE, 1))[:-1],
+        heads((PICKLE, 2), (BYTES, 0), (PICKLE, 1)),
+        heads((PICKLE, 0), (BYTES, 0), (PICKLE, 1)),
+        heads((PICKLE, 2**32 - 1), (BYTES, 3), (PICKLE, 0)),
+        heads((0, 1), (BYTES, 0), (PICKLE, 1)),
+        heads((PARTS, 1), (BYTES, 0), (PICKLE, 1)),
+        b"",
+    ],
+)
+def test_wrong_heads_of_parts_are_damage_and_the_frame_stays(boards: Any, wrong: bytes) -> None:
+    writer, end = parts_of(boards, 3)
+    writer.write(PARTS, wrong, [b"a", b"b", b"c", b"d", b"e"])
+    for call in (end.read, end.take, lambda _: end.collect(({}, {}, {}), 0, 0)):
+        with pytest.raises(_native.Corrupt, match="parts are damaged"):
+            call(0)
+        assert end.seq == 0
+
+
+@pytest.mark.parametrize(("kind", "parts"), [(PICKLE, 2), (BYTES, 2), (PARTS, 1), (TUPLE, 1)])
+def test_a_frame_with_parts_is_for_a_reader_of_parts_only(
+    boards: Any, kind: int, parts: int
+) -> None:
+    writer, end = parts_of(boards, parts)
+    writer.write(kind, heads((PICKLE, 0), (PICKLE, 0)), [b"a", b"b"])
+    with pytest.raises(_native.Corrupt):
+        end.read(0)
+    assert end.seq == 0
+
+
+@pytest.mark.parametrize("value", [(1, 2), (1, 2, 3, 4), [1, 2, 3], 5])
+def test_one_pickle_of_parts_holds_as_many_as_there_are(boards: Any, value: Any) -> None:
+    board = boards()
+    end = board.member(1).reader(0, 0, lambda _: value, Failed, 3)
+    board.member(0).writer(0, 0).write(TUPLE, b"")
+    dicts: tuple[dict[int, Any], ...] = ({}, {}, {})
+    with pytest.raises(_native.Corrupt, match="no tuple"):
+        end.collect(dicts, 0, 0)
+    assert end.seq == 0 and dicts == ({}, {}, {})
