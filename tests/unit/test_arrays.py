@@ -161,6 +161,16 @@ def test_a_value_that_is_not_sent_after_all_leaves_it_writable(pair: Pair) -> No
     assert not array.flags.writeable
 
 
+def test_what_travels_beside_it_stays_writable(pair: Pair) -> None:
+    before = pair.empty(10_000)
+    del before  # the next copy is made where it lay
+    beside, array = np.zeros(10_000), pair.empty(20_000)
+    pair.send([array, beside])
+    assert pair.counts() == (1, 1)
+    assert not array.flags.writeable
+    beside[:] = 1
+
+
 def test_it_may_be_sent_again(pair: Pair) -> None:
     array = pair.empty(10_000)
     array[:] = np.arange(10_000)

@@ -143,6 +143,8 @@ def test_submitting_an_execution_sends_its_loans() -> None:
     frames = tuple((w, PICKLE, b"", [memoryview(x)]) for w, x in zip(writers, loans, strict=True))
     left: dict[int, int] = {}
     assert driver.submit(frames, 0, left, 1, []) is None  # the limit is reached
+    with pytest.raises(_native.NoMemory):
+        driver.submit((frames[0], (writers[1], PICKLE, b"", [bytes(1 << 28)])), 1, left, 1, [])
     assert not any(memoryview(loan).readonly for loan in loans)
     assert driver.submit(frames, 1, left, 1, []) == 0
     assert all(memoryview(loan).readonly for loan in loans)
