@@ -54,7 +54,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
         ("import rcg", (*HEAVY, "ray", "numpy")),
         ("import rcg, rcg.dag", (*HEAVY, *SEEING)),
         (
-            "import rcg; rcg.remote, rcg.get, rcg.compile, rcg.CompiledDAG, rcg.InputNode",
+            "import rcg; rcg.remote, rcg.get, rcg.compile, rcg.CompiledDAG, rcg.InputNode; rcg.empty",
             (*HEAVY, *SEEING),
         ),
         ("import rcg.runtime.actor.loop", (*HEAVY, *SEEING)),

@@ -314,6 +314,18 @@ def test_a_frame_on_its_way_keeps_a_writing_reader_off() -> None:
     board.close()
 
 
+def test_what_came_read_only_is_copied_for_a_writing_reader() -> None:
+    board = Board(2, BOTH_WAYS)
+    maker, peer = board.member(0), board.member(1)
+    maker.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)])
+    held = reader(peer).read(0)
+    peer.writer(1, 0).write(PICKLE, b"", held, 1)
+    assert counts(peer) == (1, 0)
+    written(reader(maker, 1))[:] = bytes(BLOCK)
+    assert bytes(held[0]) == pattern(BLOCK)
+    board.close()
+
+
 # --- chance
 
 
