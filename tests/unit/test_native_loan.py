@@ -326,6 +326,20 @@ def test_what_came_read_only_is_copied_for_a_writing_reader() -> None:
     board.close()
 
 
+def test_what_came_to_be_written_to_is_no_loan() -> None:
+    """A member that reads its own ring has memory in its own arena that it may write to."""
+    board = Board(2, (Ring(0, (0,)), Ring(0, (1,))))
+    member, end = board.member(0), reader(board.member(1), 1)
+    member.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)], 1)
+    mine = written(reader(member))
+    assert lies_in_a_block(mine)
+    member.writer(1, 0).write(PICKLE, b"", [mine])
+    mine[:] = bytes(BLOCK)
+    assert counts(member) == (2, 0)
+    assert bytes(end.read(0)[0]) == pattern(BLOCK)
+    board.close()
+
+
 # --- chance
 
 
