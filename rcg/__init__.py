@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rcg.profiles import Profile
     from rcg.refs import get, put, wait
     from rcg.runtime.driver.compiled_dag import CompiledDAG
+    from rcg.runtime.node.arrays import empty
     from rcg.runtime.observe.profiler import Profiler
     from rcg.runtime.observe.report import Reports
     from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
@@ -57,6 +58,8 @@ __all__ = [
     "get",
     "put",
     "wait",
+    # arrays in shared memory
+    "empty",
     # DAGs
     "CompiledDAG",
     "CompiledDAGFuture",
@@ -101,6 +104,7 @@ _HOMES: Final = {
     **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.refs"),
     **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
     "compile": "rcg.interop",
+    "empty": "rcg.runtime.node.arrays",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",

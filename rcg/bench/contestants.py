@@ -24,7 +24,7 @@ import rcg.dag
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Payload, Row
-from rcg.bench.topologies import build
+from rcg.bench.topologies import build, lent
 from rcg.bench.workers import Worker
 from rcg.options import WaitPolicy
 
@@ -91,6 +91,8 @@ def session_of_graph(
     get: Callable[[Any], Any],
 ) -> Session:
     """Returns the session of a compiled graph, of rcg or of Ray."""
+    if row.lends:
+        payload = lent(graph, payload)
     execute, execute_async = graph.execute, graph.execute_async
 
     async def call_async() -> Any:

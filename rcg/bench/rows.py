@@ -67,6 +67,9 @@ class Row:
         in_flight: Executions under way at a time; a sample is then the time per item.
         is_async: Called from an event loop.
         is_bulk: The time goes into bytes, so what cannot be avoided are copies.
+        lends: The arrays of the payload lie in the graph's memory where the contestant's graph
+            lends it (`cdag.empty`); for others they are ordinary. They are made and filled before
+            the calls, as every payload is, so what is measured is sending them.
         needs: Modules without which the row is left out.
     """
 
@@ -81,6 +84,7 @@ class Row:
     in_flight: int = 1
     is_async: bool = False
     is_bulk: bool = False
+    lends: bool = False
     needs: tuple[str, ...] = ()
 
 
@@ -231,6 +235,43 @@ ROWS: tuple[Row, ...] = (
         is_bulk=True,
         limit=Limit(copied_bytes=10 * MEGABYTE, copies=3),  # in, the method's own, out
         target=Target(auto=0.7),
+    ),
+    # The calls send the same loan each time: sending one again is a claim, as it is at first.
+    Row(
+        name="numpy-10mb-loan",
+        title="numpy echo 10 MB, loan",
+        shape="chain",
+        actors=1,
+        payload=array_of(10 * MEGABYTE),
+        is_bulk=True,
+        lends=True,
+        limit=Limit(hops=2),
+        target=Target(auto=0.05),
+    ),
+    Row(
+        name="numpy-64mb-loan",
+        title="numpy echo 64 MB, loan",
+        shape="chain",
+        actors=1,
+        payload=array_of(64 * MEGABYTE),
+        is_bulk=True,
+        lends=True,
+        limit=Limit(hops=2),
+        target=Target(auto=0.05),
+    ),
+    # The method of every contestant fills its result by one copy of the input, which nothing
+    # avoids; where it lends memory, this copy is the only one.
+    Row(
+        name="numpy-10mb-new-loan",
+        title="numpy 10 MB, new array back, loan",
+        shape="chain",
+        actors=1,
+        method="filled",
+        payload=array_of(10 * MEGABYTE),
+        is_bulk=True,
+        lends=True,
+        limit=Limit(copied_bytes=10 * MEGABYTE),
+        target=Target(auto=0.05),
     ),
     Row(
         name="tensors",

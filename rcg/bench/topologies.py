@@ -35,3 +35,14 @@ def build(
                 return multi_output([method.bind(inp) for method in methods])
             case "arguments":
                 return methods[0].bind(*(inp[i] for i in range(arguments)))
+
+
+def lent(graph: Any, payload: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns a payload of arrays as arrays in a graph's memory; as they are if it lends none."""
+    empty = getattr(graph, "empty", None)
+    if empty is None:
+        return payload
+    arrays = tuple(empty(array.shape, array.dtype) for array in payload)
+    for array, value in zip(arrays, payload, strict=True):
+        array[:] = value
+    return arrays

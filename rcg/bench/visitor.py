@@ -89,6 +89,8 @@ class Driver:
             task["shape"], methods, len(payload), rcg.dag.InputNode, rcg.dag.MultiOutputNode
         )
         graph = self._graph = rcg.compile(dag)
+        if task["lends"]:
+            payload = self._topologies.lent(graph, payload)
         execute, execute_async, get = graph.execute, graph.execute_async, rcg.get
 
         async def call_async() -> Any:

@@ -72,6 +72,7 @@ class Visitor:
             "actors": row.actors,
             "is_async": row.is_async,
             "in_flight": row.in_flight,
+            "lends": row.lends,
         }
         value = self._ask("open", task, payload)
         return Session(check=lambda: value, turn=self._turn, close=lambda: self._ask("close"))

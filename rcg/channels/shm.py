@@ -58,8 +58,8 @@ if (KIND_PICKLE, KIND_BYTES, KIND_FAILURE, KIND_PARTS, KIND_TUPLE) != (
 ):
     raise InternalError("the native core and `rcg.serialization` number kinds of frames apart")
 
-BUFFER_TYPES: Final = (_native.Lease,)
-"""The memory behind an array that arrived; see ``Codec``."""
+BUFFER_TYPES: Final = (_native.Lease, _native.Loan)
+"""The memory behind an array that arrived, or that ``rcg.empty`` made; see ``Codec``."""
 
 
 Ticket = _native.Ticket

@@ -21,6 +21,7 @@ typedef struct {
     uint64_t offset, capacity;
     uint64_t used_at; /* tick of its last use */
     uint32_t kind;    /* its size class, or: */
+    bool is_lent;     /* a loan of the owner's lies in it; see loan.h */
 } Book;
 
 enum { KIND_MERGED = NCLASSES, KIND_EARLIER }; /* became part of a neighbour; is of an earlier owner */
@@ -308,10 +309,11 @@ static int64_t arena_merge(Arena *a, BoardHeader *board, uint32_t k, uint64_t ca
     return first;
 }
 
-/* The block that holds address `p` and is leased by this process, or -1. Blocks lie in the order of their ids. */
-static int64_t arena_find(const Arena *a, const uint8_t *p, uint64_t bytes) {
-    if (!a->held || !a->readable || p < a->readable || p + bytes > a->readable + a->reserve) return -1;
-    uint64_t offset = (uint64_t)(p - a->readable);
+/* The block that holds address `p` of one mapping of the data and is leased by this process, or -1. Blocks lie in the
+ * order of their ids. */
+static int64_t arena_find(const Arena *a, const uint8_t *map, const uint8_t *p, uint64_t bytes) {
+    if (!a->held || !map || p < map || p + bytes > map + a->reserve) return -1;
+    uint64_t offset = (uint64_t)(p - map);
     uint32_t low = 0, high = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
     if (high > a->held_room) high = a->held_room;
     while (low < high) {

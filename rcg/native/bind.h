@@ -12,10 +12,12 @@ typedef struct {
 } Errors;
 
 typedef struct {
-    PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *frame_type, *drain_type, *ticket_type;
+    PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *loan_type, *frame_type, *drain_type,
+        *ticket_type;
     Errors errors;
     PyObject *buffers_name, *execution_name, *state_name; /* "buffers", "execution", "state" */
     PyObject *frames_name, *dropped_name, *number_name, *left_name;
+    PyObject *flags_name, *writeable_name, *base_name, *obj_name;
 } State;
 
 /* The kinds of frames. The core passes them on as numbers. */

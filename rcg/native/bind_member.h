@@ -442,6 +442,7 @@ static PyMethodDef member_methods[] = {
     {"survey", member_survey, METH_VARARGS,
      "survey(seen, complete, submitted) -> (claimed, peak, live, most), in bytes."},
     {"expect", member_expect, METH_O, "expect(bytes): what an execution needs at its peak."},
+    {"loan", member_loan, METH_O, "loan(bytes): a block of this member's own as a writable buffer, or None."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
     {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
     {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},

@@ -149,7 +149,11 @@ static PyObject *member_submit(PyObject *self, PyObject *const *args, Py_ssize_t
             now_doing(m, all[n - 1].end->core.op, number, opened, NOW_IDLE);
         }
     }
-    for (Py_ssize_t i = 0; i < parsed; i++) sending_end(&all[i]);
+    bool is_done = execution && execution != Py_None;
+    for (Py_ssize_t i = 0; i < parsed; i++) {
+        if (is_done) sending_seal(&all[i]);
+        sending_end(&all[i]);
+    }
     if (all != few) PyMem_Free(all);
     return execution;
 }

@@ -4,6 +4,7 @@
 #define RCG_BIND_WRITER_H
 
 #include "bind_end.h"
+#include "bind_loan.h"
 
 /* Which buffers of a frame will be written to: bit i of `bits`, or byte i of `each` where there are more than 64. */
 typedef struct {
@@ -110,6 +111,12 @@ static void sending_end(Sending *s) {
     outgoing_end(&s->core);
 }
 
+/* The frame was published: what lies in loans is read-only from now on. */
+static void sending_seal(Sending *s) {
+    for (uint32_t i = 0; i < s->nviews && s->core.nlent; i++)
+        if (loan_named(s->core.end->member, &s->core.table[i])) seal(s->end->member->state, s->views[i].obj);
+}
+
 /* Writes one frame, waiting for room first, while nothing is held: 0, or -1 with an exception and nothing written. */
 static int send_frame(Sending *s, uint64_t deadline) {
     EndObject *o = s->end;
@@ -119,6 +126,7 @@ static int send_frame(Sending *s, uint64_t deadline) {
     int failed = sending_prepare(s);
     if (!failed) write_publish(&s->core, &writing);
     write_end(&o->core);
+    if (!failed) sending_seal(s);
     return failed;
 }
 

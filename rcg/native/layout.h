@@ -63,6 +63,10 @@
  * (forwarding), hence the word cannot be zero in between and the owner cannot reuse the block. If the claims do not fit
  * their field, the buffer is copied instead. In a forked child every release is a no-op.
  *
+ * A *loan* is a block that its owner claims for itself, fills in place, and sends by adding the claims of the readers.
+ * The owner's own claim lasts until the host lets go of it. A reader that shall write to what it gets takes the block
+ * itself only where its claim is the only one, and copies otherwise.
+ *
  * A block keeps its addresses when its memory is given back: `committed` says how much of it, from its start, has
  * memory. Any member may give back the memory of a free block, because the owner may be busy for long:
  *

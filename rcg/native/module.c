@@ -146,12 +146,15 @@ static int module_exec(PyObject *module) {
         !(s->frames_name = PyUnicode_InternFromString("frames")) ||
         !(s->dropped_name = PyUnicode_InternFromString("dropped")) ||
         !(s->number_name = PyUnicode_InternFromString("number")) ||
-        !(s->left_name = PyUnicode_InternFromString("left")))
+        !(s->left_name = PyUnicode_InternFromString("left")) ||
+        !(s->flags_name = PyUnicode_InternFromString("flags")) ||
+        !(s->writeable_name = PyUnicode_InternFromString("writeable")) ||
+        !(s->base_name = PyUnicode_InternFromString("base")) || !(s->obj_name = PyUnicode_InternFromString("obj")))
         return -1;
-    if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &frame_spec, &s->frame_type) ||
-        add_type(module, &reader_spec, &s->reader_type) || add_type(module, &writer_spec, &s->writer_type) ||
-        add_type(module, &member_spec, &s->member_type) || add_type(module, &drain_spec, &s->drain_type) ||
-        add_type(module, &ticket_spec, &s->ticket_type))
+    if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &loan_spec, &s->loan_type) ||
+        add_type(module, &frame_spec, &s->frame_type) || add_type(module, &reader_spec, &s->reader_type) ||
+        add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type) ||
+        add_type(module, &drain_spec, &s->drain_type) || add_type(module, &ticket_spec, &s->ticket_type))
         return -1;
     if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->errors.poisoned) ||
         add_error(module, "TimedOut", "The deadline passed.", &s->errors.timed_out) ||
@@ -190,6 +193,7 @@ static void module_free(void *module) {
     State *s = PyModule_GetState(module);
     if (!s) return;
     Py_CLEAR(s->lease_type);
+    Py_CLEAR(s->loan_type);
     Py_CLEAR(s->frame_type);
     Py_CLEAR(s->drain_type);
     Py_CLEAR(s->ticket_type);
@@ -207,6 +211,10 @@ static void module_free(void *module) {
     Py_CLEAR(s->dropped_name);
     Py_CLEAR(s->number_name);
     Py_CLEAR(s->left_name);
+    Py_CLEAR(s->flags_name);
+    Py_CLEAR(s->writeable_name);
+    Py_CLEAR(s->base_name);
+    Py_CLEAR(s->obj_name);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

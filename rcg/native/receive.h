@@ -130,6 +130,13 @@ static Outcome incoming_open(End *e, Incoming *in) {
     return sum == f->check ? DONE : damaged(e, "its header is damaged");
 }
 
+/* Whether a claim of ours is the only one on its block. Then nobody else can read or write it, nor add a claim: it is
+ * ours alone. Not so while the maker of a loan still holds that. */
+static bool is_only_ours(const Claim *c) {
+    const Arena *a = c->arena;
+    return atomic_load_explicit(&a->header->block[c->block].claims, memory_order_acquire) == claim_unit(a, a->holder);
+}
+
 /* Says where buffer number i is, and holds its block. */
 static Outcome incoming_part(End *e, Incoming *in, uint32_t i, Part *p) {
     const Desc *d = &in->table[i];
@@ -150,7 +157,8 @@ static Outcome incoming_part(End *e, Incoming *in, uint32_t i, Part *p) {
     if (outcome) return outcome;
     p->claim = &in->claims[in->nclaims - 1];
     Arena *a = p->claim->arena;
-    p->leases = !(p->writable && e->nreaders > 1) && !memory_is_short(e->member, a) && arena_map(a, p->writable);
+    p->leases = (!p->writable || (e->nreaders == 1 && is_only_ours(p->claim))) && !memory_is_short(e->member, a) &&
+                arena_map(a, p->writable);
     return DONE;
 }
 

@@ -4,7 +4,7 @@
 #ifndef RCG_SEND_H
 #define RCG_SEND_H
 
-#include "memory.h"
+#include "loan.h"
 #include "ring.h"
 
 /* ---- room */
@@ -44,9 +44,9 @@ static Outcome wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32
 /* ---- preparing */
 
 typedef struct {
-    Arena *arena; /* of a block, fresh or forwarded; NULL: a copy in the stash */
+    Arena *arena; /* of a block: fresh, lent or forwarded; NULL: a copy in the stash */
     uint32_t block;
-    bool is_fresh;
+    bool is_fresh, is_lent;
     Kept *kept;
 } Taken;
 
@@ -61,7 +61,7 @@ typedef struct {
     const Span *spans; /* the buffers; like the data they must live as long as this does */
     uint32_t nspans;
     /* once it is prepared */
-    uint32_t ntaken, body_block;
+    uint32_t ntaken, nlent, body_block; /* nlent: of them, how many lie in loans */
     uint64_t body_bytes, payload;
     Desc *table;
     Taken *taken;
@@ -77,7 +77,7 @@ static void outgoing_begin(Outgoing *o, End *end, uint32_t kind) {
     o->stashes = end->member->looping;
     o->data = (Span){0};
     o->spans = NULL;
-    o->nspans = o->ntaken = 0;
+    o->nspans = o->ntaken = o->nlent = 0;
     o->body_block = NO_BLOCK;
     o->payload = 0;
     o->table = o->few_descs;
@@ -142,26 +142,43 @@ static void outgoing_assign(const Outgoing *o) {
         if (t->kept) {
             stash_publish(m, t->kept, e->ring, e->nreaders, e->seq);
             atomic_store_explicit(&e->ring->stashed, e->seq + 1, memory_order_relaxed);
-        } else if (t->is_fresh) ledger_assign(m->ledger->ledger, &t->arena->header->block[t->block], e->seq);
+            continue;
+        }
+        Block *b = &t->arena->header->block[t->block];
+        /* A loan belongs to the first execution that sends it: its memory is there once, however often it is sent. */
+        bool is_first = t->is_lent && atomic_load_explicit(&b->execution, memory_order_relaxed) == NO_EXECUTION;
+        if (t->is_fresh || is_first) ledger_assign(m->ledger->ledger, b, e->seq);
     }
 }
 
-/* One more claim on the block that a buffer lies in, instead of a copy, if it came to us read-only and the fields of
- * its new readers have room. */
-static bool outgoing_forward(Outgoing *o, const Span *span, Desc *d) {
+/* Adds claims of the readers to a block that we hold, `at` which offset of the data the bytes lie. False when their
+ * fields are full. */
+static bool outgoing_share(Outgoing *o, Arena *from, uint32_t id, uint64_t at, bool is_lent, Desc *d) {
     End *e = o->end;
-    Member *m = e->member;
+    if (!arena_share(from, id, e->readers, e->nreaders)) return false;
+    d->arena = from->owner;
+    d->block = id;
+    d->offset = at - block_offset(&from->header->block[id]);
+    o->taken[o->ntaken++] = (Taken){.arena = from, .block = id, .is_lent = is_lent};
+    o->nlent += is_lent;
+    e->member->arenas[e->member->index]->forwards++;
+    return true;
+}
+
+/* One more claim on the block that a buffer lies in, instead of a copy: if it is a loan of ours, or came to us
+ * read-only, and the fields of its new readers have room. A reader that writes gets the block itself only if nobody
+ * else has a claim on it by then. */
+static bool outgoing_forward(Outgoing *o, const Span *span, Desc *d) {
+    Member *m = o->end->member;
+    const uint8_t *p = span->data;
+    Arena *mine = m->arenas[m->index];
+    int64_t id = loan_find(m, span);
+    if (id >= 0) return outgoing_share(o, mine, (uint32_t)id, (uint64_t)(p - mine->writable), true, d);
+    if (span->is_written) return false;
     for (uint32_t j = 0; j < m->nmembers; j++) {
         Arena *from = m->arenas[j];
-        int64_t id = from ? arena_find(from, span->data, span->bytes) : -1;
-        if (id < 0) continue;
-        if (!arena_share(from, (uint32_t)id, e->readers, e->nreaders)) return false;
-        d->arena = from->owner;
-        d->block = (uint32_t)id;
-        d->offset = (uint64_t)((const uint8_t *)span->data - from->readable) - block_offset(&from->header->block[id]);
-        o->taken[o->ntaken++] = (Taken){.arena = from, .block = d->block};
-        m->arenas[m->index]->forwards++;
-        return true;
+        id = from ? arena_find(from, from->readable, p, span->bytes) : -1;
+        if (id >= 0) return outgoing_share(o, from, (uint32_t)id, (uint64_t)(p - from->readable), false, d);
     }
     return false;
 }
@@ -169,7 +186,7 @@ static bool outgoing_forward(Outgoing *o, const Span *span, Desc *d) {
 /* Has one large buffer lie outside of the slot. */
 static Outcome outgoing_place_large(Outgoing *o, const Span *span, Desc *d) {
     Member *m = o->end->member;
-    if (!span->is_written && outgoing_forward(o, span, d)) return DONE;
+    if (outgoing_forward(o, span, d)) return DONE;
     uint8_t *to = outgoing_take(o, span->bytes);
     if (!to) return NO_SHARED;
     const Taken *t = &o->taken[o->ntaken - 1];

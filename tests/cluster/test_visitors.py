@@ -8,11 +8,13 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rcg.bench.measure import Pace
 from rcg.bench.record import HERE
 from rcg.bench.rows import ROWS
+from rcg.bench.topologies import lent
 from rcg.bench.visitors import Visitor, VisitorFailed, start_both
 from tests.board import ROOT
 
@@ -42,6 +44,21 @@ def test_it_takes_turns_on_a_row(visitor, name):
         assert min(samples) > 0
     session.close()
     loop.close()
+
+
+@pytest.mark.parametrize("name", ["numpy-10mb-loan", "numpy-10mb-new-loan"])
+def test_it_lends_arrays_where_its_version_can(visitor, name):
+    row = next(row for row in ROWS if row.name == name)
+    payload = row.payload(random.Random(0))
+    session = visitor.open(row, payload, None)
+    assert np.array_equal(session.check(), payload[0])
+    assert min(session.turn(PACE)) > 0
+    session.close()
+
+
+def test_a_graph_that_lends_nothing_gets_the_arrays_as_they_are():
+    payload = (np.arange(3),)
+    assert lent(object(), payload) is payload
 
 
 def test_its_actors_are_processes_of_this_machine(visitor):

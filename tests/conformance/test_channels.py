@@ -378,6 +378,127 @@ def test_no_reader_sees_what_another_changes(copying: Open) -> None:
         assert torch.equal(tensor, as_tensor(size))
 
 
+# --- loans --------------------------------------------------------------------------------------
+
+
+def a_loan(node: Node, size: int, kind: Any) -> Any:
+    """Return an array or a tensor of bytes in the memory of a node, filled as ``as_array``."""
+    found = node.empty(size, kind)
+    found[:] = as_tensor(size) if kind is torch.uint8 else as_array(size)
+    return found
+
+
+LOANS = [np.uint8, torch.uint8]
+
+
+@pytest.mark.parametrize("readers", [1, 2, 5])
+@pytest.mark.parametrize("kind", LOANS, ids=str)
+def test_loans_of_sizes_around_every_edge(copying: Open, kind: Any, readers: int) -> None:
+    opened = copying(readers)
+    for edge in (*opened.edges, 100_000):
+        for size in (edge - 1, edge, edge + 1):
+            for low, high in ((0, size), (1, size), (13, size - 5)):
+                loan = a_loan(opened.nodes[0], size, kind)
+                for wanted in ([loan[low:high]], {"deep": [loan[low:high], size]}):
+                    for found in opened.send(wanted):
+                        copy = as_tensor(size) if kind is torch.uint8 else as_array(size)
+                        value = found[0] if type(found) is list else found["deep"][0]
+                        assert_same(value, copy[low:high])
+    del loan, wanted, found, value
+    assert opened.claimed() == 0
+
+
+def test_a_loan_is_not_copied_and_cannot_be_written_to_any_more(copying: Open) -> None:
+    opened = copying(readers=2)
+    loan = a_loan(opened.nodes[0], 500_000, np.uint8)
+    copies = opened.nodes[0].member.statistics()["copies"]
+    found = opened.send([loan, "beside"])
+    assert opened.nodes[0].member.statistics()["copies"] == copies
+    with pytest.raises(ValueError, match="read-only"):
+        loan[0] = 1
+    for array, _ in found:
+        assert_same(array, as_array(500_000))
+
+
+@pytest.mark.parametrize("kind", LOANS, ids=str)
+def test_loans_that_are_held_never_change(copying: Open, kind: Any) -> None:
+    opened = copying(readers=2, slots=2)
+    held: list[tuple[list[Any], bytes]] = []
+    for size in range(3000, 180_000, 3000):
+        loan = a_loan(opened.nodes[0], size, kind)
+        held.append(([loan, *opened.send(loan)], as_bytes(size)))
+    if kind is torch.uint8:  # a reader writes, to memory of its own
+        for (_, found, _), _ in held:
+            found.fill_(1)
+    for copies, wanted in held:
+        if kind is torch.uint8:
+            copies.pop(1)
+        assert {bytes(memoryview(each)) for each in map(np.asarray, copies)} == {wanted}
+    held.clear()
+    loan = found = copies = _ = None
+    assert opened.claimed() == 0
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_loan_is_passed_on_and_back_without_a_copy(readers: int) -> None:
+    """Driver -> readers, the first reader -> driver and the others, the driver -> readers again."""
+    actors = tuple(f"a{i}" for i in range(readers))
+    specs = [
+        ChannelSpec("c0", DRIVER, actors, "ring", 0, 4),
+        ChannelSpec("c1", "a0", (DRIVER, *actors[1:]), "ring", 0, 4),
+    ]
+    segments, nodes = open_nodes(specs, 1 << 26)
+    out, back = open_writer(specs[0], 0, nodes[0]), open_writer(specs[1], 0, nodes[1])
+    there = [open_reader(specs[0], 0, node) for node in nodes[1:]]
+    here = [open_reader(specs[1], 0, node) for node in (nodes[0], *nodes[2:])]
+    loan = a_loan(nodes[0], 300_000, np.uint8)
+    value: Any = loan
+    for _ in range(3):
+        out.write({"whole": value, "part": value[1000:]})
+        arrived = [end.read(0) for end in there]
+        back.write(arrived[0])
+        returned = [end.read(0) for end in here]
+        for each in (*arrived, *returned):
+            assert_same(each["whole"], as_array(300_000))
+            assert_same(each["part"], as_array(300_000)[1000:])
+        value = returned[0]["whole"]
+    counts = [node.member.statistics() for node in nodes]
+    assert [found["copies"] for found in counts] == [0] * len(nodes)
+    assert [found["forwards"] for found in counts[:2]] == [6, 6]
+    assert nodes[0].memory().claimed_bytes
+    del loan, value, arrived, returned, each
+    assert nodes[0].memory().claimed_bytes == 0
+    segments.close()
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_loan_can_be_held_after_the_end(copying: Open, is_sent: bool) -> None:
+    opened = copying()
+    loan = a_loan(opened.nodes[0], 300_000, np.uint8)
+    found = opened.send(loan) if is_sent else []
+    opened.nodes[0].end_closed()
+    assert_same(opened.nodes[0].empty(10, np.uint8).shape, (10,))
+    opened.writer, opened.readers = None, []
+    opened.nodes.clear()
+    assert loan.tobytes() == as_bytes(300_000)
+    assert loan.flags.writeable is not is_sent
+    for each in found:
+        assert_same(each, as_array(300_000))
+
+
+def test_a_loan_that_is_not_written_after_all_stays_the_makers(copying: Open) -> None:
+    opened = copying(cap_bytes=1_000_000)
+    loan = a_loan(opened.nodes[0], 400_000, np.uint8)
+    for value, error in (
+        ([loan, as_array(900_000)], NoMemory),
+        ([loan, threading.Lock()], UnpicklableError),
+    ):
+        with pytest.raises(error):
+            opened.writer.write(value)
+    loan[:] = as_array(400_000)
+    assert_same(opened.send(loan)[0], as_array(400_000))
+
+
 # --- refusals -----------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@
  *   2 --r2--> 0            2 makes frames of its own, for one reader
  *   3 --r3--> 0            3 forwards what was forwarded
  *
+ * Some of the buffers that 0 and 2 make are loans, which they keep for a while.
+ *
  * Every byte that arrives is compared with what its ring and number say; buffers are held for a while and compared once
  * more before they go. The cap and the addresses are small, so that memory is reclaimed, blocks are merged, and stashes
  * are written and pulled. A round ends in one of three ways: all executions complete; somebody poisons the board in the
@@ -84,6 +86,7 @@ static void unmap_all(void) {
 #define WINDOW 6
 #define MOST_BUFFERS 7
 #define MOST_HELD 6
+#define MOST_LENT 4
 #define CAP_BYTES (800u * 1024)     /* one frame fits, but not all that are under way */
 #define RESERVE_BYTES (640u * 1024) /* of addresses: blocks have to become larger ones */
 #define NEVENTS 256
@@ -99,6 +102,7 @@ typedef struct {
     atomic_u32 drained;          /* of them, those that have read everything */
     atomic_u32 progress;         /* executions that are complete */
     atomic_u64 copies, forwards; /* of all rounds: buffers in blocks of their own, and those sent on without a copy */
+    atomic_u64 loans;            /* of all rounds */
     uint64_t stashes;            /* of all rounds: what passed through a heap */
 } Meeting;
 
@@ -205,6 +209,10 @@ typedef struct {
     uint64_t chance;
     Received *held; /* newest first */
     uint32_t nheld;
+    struct {
+        Lease lease;
+        uint64_t key;
+    } lent[MOST_LENT]; /* loans that were made, and perhaps sent */
 } Player;
 
 static void received_check(const Received *r) {
@@ -232,6 +240,28 @@ static void hold_at_most(Player *p, uint32_t most) {
         received_check(oldest);
         received_free(oldest);
     }
+}
+
+/* Ends a loan: it contains what its maker wrote, whatever its readers did. */
+static void loan_drop(Player *p, uint32_t i) {
+    Lease *l = &p->lent[i].lease;
+    if (!l->arena) return;
+    if (!matches(l->data, l->bytes, p->lent[i].key)) fail("member %u: a loan changed", p->member.index);
+    loan_end(l);
+}
+
+static void drop_loans(Player *p) {
+    for (uint32_t i = 0; i < MOST_LENT; i++) loan_drop(p, i);
+}
+
+/* A loan in place of one that is dropped; NULL if there is none. */
+static uint8_t *loan_make(Player *p, uint64_t bytes, uint64_t key) {
+    uint32_t i = (uint32_t)draw(&p->chance, MOST_LENT);
+    loan_drop(p, i);
+    p->lent[i].key = key;
+    if (!loan_begin(&p->lent[i].lease, &p->member, bytes)) return NULL;
+    atomic_fetch_add(&meeting->loans, 1);
+    return p->lent[i].lease.data;
 }
 
 static Outcome pull_all(End *e, uint64_t id, uint8_t *to, uint64_t bytes) {
@@ -331,13 +361,16 @@ static Outcome write_frame(Player *p, uint32_t ring, const Received *forwarded, 
     uint8_t *made[MOST_BUFFERS] = {NULL}, *data = malloc(c.data_bytes + 1);
     Span spans[MOST_BUFFERS];
     fill(data, c.data_bytes, c.data_key);
+    bool lends = !forwarded && draw(&p->chance, 2);
+    uint32_t nlent = 0;
     for (uint32_t i = 0; i < c.nbuffers; i++) {
         bool copies = !forwarded || forwarded->buffer[i].is_mine;
-        if (copies) {
-            made[i] = malloc(c.bytes[i] + 1);
-            fill(made[i], c.bytes[i], c.keys[i]);
-        }
-        spans[i] = (Span){copies ? made[i] : forwarded->buffer[i].data, c.bytes[i], c.is_written[i]};
+        /* one of a frame: the next might drop it before it is sent */
+        uint8_t *from = lends && !nlent ? loan_make(p, c.bytes[i], c.keys[i]) : NULL;
+        nlent += from != NULL;
+        if (copies && !from) from = made[i] = malloc(c.bytes[i] + 1);
+        if (copies) fill(from, c.bytes[i], c.keys[i]);
+        spans[i] = (Span){copies ? from : forwarded->buffer[i].data, c.bytes[i], c.is_written[i]};
     }
     if (draw(&p->chance, 2)) write_open(e);
     Outgoing o;
@@ -361,6 +394,7 @@ static Outcome write_frame(Player *p, uint32_t ring, const Received *forwarded, 
     } else if (outcome == DAMAGED) fail("ring %u: %s", ring, e->fault);
     for (uint32_t i = 0; i < c.nbuffers; i++) free(made[i]);
     free(data);
+    if (draw(&p->chance, 2)) drop_loans(p);
     return outcome;
 }
 
@@ -444,6 +478,7 @@ static void meet(atomic_u32 *count) {
 /* Takes what lies on the rings once nobody writes any more, clears the claims of the dead, and leaves. */
 static void player_close(Player *p, bool has_died) {
     Member *m = &p->member;
+    drop_loans(p);
     meet(&meeting->stopped);
     m->looping = false; /* a loop reads nothing on a poisoned board */
     for (uint32_t i = 0; i < RINGS; i++)
@@ -651,11 +686,12 @@ int main(int argc, char **argv) {
 #endif
     }
     unsigned long long copies = atomic_load(&meeting->copies), forwards = atomic_load(&meeting->forwards);
+    unsigned long long loans = atomic_load(&meeting->loans);
     printf("stress: %s: %u rounds of %llu executions in %.1f s, seed %llu: %llu buffers copied, %llu forwarded, %llu "
-           "stashed\n",
+           "stashed, %llu loans\n",
            argv[1], rounds, (unsigned long long)executions, (double)(now_ns() - start) / 1e9, (unsigned long long)seed,
-           copies, forwards, (unsigned long long)meeting->stashes);
+           copies, forwards, (unsigned long long)meeting->stashes, loans);
     fflush(stdout);
-    if (!copies || !forwards || !meeting->stashes) fail("something was never tried");
+    if (!copies || !forwards || !meeting->stashes || !loans) fail("something was never tried");
     return 0;
 }

@@ -57,6 +57,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
             "import rcg; rcg.remote, rcg.get, rcg.compile, rcg.CompiledDAG, rcg.InputNode",
             (*HEAVY, *SEEING),
         ),
+        ("import rcg; rcg.empty(5)", (*HEAVY, *SEEING, "ray")),
         ("import rcg.runtime.actor.loop", (*HEAVY, *SEEING)),
         ("import rcg.runtime.driver.compiled_dag, rcg.runtime.remote.handle", (*HEAVY, *SEEING)),
         ("import rcg.ipython", SEEING),

@@ -248,6 +248,9 @@ def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> 
         "numpy-10mb": (0.25, None, None),
         "numpy-64mb": (0.5, None, None),
         "numpy-10mb-new": (0.7, None, None),
+        "numpy-10mb-loan": (0.05, None, None),
+        "numpy-64mb-loan": (0.05, None, None),
+        "numpy-10mb-new-loan": (0.05, None, None),
         "tensors": (0.5, None, None),
     }
 

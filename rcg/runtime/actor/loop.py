@@ -35,6 +35,7 @@ from rcg.runtime.control.client import ControlClient
 from rcg.runtime.failure import (
     Origin,
 )
+from rcg.runtime.node import arrays
 from rcg.runtime.node.node import Node
 from rcg.trace import spans
 from rcg.trace.clocks import now_ns
@@ -89,13 +90,16 @@ class Loop:
         self._thread = threading.get_ident()
         writer = self._node.span_writer(lambda: self.execution)
         outside = spans.here.set(writer if self._spec.options.record else None)
+        memory_outside = arrays.here.set(self._node.lend)
         try:
             while True:
                 for step in steps:
                     step()
                 self.execution += 1
         finally:
-            spans.here.reset(outside)  # of an actor's main thread, which goes on
+            # Of an actor's main thread, which goes on.
+            arrays.here.reset(memory_outside)
+            spans.here.reset(outside)
 
     def wait_for_turn(self) -> None:
         """Take the lock that another graph's method holds on this actor, or did a moment ago."""

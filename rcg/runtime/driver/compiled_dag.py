@@ -73,6 +73,32 @@ class CompiledDAG(Displayed):
         """
         return await self._engine.execute_async(*args, **kwargs)
 
+    def empty(self, shape: Any, dtype: Any = float) -> Any:
+        """Return a new array in the graph's shared memory, which ``execute`` sends without a copy.
+
+        Fill it, then execute with it, with a view of it, or with a value that has either inside::
+
+            batch = cdag.empty((64, 1024), np.float32)
+            source.readinto(batch)
+            ref = cdag.execute(batch)
+
+        From then on it is read-only. It is an ordinary array, which is copied when it is sent,
+        where it has no use or there is no memory for it. ``rcg.empty``, which is the same for the
+        methods of the graph, says more.
+
+        Args:
+            shape: An integer or a sequence of them, as for ``numpy.empty``.
+            dtype: Whatever NumPy takes as a dtype; a ``torch.dtype`` makes a tensor.
+
+        Returns:
+            An array, or a tensor, with arbitrary contents.
+
+        Raises:
+            TypeError, ValueError, MemoryError: As ``numpy.empty``.
+            ActorDiedError, ChannelClosed: The graph has ended.
+        """
+        return self._engine.empty(shape, dtype)
+
     # --- seeing
 
     def get_id(self) -> str:

@@ -160,6 +160,12 @@ class Engine:
             raise self._no_room() from None
         return refs
 
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """See ``CompiledDAG.empty``."""
+        if self.session.is_over:
+            raise self.session.end_error()
+        return self.session.node.empty(shape, dtype)
+
     def _refs(self) -> Any:
         """Return the ref for an execution that is to be submitted, or the list of them."""
         if self._buffer is not None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from rcg import _native
 from rcg.channels import shm
 from rcg.options import Options
+from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.segments import EVENTS_PER_MEMBER
 from rcg.serialization import Codec, Encoded
@@ -96,6 +97,7 @@ class Node:
         self.waited = member.waited
         self.survey = member.survey
         self.expect = member.expect
+        self.lend: Lender = member.loan
 
     # --- the end
 
@@ -154,6 +156,10 @@ class Node:
         return [published - seen for seen in consumed]
 
     # --- memory
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """Return a new array in this process's shared memory; see ``arrays.empty``."""
+        return empty_in(self.lend, shape, dtype)
 
     def memory(self) -> MemoryUse:
         """Return how much shared memory the graph has here."""

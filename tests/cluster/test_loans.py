@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rcg.empty`` and ``CompiledDAG.empty`` with real actors: what is copied, and what comes back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import ActorDiedError, CapacityExceededError, ChannelClosed, UnpicklableError
+from rcg.runtime.node.arrays import here
+from tests.cluster.stage import segments_of, until
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+MB = 1 << 20
+
+
+def is_shared(array):
+    """Whether the bytes of an array or tensor of this process lie in a segment of a graph."""
+    return segment_of(array) in segments_of("self")
+
+
+def segment_of(array):
+    """The inode of the file in which the bytes lie, 0 for ordinary memory."""
+    at = array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            addresses, _, _, _, inode, *_ = line.split()
+            low, high = (int(end, 16) for end in addresses.split("-"))
+            if low <= at < high:
+                return int(inode)
+    raise AssertionError("it lies nowhere")
+
+
+def numbered(i, size=MB // 8):
+    """An array that says which one it is, in every element."""
+    return np.full(size, i, np.int64)
+
+
+class Plain:
+    def __init__(self):
+        self.kept = []
+
+    def made(self, x):
+        """A loan with the contents of an array."""
+        out = rcg.empty(x.shape, x.dtype)
+        np.copyto(out, x)
+        return out
+
+    async def made_async(self, x):
+        return self.made(x)
+
+    def inside(self, x):
+        out = self.made(x)
+        return {"deep": [out[10:], (out, "beside")]}
+
+    def made_and_kept(self, x):
+        self.kept.append(self.made(x))
+        return self.kept[-1]
+
+    def two(self, x):
+        return [self.made(x), self.made(x + 1)]
+
+    def never_sent(self, x):
+        before = self.memory()["claimed_bytes"]
+        out = self.made(x)
+        held = self.memory()["claimed_bytes"]
+        del out
+        return before, held, self.memory()["claimed_bytes"]
+
+    def in_a_thread(self, x):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(is_shared(self.made(x))))
+        thread.start()
+        thread.join()
+        return found[0], is_shared(self.made(x))
+
+    def many(self, x, count):
+        """How many of so many loans that are all held lie in shared memory, and one of the rest."""
+        held = [self.made(x) for _ in range(count)]
+        return sum(map(is_shared, held)), held[-1]
+
+    def tensor(self, x):
+        return rcg.empty(x.shape, x.dtype).copy_(x)
+
+    def segment(self, x):
+        return segment_of(rcg.empty(len(x)))
+
+    def echo(self, x):
+        return x
+
+    def die(self, x):
+        out = self.made(x)
+        os.kill(os.getpid(), 9)
+        return out
+
+    def counts(self, x):
+        """The counters of this process, as of now."""
+        return self.memory()
+
+    def memory(self):
+        return here.get().__self__.statistics()
+
+    def kept_now(self):
+        return [(array.flags.writeable, int(array[0]), int(array[-1])) for array in self.kept]
+
+    def can_lend(self):
+        return here.get() is not None or is_shared(rcg.empty(MB))
+
+    def forget(self):
+        self.kept.clear()
+
+
+Actor = rcg.remote(num_cpus=0)(Plain)
+
+
+@pytest.fixture(scope="module")
+def actors(ray_session):
+    return [Actor.remote() for _ in range(2)]
+
+
+def compile_one(actor, method="echo", *constants, **options):
+    with InputNode() as inp:
+        dag = getattr(actor, method).bind(inp, *constants)
+    return dag.experimental_compile(**options)
+
+
+def compile_counted(actor, method, **options):
+    """A graph that also returns the counters of the actor before its value was sent."""
+    with InputNode() as inp:
+        dag = MultiOutputNode([getattr(actor, method).bind(inp), actor.counts.bind(inp)])
+    return dag.experimental_compile(**options)
+
+
+def memory(graph):
+    """The counters of the driver."""
+    return graph._engine.session.node.member.statistics()
+
+
+@pytest.mark.parametrize("method", ["made", "made_async", "inside", "two", "made_and_kept"])
+def test_what_a_method_makes_is_sent_without_a_copy(actors, method):
+    a = actors[0]
+    with compile_counted(a, method) as graph:
+        counted = []
+        for i in range(4):
+            value, counts = rcg.get(graph.execute(numbered(i)))
+            counted.append(counts["forwards"])
+            assert counts["copies"] == 0
+            if method == "inside":
+                part, (value, _) = value["deep"]
+                np.testing.assert_array_equal(part, numbered(i)[10:])
+            if method == "two":
+                value, other = value
+                np.testing.assert_array_equal(other, numbered(i + 1))
+            np.testing.assert_array_equal(value, numbered(i))
+            assert is_shared(value) and not value.flags.writeable
+        each = 2 if method in ("inside", "two") else 1
+        assert counted[-1] - counted[-2] == each
+        part = value = other = None
+        if method == "made_and_kept":
+            assert rcg.get(a.kept_now.remote()) == [(False, i, i) for i in range(4)]
+            rcg.get(a.forget.remote())
+        counts = rcg.get(graph.execute(numbered(9, 600)))[1]
+        assert counts["claimed_bytes"] <= each * (2 << 20)  # its own two, not those before
+    rcg.get(a.forget.remote())
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_the_driver_makes_is_sent_without_a_copy(actors, nested):
+    with compile_one(actors[0]) as graph:
+        for i in range(3):
+            batch = graph.empty(MB // 8, np.int64)
+            batch[:] = i
+            found = rcg.get(graph.execute({"x": [batch[5:]]} if nested else batch))
+            found = found["x"][0] if nested else found
+            np.testing.assert_array_equal(found, batch[5:] if nested else batch)
+            assert not batch.flags.writeable
+            again = rcg.get(graph.execute(batch))
+            np.testing.assert_array_equal(again, batch)
+        counts = memory(graph)
+        assert (counts["copies"], counts["forwards"]) == (0, 6)
+        assert counts["claimed_bytes"]
+        del batch, found, again
+        gc.collect()
+        until(lambda: memory(graph)["claimed_bytes"] == 0)  # the actor has it a moment longer
+
+
+def test_several_arguments_and_readers(actors):
+    a, b = actors
+    with InputNode() as inp:
+        dag = MultiOutputNode([a.echo.bind(inp[0]), b.echo.bind(inp[1]), b.made.bind(inp[0])])
+    with dag.experimental_compile() as graph:
+        first, second = graph.empty((500, 500)), graph.empty(200_000, np.float32)
+        first[:], second[:] = 3, 4
+        found = rcg.get(graph.execute(first, second[7:]))
+        for array, wanted in zip(found, (first, second[7:], first), strict=True):
+            np.testing.assert_array_equal(array, wanted)
+        assert memory(graph)["copies"] == 0
+        assert not first.flags.writeable and not second.flags.writeable
+
+
+def test_what_is_never_sent_comes_back(actors):
+    with compile_one(actors[0], "never_sent") as graph:
+        before, held, after = rcg.get(graph.execute(numbered(1)))
+        assert held - before >= MB and after == before
+        array = graph.empty(MB)
+        assert memory(graph)["claimed_bytes"] >= MB
+        del array
+        until(lambda: memory(graph)["claimed_bytes"] == 0)
+
+
+def test_a_value_that_is_refused_is_not_sent(actors):
+    with compile_one(actors[0]) as graph:
+        array = graph.empty(MB, np.uint8)
+        with pytest.raises(UnpicklableError):
+            graph.execute([array, threading.Lock()])
+        array[:] = 5
+        assert rcg.get(graph.execute(array))[-1] == 5
+    with compile_one(actors[0], max_inflight_executions=1) as graph:
+        array = graph.empty(MB, np.uint8)
+        ref = graph.execute(b"first")
+        with pytest.raises(CapacityExceededError):
+            graph.execute(array)
+        array[:] = 6
+        rcg.get(ref)
+        assert rcg.get(graph.execute(array))[-1] == 6
+
+
+def test_each_graph_of_an_actor_lends_its_own_memory(actors):
+    a = actors[0]
+    with compile_one(a, "segment") as first, compile_one(a, "segment") as second:
+        found = [rcg.get(graph.execute(b"x" * MB)) for graph in (first, second, first, second)]
+        assert found[0] == found[2] != found[1] == found[3]
+        assert 0 not in found
+        mine = first.empty(MB, np.uint8)
+        mine[:] = 8
+        assert rcg.get(second.execute(mine)) == found[1]  # it is copied
+        assert mine.flags.writeable
+        assert (memory(second)["copies"], memory(first)["forwards"]) == (1, 0)
+
+
+def test_outside_of_a_graph_it_is_an_ordinary_array(actors):
+    a = actors[0]
+    assert rcg.get(a.can_lend.remote()) is False
+    with InputNode() as inp:
+        dag = a.made.bind(inp)
+    assert rcg.get(dag.execute(numbered(3)))[-1] == 3
+    with compile_one(a, "in_a_thread") as graph:
+        assert rcg.get(graph.execute(numbered(1))) == (False, True)
+        assert rcg.get(a.can_lend.remote()) is False
+    assert rcg.get(a.can_lend.remote()) is False
+    assert not is_shared(rcg.empty(MB))
+
+
+def test_without_memory_it_is_an_ordinary_array(actors):
+    with compile_one(actors[0], "many", 40, memory_cap_bytes=16 * MB) as graph:
+        for i in range(3):
+            shared, last = rcg.get(graph.execute(numbered(i)))
+            assert 8 <= shared < 16
+            np.testing.assert_array_equal(last, numbered(i))
+            del last
+        held = [graph.empty(MB, np.uint8) for _ in range(20)]
+        assert 8 <= sum(map(is_shared, held)) <= 10
+        for i, array in enumerate(held):
+            array[:] = i
+        refs = [graph.execute(array[: 400 * 8].view(np.int64)) for array in held]
+        for i, ref in enumerate(refs):
+            assert rcg.get(ref)[1].view(np.uint8)[-1] == i
+        with pytest.raises(MemoryError):
+            graph.empty(1 << 60, np.uint8)
+        assert graph.empty(17 * MB, np.uint8).base is None
+
+
+def test_results_are_held_after_the_end_and_after_their_maker_died(actors):
+    victim = Actor.remote()
+    with compile_one(victim, "made") as graph:
+        kept = [rcg.get(graph.execute(numbered(i))) for i in range(3)]
+        mine = graph.empty(MB, np.uint8)
+    mine[:] = 1
+    with compile_one(victim, "die") as graph:
+        array = graph.empty(MB // 8, np.int64)
+        array[:] = 7
+        ref = graph.execute(array)
+        with pytest.raises(ActorDiedError):
+            rcg.get(ref)
+        with pytest.raises(ActorDiedError):
+            graph.empty(10)
+        assert (array == 7).all()
+    gc.collect()
+    for i, array in enumerate(kept):
+        np.testing.assert_array_equal(array, numbered(i))
+    assert (mine == 1).all()
+
+
+def test_a_graph_that_ended_lends_nothing(actors):
+    with compile_one(actors[0]) as graph:
+        array = graph.empty(MB)
+    with pytest.raises(ChannelClosed):
+        graph.empty(MB)
+    array[:] = 1
+    with compile_one(actors[0]) as graph:
+        assert rcg.get(graph.execute(array))[-1] == 1
+        assert array.flags.writeable
+
+
+def test_tensors(actors):
+    a, b = actors
+    with InputNode() as inp:
+        dag = b.echo.bind(a.tensor.bind(inp))
+    with dag.experimental_compile() as graph:
+        for i in range(5):
+            batch = graph.empty((300, 300), torch.float32)
+            assert type(batch) is torch.Tensor and is_shared(batch)
+            batch.fill_(i)
+            found = rcg.get(graph.execute(batch))
+            assert torch.equal(found, batch)
+            found += 1
+            assert batch.min() == batch.max() == i
+        assert memory(graph)["copies"] == 0
+
+
+def test_it_refuses_wrong_shapes_and_dtypes_at_once(actors):
+    with compile_one(actors[0]) as graph:
+        for shape, dtype, error in (
+            ((3, -1), float, ValueError),
+            ("x", float, TypeError),
+            (1.5, float, TypeError),
+            (3, "no dtype", TypeError),
+            ((-1,), torch.float32, RuntimeError),
+        ):
+            with pytest.raises(error):
+                graph.empty(shape, dtype)
+        assert graph.empty(5).dtype == float
+        assert memory(graph)["claimed_bytes"] == 0
