@@ -12,7 +12,8 @@ from rcg.compiler.simulate import simulate
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpt import excerpt_of
-from rcg.views.data.slices import Slices, slices_of
+from rcg.views.data.slices import Slices
+from rcg.views.data.slicing import slices_of
 from rcg.views.svg.schedule import schedule_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rcg.views.data.slices import slices_of
+from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack

@@ -19,7 +19,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.lettering import DOT
 from rcg.views.data.payload import Payload
-from rcg.views.data.slices import name_of_op
+from rcg.views.data.slicing import name_of_op
 
 __all__ = ["schedule_payload"]
 

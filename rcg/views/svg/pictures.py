@@ -19,7 +19,7 @@ from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.excerpt import excerpt_of
 from rcg.views.data.measured import figures_of, measured_of
-from rcg.views.data.slices import slices_of
+from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.schedule import schedule_of

@@ -13,7 +13,7 @@ does nothing. Without a measurement only the prediction is drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,8 +23,9 @@ from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import Kind
 from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.fit import CALL_NS, execution_range, fit
 from rcg.views.data.lettering import DOT, width_of
-from rcg.views.data.slices import OPS, Slices, repeats_of, slices_of_simulation
+from rcg.views.data.slices import OPS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.lanes import Frame, Row, heights_for
@@ -32,14 +33,7 @@ from rcg.views.svg.looks import Look, execution_looks, idle
 
 __all__ = ["schedule_of"]
 
-_CALL: Final = 1e6
-"""How many nanoseconds stand for one call, where calls are the unit of time."""
-
 _BUDGET: Final = 240_000
-_MOST_TRIED: Final = 40
-_MOST_MISFIT: Final = 4
-"""By how many calls a prediction may be off, on average, to be shown."""
-
 _LANES_APART: Final = 6  # at most, between the numbers of an execution
 _MOST_NUMBERS: Final = 400
 _NUM: Final = len(EXECUTIONS)
@@ -125,34 +119,12 @@ class _Schedule:
     def _predicted(
         self, simulation: Simulation, unit_ns: float | None, slices: Slices | None
     ) -> list[_Layer]:
-        """The prediction; nothing where it says too little of what was measured."""
-        scale = unit_ns
-        if scale is None:
-            scale = _CALL
-            self._note = "predicted, equal cost per call"
-            if slices is not None:
-                measured = _mean_call(slices)
-                rough = _mean_call(slices_of_simulation(simulation, _CALL))
-                scale = _CALL * measured / rough if measured and rough else _CALL
-                self._note += f", {time_text(scale)} each"
-        else:
-            self._note = "predicted from measured costs"
-        made = slices_of_simulation(simulation, scale)
-        if slices is None:
-            return [_Layer(made, is_outlined=True)]
-        first, last = _span_of(slices)
-        count = last - first + 1
-        spare = max(0, simulation.executions - count)
-        misfit, offset, shift = _aligned(
-            _starts(slices), _starts(made), range(first, last + 1), spare
-        )
-        if misfit > _MOST_MISFIT * max(_mean_call(slices), 1.0):
-            self._note = "the prediction is left out: it does not fit"
-            if misfit < float("inf"):
-                self._note += f", calls begin {time_text(misfit)} off"
+        """Return the prediction; nothing if it does not fit the measurement."""
+        found = fit(simulation, unit_ns, slices)
+        self._note = found.note
+        if found.slices is None:
             return []
-        made = replace(made, execution=made.execution + offset)
-        return [_Layer(made, shift, is_outlined=True)]
+        return [_Layer(found.slices, found.shift_ns, is_outlined=True)]
 
     def text(self, title: str, about: str) -> str:
         canvas = self._canvas
@@ -202,7 +174,7 @@ class _Schedule:
     def _about(self, about: str) -> str:
         if about or not len(self._slices):
             return about
-        first, last = _span_of(self._slices)
+        first, last = execution_range(self._slices)
         return f"execution {first}" if first == last else f"executions {first} to {last}"
 
     def _looks(self) -> list[Look]:
@@ -316,7 +288,7 @@ class _Schedule:
         counts = np.diff(np.append(begins, len(order)))
         rank = np.arange(len(order)) - np.repeat(begins, counts)
         # Of what began before the window, only the last calls are in it.
-        first, _ = _span_of(slices)
+        first, _ = execution_range(slices)
         missing = np.where(key[2, begins] < first, counts.max(initial=0) - counts, 0)
         number[calls[order]] = rank + np.repeat(missing, counts)
         return number
@@ -346,7 +318,7 @@ class _Schedule:
         what = "predicted" if layer.is_outlined else "measured"
         words = [f"{brief(head)} {brief(name)}", f"execution {slices.execution[row]}"]
         if self._is_in_calls:
-            words.append(f"{slices.duration[row] / _CALL:.3g} calls long, {what}")
+            words.append(f"{slices.duration[row] / CALL_NS:.3g} calls long, {what}")
         else:
             words.append(f"{time_text(float(slices.duration[row]))}, {what}")
         return "\n".join(words)
@@ -359,9 +331,9 @@ class _Schedule:
             first = self._slices.start_ns - self._slices.origin_ns
             return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
         # A unit is a call: whole ones only.
-        ticks = ticks_of(duration / _CALL * 1e9, most)
+        ticks = ticks_of(duration / CALL_NS * 1e9, most)
         return [
-            (at / 1e9 * _CALL * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
+            (at / 1e9 * CALL_NS * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
             for at, _ in ticks
             if at % 1_000_000_000 == 0
         ]
@@ -393,60 +365,3 @@ class _Schedule:
             (busy, "not in a method"),
             (tall.format(idle(canvas)), "waiting or idle"),
         ]
-
-
-def _mean_call(slices: Slices) -> float:
-    calls = slices.where("call") & (slices.kind == Kind.COMPUTE)
-    # Those that the window does not cut.
-    calls &= (slices.start > 0) & (slices.start + slices.duration < slices.duration_ns)
-    return float(slices.duration[calls].mean()) if calls.any() else 0.0
-
-
-def _span_of(slices: Slices) -> tuple[int, int]:
-    """The first and the last execution of which there is the most to see."""
-    calls = slices.where("call")
-    found, counts = np.unique(slices.execution[calls], return_counts=True)
-    if not len(found):
-        return 0, 0
-    whole = found[counts == counts.max()]
-    return int(whole[0]), int(whole[-1])
-
-
-def _aligned(
-    ours: dict[tuple[int, int], int],
-    theirs: dict[tuple[int, int], int],
-    executions: range,
-    spare: int,
-) -> tuple[float, int, float]:
-    """How well a prediction fits, which of its executions are those measured, and its shift.
-
-    Of those before it runs empty the ones that fit best: executions may go in groups, as many as
-    are under way at once.
-    """
-    wanted = [key for key in ours if key[1] in executions]
-    latest = spare - spare // 3
-    found = (float("inf"), executions.start - latest, 0.0)
-    for begin in range(latest, max(-1, latest - _MOST_TRIED), -1):
-        offset = executions.start - begin
-        apart = np.array(
-            [
-                ours[lane, execution] - theirs[lane, execution - offset]
-                for lane, execution in wanted
-                if (lane, execution - offset) in theirs
-            ]
-        )
-        if len(apart):
-            shift = float(np.median(apart))
-            misfit = float(np.abs(apart - shift).mean())
-            if misfit < found[0] * 0.98:
-                found = (misfit, offset, shift)
-    return found
-
-
-def _starts(slices: Slices) -> dict[tuple[int, int], int]:
-    """When each lane began its first call of each execution."""
-    starts: dict[tuple[int, int], int] = {}
-    for row in np.flatnonzero(slices.where("call")).tolist():
-        key = int(slices.lane[row]), int(slices.execution[row])
-        starts[key] = min(starts.get(key, int(slices.start[row])), int(slices.start[row]))
-    return starts
