@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from rcg.migrate.rewrite import Remark, Rewritten, SourceError, rewrite
+from rcg.migrate.remarks import Remark
+from rcg.migrate.rewrite import Rewritten, SourceError, rewrite
 from rcg.migrate.stars import unknown
 
 __all__ = ["rewrite_notebook"]

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.ir.plan import Plan
+from rcg.views.data.arrangement import Sizes
 from rcg.views.data.blocks import Block, End, Line, count_crossings
-from rcg.views.data.layout import Rect, Sizes, TopologyLayout, lay_out, layers_of
+from rcg.views.data.layers import layers_of
+from rcg.views.data.layout import Rect, TopologyLayout, lay_out
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather

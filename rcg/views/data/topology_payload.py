@@ -14,9 +14,10 @@ from rcg.ir.plan import Plan
 from rcg.text import bytes_text, plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
+from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.labels import LEAST_NODE, MOST_NAME, TopologyLabels, node_text
-from rcg.views.data.layout import Rect, Sizes, lay_out
+from rcg.views.data.layout import Rect, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
 from rcg.views.data.payload import Payload
 from rcg.views.data.topology import Actor, Edge, Node, Topology, nodes_of_calls, topology_of

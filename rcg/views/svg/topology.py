@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rcg.ir.ids import DRIVER
 from rcg.text import brief, bytes_text, time_text, visible
+from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import EdgeStyle, style_of
 from rcg.views.data.labels import (
     LEAST_NODE,
@@ -25,7 +26,7 @@ from rcg.views.data.labels import (
     node_text,
     slots_text,
 )
-from rcg.views.data.layout import Point, Rect, Sizes, TopologyLayout, lay_out
+from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
 from rcg.views.data.measured import TopologyFigures
 from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from rcg.text import visible
 from rcg.views.data.edge_styles import LOCAL, style_of
-from rcg.views.data.layout import layers_of
+from rcg.views.data.layers import layers_of
 from rcg.views.data.topology import Node, Topology
 
 __all__ = ["ascii_of"]
