@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contestants, and how each runs a row.
 
-A contestant makes its actors once and gets ready for one row after the other: it *opens* a row,
-which gives a `Session`, and closes it. Ray's own compiled graph takes part where the installed Ray
-still has one; this module and `rcg.interop` are the only ones that may look at it.
+A contestant makes its actors once and then runs one row after the other: it *opens* a row, which
+returns a `RowSession`, and closes it. Ray's own compiled graph is a contestant if the installed Ray
+still has one. Only this module and `rcg.interop` may import it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class RowSession:
     """A contestant that is ready to run one row.
 
     Attributes:
@@ -59,7 +59,7 @@ def session(
     submit: Callable[[], Any],
     fetch: Callable[[Any], Any],
     close: Callable[[], object],
-) -> Session:
+) -> RowSession:
     """Returns the session of a contestant in this process.
 
     Args:
@@ -77,10 +77,10 @@ def session(
 
     if row.is_async:
         turn = async_turn(call_async, loop)
-        return Session(lambda: loop.run_until_complete(inside()), turn, close)
+        return RowSession(lambda: loop.run_until_complete(inside()), turn, close)
     if row.in_flight > 1:
-        return Session(call, pipelined_turn(submit, fetch, row.in_flight), close)
-    return Session(call, call_turn(call), close)
+        return RowSession(call, pipelined_turn(submit, fetch, row.in_flight), close)
+    return RowSession(call, call_turn(call), close)
 
 
 def session_of_graph(
@@ -89,7 +89,7 @@ def session_of_graph(
     loop: asyncio.AbstractEventLoop,
     graph: Any,
     get: Callable[[Any], Any],
-) -> Session:
+) -> RowSession:
     """Returns the session of a compiled graph, of rcg or of Ray."""
     execute, execute_async = graph.execute, graph.execute_async
 
@@ -120,7 +120,7 @@ class Contestant(Protocol):
         """Returns the ids of its actors' processes, nobody else's."""
         ...
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Gets ready for a row; an async row is run in the event loop."""
         ...
 
@@ -164,7 +164,7 @@ class RcgGraph(WithActors):
         """Starts an actor beside the usual ones."""
         return rcg.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Compiles the row's graph."""
         return session_of_graph(row, payload, loop, self.compile(row, payload), rcg.get)
 
@@ -177,7 +177,7 @@ class RayCall(WithActors):
     def __init__(self) -> None:
         self.actors = start_actors(ray.remote(Worker))
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> RowSession:
         """There is nothing to prepare."""
         get = ray.get
         submit = core_submit(row, self.actors, payload)
@@ -234,12 +234,12 @@ class RayGraph(WithActors):
         """Starts an actor beside the usual ones."""
         return ray.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Compiles the row's graph."""
         if not row.is_async:
             return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
-        async def inside() -> Session:  # it looks for the loop in which it is compiled
+        async def inside() -> RowSession:  # it looks for the loop in which it is compiled
             return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
         return loop.run_until_complete(inside())

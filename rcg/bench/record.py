@@ -5,8 +5,8 @@ A report reads back equal to what was written:
 
 >>> figure = Figure("recorder", "recorder, per event", "ns", {"rcg": 41.0}, most=50.0)
 >>> header = Header("0.1.0", "2.60.0", "3.11.7", "a machine", cores=2, seed=1, started="today")
->>> report = Report(header, (), (figure,))
->>> Report.from_json(report.to_json()) == report
+>>> report = BenchReport(header, (), (figure,))
+>>> BenchReport.from_json(report.to_json()) == report
 True
 >>> [str(verdict) for verdict in figure.verdicts]
 ['recorder, per event: 41 <= 50']
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rcg.bench.rows import Target
-from rcg.bench.statistics import Summary
+from rcg.bench.statistics import SampleSummary
 
 SCHEMA = 1
 
@@ -69,7 +69,7 @@ class RowResult:
     name: str
     title: str
     target: Target
-    summaries: Mapping[str, Summary]
+    summaries: Mapping[str, SampleSummary]
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def ratio(self, contestant: str, to: str, quantity: str = "median") -> float | None:
@@ -149,7 +149,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """A whole run."""
 
     header: Header
@@ -188,7 +188,7 @@ class Report:
         return json.dumps(whole | {"rows": rows, "figures": figures}, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
+    def from_json(cls, text: str) -> BenchReport:
         """Reads what `to_json` wrote.
 
         Raises:
@@ -217,7 +217,7 @@ def _row(entry: Mapping[str, Any]) -> RowResult:
         name=entry["name"],
         title=entry["title"],
         target=Target(**entry["target"]),
-        summaries={name: Summary(**summary) for name, summary in entry["summaries"].items()},
+        summaries={name: SampleSummary(**summary) for name, summary in entry["summaries"].items()},
         absent=dict(entry["absent"]),
     )
 

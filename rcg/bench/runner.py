@@ -25,16 +25,16 @@ from rcg.bench.contestants import (
     RayCall,
     RayGraph,
     RcgGraph,
-    Session,
+    RowSession,
     Stage,
     start_all,
 )
 from rcg.bench.failures import measure_failures
 from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
+from rcg.bench.record import LIMIT, RCG_FUTEX, BenchReport, Figure, Header, RowResult
 from rcg.bench.rows import ROWS, Payload, Row
-from rcg.bench.statistics import Summary
+from rcg.bench.statistics import SampleSummary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
 from rcg.bench.visitors import Visitor, start_both
 from rcg.progress import Progress
@@ -81,7 +81,7 @@ def titles() -> dict[str, str]:
     return {row.name: row.title for row in ROWS} | figures.TITLES
 
 
-def run(settings: Settings, progress: Progress[int]) -> Report:
+def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     """Measures everything that was asked for on a Ray of its own, and shuts it down.
 
     Args:
@@ -136,7 +136,7 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
         seconds=time.perf_counter() - began,
         load=load,
     )
-    return Report(header, tuple(results), tuple(found))
+    return BenchReport(header, tuple(results), tuple(found))
 
 
 def count_steps(settings: Settings) -> int:
@@ -191,7 +191,7 @@ def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress[int]) -
     loop = asyncio.new_event_loop()
     # Ray's graph leaves a cancelled future behind when it is torn down, which nobody awaits.
     loop.set_exception_handler(lambda _loop, _context: None)
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, RowSession] = {}
     try:
         turns: dict[str, Turn] = {LIMIT: _limit_turn(row, cast.ping_pong)}
         for contestant in cast.contestants:
@@ -211,7 +211,9 @@ def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress[int]) -
             session.close()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-    summaries = {name: Summary.of(times).scaled(NANO) for name, times in samples.items() if times}
+    summaries = {
+        name: SampleSummary.of(times).scaled(NANO) for name, times in samples.items() if times
+    }
     return RowResult(row.name, row.title, row.target, summaries, absent)
 
 

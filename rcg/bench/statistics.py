@@ -45,7 +45,7 @@ def median(ordered: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SampleSummary:
     """The samples of one contestant on one row, in the unit of the row."""
 
     samples: int
@@ -54,7 +54,7 @@ class Summary:
     p99: float
 
     @classmethod
-    def of(cls, samples: Iterable[float]) -> Summary:
+    def of(cls, samples: Iterable[float]) -> SampleSummary:
         """Summarises samples in any order.
 
         Raises:
@@ -68,6 +68,8 @@ class Summary:
             p99=percentile(ordered, 0.99),
         )
 
-    def scaled(self, factor: float) -> Summary:
+    def scaled(self, factor: float) -> SampleSummary:
         """Returns the same samples in another unit."""
-        return Summary(self.samples, self.p10 * factor, self.median * factor, self.p99 * factor)
+        return SampleSummary(
+            self.samples, self.p10 * factor, self.median * factor, self.p99 * factor
+        )

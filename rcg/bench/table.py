@@ -13,8 +13,8 @@ from rcg.bench.record import (
     RAY_GRAPH,
     RCG,
     RCG_FUTEX,
+    BenchReport,
     Figure,
-    Report,
     RowResult,
     Verdict,
 )
@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 
-def render(report: Report) -> str:
+def render(report: BenchReport) -> str:
     """Returns the whole report as text that ends with a newline."""
     lines = [*_header(report), ""]
     if report.rows:
@@ -60,7 +60,7 @@ def number(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _header(report: Report) -> Iterable[str]:
+def _header(report: BenchReport) -> Iterable[str]:
     h = report.header
     yield f"rcg {h.rcg}, Ray {h.ray}, Python {h.python}"
     yield f"{h.machine}, {h.cores} cores, load {h.load:.1f}"
@@ -140,7 +140,7 @@ def _align(cells: Sequence[Sequence[str]]) -> Iterable[str]:
         yield "  ".join(padded).rstrip()
 
 
-def _closing(report: Report) -> Iterable[str]:
+def _closing(report: BenchReport) -> Iterable[str]:
     judged = sum(len(row.verdicts) for row in report.rows)
     judged += sum(len(figure.verdicts) for figure in report.figures)
     if not judged:

@@ -25,7 +25,7 @@ from rcg.bench.statistics import median
 from rcg.bench.workers import Worker
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
-from rcg.trace.model import EVENT, NO_PEER, GraphTrace, Lane
+from rcg.trace.model import EVENT, NO_PEER, GraphTrace, LaneTrace
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of
 
@@ -220,11 +220,11 @@ def large_trace(events: int, actors: int = 8) -> Trace:
         _fill(rows[0::3], 0, begun, called, waited=np.maximum(arrived - begun, 0), peer=i)
         _fill(rows[1::3], 1, called, written)
         _fill(rows[2::3], 3, written, sent)
-        lanes.append(Lane(f"a{i}", plan.label(f"a{i}"), rows))
+        lanes.append(LaneTrace(f"a{i}", plan.label(f"a{i}"), rows))
         arrived = sent
     _fill(driver[1::2], 3, arrived, arrived + 1_000)
     driver.sort(order="start_ns")
-    everybody = (Lane("driver", "driver", driver), *lanes)
+    everybody = (LaneTrace("driver", "driver", driver), *lanes)
     graph = GraphTrace("f" * 32, plan, everybody, 16)
     return Trace((graph,), 0, int(arrived[-1]) + 1_000, {"host": "made up"})
 

@@ -20,7 +20,7 @@ import ray
 
 import rcg
 from rcg.bench import visitor
-from rcg.bench.contestants import READY_TIMEOUT_S, Session
+from rcg.bench.contestants import READY_TIMEOUT_S, RowSession
 from rcg.bench.measure import Pace, Turn
 from rcg.bench.record import BESIDE, HERE
 from rcg.bench.rows import Payload, Row
@@ -64,7 +64,7 @@ class Visitor:
         """Returns the ids of its actors' processes."""
         return self._pids
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
+    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Compiles the row's graph. Its process has an event loop of its own."""
         task = {
             "shape": row.shape,
@@ -74,7 +74,7 @@ class Visitor:
             "in_flight": row.in_flight,
         }
         value = self._ask("open", task, payload)
-        return Session(check=lambda: value, turn=self._turn, close=lambda: self._ask("close"))
+        return RowSession(check=lambda: value, turn=self._turn, close=lambda: self._ask("close"))
 
     @property
     def _turn(self) -> Turn:

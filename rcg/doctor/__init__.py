@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rcg.doctor import machine, software, transports
-from rcg.doctor.report import Check, Report, told
+from rcg.doctor.report import Check, DoctorReport, told
 
-__all__ = ["Check", "Report", "examine"]
+__all__ = ["Check", "DoctorReport", "examine"]
 
 
-def examine() -> Report:
+def examine() -> DoctorReport:
     """Look at everything. Takes a second or two, most of it for the ping."""
     ping = transports.try_ping()
     groups: list[tuple[str, Callable[[], Iterator[Check]]]] = [
@@ -33,4 +33,4 @@ def examine() -> Report:
         except Exception as error:  # noqa: BLE001 - what went wrong is what a person wants to see
             found = f"not known: {told(error)}"
             checks.append(Check(group, "the rest of this part", "warn", found))
-    return Report(tuple(checks))
+    return DoctorReport(tuple(checks))

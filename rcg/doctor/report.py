@@ -10,7 +10,7 @@ from typing import Literal
 
 from rcg.version import __version__
 
-__all__ = ["Check", "Report", "text_of", "told"]
+__all__ = ["Check", "DoctorReport", "text_of", "told"]
 
 State = Literal["ok", "warn", "missing"]
 
@@ -43,7 +43,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """All checks. ``str()`` is what ``rcg doctor`` prints."""
 
     checks: tuple[Check, ...]

@@ -2,8 +2,8 @@
 """A recording: the merged record of what the processes of some graphs did, as plain data.
 
 ```
-Recording ── GraphTrace ── Lane, one per process of the plan ── events, one per op of an execution
-               plan          its program is that of the plan       start, end, waited, coded, ...
+Recording ── GraphTrace ── LaneTrace, one per process ── events, one per op of an execution
+             plan          its program is in the plan    start, end, waited, coded, ...
 ```
 
 An event's own time is made of three parts that add up to it: what it waited for its peer
@@ -41,7 +41,7 @@ __all__ = [
     "Clock",
     "Events",
     "GraphTrace",
-    "Lane",
+    "LaneTrace",
     "OpenOp",
     "Recording",
 ]
@@ -64,7 +64,7 @@ user's. ``peer`` is the number of the lane that was waited for, or ``NO_PEER``."
 Events = npt.NDArray[np.void]
 
 SPAN_BASE: Final = 1 << 31
-"""``op`` of the first user span of a lane; the others follow in the order of ``Lane.spans``."""
+"""``op`` of the first user span of a lane. The others follow in the order of its ``spans``."""
 
 NO_PEER: Final = (1 << 32) - 1
 """``peer`` of an event that did not wait for another process."""
@@ -108,7 +108,7 @@ class OpenOp:
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
+class LaneTrace:
     """What one process of a graph did.
 
     Attributes:
@@ -153,26 +153,26 @@ class GraphTrace:
 
     graph_id: str
     plan: Plan
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneTrace, ...]
     limit: int = 10
 
     def __repr__(self) -> str:
         return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"
 
-    def program(self, lane: Lane) -> Program:
+    def program(self, lane: LaneTrace) -> Program:
         """Return what a lane's process runs."""
         return self.plan.program(lane.process)
 
-    def op(self, lane: Lane, op: int) -> Op:
+    def op(self, lane: LaneTrace, op: int) -> Op:
         """Return one op of a lane's program."""
         return self.plan.program(lane.process).ops[op]
 
-    def lane(self, process: str) -> Lane:
+    def lane(self, process: str) -> LaneTrace:
         """Return the lane of a process of the plan."""
         return next(lane for lane in self.lanes if lane.process == process)
 
     @property
-    def driver(self) -> Lane:
+    def driver(self) -> LaneTrace:
         """The lane of the process that submits."""
         return self.lane(DRIVER)
 

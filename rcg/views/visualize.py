@@ -40,7 +40,7 @@ FORMATS: Final = ("ascii", "dot", "gv", "svg", *_DRAWN_BY_GRAPHVIZ)
 """The formats that ``visualize`` knows."""
 
 _DEFAULT_NAME: Final = "compiled_graph"
-_MOST_DRAWING_S: Final = 120.0
+_DRAWING_TIMEOUT_S: Final = 120.0
 
 
 def visualize(
@@ -138,10 +138,10 @@ def _draw(source: str, path: Path, format: str) -> str | None:
             input=source.encode(),
             capture_output=True,
             check=True,
-            timeout=_MOST_DRAWING_S,
+            timeout=_DRAWING_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return f"its `dot` took more than {_MOST_DRAWING_S:g} s"
+        return f"its `dot` took more than {_DRAWING_TIMEOUT_S:g} s"
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
         return f"its `dot` failed: {said or f'exit status {error.returncode}'}"

@@ -71,8 +71,8 @@ export function ticksOf(from, to, most) {
   const wanted = Math.max(to - from, 1e-6) / Math.max(most, 1);
   const power = 10 ** Math.floor(Math.log10(wanted));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999);
-  const reach = Math.max(Math.abs(from), Math.abs(to));
-  const [scale, unit] = reach >= 1e6 ? [1e6, "s"] : reach >= 1e3 ? [1e3, "ms"] : reach >= 1 ? [1, "µs"] : [1e-3, "ns"];
+  const extent = Math.max(Math.abs(from), Math.abs(to));
+  const [scale, unit] = extent >= 1e6 ? [1e6, "s"] : extent >= 1e3 ? [1e3, "ms"] : extent >= 1 ? [1, "µs"] : [1e-3, "ns"];
   const places = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
   const ticks = [];
   for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {

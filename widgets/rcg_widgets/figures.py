@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import shares_of
 from rcg.views.data.colours import HATCHED, KIND_COLOURS
 from rcg.views.data.topology import topology_of
@@ -79,7 +79,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     made.add_trace(
         graph_objects.Histogram(
             x=latencies / scale,
-            marker={"color": KIND_COLOURS[Kind.COMPUTE]},
+            marker={"color": KIND_COLOURS[TimeKind.COMPUTE]},
             showlegend=False,
             hovertemplate=f"%{{x}} {unit}: %{{y}} executions<extra></extra>",
         ),

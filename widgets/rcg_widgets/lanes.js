@@ -15,9 +15,9 @@ const LEAST_SPAN = 0.02;
 const BUCKETS = 16;
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
-const LEAST_AROUND = 0.5;
+const MIN_AROUND = 0.5;
 
-/** The bars of one row by start, and where the first that reaches a moment is. */
+/** The bars of one row by start, and where the first that latestEnds a moment is. */
 export function rowOf(indices, start, duration) {
   const count = indices.length;
   const starts = new Float64Array(count);
@@ -29,22 +29,22 @@ export function rowOf(indices, start, duration) {
     indices = indices.slice().sort((one, other) => start[one] - start[other] || duration[other] - duration[one]);
     for (let at = 0; at < count; at += 1) starts[at] = start[indices[at]];
   }
-  let reach = -Infinity;
+  let latest = -Infinity;
   for (let at = 0; at < count; at += 1) {
-    reach = Math.max(reach, starts[at] + duration[indices[at]]);
-    ends[at] = reach; // of this and all before: ascends, whatever overlaps
+    latest = Math.max(latest, starts[at] + duration[indices[at]]);
+    ends[at] = latest; // of this and all before: ascends, whatever overlaps
   }
-  return { indices, starts, reaches: ends };
+  return { indices, starts, latestEnds: ends };
 }
 
 /** From which to which position a row has bars between two moments. */
 export function visibleIn(row, from, to) {
-  return [lowerBound(row.reaches, from), lowerBound(row.starts, to)];
+  return [lowerBound(row.latestEnds, from), lowerBound(row.starts, to)];
 }
 
 /** What to show of a bar that is too narrow to be seen: a stretch around it. */
 export function closeUp(start, duration) {
-  const length = Math.max(duration * AROUND, LEAST_AROUND);
+  const length = Math.max(duration * AROUND, MIN_AROUND);
   const middle = start + duration / 2;
   return [middle - length / 2, middle + length / 2];
 }

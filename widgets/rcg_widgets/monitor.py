@@ -21,9 +21,9 @@ from rcg_widgets.sampler import Sample, Sampler
 
 __all__ = ["LiveMonitor"]
 
-_MOST_SAMPLES: Final = 240
-_LEAST_INTERVAL_S: Final = 0.05
-_PATIENCE_S: Final = 30.0  # without a view
+_MAX_SAMPLES: Final = 240
+_MIN_INTERVAL_S: Final = 0.05
+_STOP_WITHOUT_VIEW_S: Final = 30.0
 _REPLACED: Final = "replaced by a newer monitor"
 _UNSEEN: Final = "stopped: nobody looks"
 _ENDINGS: Final = {
@@ -92,7 +92,7 @@ class LiveMonitor(anywidget.AnyWidget):
         title: str = "Live",
     ) -> None:
         self._sampler = Sampler(source)
-        self._rows: deque[tuple[float, ...]] = deque(maxlen=_MOST_SAMPLES)
+        self._rows: deque[tuple[float, ...]] = deque(maxlen=_MAX_SAMPLES)
         self._thread: threading.Thread | None = None
         # What ends the thread. No Event: widgets close in ``__del__``, which may run inside one.
         self._enough: SimpleQueue[None] = SimpleQueue()
@@ -105,9 +105,9 @@ class LiveMonitor(anywidget.AnyWidget):
 
     @traitlets.validate("interval_s")
     def _check_interval(self, proposal: Any) -> float:
-        if not proposal.value >= _LEAST_INTERVAL_S:
+        if not proposal.value >= _MIN_INTERVAL_S:
             raise ValueError(
-                f"`interval_s` must be at least {_LEAST_INTERVAL_S} seconds, found {proposal.value}"
+                f"`interval_s` must be at least {_MIN_INTERVAL_S} seconds, found {proposal.value}"
             )
         return float(proposal.value)
 
@@ -182,7 +182,7 @@ class LiveMonitor(anywidget.AnyWidget):
     @property
     def _is_left_alone(self) -> bool:
         since = self._unseen_since
-        return since is not None and time.monotonic() - since >= _PATIENCE_S
+        return since is not None and time.monotonic() - since >= _STOP_WITHOUT_VIEW_S
 
     @traitlets.observe("running")
     def _follow(self, change: Any) -> None:

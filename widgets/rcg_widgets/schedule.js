@@ -5,7 +5,7 @@ import { button, countText, element, renderer, timeText } from "./common.js";
 import { Lanes, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
-const STRIP = 7; // of predictions, below what was measured
+const OUTLINE_HEIGHT = 7; // of predictions, below what was measured
 const MANY = 12; // executions; of more, a few are shown at first
 const FEW = 6;
 
@@ -65,7 +65,7 @@ export function fillSchedule(card, { head, columns }) {
     height: ROW, gap: number ? 8 : 0, isHatched: true,
     bars: rowOf(barLanes[number], bars.start, bars.duration),
     has: (slice) => bars.lane[slice] === number,
-    barHeight: hasMeasured ? ROW - STRIP - 2 : ROW,
+    barHeight: hasMeasured ? ROW - OUTLINE_HEIGHT - 2 : ROW,
   }));
   let begun = bars.start.length ? Infinity : 0;
   let length = 0; // up to the end of the last
@@ -136,7 +136,7 @@ export function fillSchedule(card, { head, columns }) {
     for (const row of each.shown) {
       const all = predictedRows[row.lane];
       const [first, last] = visibleIn(all, each.span[0] - away, each.span[1] - away);
-      const height = isAlone ? row.height - 2 : STRIP - 1;
+      const height = isAlone ? row.height - 2 : OUTLINE_HEIGHT - 1;
       const y = row.y + row.height - height - 1;
       for (let at = first; at < last; at += 1) {
         const slice = all.indices[at];

@@ -22,7 +22,7 @@ from rcg_widgets.subject import Subject
 
 __all__ = ["schedules", "small", "timelines", "topologies"]
 
-_MOST: Final = 100_000
+_MAX_HTML_CHARS: Final = 100_000
 _WINDOW: Final = 10  # executions in flight, where only the plan is known
 
 Pictures = Callable[[], Iterable[str]]
@@ -32,7 +32,7 @@ Pictures = Callable[[], Iterable[str]]
 def small(pictures: Pictures, alt: str) -> str:
     """Return the first picture that is small enough as HTML, or "" if there is none."""
     found = (f"<div>{img(svg, alt)}</div>" for svg in pictures())
-    return next((html for html in found if len(html) <= _MOST), "")
+    return next((html for html in found if len(html) <= _MAX_HTML_CHARS), "")
 
 
 def timelines(subject: Subject) -> Pictures:

@@ -19,7 +19,7 @@ from rcg.trace.analysis.stalls import waits_for
 
 __all__ = ["Patience", "Trouble", "trouble_of"]
 
-_LEAST_S: Final = 1.0
+_MIN_S: Final = 1.0
 _LONGER: Final = 5
 _CALL: Final = re.compile(r"Call a\d+\.(.+?)\(")
 
@@ -51,7 +51,7 @@ class Patience:
             if self._completed >= 0 and completed != self._completed:
                 self._longest_s = max(self._longest_s, now_s - self._since_s)
             self._completed, self._since_s = completed, now_s
-        return max(_LEAST_S, _LONGER * self._longest_s)
+        return max(_MIN_S, _LONGER * self._longest_s)
 
 
 def trouble_of(processes: Sequence[Any], patience_s: float) -> Trouble | None:

@@ -16,13 +16,13 @@ from rcg.display import Displayed
 from rcg.text import columns, plural, rate_text, ratio_text, share_text, time_text
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import Recording
 
 __all__ = ["Change", "Comparison", "GraphComparison", "compare"]
 
-_MOST_ROWS: Final = 24  # of a table
+_MAX_ROWS: Final = 24  # of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _changes(before: dict[str, OpTimes], after: dict[str, OpTimes]) -> tuple[Cha
 def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
     sides = [{lane.label: lane for lane in each.shares.lanes} for each in (before, after)]
     for label in dict.fromkeys((*sides[0], *sides[1])):
-        for kind in Kind:
+        for kind in TimeKind:
             was, now = (
                 lanes[label].of(kind) / (lanes[label].duration_ns or 1) if label in lanes else None
                 for lanes in sides
@@ -181,7 +181,7 @@ def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
 
 def _largest(changes: Sequence[Change], size: Callable[[Change], float]) -> list[Change]:
     """Return the largest of many, in their order."""
-    largest = sorted(range(len(changes)), key=lambda at: -size(changes[at]))[:_MOST_ROWS]
+    largest = sorted(range(len(changes)), key=lambda at: -size(changes[at]))[:_MAX_ROWS]
     return [changes[at] for at in sorted(largest)]
 
 

@@ -34,8 +34,8 @@ from rcg.ir.ids import DRIVER
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
-from rcg.trace.analysis.parts import Kind
-from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.model import GraphTrace, LaneTrace
 from rcg.trace.names import actor_labels
 
 __all__ = [
@@ -52,7 +52,7 @@ __all__ = [
 LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of what a path that had to end early leaves out."""
 
-_MOST_STEPS: Final = 30
+_MAX_STEPS: Final = 30
 _STEP_HEAD: Final = ("", "kind", "execution", "takes")
 
 
@@ -73,7 +73,7 @@ class Step:
     process: str
     op: int | None
     execution: int
-    kind: Kind
+    kind: TimeKind
     start_ns: int
     end_ns: int
     text: str
@@ -116,7 +116,7 @@ class PathShare:
 
     process: str
     op: int | None
-    kind: Kind
+    kind: TimeKind
     total_ns: int
     share: float
     text: str
@@ -162,7 +162,7 @@ def critical_path(graph: GraphTrace, execution: int) -> CriticalPath:
     return Paths(graph).of(execution)
 
 
-def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
+def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
     """Return the name of an op for people: ``a1 (Stage).fwd``, ``driver write c0``."""
     ops = graph.program(lane).ops
     if not 0 <= op < len(ops):
@@ -194,7 +194,7 @@ class Paths:
         dependencies = self._dependencies
         steps = self._encoding(execution)
         for at in kept.tolist():
-            event, kind = int(walk.event[at]), Kind(int(walk.kind[at]))
+            event, kind = int(walk.event[at]), TimeKind(int(walk.kind[at]))
             lane = self._graph.lanes[int(dependencies.lane[event])]
             op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
             text = self._text(lane, op, is_between, bool(walk.is_unknown[at]))
@@ -219,7 +219,7 @@ class Paths:
         if op is None or begun >= until:
             return []
         text = text_of(self._graph, self._graph.driver, op)
-        return [Step(DRIVER, op, execution, Kind.SERIALIZATION, begun, until, text)]
+        return [Step(DRIVER, op, execution, TimeKind.SERIALIZATION, begun, until, text)]
 
     def _times(self, execution: int) -> tuple[int, int, int]:
         """Return when an execution was submitted, when encoding that apart ended, and its end."""
@@ -306,7 +306,7 @@ class Paths:
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
         op = np.minimum(dependencies.op[walk.event], places - 3)
         op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
-        code = (dependencies.lane[walk.event] * places + op) * len(Kind) + walk.kind
+        code = (dependencies.lane[walk.event] * places + op) * len(TimeKind) + walk.kind
         # Of what occurs only: all that could be is lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
         totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
@@ -314,14 +314,14 @@ class Paths:
         for each, total in zip(codes.tolist(), totals, strict=True):
             if not total:
                 continue
-            place, kind = divmod(each, len(Kind))
+            place, kind = divmod(each, len(TimeKind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
             shares.append(
                 PathShare(
                     process=lane.process,
                     op=None if is_between else at,
-                    kind=Kind(kind),
+                    kind=TimeKind(kind),
                     total_ns=total,
                     share=total / (last - first),
                     text=self._text(lane, at, is_between, at == places - 1),
@@ -343,7 +343,7 @@ class Paths:
             is_whole=is_whole,
         )
 
-    def _text(self, lane: Lane, op: int, is_between: bool, is_unknown: bool) -> str:
+    def _text(self, lane: LaneTrace, op: int, is_between: bool, is_unknown: bool) -> str:
         if is_unknown:
             return LOST
         if is_between:
@@ -368,6 +368,6 @@ def _path_text(steps: Sequence[Step]) -> str:
             for step in steps
         ],
         lambda left_out: (f"... {left_out:,} more steps", "", "", ""),
-        _MOST_STEPS,
+        _MAX_STEPS,
     )
     return "\n".join([f"{time_text(total)} in {count}", *columns([_STEP_HEAD, *rows], left=2)])

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.parts import KINDS, READ, WRITE, Kind, bounds_of
+from rcg.trace.analysis.parts import KINDS, READ, WRITE, TimeKind, bounds_of
 from rcg.trace.analysis.transfers import movers
-from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 __all__ = ["NONE", "Dependencies", "Walk"]
 
@@ -43,7 +43,7 @@ class Walk:
 
     Attributes:
         event: Whose stretch.
-        kind: A ``Kind``.
+        kind: A ``TimeKind``.
         start: When it begins.
         end: When it ends.
         is_between: It lies before the event, outside any.
@@ -144,7 +144,7 @@ class Dependencies:
                         self._link_reads(channel.id, reader)
                 self._link_writes(channel.id, channel.readers, channel.slots)
 
-    def _link_lane(self, number: int, lane: Lane) -> None:
+    def _link_lane(self, number: int, lane: LaneTrace) -> None:
         """Link each event to the one of its lane that ended last before it began."""
         first, last = self._offsets[number : number + 2]
         start, end = self.bounds[first:last, 0], self.bounds[first:last, 3]
@@ -217,12 +217,12 @@ class Dependencies:
         start[:, 3], end[:, 3] = following, came
         kind = np.empty((count, 4), np.int64)
         kind[:, :3] = KINDS[self.shape[chain]][:, ::-1]
-        kind[:, 3] = np.where(self.follows[chain], Kind.WAITING, Kind.IDLE)
+        kind[:, 3] = np.where(self.follows[chain], TimeKind.WAITING, TimeKind.IDLE)
         is_between = np.zeros((count, 4), bool)
         is_between[:, 3] = ~self.follows[chain]
         is_unknown = np.zeros((count, 4), bool)
         is_unknown[-1, 3] = True
-        kind[-1, 3], is_between[-1, 3] = Kind.IDLE, True
+        kind[-1, 3], is_between[-1, 3] = TimeKind.IDLE, True
         return Walk(
             event=np.repeat(chain, 4),
             kind=kind.ravel(),

@@ -23,7 +23,7 @@ from rcg.trace.analysis.parts import events_of
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import Stall, stall_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
-from rcg.trace.model import GraphTrace, Lane, Recording
+from rcg.trace.model import GraphTrace, LaneTrace, Recording
 
 __all__ = ["summarize"]
 
@@ -140,7 +140,7 @@ def _under_way(executions: Executions, stall: Stall, end_ns: int) -> list[SlowEx
     ]
 
 
-def _own_ns(lane: Lane, event: np.void) -> int:
+def _own_ns(lane: LaneTrace, event: np.void) -> int:
     """Return what an op took in the execution of one of its events, without waiting."""
     events = lane.events
     if lane.process == DRIVER:

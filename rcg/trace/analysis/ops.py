@@ -20,13 +20,13 @@ import numpy.typing as npt
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.parts import WRITE, bounds_of
 from rcg.trace.analysis.sums import by_execution
-from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 __all__ = ["OpTimes", "ops_of"]
 
 Ints = npt.NDArray[np.int64]
 
-_MOST_GB_PER_S: Final = 100.0
+_MAX_GB_PER_S: Final = 100.0
 """More than one process copies; what seems to be faster did not copy."""
 
 
@@ -80,7 +80,7 @@ def ops_of(
     return tuple(each for lane in graph.lanes for each in _of_lane(graph, lane, first, last))
 
 
-def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
+def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
     program = graph.program(lane)
     events = lane.events
     is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
@@ -127,7 +127,7 @@ def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iter
 
 def _rate(size: int, took_ns: int) -> float | None:
     rate = size / took_ns if size and took_ns else None
-    return None if rate is None or rate > _MOST_GB_PER_S else rate
+    return None if rate is None or rate > _MAX_GB_PER_S else rate
 
 
 def _quantiles(

@@ -27,14 +27,14 @@ import numpy.typing as npt
 from rcg.ir.ops import Op
 from rcg.ir.programs import Program
 from rcg.trace.analysis.intervals import Times, disjoint, without
-from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp
+from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, LaneTrace, OpenOp
 
 __all__ = [
     "KINDS",
     "OTHER",
     "READ",
     "WRITE",
-    "Kind",
+    "TimeKind",
     "Parts",
     "bounds_of",
     "events_of",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-class Kind(IntEnum):
+class TimeKind(IntEnum):
     """What a part of an event is.
 
     COMPUTE is a method of the user's, COMMUNICATION moving bytes, SERIALIZATION turning values into
@@ -65,7 +65,7 @@ class Parts:
     Attributes:
         row: The event that each is of: its index in ``events_of(lane, end_ns)``, which is
             ``lane.events`` and, for a lane with an open op, one row more at its end.
-        kind: What each is, a ``Kind``; never IDLE, which is what lies between.
+        kind: What each is, a ``TimeKind``; never IDLE, which is what lies between.
         start_ns: When each begins.
         end_ns: When each ends.
     """
@@ -96,9 +96,9 @@ OTHER: Final = 2
 
 KINDS: Final = np.array(
     [
-        (Kind.WAITING, Kind.COMMUNICATION, Kind.SERIALIZATION),
-        (Kind.SERIALIZATION, Kind.WAITING, Kind.COMMUNICATION),
-        (Kind.WAITING, Kind.COMPUTE, Kind.COMPUTE),
+        (TimeKind.WAITING, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION),
+        (TimeKind.SERIALIZATION, TimeKind.WAITING, TimeKind.COMMUNICATION),
+        (TimeKind.WAITING, TimeKind.COMPUTE, TimeKind.COMPUTE),
     ],
     np.uint8,
 )
@@ -145,7 +145,7 @@ def _shape(op: Op) -> int:
     return WRITE if op.channels_out else OTHER
 
 
-def events_of(lane: Lane, end_ns: int) -> Events:
+def events_of(lane: LaneTrace, end_ns: int) -> Events:
     """Return a lane's events and, as the last row, the op that it was in at the end, if any.
 
     Args:
@@ -162,7 +162,7 @@ def events_of(lane: Lane, end_ns: int) -> Events:
 
 
 def parts_of(
-    graph: GraphTrace, lane: Lane, start_ns: int | None = None, end_ns: int | None = None
+    graph: GraphTrace, lane: LaneTrace, start_ns: int | None = None, end_ns: int | None = None
 ) -> Parts:
     """Take the events of a lane apart.
 
@@ -213,19 +213,21 @@ def _open_parts(now: OpenOp, row: int, program: Program, end_ns: int) -> Parts:
     waiting_since = max(now.waiting_since_ns, now.since_ns) if now.waiting_since_ns else end_ns
     waiting_since = now.since_ns if shape == READ and now.waiting_since_ns else waiting_since
     waiting_since = min(waiting_since, end_ns)
-    before = {READ: Kind.COMMUNICATION, WRITE: Kind.SERIALIZATION, OTHER: Kind.COMPUTE}[shape]
+    before = {READ: TimeKind.COMMUNICATION, WRITE: TimeKind.SERIALIZATION, OTHER: TimeKind.COMPUTE}[
+        shape
+    ]
     if shape == WRITE and not now.waiting_since_ns:
-        before = Kind.COMMUNICATION
+        before = TimeKind.COMMUNICATION
     return Parts(
         np.full(2, row),
-        np.array([before, Kind.WAITING], np.uint8),
+        np.array([before, TimeKind.WAITING], np.uint8),
         np.array([now.since_ns, waiting_since]),
         np.array([waiting_since, end_ns]),
     )
 
 
 def _one_at_a_time(parts: Parts) -> Parts:
-    is_waiting = parts.kind == Kind.WAITING
+    is_waiting = parts.kind == TimeKind.WAITING
     work = np.flatnonzero(~is_waiting)
     of, start, end = disjoint(parts.start_ns[work], parts.end_ns[work])
     work = work[of]

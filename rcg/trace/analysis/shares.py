@@ -28,8 +28,8 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.intervals import Cover
-from rcg.trace.analysis.parts import READ, Kind, Parts, events_of, parts_of, shapes_of
-from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
+from rcg.trace.model import GraphTrace, LaneTrace
 
 __all__ = ["ANOTHER_GRAPH", "LaneShares", "Shares", "shares_of"]
 
@@ -72,7 +72,7 @@ class LaneShares:
         """The sum of the five."""
         return self.busy_ns + self.waiting_ns + self.idle_ns
 
-    def of(self, kind: Kind) -> int:
+    def of(self, kind: TimeKind) -> int:
         """Return one of the five in ns."""
         return (
             self.compute_ns,
@@ -129,14 +129,14 @@ def shares_of(
 
 
 def _lane_shares(
-    graph: GraphTrace, lane: Lane, parts: Parts, flight: Cover, start_ns: int, end_ns: int
+    graph: GraphTrace, lane: LaneTrace, parts: Parts, flight: Cover, start_ns: int, end_ns: int
 ) -> LaneShares:
     length = parts.duration_ns
     compute, communication, serialization = (
         int(length[parts.kind == kind].sum())
-        for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.SERIALIZATION)
+        for kind in (TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION)
     )
-    at = np.flatnonzero(parts.kind == Kind.WAITING)
+    at = np.flatnonzero(parts.kind == TimeKind.WAITING)
     events = events_of(lane, end_ns)
     row = parts.row[at]
     program = graph.program(lane)
@@ -160,7 +160,7 @@ def _lane_shares(
 
 def _by_peer(
     graph: GraphTrace,
-    lane: Lane,
+    lane: LaneTrace,
     op: npt.NDArray[np.int64],
     peer: npt.NDArray[np.uint32],
     waited: npt.NDArray[np.int64],
@@ -181,7 +181,9 @@ def _by_peer(
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _peer_of(graph: GraphTrace, lane: Lane, op: Op, channels: Mapping[str, ChannelSpec]) -> str:
+def _peer_of(
+    graph: GraphTrace, lane: LaneTrace, op: Op, channels: Mapping[str, ChannelSpec]
+) -> str:
     peers = [channels[channel].writer for channel in op.channels_in]
     for channel in op.channels_out:
         peers += [reader for reader in channels[channel].readers if reader != lane.process]
@@ -193,11 +195,11 @@ def _peer_of(graph: GraphTrace, lane: Lane, op: Op, channels: Mapping[str, Chann
 def _hidden(parts: list[Parts]) -> float | None:
     start, end = (np.concatenate([getattr(each, name) for each in parts]) for name in _TIMES)
     kind = np.concatenate([each.kind for each in parts])
-    moving = kind == Kind.COMMUNICATION
+    moving = kind == TimeKind.COMMUNICATION
     total = int((end[moving] - start[moving]).sum())
     if not total:
         return None
-    computing = Cover(start[kind == Kind.COMPUTE], end[kind == Kind.COMPUTE])
+    computing = Cover(start[kind == TimeKind.COMPUTE], end[kind == TimeKind.COMPUTE])
     return int(computing.within(start[moving], end[moving]).sum()) / total
 
 
@@ -214,5 +216,5 @@ def _bubble(
     busy = 0
     for each in actors:
         within = each.clipped(first, last)
-        busy += int(within.duration_ns[within.kind != Kind.WAITING].sum())
+        busy += int(within.duration_ns[within.kind != TimeKind.WAITING].sum())
     return 1 - busy / (len(actors) * (last - first))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rcg.compiler.simulate import Simulation
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
-from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, Lane
+from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 __all__ = ["LATEST_NS", "from_simulation"]
 
@@ -47,7 +47,7 @@ def from_simulation(
     for span in simulation.timeline:
         by_process[span.process].append((span.start, span.end, span.execution, span.op))
     lanes = tuple(
-        Lane(process, plan.label(process), _events(plan, process, rows, codes))
+        LaneTrace(process, plan.label(process), _events(plan, process, rows, codes))
         for process, rows in by_process.items()
     )
     return GraphTrace(graph_id, plan, lanes, limit)

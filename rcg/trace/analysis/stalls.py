@@ -28,7 +28,7 @@ import numpy as np
 from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions
-from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.model import GraphTrace, LaneTrace
 
 __all__ = ["Stall", "stall_of", "waits_for"]
 
@@ -88,7 +88,7 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
 
 
 def _stall(
-    graph: GraphTrace, lane: Lane, start_ns: int, end_ns: int, waiting: tuple[str, ...]
+    graph: GraphTrace, lane: LaneTrace, start_ns: int, end_ns: int, waiting: tuple[str, ...]
 ) -> Stall | None:
     now = lane.open
     if now is None or not 0 <= now.op < len(graph.program(lane).ops):

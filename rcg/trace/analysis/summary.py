@@ -12,25 +12,25 @@ from dataclasses import asdict, dataclass
 from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import Shares
 from rcg.trace.analysis.stalls import Stall
 
 __all__ = ["GraphSummary", "SlowExecution", "Summary", "stall_text"]
 
-_MOST_GRAPHS = 6
-_MOST_OPS = 24
-_MOST_STEPS = 8
-_MOST_PEERS = 3
+_MAX_GRAPHS = 6
+_MAX_OPS = 24
+_MAX_STEPS = 8
+_MAX_PEERS = 3
 # Of smaller frames the time to move them is that of everything around it.
 _SIZE_WITH_RATE = 65_536
 
 _KINDS = {
-    Kind.COMPUTE: "compute",
-    Kind.COMMUNICATION: "communication",
-    Kind.SERIALIZATION: "serialization",
-    Kind.WAITING: "waiting",
-    Kind.IDLE: "idle",
+    TimeKind.COMPUTE: "compute",
+    TimeKind.COMMUNICATION: "communication",
+    TimeKind.SERIALIZATION: "serialization",
+    TimeKind.WAITING: "waiting",
+    TimeKind.IDLE: "idle",
 }
 
 
@@ -127,7 +127,9 @@ class Summary:
 
 
 def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
-    return {name: value.name.lower() if isinstance(value, Kind) else value for name, value in items}
+    return {
+        name: value.name.lower() if isinstance(value, TimeKind) else value for name, value in items
+    }
 
 
 def _text(summary: Summary) -> str:
@@ -140,16 +142,16 @@ def _text(summary: Summary) -> str:
     stalls = [
         stall_text(graph, of=count > 1) for graph in summary.graphs if graph.stall is not None
     ]
-    lines = [*stalls[:_MOST_GRAPHS], *([""] if stalls else []), head]
+    lines = [*stalls[:_MAX_GRAPHS], *([""] if stalls else []), head]
     if not summary.graphs:
         lines += ["", "hint: no graph was there to record: compile one, then record"]
-    for graph in summary.graphs[:_MOST_GRAPHS]:
+    for graph in summary.graphs[:_MAX_GRAPHS]:
         lines += ["", *_graph(graph)]
-    if count > _MOST_GRAPHS:
-        more = count - _MOST_GRAPHS
+    if count > _MAX_GRAPHS:
+        more = count - _MAX_GRAPHS
         lines += [
             "",
-            f"{plural(more, 'more graph')}: print(summary.graphs[{_MOST_GRAPHS}]) shows the next",
+            f"{plural(more, 'more graph')}: print(summary.graphs[{_MAX_GRAPHS}]) shows the next",
         ]
     return "\n".join(lines)
 
@@ -209,10 +211,10 @@ def _shares(graph: GraphSummary) -> list[str]:
     rows = [("", *(name for name in _KINDS.values()), "", "waits most for")]
     for lane in graph.shares.lanes:
         length = lane.duration_ns or 1
-        parts = (share_text(lane.of(kind) / length) for kind in Kind)
+        parts = (share_text(lane.of(kind) / length) for kind in TimeKind)
         peers = ", ".join(
             f"{brief(name, IN_LINE)} {share_text(waited / length)}"
-            for name, waited in list(lane.waiting_for.items())[:_MOST_PEERS]
+            for name, waited in list(lane.waiting_for.items())[:_MAX_PEERS]
         )
         rows.append((lane.label, *parts, "", peers))
     width = max(len(row[-1]) for row in rows)
@@ -245,9 +247,9 @@ def _critical(graph: GraphSummary) -> list[str]:
         return []
     rows = [
         (share.text, _KINDS[share.kind], share_text(share.share))
-        for share in path.shares[:_MOST_STEPS]
+        for share in path.shares[:_MAX_STEPS]
     ]
-    left = path.shares[_MOST_STEPS:]
+    left = path.shares[_MAX_STEPS:]
     if left:
         rows.append((f"{len(left)} more", "", share_text(sum(share.share for share in left))))
     lines = ["", "  What the results waited for (the critical path of all executions)"]
@@ -264,7 +266,7 @@ def _critical(graph: GraphSummary) -> list[str]:
 def _ops(graph: GraphSummary) -> list[str]:
     if not graph.ops:
         return []
-    most = sorted(graph.ops, key=lambda op: -op.total_ns)[:_MOST_OPS]
+    most = sorted(graph.ops, key=lambda op: -op.total_ns)[:_MAX_OPS]
     rows = [("", "count", "median", "p99", "total", "size", "GB/s")]
     for op in graph.ops:
         if op in most:

@@ -34,7 +34,7 @@ from rcg.trace.model import GraphTrace
 
 __all__ = ["OpPrediction", "Prediction", "WhatIf", "predict", "what_if"]
 
-_MOST_TOLD: Final = 100  # characters of what was changed
+_MAX_CHANGES_CHARS: Final = 100
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +83,8 @@ class WhatIf(Displayed):
 
     def __repr__(self) -> str:
         rates = f"{rate_text(self.throughput)} instead of {rate_text(self.baseline_throughput)}"
-        return f"<WhatIf {visible(', '.join(self.changes))[:_MOST_TOLD] or 'unchanged'}: {rates}>"
+        changes = visible(", ".join(self.changes))[:_MAX_CHANGES_CHARS] or "unchanged"
+        return f"<WhatIf {changes}: {rates}>"
 
     def __str__(self) -> str:
         lines = ["What if " + (", ".join(self.changes) or "nothing were changed") + "?"]

@@ -11,7 +11,7 @@ import numpy as np
 from rcg.compiler.simulate import check_deadlock_free
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from rcg.trace.model import NO_PEER, SPAN_BASE, Lane
+from rcg.trace.model import NO_PEER, SPAN_BASE, LaneTrace
 
 __all__ = [
     "MAX_COUNT",
@@ -62,7 +62,7 @@ def check_plan(plan: Plan) -> None:
     check_deadlock_free(plan)
 
 
-def check_events(lane: Lane, program: Program) -> None:
+def check_events(lane: LaneTrace, program: Program) -> None:
     """Check each event of a lane on its own."""
     events = lane.events
     if not len(events):
@@ -85,7 +85,7 @@ def check_events(lane: Lane, program: Program) -> None:
             raise ValueError(f"event {int(np.argmin(holds)):,} of {lane.process} {what}")
 
 
-def check_peers(lane: Lane, count: int) -> None:
+def check_peers(lane: LaneTrace, count: int) -> None:
     """Check that events waited for existing processes."""
     peers = [lane.events["peer"]]
     peers += [] if lane.open is None else [np.array([lane.open.peer])]
@@ -94,7 +94,7 @@ def check_peers(lane: Lane, count: int) -> None:
             raise ValueError(f"an event of {lane.process} waited for a process that is not there")
 
 
-def check_sums(lanes: tuple[Lane, ...]) -> None:
+def check_sums(lanes: tuple[LaneTrace, ...]) -> None:
     """Check that the figures of all events can be added in 64 bits."""
     sums: Mapping[str, float] = {
         name: sum(float(lane.events[name].astype(np.float64).sum()) for lane in lanes)

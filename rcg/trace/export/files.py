@@ -42,7 +42,7 @@ from rcg.trace.export.checks import (
     check_plan,
     check_sums,
 )
-from rcg.trace.model import NO_PEER, Clock, GraphTrace, Lane, OpenOp, Recording
+from rcg.trace.model import NO_PEER, Clock, GraphTrace, LaneTrace, OpenOp, Recording
 
 __all__ = ["read", "write"]
 
@@ -113,7 +113,7 @@ def _head(trace: Recording) -> dict[str, Any]:
     }
 
 
-def _lane_head(lane: Lane) -> dict[str, Any]:
+def _lane_head(lane: LaneTrace) -> dict[str, Any]:
     head = {key: getattr(lane, key) for key in ("process", "label", "node", "pid", "lost")}
     return head | {
         "spans": list(lane.spans),
@@ -225,11 +225,11 @@ def _graph(archive: Archive, number: int, head: checked.Record) -> GraphTrace:
     return GraphTrace(graph_id, plan, lanes, checked.integer(head, "limit", 1, _MAX_INFLIGHT))
 
 
-def _lane(archive: Archive, number: int, head: checked.Record, program: Program) -> Lane:
+def _lane(archive: Archive, number: int, head: checked.Record, program: Program) -> LaneTrace:
     process = program.process
     spans = checked.texts(head, "spans", _MAX_SPANS)
     clock = checked.record(head.get("clock"), "`clock`")
-    lane = Lane(
+    lane = LaneTrace(
         process,
         checked.text(head, "label"),
         archive.events(_name(number, process), process),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, Lane, Recording
+from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, LaneTrace, Recording
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _Column = tuple[list[str], Any]
 """The different texts of a column in one lane, and which of them each event has; -1 is none."""
 
 
-def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
+def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
     ops = graph.program(lane).ops
     labels = actor_labels(graph.plan)
     numbers = lane.events["op"].astype(np.int64)

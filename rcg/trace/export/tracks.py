@@ -18,7 +18,7 @@ from rcg.text import time_text
 from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
-from rcg.trace.model import Events, GraphTrace, Lane
+from rcg.trace.model import Events, GraphTrace, LaneTrace
 
 __all__ = ["TrackNumbers", "LaneTracks", "dumps"]
 
@@ -33,7 +33,7 @@ class TrackNumbers:
     _count: int = 0
     _processes: dict[object, int] = field(default_factory=dict)
 
-    def process(self, graph: GraphTrace, lane: Lane) -> int:
+    def process(self, graph: GraphTrace, lane: LaneTrace) -> int:
         """Return the number of a lane's process: the same in all graphs if its pid is known."""
         key = (lane.node, lane.pid) if lane.pid else (graph.graph_id, lane.process)
         if key not in self._processes:
@@ -44,7 +44,7 @@ class TrackNumbers:
                 self._name("process_labels", number, number, labels=facts)
         return self._processes[key]
 
-    def thread(self, graph: GraphTrace, lane: Lane, track: int) -> str:
+    def thread(self, graph: GraphTrace, lane: LaneTrace, track: int) -> str:
         """Return ``"pid":1,"tid":2`` of a new thread."""
         process, number = self.process(graph, lane), self._next()
         name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
@@ -61,7 +61,7 @@ class TrackNumbers:
         self.rows.append(dumps(row))
 
 
-def _facts(lane: Lane) -> str:
+def _facts(lane: LaneTrace) -> str:
     facts = [f"pid {lane.pid}"] if lane.pid else []
     facts += [lane.node] if lane.node else []
     facts += [f"clock within {time_text(lane.clock.error_ns)}"] if lane.clock.error_ns else []
@@ -80,7 +80,7 @@ class LaneTracks:
     """
 
     def __init__(
-        self, graph: GraphTrace, lane: Lane, first: int, origin_ns: int, numbers: TrackNumbers
+        self, graph: GraphTrace, lane: LaneTrace, first: int, origin_ns: int, numbers: TrackNumbers
     ) -> None:
         events = lane.events.copy()
         for name in ("start_ns", "end_ns"):

@@ -19,9 +19,9 @@ from itertools import pairwise
 from math import ceil
 from typing import Final
 
-from rcg.views.data.blocks import Block, End, Line, Stack, count_crossings, relax
+from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings, relax
 from rcg.views.data.layers import layers_of
-from rcg.views.data.topology import Edge, Node, Topology
+from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 __all__ = ["ACTOR_PAD", "Arrangement", "Sizes"]
 
@@ -67,7 +67,7 @@ class Arrangement:
         self._topology = topology
         self._sizes = sizes
         self.layers = layers_of(topology)
-        self._owned: dict[int, list[Node]] = {}
+        self._owned: dict[int, list[TopologyNode]] = {}
         for node in topology.nodes:
             if node.owner is not None:
                 self._owned.setdefault(node.owner, []).append(node)
@@ -86,15 +86,15 @@ class Arrangement:
         self._lines = self._join()
         self._arrange()
 
-    def parts_of(self, node: Node) -> list[Node]:
+    def parts_of(self, node: TopologyNode) -> list[TopologyNode]:
         """Return the nodes that a node owns."""
         return self._owned.get(node.id, [])
 
-    def y_of(self, node: Node) -> float:
+    def y_of(self, node: TopologyNode) -> float:
         """Return the y of a node's middle."""
         return self._ends[node.id].y
 
-    def y_of_lane(self, edge: Edge) -> float:
+    def y_of_lane(self, edge: TopologyEdge) -> float:
         """Return the y of the lane of an edge that skips layers."""
         return self._lanes[edge.source, self._is_inside(edge)].y
 
@@ -119,7 +119,7 @@ class Arrangement:
             for part, offset in self.offsets_of(node, height):
                 self._ends[part.id] = End(outer, own, head + offset)
 
-    def height_of(self, node: Node) -> float:
+    def height_of(self, node: TopologyNode) -> float:
         """Return the height of a node's box, with room for its parts and for arriving lines."""
         parts = [self._sizes.nodes[part.id][1] for part in self.parts_of(node)]
         height = max(
@@ -131,7 +131,7 @@ class Arrangement:
         unit = 2 * max(1, len(parts))
         return unit * ceil(height / unit)
 
-    def offsets_of(self, node: Node, height: float) -> list[tuple[Node, float]]:
+    def offsets_of(self, node: TopologyNode, height: float) -> list[tuple[TopologyNode, float]]:
         """Return the node's parts, each with the y of its middle below the node's upper end."""
         parts = self.parts_of(node)
         step = height / max(1, len(parts))
@@ -152,7 +152,7 @@ class Arrangement:
             block.inner = Stack()
         return block.inner
 
-    def _is_inside(self, edge: Edge) -> bool:
+    def _is_inside(self, edge: TopologyEdge) -> bool:
         """Return whether an edge stays inside the box of an actor."""
         source, target = self._topology.nodes[edge.source], self._topology.nodes[edge.target]
         return source.process == target.process and source.process in self.actor_blocks
@@ -175,15 +175,15 @@ class Arrangement:
                 self._stack.blocks.insert(self._stack.blocks.index(end.block) + 1, lane)
                 self._lanes[source, False] = End(lane, None, 0.0)
 
-    def _join(self) -> list[Line]:
+    def _join(self) -> list[Connector]:
         """Return the lines between ends, and add them to their blocks."""
-        lines: dict[tuple[int, int], Line] = {}
+        lines: dict[tuple[int, int], Connector] = {}
         for edge in self.edges:
             ends = self.ends_of(edge)
             gaps = (self.layers[edge.source], self.layers[edge.target] - 1)
             # A lane has one line from the node that makes its value, for any number of readers.
             for (here, there), gap in zip(pairwise(ends), gaps, strict=False):
-                lines[id(here), id(there)] = Line(here, there, gap)
+                lines[id(here), id(there)] = Connector(here, there, gap)
         for line in lines.values():
             here, there = line.here, line.there
             if here.block is not there.block:
@@ -195,7 +195,7 @@ class Arrangement:
                 there.inner.before.append((there, here))
         return list(lines.values())
 
-    def ends_of(self, edge: Edge) -> list[End]:
+    def ends_of(self, edge: TopologyEdge) -> list[End]:
         """Return the ends that an edge connects: source, its lane if it has one, target."""
         ends = [self._ends[edge.source], self._ends[edge.target]]
         if self.layers[edge.target] > self.layers[edge.source] + 1:

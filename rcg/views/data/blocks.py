@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Block", "End", "Line", "Stack", "count_crossings", "relax"]
+__all__ = ["Block", "End", "Connector", "Stack", "count_crossings", "relax"]
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +125,7 @@ def relax(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Connector:
     """Two ends that a line joins, and the layer in whose right gap it goes up or down."""
 
     here: End
@@ -133,7 +133,7 @@ class Line:
     gap: int
 
 
-def count_crossings(lines: Iterable[Line]) -> int:
+def count_crossings(lines: Iterable[Connector]) -> int:
     """Count how often two lines cross."""
     gaps: dict[int, list[tuple[float, float]]] = {}
     for line in lines:

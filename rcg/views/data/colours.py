@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.slices import SPAN
 
 __all__ = ["EXECUTIONS", "HATCHED", "KIND_COLOURS", "SPAN_COLOUR", "TITLES"]
@@ -26,16 +26,16 @@ EXECUTIONS: Final = (
 """Colours of executions, by their number modulo 8."""
 
 KIND_COLOURS: Final = {
-    Kind.COMPUTE: "#0072b2",
-    Kind.COMMUNICATION: "#d55e00",
-    Kind.SERIALIZATION: "#e69f00",
+    TimeKind.COMPUTE: "#0072b2",
+    TimeKind.COMMUNICATION: "#d55e00",
+    TimeKind.SERIALIZATION: "#e69f00",
 }
 """Colours of what a process works on, on any ground."""
 
-TITLES: Final = {**{kind.value: kind.name.lower() for kind in Kind}, SPAN: "span"}
+TITLES: Final = {**{kind.value: kind.name.lower() for kind in TimeKind}, SPAN: "span"}
 """Names of kinds for people."""
 
-HATCHED: Final = {Kind.WAITING: "#98a2ae", Kind.IDLE: "#d5dae0"}
+HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}
 """Colours of hatchings of what a process does not work on."""
 
 SPAN_COLOUR: Final = "#9b6fb8"

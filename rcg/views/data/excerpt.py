@@ -14,7 +14,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace
 __all__ = ["Excerpt", "excerpt_of"]
 
 
-_MOST_WIDTHS: Final = 48
+_MAX_WIDTHS: Final = 48
 """How many calls of usual length, end to end, an excerpt should hold at most."""
 
 _LEAST: Final = 3
@@ -90,7 +90,7 @@ def excerpt_of(
     first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
     # Where calls are far between, fewer executions, so that a call is wide enough to be read.
     usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
-    too_long = (ended - begun) / usual / _MOST_WIDTHS
+    too_long = (ended - begun) / usual / _MAX_WIDTHS
     if too_long > 1 and count > _LEAST:
         count = max(_LEAST, int(count / too_long))
         first, last, begun, ended = _chosen(rows, whole, count, graph.limit)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rcg.compiler.simulate import Simulation
 from rcg.text import time_text
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of_simulation
 
@@ -87,7 +87,7 @@ def execution_range(slices: Slices) -> tuple[int, int]:
 
 
 def _mean_call(slices: Slices) -> float:
-    calls = slices.where("call") & (slices.kind == Kind.COMPUTE)
+    calls = slices.where("call") & (slices.kind == TimeKind.COMPUTE)
     # Without those that the window cuts.
     calls &= (slices.start > 0) & (slices.start + slices.duration < slices.duration_ns)
     return float(slices.duration[calls].mean()) if calls.any() else 0.0

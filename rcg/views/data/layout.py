@@ -28,7 +28,7 @@ from math import ceil
 from typing import Final
 
 from rcg.views.data.arrangement import ACTOR_PAD, PORT_GAP, Arrangement, Sizes
-from rcg.views.data.topology import Edge, Node, Topology
+from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 __all__ = ["Point", "Rect", "TopologyLayout", "lay_out"]
 
@@ -154,11 +154,11 @@ class _Layout:
             x = right[layer] + round(gap)
         return left, right
 
-    def _parts_width(self, node: Node) -> float:
+    def _parts_width(self, node: TopologyNode) -> float:
         widths = [self._sizes.nodes[part.id][0] for part in self._arrangement.parts_of(node)]
         return max(widths) + PART_GAP if widths else 0.0
 
-    def _rects(self, node: Node, left: list[float], right: list[float]) -> dict[int, Rect]:
+    def _rects(self, node: TopologyNode, left: list[float], right: list[float]) -> dict[int, Rect]:
         layer = self._layers[node.id]
         height = self._arrangement.height_of(node)
         y = self._arrangement.y_of(node) - height / 2
@@ -178,7 +178,7 @@ class _Layout:
         self, nodes: Mapping[int, Rect], left: list[float], right: list[float]
     ) -> dict[tuple[int, int], tuple[Point, ...]]:
         routes: dict[tuple[int, int], tuple[Point, ...]] = {}
-        arriving: dict[int, list[tuple[float, Edge]]] = {}
+        arriving: dict[int, list[tuple[float, TopologyEdge]]] = {}
         for edge in self._arrangement.edges:
             arriving.setdefault(edge.target, []).append(
                 (self._arrangement.ends_of(edge)[-2].y, edge)
@@ -196,7 +196,7 @@ class _Layout:
 
     def _route(
         self,
-        edge: Edge,
+        edge: TopologyEdge,
         arrival: float,
         nodes: Mapping[int, Rect],
         left: list[float],

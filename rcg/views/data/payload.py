@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-__all__ = ["Payload"]
+__all__ = ["ViewPayload"]
 
 
-class Payload(NamedTuple):
+class ViewPayload(NamedTuple):
     """What one view shows.
 
     Attributes:

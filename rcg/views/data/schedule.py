@@ -18,14 +18,14 @@ from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.lettering import DOT
-from rcg.views.data.payload import Payload
+from rcg.views.data.payload import ViewPayload
 from rcg.views.data.slicing import name_of_op
 
 __all__ = ["schedule_payload"]
 
 _UNIT_NS: Final = 1e6  # what a call counts for where nothing was measured
-_MOST_MEASURED: Final = 200  # executions, unless the user says how many
-_MOST_PREDICTED: Final = 8
+_MAX_MEASURED: Final = 200  # executions, unless the user says how many
+_MAX_PREDICTED: Final = 8
 
 _COLUMNS: Final = (
     ("start", "<f8"),
@@ -45,7 +45,7 @@ def schedule_payload(
     origin_ns: int = 0,
     executions: int | None = None,
     op_cost: Callable[[Op], float] | None = None,
-) -> Payload:
+) -> ViewPayload:
     """Return the payload of a schedule.
 
     Args:
@@ -58,9 +58,9 @@ def schedule_payload(
     """
     measured = _nothing()
     if record is not None:
-        measured = _measured(record, executions or _MOST_MEASURED, origin_ns)
+        measured = _measured(record, executions or _MAX_MEASURED, origin_ns)
     shown = np.unique(measured["execution"])
-    count = executions or _MOST_PREDICTED if record is None else len(shown)
+    count = executions or _MAX_PREDICTED if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
     predicted = _predicted(plan, record, op_cost, first, count)
     head = {
@@ -77,7 +77,7 @@ def schedule_payload(
     }
     columns = {f"measured_{name}": column for name, column in measured.items()}
     columns |= {f"predicted_{name}": column for name, column in predicted.items()}
-    return Payload(head, columns)
+    return ViewPayload(head, columns)
 
 
 def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:

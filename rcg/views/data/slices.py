@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.trace.analysis.parts import Kind
-from rcg.views.data.payload import Payload
+from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data.payload import ViewPayload
 
 __all__ = [
     "COLUMNS",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 SPAN: Final = 5
-"""The kind of a user's span; the others are those of ``rcg.trace.analysis.parts.Kind``."""
+"""The kind of a user's span; the others are those of ``rcg.trace.analysis.parts.TimeKind``."""
 
 OPS: Final = 0
 """The track of a lane's ops."""
@@ -126,7 +126,7 @@ class Slices:
         lane: Index of the lane.
         track: ``OPS``, ``SPANS`` or a stream.
         name: Index of the name.
-        kind: What the time went into: ``Kind``, or ``SPAN``.
+        kind: What the time went into: ``TimeKind``, or ``SPAN``.
         peer: Index of the lane that it waited for, or ``NOBODY``.
         start: When it began, in nanoseconds from ``start_ns``.
         duration: How long it took, in nanoseconds.
@@ -179,7 +179,7 @@ class Slices:
         has = np.array([name.role == role for name in self.names] or [False])
         return np.asarray(has[self.name])
 
-    def to_payload(self) -> Payload:
+    def to_payload(self) -> ViewPayload:
         """Return a head and the columns.
 
         The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
@@ -215,20 +215,20 @@ class Slices:
                 {"text": name.text, "role": name.role, "channel": name.channel}
                 for name in self.names
             ],
-            "kinds": [*(kind.name.lower() for kind in Kind), "span"],
+            "kinds": [*(kind.name.lower() for kind in TimeKind), "span"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()
             },
         }
-        return Payload(
+        return ViewPayload(
             head, {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS}
         )
 
 
 def repeats_of(slices: Slices) -> int:
     """Return how often at most a process calls one method in one execution."""
-    calls = slices.where("call") & (slices.kind != Kind.WAITING)
+    calls = slices.where("call") & (slices.kind != TimeKind.WAITING)
     key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
     key = key[:, np.lexsort(key)]
     begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))

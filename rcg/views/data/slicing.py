@@ -13,10 +13,10 @@ from rcg.compiler.simulate import Simulation
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.text import visible
-from rcg.trace.analysis.parts import READ, WRITE, Kind, Parts, events_of, parts_of
+from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
 from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
 from rcg.trace.analysis.transfers import movers, taken_ns
-from rcg.trace.model import SPAN_BASE, Events, GraphTrace, Lane
+from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
 from rcg.views.data.slices import (
     NO_OP,
     NOBODY,
@@ -32,7 +32,7 @@ from rcg.views.data.slices import (
 
 __all__ = ["name_of_op", "slices_of", "slices_of_simulation"]
 
-_MOST_NAMES: Final = 1 << 16
+_MAX_NAMES: Final = 1 << 16
 
 
 def slices_of(
@@ -90,7 +90,7 @@ class _Collector:
         # that is off.
         self._begun: dict[str, Ints] = {}
 
-    def add_ops(self, number: int, lane: Lane) -> None:
+    def add_ops(self, number: int, lane: LaneTrace) -> None:
         ops = self._graph.program(lane).ops
         parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
         if not len(parts):
@@ -101,7 +101,9 @@ class _Collector:
         names = [self._number(name_of_op(each)) for each in ops]
         if (op == len(ops)).any():
             names.append(self._number(SliceName("unknown op", "unknown")))
-        is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
+        is_waiting_for = (parts.kind == TimeKind.WAITING) & (
+            events["peer"] < len(self._graph.lanes)
+        )
         moves = np.arange(len(rows)) < len(lane.events)  # what is open has moved nothing yet
         if lane.process == DRIVER:
             self._leave_out(ops, lane.events, moves)
@@ -138,7 +140,7 @@ class _Collector:
     ) -> None:
         # By event; those of a driver's threads may lie between each other.
         order = np.argsort(parts.row, kind="stable")
-        row, is_waiting = parts.row[order], parts.kind[order] == Kind.WAITING
+        row, is_waiting = parts.row[order], parts.kind[order] == TimeKind.WAITING
         is_last = np.append(row[1:] != row[:-1], True)
         # A read takes its frame where it stops to wait.
         is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
@@ -167,7 +169,7 @@ class _Collector:
         )
         return found, at
 
-    def add_spans(self, number: int, lane: Lane) -> None:
+    def add_spans(self, number: int, lane: LaneTrace) -> None:
         events = lane.events
         events = events[
             (events["op"] >= SPAN_BASE)
@@ -202,7 +204,7 @@ class _Collector:
         self._count += count
 
     def _number(self, name: SliceName) -> int:
-        if len(self._numbers) >= _MOST_NAMES - 1 and name not in self._numbers:
+        if len(self._numbers) >= _MAX_NAMES - 1 and name not in self._numbers:
             name = SliceName("...", name.role)
         return self._numbers.setdefault(name, len(self._numbers))
 
@@ -258,7 +260,7 @@ class _Collector:
         )
 
 
-def _head_of(lane: Lane) -> LaneHead:
+def _head_of(lane: LaneTrace) -> LaneHead:
     detail = [lane.process] if lane.process != lane.label else []
     detail += [f"pid {lane.pid}"] if lane.pid else []
     detail += [f"node {visible(lane.node)}"] if lane.node else []

@@ -12,7 +12,7 @@ from rcg.text import plural, time_text
 from rcg.trace.model import GraphTrace
 from rcg.views.data.colours import HATCHED, KIND_COLOURS, SPAN_COLOUR, TITLES
 from rcg.views.data.lettering import DOT
-from rcg.views.data.payload import Payload
+from rcg.views.data.payload import ViewPayload
 from rcg.views.data.queues import queues_of
 from rcg.views.data.slices import SPAN, Slices
 
@@ -21,7 +21,7 @@ __all__ = ["timeline_payload"]
 Numbers = npt.NDArray[Any]
 
 
-def timeline_payload(record: GraphTrace, slices: Slices) -> Payload:
+def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     """Return the payload of a timeline.
 
     Beside what ``Slices.to_payload`` gives, the head has ``subtitle``, ``looks`` (title and colour
@@ -35,7 +35,7 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> Payload:
     head, columns = slices.to_payload()
     queues, times, depths = _queues(slices)
     head |= {"subtitle": _subtitle(record, slices), "queues": queues, "looks": _looks()}
-    return Payload(head, {**columns, "queue_time": times, "queue_depth": depths})
+    return ViewPayload(head, {**columns, "queue_time": times, "queue_depth": depths})
 
 
 def _subtitle(record: GraphTrace, slices: Slices) -> str:

@@ -44,8 +44,8 @@ from rcg.views.data.edge_styles import LOCAL, kind_of_channel
 __all__ = [
     "Actor",
     "Channel",
-    "Edge",
-    "Node",
+    "TopologyEdge",
+    "TopologyNode",
     "NodeKind",
     "Topology",
     "nodes_of_calls",
@@ -67,7 +67,7 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TopologyNode:
     """One thing that is computed, given or returned.
 
     Attributes:
@@ -96,7 +96,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TopologyEdge:
     """One node takes the value of another.
 
     Attributes:
@@ -137,8 +137,8 @@ class Topology:
         is_multi: Whether an execution returns a list.
     """
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[TopologyNode, ...]
+    edges: tuple[TopologyEdge, ...]
     actors: tuple[Actor, ...]
     channels: tuple[Channel, ...]
     is_multi: bool
@@ -166,7 +166,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
         for node in found.nodes
     ]
     edges = [
-        Edge(
+        TopologyEdge(
             source=numbers[source],
             target=numbers[target],
             kind=found.kind_of(channel),
@@ -203,7 +203,7 @@ class _Search:
     """Two walks over the programs: who makes which value, then who takes it."""
 
     def __init__(self, plan: Plan) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[TopologyNode] = []
         self.edges: dict[tuple[int, int], tuple[str | None, list[str]]] = {}
         self._kinds = {channel.id: kind_of_channel(channel.kind) for channel in plan.channels}
         # A slot holds the value of a node; a container that was built, those of several. A value
@@ -235,7 +235,7 @@ class _Search:
             self._take(program)
 
     def _add(self, kind: NodeKind, process: str, name: str, owner: int | None = None) -> int:
-        self.nodes.append(Node(len(self.nodes), kind, process, name, owner))
+        self.nodes.append(TopologyNode(len(self.nodes), kind, process, name, owner))
         return len(self.nodes) - 1
 
     def _make_inputs(self, driver: Program) -> None:

@@ -47,10 +47,10 @@ __all__ = [
 _TOP: Final = MARGIN + 58
 _LINE: Final = 24.0
 _BAR: Final = 15.0
-_MOST_NAME: Final = 300.0
-_MOST_STEPS: Final = 36
-_MOST_OPS: Final = 24
-_MOST_GRAPHS: Final = 3
+_MAX_NAME_WIDTH: Final = 300.0
+_MAX_STEPS: Final = 36
+_MAX_OPS: Final = 24
+_MAX_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
 
 
@@ -97,9 +97,9 @@ def of_graph_comparison(found: GraphComparison) -> Mimebundle:
 
 
 def _compared(text: str, graphs: Sequence[GraphComparison]) -> Mimebundle:
-    more = len(graphs) - _MOST_GRAPHS
-    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MOST_GRAPHS}]"
-    pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MOST_GRAPHS]]
+    more = len(graphs) - _MAX_GRAPHS
+    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MAX_GRAPHS}]"
+    pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MAX_GRAPHS]]
     return mimebundle(text, pictures, note if more > 0 else "")
 
 
@@ -108,7 +108,7 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
     canvas = Canvas(dark)
     shown = _longest(path)
     start, total = path[0].start_ns, max(path[-1].end_ns - path[0].start_ns, 1)
-    names = min(_MOST_NAME, max(width_of(visible(step.text), SIZE) for step in shown))
+    names = min(_MAX_NAME_WIDTH, max(width_of(visible(step.text), SIZE) for step in shown))
     left = MARGIN + names + 14
     room = width - left - MARGIN - _COLUMN
     scale = room / total
@@ -155,9 +155,9 @@ def comparison_picture(
     canvas = Canvas(dark)
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
     canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
-    ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MOST_OPS]
+    ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MAX_OPS]
     names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
-    widest = min(_MOST_NAME, max(width_of(visible(name), SIZE, bold=True) for name in names))
+    widest = min(_MAX_NAME_WIDTH, max(width_of(visible(name), SIZE, bold=True) for name in names))
     left = MARGIN + widest + 14
     room = width - left - MARGIN - 3 * _COLUMN
     about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
@@ -199,7 +199,7 @@ def comparison_picture(
 
 def _longest(path: Sequence[Step]) -> list[Step]:
     """Return so many steps as can be shown, the longest, in the order of time."""
-    longest = sorted(path, key=lambda step: -step.duration_ns)[:_MOST_STEPS]
+    longest = sorted(path, key=lambda step: -step.duration_ns)[:_MAX_STEPS]
     return sorted(longest, key=lambda step: step.start_ns)
 
 

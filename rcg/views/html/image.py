@@ -15,9 +15,9 @@ from typing import Final
 from rcg.text import visible
 from rcg.views.svg.canvas import WIDTH
 
-__all__ = ["MOST_SHRINKING", "img"]
+__all__ = ["MAX_SHRINKING", "img"]
 
-MOST_SHRINKING: Final = 1.6
+MAX_SHRINKING: Final = 1.6
 """How much wider than that a picture may be to be shrunk to fit; a wider one is scrolled."""
 
 
@@ -31,7 +31,7 @@ def img(svg: str, alt: str) -> str:
     data = b64encode(svg.encode("utf-8")).decode("ascii")
     size = re.match(r'<svg[^>]* width="([\d.]+)"', svg)
     width = f' width="{size[1]}"' if size else ""
-    is_wide = size is not None and float(size[1]) > WIDTH * MOST_SHRINKING
+    is_wide = size is not None and float(size[1]) > WIDTH * MAX_SHRINKING
     image = (
         f'<img alt="{escape(visible(alt))}"{width} '
         f'style="max-width:{"none" if is_wide else "100%"};height:auto" '

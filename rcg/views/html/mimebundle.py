@@ -23,8 +23,8 @@ from rcg.views.svg.pictures import (
 
 __all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
 
-_MOST_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has more
-_MOST_NODES: Final = 400  # of a plan that is drawn
+_MAX_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has more
+_MAX_NODES: Final = 400  # of a plan that is drawn
 
 
 def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
@@ -46,7 +46,7 @@ def of_plan(
 ) -> Mimebundle:
     """Return what is shown of a plan: its text, and its topology unless it is very large."""
     pictures = []
-    if sum(len(program.ops) for program in plan.programs) <= _MOST_NODES:
+    if sum(len(program.ops) for program in plan.programs) <= _MAX_NODES:
         pictures = [("Topology", topology_picture(plan, title=title, actor_ids=actor_ids))]
     return mimebundle(text or str(plan), pictures)
 
@@ -56,9 +56,9 @@ def of_trace(trace: Recording) -> Mimebundle:
     whole, trace = trace, trace.active
     summary = summarize(trace)
     pictures: list[tuple[str, str]] = []
-    for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MOST_GRAPHS]:
+    for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MAX_GRAPHS]:
         name = f"CompiledDAG({graph.graph_id[:8]})"
-        if sum(len(program.ops) for program in graph.plan.programs) <= _MOST_NODES:
+        if sum(len(program.ops) for program in graph.plan.programs) <= _MAX_NODES:
             topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
             pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
@@ -68,7 +68,7 @@ def of_trace(trace: Recording) -> Mimebundle:
         ):
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
-    more = len(trace.graphs) - _MOST_GRAPHS
+    more = len(trace.graphs) - _MAX_GRAPHS
     notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
     notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
     return mimebundle(_joined(str(summary), whole), pictures, "; ".join(notes))

@@ -35,10 +35,10 @@ _BAR_BYTES: Final = 24
 _HOVER_BYTES: Final = 150
 _RUN_BYTES: Final = 22
 _LABEL_BYTES: Final = 60
-_MOST_HOVERS: Final = 900
-_MOST_LABELS: Final = 900
-_LEAST_TEXT_HEIGHT: Final = 12.0
-_LEAST_TEXT_WIDTH: Final = 12.0
+_MAX_HOVERS: Final = 900
+_MAX_LABELS: Final = 900
+_MIN_TEXT_HEIGHT: Final = 12.0
+_MIN_TEXT_WIDTH: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ def draw(
         budget: How many bytes the drawing may take, about.
     """
     groups = _Groups(bars, len(looks))
-    has_labels = any(band.height >= _LEAST_TEXT_HEIGHT for band in bands)
+    has_labels = any(band.height >= _MIN_TEXT_HEIGHT for band in bands)
     for level in range(12):
         least = 1.0 * 2**level
         is_single = bars.width >= least
         count = int(is_single.sum())
-        labels = min(int((bars.width >= _LEAST_TEXT_WIDTH).sum()), _MOST_LABELS) * has_labels
+        labels = min(int((bars.width >= _MIN_TEXT_WIDTH).sum()), _MAX_LABELS) * has_labels
         size = labels * _LABEL_BYTES
-        is_hovering = count <= _MOST_HOVERS and size + count * _HOVER_BYTES <= budget
+        is_hovering = count <= _MAX_HOVERS and size + count * _HOVER_BYTES <= budget
         size += count * (_HOVER_BYTES if is_hovering else _BAR_BYTES)
         if size > budget and count:
             continue
@@ -259,12 +259,12 @@ def _labels(
     labels_of: Callable[[int], Sequence[str]],
 ) -> list[str]:
     groups: dict[tuple[str, float], list[str]] = {}
-    wide = single[bars.width[single] >= _LEAST_TEXT_WIDTH]
-    if len(wide) > _MOST_LABELS:
-        wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MOST_LABELS]])
+    wide = single[bars.width[single] >= _MIN_TEXT_WIDTH]
+    if len(wide) > _MAX_LABELS:
+        wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MAX_LABELS]])
     for row in wide.tolist():
         band, width = bands[bars.band[row]], float(bars.width[row])
-        if band.height < _LEAST_TEXT_HEIGHT:
+        if band.height < _MIN_TEXT_HEIGHT:
             continue
         size = min(10.5, round(band.height * 0.7, 1))
         for label in labels_of(int(bars.row[row])):

@@ -29,7 +29,7 @@ WIDTH: Final = 1080
 MARGIN: Final = 24.0
 """Between the picture and its edge."""
 
-_LONGEST_HOVER: Final = 160
+_MAX_HOVER_CHARS: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Canvas:
         if monospace:
             attributes += f' font-family="{MONOSPACE}"'
         is_in_hover = is_whole_in_hover and shown != text
-        hover = f"<title>{escape(brief(text, _LONGEST_HOVER))}</title>" if is_in_hover else ""
+        hover = f"<title>{escape(brief(text, _MAX_HOVER_CHARS))}</title>" if is_in_hover else ""
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
 
     @staticmethod

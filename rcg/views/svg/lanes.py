@@ -15,17 +15,17 @@ from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
-__all__ = ["Frame", "Row", "heights_for"]
+__all__ = ["LaneChart", "ChartRow", "heights_for"]
 
-_LEAST_NAMES: Final = 60.0
-_MOST_NAMES: Final = 170.0
+_MIN_NAMES_WIDTH: Final = 60.0
+_MAX_NAMES_WIDTH: Final = 170.0
 _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChartRow:
     """One lane: what it is called and how high it is.
 
     Attributes:
@@ -49,7 +49,7 @@ def heights_for(count: int, few: float, some: float, many: float) -> float:
     return few if count <= 8 else some if count <= 24 else many
 
 
-class Frame:
+class LaneChart:
     """Where lanes are, and the shapes around them.
 
     Args:
@@ -59,7 +59,7 @@ class Frame:
         width: Of the whole picture.
     """
 
-    def __init__(self, canvas: Canvas, rows: Sequence[Row], gap: float, width: float) -> None:
+    def __init__(self, canvas: Canvas, rows: Sequence[ChartRow], gap: float, width: float) -> None:
         self._canvas = canvas
         self._rows = rows
         self._size = SIZE if len(rows) <= _MANY else SMALL
@@ -69,7 +69,7 @@ class Frame:
         names = max(
             (width_of(visible(row.label), self._size, bold=True) for row in rows), default=0.0
         )
-        self._names = min(max(names, _LEAST_NAMES), _MOST_NAMES)
+        self._names = min(max(names, _MIN_NAMES_WIDTH), _MAX_NAMES_WIDTH)
         self.left = round(MARGIN + self._names + 14 + parts)
         self.plot_width = max(120.0, width - self.left - MARGIN)
         self.tops: list[float] = []
@@ -139,7 +139,7 @@ class Frame:
                     word,
                     self.left - MARGIN - 10,
                     top + y + SMALL * 0.36,
-                    _MOST_NAMES,
+                    _MAX_NAMES_WIDTH,
                     role="faint",
                     size=SMALL,
                     anchor="end",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR
 from rcg.views.data.slices import SPAN
 from rcg.views.svg.canvas import Canvas, Paint
@@ -39,8 +39,8 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
         int(kind): Look(_fill(canvas, kind, colour), _on(canvas, colour, kind))
         for kind, colour in KIND_COLOURS.items()
     }
-    looks[Kind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
-    looks[Kind.IDLE] = Look(idle(canvas), "faint", 0.0)
+    looks[TimeKind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
+    looks[TimeKind.IDLE] = Look(idle(canvas), "faint", 0.0)
     canvas.define(
         "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", SPAN_COLOUR, "#b98fd4")
     )
@@ -67,23 +67,23 @@ def idle(canvas: Canvas) -> str:
     return canvas.hatch("lane", "idle-line", gap=8)
 
 
-def _fill(canvas: Canvas, kind: Kind, colour: str) -> str:
-    if kind == Kind.COMPUTE:
+def _fill(canvas: Canvas, kind: TimeKind, colour: str) -> str:
+    if kind == TimeKind.COMPUTE:
         return f' fill="{colour}"'
     name = kind.name.lower()
     canvas.define(name, Paint("fill", colour, colour))
-    if kind == Kind.COMMUNICATION:
+    if kind == TimeKind.COMMUNICATION:
         canvas.define(f"{name}-dots", Paint("fill", "#f7c9a5", "#f7c9a5"))
         return canvas.dotted(name, f"{name}-dots")
     canvas.define(f"{name}-lines", Paint("stroke", "#7a5200", "#7a5200"))
     return canvas.crossed(name, f"{name}-lines")
 
 
-def _on(canvas: Canvas, colour: str, kind: Kind = Kind.COMPUTE) -> str:
+def _on(canvas: Canvas, colour: str, kind: TimeKind = TimeKind.COMPUTE) -> str:
     """The role of text that can be read on a colour, on any ground."""
     role = "on-dark" if _contrast_with_white(colour) >= 3.6 else "on-bright"
     tone = "#ffffff" if role == "on-dark" else "#16191d"
-    if kind == Kind.COMPUTE:
+    if kind == TimeKind.COMPUTE:
         canvas.define(role, Paint("fill", tone, tone))
         return role
     # With a rim, as there is a pattern below it.

@@ -18,7 +18,7 @@ from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.excerpt import excerpt_of
-from rcg.views.data.measured import figures_of, measured_of
+from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.canvas import WIDTH
@@ -39,7 +39,7 @@ __all__ = [
 
 _CLOSE: Final = 4  # executions that a timeline shows up close
 _FORESEEN: Final = 8  # executions of a prediction without a measurement
-_MOST_SIMULATED: Final = 100_000
+_MAX_SIMULATED: Final = 100_000
 
 
 def topology_picture(
@@ -63,13 +63,13 @@ def topology_picture(
         topology_of(plan, actor_ids),
         title=title,
         channel_details=channel_details,
-        measured=None if measured is None else measured_of(*measured),
+        measured=None if measured is None else topology_figures_of(*measured),
     )
 
 
 def summary_picture(summary: GraphSummary) -> str:
     """Return where the time of each actor went, and the key figures."""
-    return summary_of(figures_of(summary), width=WIDTH)
+    return summary_of(card_of(summary), width=WIDTH)
 
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
@@ -123,9 +123,9 @@ def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
     """
     count = executions + 6 * graph.limit
     ops = sum(len(program.ops) for program in graph.plan.programs)
-    if ops * executions > _MOST_SIMULATED:
+    if ops * executions > _MAX_SIMULATED:
         return None
-    most = max(executions, _MOST_SIMULATED // ops)
+    most = max(executions, _MAX_SIMULATED // ops)
     try:
         return predict(graph, executions=min(count, most)).simulation
     except (TraceError, DeadlockError):

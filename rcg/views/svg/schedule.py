@@ -21,21 +21,21 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.fit import CALL_NS, execution_range, fit
 from rcg.views.data.lettering import DOT, width_of
 from rcg.views.data.slices import OPS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint
-from rcg.views.svg.lanes import Frame, Row, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
 
 __all__ = ["schedule_of"]
 
 _BUDGET: Final = 240_000
 _LANES_APART: Final = 6  # at most, between the numbers of an execution
-_MOST_NUMBERS: Final = 400
+_MAX_NUMBERS: Final = 400
 _NUM: Final = len(EXECUTIONS)
 _BUSY: Final = 3 * _NUM
 _OUTLINE: Final = 2 * _NUM
@@ -134,7 +134,7 @@ class _Schedule:
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         height = bar + below + (2 if below else 0)
         rows = [
-            Row(
+            ChartRow(
                 slices.heads[lane].label,
                 slices.heads[lane].detail,
                 height,
@@ -142,7 +142,7 @@ class _Schedule:
             )
             for lane in self._lanes
         ]
-        frame = Frame(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
+        frame = LaneChart(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
         looks = self._looks()
         body: list[str] = []
         merged = 0
@@ -183,7 +183,7 @@ class _Schedule:
         return [*execution_looks(canvas), Look(canvas.paint("busy"), "text", 0.0)]
 
     def _draw(
-        self, layer: _Layer, frame: Frame, bands: Sequence[Band], looks: Sequence[Look]
+        self, layer: _Layer, frame: LaneChart, bands: Sequence[Band], looks: Sequence[Look]
     ) -> tuple[list[str], int]:
         slices = layer.slices
         is_call = slices.where("call")
@@ -194,7 +194,7 @@ class _Schedule:
         left = (slices.start + layer.shift_ns) * scale
         right = left + slices.duration * scale
         left, right = np.maximum(left, 0), np.minimum(right, frame.plot_width)
-        is_shown = (slices.track == OPS) & (lane >= 0) & (slices.kind != Kind.WAITING)
+        is_shown = (slices.track == OPS) & (lane >= 0) & (slices.kind != TimeKind.WAITING)
         is_shown &= right > left
         if layer.is_outlined and self._both:
             is_shown &= is_call
@@ -263,7 +263,7 @@ class _Schedule:
             latest[key] = here
             y = band.y + band.height / 2 + size * 0.36
             texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{number}</text>')
-            if len(texts) == _MOST_NUMBERS:
+            if len(texts) == _MAX_NUMBERS:
                 break
         if not texts:
             return []
@@ -278,7 +278,7 @@ class _Schedule:
         if not self._is_repeated:
             return slices.execution.astype(np.int64)
         number = np.zeros(len(slices), np.int64)
-        calls = np.flatnonzero(slices.where("call") & (slices.kind != Kind.WAITING))
+        calls = np.flatnonzero(slices.where("call") & (slices.kind != TimeKind.WAITING))
         key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(
             int
         )

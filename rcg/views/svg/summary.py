@@ -13,10 +13,10 @@ from html import escape
 from typing import Final
 
 from rcg.text import brief, share_text, time_text, visible
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
+from rcg.views.data.figures import CardRow, ProfileCard
 from rcg.views.data.lettering import SIZE, SMALL, width_of
-from rcg.views.data.measured import CardRow, ProfileCard
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
 from rcg.views.svg.looks import kind_looks
@@ -27,13 +27,13 @@ _TOP: Final = MARGIN + 50
 _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
 _LINE: Final = 25.0
-_LONGEST_LINE: Final = 80  # of a hover
+_MAX_LINE_CHARS: Final = 80  # of a hover
 _ORDER: Final = (
-    Kind.COMPUTE,
-    Kind.COMMUNICATION,
-    Kind.SERIALIZATION,
-    Kind.WAITING,
-    Kind.IDLE,
+    TimeKind.COMPUTE,
+    TimeKind.COMMUNICATION,
+    TimeKind.SERIALIZATION,
+    TimeKind.WAITING,
+    TimeKind.IDLE,
 )
 
 
@@ -135,7 +135,9 @@ class _Summary:
                 is_whole_in_hover=False,
             )
             hover = "\n".join(
-                brief(line, _LONGEST_LINE) for line in (each.label, *each.hover.split("\n")) if line
+                brief(line, _MAX_LINE_CHARS)
+                for line in (each.label, *each.hover.split("\n"))
+                if line
             )
             shapes.append(canvas.with_hover(name, hover, "rcg-head"))
             shapes += self._stack(each, left, y, plot)
@@ -182,7 +184,7 @@ class _Summary:
                     round(x + width / 2, 1),
                     y + self._bar / 2 + size * 0.36,
                     width,
-                    role=looks[kind].text if kind != Kind.IDLE else "on-idle",
+                    role=looks[kind].text if kind != TimeKind.IDLE else "on-idle",
                     size=size,
                     bold=True,
                     anchor="middle",

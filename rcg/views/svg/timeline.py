@@ -19,20 +19,20 @@ from typing import Final
 import numpy as np
 
 from rcg.text import brief, bytes_text, plural, ticks_of, time_text
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
 from rcg.views.data.lettering import DOT
 from rcg.views.data.queues import QueueDepth, queues_of
 from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
-from rcg.views.svg.lanes import Frame, Row, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import idle, kind_looks
 
 __all__ = ["timeline_of"]
 
 _BUDGET: Final = 210_000
-_MOST_TRANSFERS: Final = 180
+_MAX_TRANSFERS: Final = 180
 _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 
 
@@ -75,10 +75,10 @@ class _Timeline:
         self._offsets: list[dict[int, Band]] = []
         self._queue_offsets: list[float] = []
         rows = [self._row(lane) for lane in range(count)]
-        self._frame = Frame(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
+        self._frame = LaneChart(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
 
-    def _row(self, lane: int) -> Row:
+    def _row(self, lane: int) -> ChartRow:
         y = 0.0
         bands: dict[int, Band] = {}
         parts, grounds = [], []
@@ -99,7 +99,7 @@ class _Timeline:
         else:
             y -= self._between
         head = self._slices.heads[lane]
-        return Row(head.label, head.detail, y, tuple(parts), tuple(grounds))
+        return ChartRow(head.label, head.detail, y, tuple(parts), tuple(grounds))
 
     @property
     def _processes(self) -> str:
@@ -167,7 +167,7 @@ class _Timeline:
     def _labels(self, row: int) -> Sequence[str]:
         slices = self._slices
         name = slices.names[slices.name[row]]
-        if slices.kind[row] == Kind.WAITING:
+        if slices.kind[row] == TimeKind.WAITING:
             peer = int(slices.peer[row])
             return [] if peer == NOBODY else [f"waits for {slices.heads[peer].label}"]
         if name.role == "call":
@@ -175,7 +175,7 @@ class _Timeline:
             return [f"{name.text} {execution}", name.text if self._is_repeated else execution]
         if name.role == "span":
             return [name.text]
-        if slices.kind[row] == Kind.SERIALIZATION:
+        if slices.kind[row] == TimeKind.SERIALIZATION:
             return []
         return [name.text]
 
@@ -188,7 +188,7 @@ class _Timeline:
         since = int(slices.start[row]) + slices.start_ns - slices.origin_ns
         words.append(f"{time_text(time_ns)} at {time_text(since)}")
         amount = int(slices.bytes[row])
-        if amount and slices.kind[row] == Kind.COMMUNICATION and time_ns:
+        if amount and slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
             rate = bytes_text(amount / time_ns * 1e9)
             words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
         elif amount:
@@ -205,7 +205,7 @@ class _Timeline:
         count = len(slices.transfers)
         if not count:
             return [], []
-        if count > _MOST_TRANSFERS:
+        if count > _MAX_TRANSFERS:
             return [], [f"{plural(count, 'transfer')} not drawn"]
         self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
@@ -275,7 +275,7 @@ class _Timeline:
         used = set(np.unique(self._slices.kind).tolist())
         entries = [
             (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
-            for kind in (*KIND_COLOURS, Kind.WAITING, SPAN)
+            for kind in (*KIND_COLOURS, TimeKind.WAITING, SPAN)
             if kind in used
         ]
         entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', "idle"))

@@ -18,9 +18,10 @@ from rcg.ir.ids import DRIVER
 from rcg.text import brief, bytes_text, time_text, visible
 from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import EdgeStyle, style_of
+from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.labels import (
-    LEAST_NODE,
-    MOST_NAME,
+    MAX_NAME_WIDTH,
+    MIN_NODE_WIDTH,
     TopologyLabels,
     channel_text,
     node_text,
@@ -28,8 +29,7 @@ from rcg.views.data.labels import (
 )
 from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
-from rcg.views.data.measured import TopologyFigures
-from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology
+from rcg.views.data.topology import Actor, Channel, Topology, TopologyEdge, TopologyNode
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
 __all__ = ["svg_of"]
@@ -137,7 +137,7 @@ class _Drawing:
             head=_HEAD,
         )
 
-    def _size(self, node: Node) -> tuple[float, float]:
+    def _size(self, node: TopologyNode) -> tuple[float, float]:
         is_part = node.owner is not None
         width = max(
             [
@@ -147,10 +147,10 @@ class _Drawing:
         )
         height = (22 if is_part else 32) + _LINE * len(self._detail_lines(node))
         if is_part:
-            return ceil(min(width, MOST_NAME) + 2 * _PART_PAD), height
-        return max(LEAST_NODE, ceil(min(width, MOST_NAME) + 2 * _NODE_PAD)), height
+            return ceil(min(width, MAX_NAME_WIDTH) + 2 * _PART_PAD), height
+        return max(MIN_NODE_WIDTH, ceil(min(width, MAX_NAME_WIDTH) + 2 * _NODE_PAD)), height
 
-    def _detail_lines(self, node: Node) -> list[str]:
+    def _detail_lines(self, node: TopologyNode) -> list[str]:
         """What is written below a node's name: its time, and the channel of its value."""
         time_ns = self._measured.call_ns.get(node.id)
         channel = self._channel(node) if self._details else None
@@ -159,7 +159,7 @@ class _Drawing:
             lines = [f"not ended: {time_text(so_far)}"]
         return lines + ([] if channel is None else [f"{channel.id} {DOT} {slots_text(channel)}"])
 
-    def _channel(self, node: Node) -> Channel | None:
+    def _channel(self, node: TopologyNode) -> Channel | None:
         channel = self._carried.get(node.id)
         return None if channel is None else self._channels[channel]
 
@@ -173,12 +173,12 @@ class _Drawing:
         return (
             f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
             f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
-            + self._text(label, x, rect.y + 19, MOST_NAME, bold=True)
-            + self._text(identity, x, rect.y + 34, MOST_NAME, role="faint", size=SMALL)
+            + self._text(label, x, rect.y + 19, MAX_NAME_WIDTH, bold=True)
+            + self._text(identity, x, rect.y + 34, MAX_NAME_WIDTH, role="faint", size=SMALL)
             + "</g>"
         )
 
-    def _node(self, node: Node, rect: Rect) -> str:
+    def _node(self, node: TopologyNode, rect: Rect) -> str:
         is_part = node.owner is not None
         lines = self._detail_lines(node)
         pad = _PART_PAD if is_part else _NODE_PAD
@@ -213,7 +213,7 @@ class _Drawing:
             )
         return "".join([*shapes, "</g>"])
 
-    def _edge(self, edge: Edge, layout: TopologyLayout) -> str:
+    def _edge(self, edge: TopologyEdge, layout: TopologyLayout) -> str:
         kind = style_of(edge.kind)
         told = "\n".join(self._labels.edge_lines(edge))
         hover = f"<title>{escape(told)}</title>"
@@ -267,10 +267,10 @@ class _Drawing:
             shapes.append(
                 f'<g class="rcg-key"><path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
                 f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
-                + self._text(title, x + 40, 4, MOST_NAME, role="faint")
+                + self._text(title, x + 40, 4, MAX_NAME_WIDTH, role="faint")
                 + "</g>"
             )
-            x += 40 + min(MOST_NAME, width_of(title, SIZE)) + 24
+            x += 40 + min(MAX_NAME_WIDTH, width_of(title, SIZE)) + 24
         return shapes, max(0.0, x - 24)
 
     def _is_part(self, node: int) -> bool:
@@ -289,7 +289,7 @@ class _Drawing:
         words = self._labels.counts()
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
-    def _hover(self, node: Node) -> str:
+    def _hover(self, node: TopologyNode) -> str:
         channel = self._channel(node)
         carried = "" if channel is None else f"\nits value travels by {channel_text(channel)}"
         return f"{self._labels.full_name(node)}{carried}"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from rcg.text import visible
 from rcg.views.data.edge_styles import LOCAL, style_of
 from rcg.views.data.layers import layers_of
-from rcg.views.data.topology import Node, Topology
+from rcg.views.data.topology import Topology, TopologyNode
 
 __all__ = ["ascii_of"]
 
@@ -48,7 +48,7 @@ def _legend(topology: Topology) -> list[str]:
     ]
 
 
-def _label(topology: Topology, node: Node) -> str:
+def _label(topology: Topology, node: TopologyNode) -> str:
     name = visible(node.name)
     match node.kind:
         case "input":
@@ -64,7 +64,7 @@ def _label(topology: Topology, node: Node) -> str:
     return f"Task {node.id}  {text}"
 
 
-def _short_name(topology: Topology, node: Node) -> str:
+def _short_name(topology: Topology, node: TopologyNode) -> str:
     name = visible(node.name)
     match node.kind:
         case "input":
@@ -81,7 +81,7 @@ def _short_name(topology: Topology, node: Node) -> str:
             return f"{node.id}:{label}_{_key(topology, node)}:{name}"
 
 
-def _key(topology: Topology, node: Node, dots: str = "") -> str:
+def _key(topology: Topology, node: TopologyNode, dots: str = "") -> str:
     """The first digits of the actor's id in Ray, or its id in the plan."""
     actor = topology.actor(node.process)
     return f"{visible(actor.key[:6])}{dots}" if actor is not None and actor.key else node.process

@@ -10,7 +10,7 @@ from typing import Final
 
 from rcg.text import plural, visible
 from rcg.views.data.edge_styles import LOCAL, style_of
-from rcg.views.data.topology import Actor, Channel, Node, Topology
+from rcg.views.data.topology import Actor, Channel, Topology, TopologyNode
 
 __all__ = ["dot_of"]
 
@@ -51,7 +51,7 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
     return "\n".join([*lines, "}\n"])
 
 
-def _label(node: Node, actors: dict[str, Actor]) -> list[str]:
+def _label(node: TopologyNode, actors: dict[str, Actor]) -> list[str]:
     task = f"Task {node.id}"
     name = visible(node.name)
     match node.kind:
@@ -69,7 +69,7 @@ def _label(node: Node, actors: dict[str, Actor]) -> list[str]:
             return [task, f"Actor: {visible(actor.label)}", f"ID: {key}", f"Method: {name}"]
 
 
-def _colour(node: Node, fills: dict[str, str]) -> str:
+def _colour(node: TopologyNode, fills: dict[str, str]) -> str:
     match node.kind:
         case "input" | "attribute":
             return _INPUT

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from rcg.ir.ops import Call
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
-__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "figures_of", "measured_of"]
+__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "card_of", "topology_figures_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class CardRow:
 
     Attributes:
         label: Its name for people.
-        ns: Time by kind, in the order of ``Kind``.
+        ns: Time by kind, in the order of ``TimeKind``.
         note: What stands at the right end.
         hover: What else is known.
     """
@@ -69,7 +69,7 @@ class TopologyFigures:
     open_ns: Mapping[int, float] = field(default_factory=dict)
 
 
-def figures_of(graph: GraphSummary) -> ProfileCard:
+def card_of(graph: GraphSummary) -> ProfileCard:
     """Return what the profile's card shows of a graph's figures."""
     return ProfileCard(
         about=f" {DOT} ".join(
@@ -120,7 +120,7 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
 
 
 def _shares(lane: LaneShares, executions: int) -> CardRow:
-    times = [lane.of(kind) for kind in Kind]
+    times = [lane.of(kind) for kind in TimeKind]
     return CardRow(
         label=lane.label,
         ns=(times[0], times[1], times[2], times[3], times[4]),
@@ -132,7 +132,7 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     )
 
 
-def measured_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
+def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
     """Return what is written into a graph's topology: medians of calls, means of values."""
     numbers = nodes_of_calls(graph.plan)
     calls: dict[int, float] = {}
