@@ -61,7 +61,7 @@ def test_figures_of_a_trace() -> None:
     keys = dict(figures.keys)
     executions = executions_of(record.graphs[0])
     busy = int(executions.fetched_ns.max() - executions.submitted_ns.min())
-    assert keys["whole executions"] == "20" and keys["throughput"].endswith(" /s")
+    assert keys["complete executions"] == "20" and keys["throughput"].endswith(" /s")
     assert "Stage#3.fwd" in keys["bottleneck"] and keys["clock error, at most"] == "2 \u00b5s"
     for each in figures.shares:
         assert sum(each.ns) == busy

@@ -567,7 +567,7 @@ def test_it_stops_when_its_last_view_has_gone(
     assert monitor._unseen_since is None
     say("other", False)
     assert ended(monitor)
-    assert monitor.status == "stopped: nobody looks"
+    assert monitor.status == "stopped: no view is open"
     assert not monitor.ended
     say("third", True)
     assert monitor.running

@@ -25,7 +25,7 @@ _MAX_SAMPLES: Final = 240
 _MIN_INTERVAL_S: Final = 0.05
 _STOP_WITHOUT_VIEW_S: Final = 30.0
 _REPLACED: Final = "replaced by a newer monitor"
-_UNSEEN: Final = "stopped: nobody looks"
+_UNSEEN: Final = "stopped: no view is open"
 _ENDINGS: Final = {
     "closed": "the graph was torn down",
     "broken": "the graph is broken: one of its actors died",

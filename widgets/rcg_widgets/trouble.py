@@ -81,11 +81,12 @@ def trouble_of(processes: Sequence[Any], patience_s: float) -> Trouble | None:
     }
     first = max(late, key=lambda each: (counts[id(each)], float(_of(each, "for_s"))))
     count = counts[id(first)]
-    waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
+    waiting = f"{count or 'no'} process{'es wait' if count > 1 else ' waits'} for it"
+    waiting += "" if count else " yet"
     idle = sum(not waits_for(waits, label) for label in labels[1:] if label in waits)
     text = (
         f"{_name(first)} has not ended for {time_text(float(first.for_s) * 1e9)} "
-        f"(execution {_of(first, 'execution')}): {waiting if count else 'nobody waits for it yet'}"
+        f"(execution {_of(first, 'execution')}): {waiting}"
     )
     return Trouble(text, idle / max(len(actors), 1))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes as the processes and threads of the Trace Event Format, and what is named once in a file.
+"""Lanes as processes and threads of the Trace Event Format: their numbers, names and events.
 
-This room must know nothing of the rows that stand on them.
+This file must not know the rows that are written for the events.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class TrackNumbers:
-    """Numbers of processes and threads, and the rows that name them. No number is used twice."""
+    """The numbers of processes and threads, and the rows that name them. All numbers differ."""
 
     rows: list[str] = field(default_factory=list)
     _count: int = 0
     _processes: dict[object, int] = field(default_factory=dict)
 
     def process(self, graph: GraphTrace, lane: LaneTrace) -> int:
-        """Return the number of a lane's process: the same in all graphs if its pid is known."""
+        """Return the number of a lane's process: the same in all graphs if the pid is known."""
         key = (lane.node, lane.pid) if lane.pid else (graph.graph_id, lane.process)
         if key not in self._processes:
             self._processes[key] = number = self._next()
@@ -45,7 +45,7 @@ class TrackNumbers:
         return self._processes[key]
 
     def thread(self, graph: GraphTrace, lane: LaneTrace, track: int) -> str:
-        """Return ``"pid":1,"tid":2`` of a new thread."""
+        """Return the fields of a new thread, such as ``"pid":1,"tid":2``."""
         process, number = self.process(graph, lane), self._next()
         name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
         self._name("thread_name", process, number, name=name)
@@ -69,14 +69,14 @@ def _facts(lane: LaneTrace) -> str:
 
 
 class LaneTracks:
-    """The events of one lane, in the order in which they nest, with times from 0.
+    """The events of one lane, in the order in which they nest. Times count from 0.
 
     Args:
         graph: Its graph.
         lane: The lane.
-        first: Number of its first event; the events of a file are counted through all lanes.
-        origin_ns: When the trace began.
-        places: Where its threads get their numbers.
+        first: Number of its first event. Events are numbered over all lanes of a file.
+        origin_ns: Beginning of the trace.
+        numbers: The numbers of processes and threads in the file.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class LaneTracks:
         self._sorted_ops = self.op[self._by_op]
 
     def of(self, op: int) -> Ints:
-        """Return the places of one op's events."""
+        """Return the indexes of the events of an op."""
         begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
         return self._by_op[begin:end]
 
     def moving(self, op: int) -> Ints:
-        """Return the places of those events of a Read or Write that moved its frames."""
+        """Return the indexes of the events of a Read or Write that moved its frames."""
         found = self.of(op)
         if self.lane.process != DRIVER:
             return found
@@ -117,11 +117,11 @@ class LaneTracks:
         return found[movers(self.events[found], shape)]
 
     def begin(self, phase: str, track: int, category: str, name: str) -> str:
-        """Return what a row on a thread of this lane begins with."""
+        """Return the beginning of a row on a thread of this lane."""
         what = f'"ph":"{phase}","cat":"{category}","name":{dumps(name)}'
         return f'{{{what},{self.threads[track]},"ts":'
 
 
 def dumps(value: Any) -> str:
-    """Return JSON without blanks."""
+    """Return JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))

@@ -113,7 +113,7 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     whole = count_text(graph.complete)
     if graph.complete != graph.executions:
         whole += f" of {count_text(graph.executions)}"
-    keys.append(("whole executions", whole))
+    keys.append(("complete executions", whole))
     keys.append(("events lost", count_text(graph.lost)))
     keys.append(("clock error, at most", time_text(graph.clock_error_ns)))
     return keys

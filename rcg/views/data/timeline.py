@@ -45,7 +45,11 @@ def _subtitle(record: GraphTrace, slices: Slices) -> str:
         first, last = f"{executions[0]:,}", f"{executions[-1]:,}"
         which = f"executions {first} to {last}" if first != last else f"execution {first}"
     lost = sum(lane.lost for lane in record.lanes)
-    words = [which, f"{time_text(slices.duration_ns)} in all", "each transfer joins its two ends"]
+    words = [
+        which,
+        f"{time_text(slices.duration_ns)} in all",
+        "a line connects the two ends of a transfer",
+    ]
     if lost:
         words.append(f"{plural(lost, 'event')} {'was' if lost == 1 else 'were'} lost")
     return f" {DOT} ".join(words)
