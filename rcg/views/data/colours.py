@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours and names of kinds of time, and colours of executions. One table, for every view.
+"""Colours and names of kinds of time, and colours of executions, for all views.
 
-Colours are Okabe and Ito's, which the colour-blind can tell, and two more of their kind.
+The colours are those of Okabe and Ito, which colour-blind people can distinguish, and two more.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KIND_COLOURS: Final = {
     TimeKind.COMMUNICATION: "#d55e00",
     TimeKind.SERIALIZATION: "#e69f00",
 }
-"""Colours of what a process works on, on any ground."""
+"""Colours of work, for light and dark pictures."""
 
 TITLES: Final = {**{kind.value: kind.name.lower() for kind in TimeKind}, SPAN: "span"}
-"""Names of kinds for people."""
+"""Displayed names of kinds."""
 
 HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}
-"""Colours of hatchings of what a process does not work on."""
+"""Colours of hatched time, in which a process does not work."""
 
 SPAN_COLOUR: Final = "#9b6fb8"
-"""Of the user's spans."""
+"""The colour of the user's spans."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the figures of a trace that pictures and tables show; computes nothing."""
+"""Selects the figures of a trace that pictures show. It computes nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CardRow:
     """Where the time of one process went.
 
     Attributes:
-        label: Its name for people.
+        label: Its displayed name.
         ns: Time by kind, in the order of ``TimeKind``.
-        note: What stands at the right end.
-        hover: What else is known.
+        note: The text at the right end.
+        hover: The hover text.
     """
 
     label: str
@@ -37,13 +37,13 @@ class CardRow:
 
 @dataclass(frozen=True, slots=True)
 class ProfileCard:
-    """What the picture shows.
+    """The content of a profile's card.
 
     Attributes:
-        about: What was measured, for the line below the title.
-        shares: One per process.
-        keys: Names and values of figures.
-        note_title: What the notes of shares are.
+        about: The line below the title.
+        shares: One row per process.
+        keys: Names and values of the key figures.
+        note_title: The title of the notes.
     """
 
     about: str
@@ -54,13 +54,14 @@ class ProfileCard:
 
 @dataclass(frozen=True, slots=True)
 class TopologyFigures:
-    """What was measured of a graph.
+    """The measured figures in the picture of a topology.
 
     Attributes:
-        call_ns: How long calls take, by their node in the topology.
-        channel_bytes: How much one frame of a channel holds, by the channel's id.
-        title: What the numbers are, for the line below the title.
-        open_ns: How long calls have taken that did not end, by their node; it stands instead.
+        call_ns: Duration of calls, by their node in the topology.
+        channel_bytes: Size of one frame, by the id of the channel.
+        title: A description of the figures, for the line below the title.
+        open_ns: Time so far of calls that did not end, by their node. It is shown instead of
+            ``call_ns``.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
@@ -70,11 +71,11 @@ class TopologyFigures:
 
 
 def card_of(graph: GraphSummary) -> ProfileCard:
-    """Return what the profile's card shows of a graph's figures."""
+    """Return the profile's card of a graph."""
     return ProfileCard(
         about=f" {DOT} ".join(
             [
-                # It is long, and the figures beside it say how many executions there are.
+                # A stall replaces the number of executions, which is among the key figures.
                 stall_text(graph)
                 or f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}",
                 *(
@@ -133,7 +134,7 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
 
 
 def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
-    """Return what is written into a graph's topology: medians of calls, means of values."""
+    """Return the figures for a graph's topology: median times of calls, mean sizes of values."""
     numbers = nodes_of_calls(graph.plan)
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
@@ -148,7 +149,7 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:
-    """Which calls ran on at the end of the trace of a graph that hangs, and for how long."""
+    """Yield the running calls at the end of the trace of a graph that hangs, with their times."""
     stall = summary.stall
     if stall is None:
         return

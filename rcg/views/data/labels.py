@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of the parts of a topology, and the room that they take, for every view."""
+"""Labels of the parts of a topology, and their sizes, for all views."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = [
 ]
 
 MAX_NAME_WIDTH: Final = 190.0
-"""How wide a name may be; a longer one is shortened."""
+"""The largest width of a name. A longer one is shortened."""
 
 MIN_NODE_WIDTH: Final = 84.0
-"""How wide a call is at least."""
+"""The smallest width of a call."""
 
 _MAX_ARGUMENTS: Final = 8
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 
 
 def node_text(node: TopologyNode) -> str:
-    """Return what is written into the box of a node."""
+    """Return the text in the box of a node."""
     match node.kind:
         case "call":
             return visible(node.name)
@@ -41,13 +41,13 @@ def node_text(node: TopologyNode) -> str:
 
 
 def channel_text(channel: Channel) -> str:
-    """Return the id of a channel, how it carries values, and how many frames it holds."""
+    """Return the id, the kind and the number of slots of a channel."""
     kind = visible(style_of(channel.kind).title)
     return f"{channel.id} {DOT} {kind} {DOT} {slots_text(channel)}"
 
 
 def slots_text(channel: Channel) -> str:
-    """Return how many frames a channel holds."""
+    """Return the number of slots of a channel as text."""
     return plural(channel.slots, "slot")
 
 
@@ -60,15 +60,15 @@ class TopologyLabels:
         self._actors = {actor.id: actor for actor in topology.actors}
 
     def is_owned(self, edge: TopologyEdge) -> bool:
-        """Return whether an edge joins an owner to what it owns, which stand side by side."""
+        """Return whether an edge connects an owner and its part, which are drawn side by side."""
         return self._topology.nodes[edge.target].owner == edge.source
 
     def channel(self, edge: TopologyEdge) -> Channel | None:
-        """Return what carries the value of an edge; None inside a process."""
+        """Return the channel of an edge; None inside a process."""
         return None if edge.channel is None else self._channels[edge.channel]
 
     def full_name(self, node: TopologyNode) -> str:
-        """Return the name of a node with that of its actor or owner."""
+        """Return the name of a node, with that of its actor or owner."""
         match node.kind:
             case "call":
                 actor = self._actors.get(node.process)
@@ -81,7 +81,7 @@ class TopologyLabels:
                 return node.kind
 
     def edge_lines(self, edge: TopologyEdge) -> list[str]:
-        """Return what is told of an edge: its ends, as what the value is taken, and the way."""
+        """Return a description of an edge: its ends, its arguments, and how the value travels."""
         nodes = self._topology.nodes
         source, target = nodes[edge.source], nodes[edge.target]
         lines = [f"{self.full_name(source)} {_ARROW} {self.full_name(target)}"]
@@ -95,13 +95,13 @@ class TopologyLabels:
         return [*lines, way]
 
     def counts(self) -> list[str]:
-        """Return how many actors, calls and channels there are."""
+        """Return the numbers of actors, calls and channels as text."""
         topology = self._topology
         calls = sum(node.kind == "call" for node in topology.nodes)
         counts = ((len(topology.actors), "actor"), (calls, "call"))
         return [plural(*each) for each in (*counts, (len(topology.channels), "channel"))]
 
     def head_width(self, actor: Actor, identity: str) -> float:
-        """Return how wide the head of an actor's box is: its name above what identifies it."""
+        """Return the width of the head of an actor's box: its name above its id."""
         name = width_of(visible(actor.label), SIZE, bold=True)
         return min(MAX_NAME_WIDTH, max(name, width_of(identity, SMALL)))

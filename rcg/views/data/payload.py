@@ -12,11 +12,11 @@ __all__ = ["ViewPayload"]
 
 
 class ViewPayload(NamedTuple):
-    """What one view shows.
+    """The data of one view.
 
     Attributes:
-        head: What JSON can hold.
-        columns: One-dimensional arrays of numbers, of any length each, by name.
+        head: JSON data.
+        columns: One-dimensional arrays of numbers, by name. Their lengths may differ.
     """
 
     head: dict[str, Any]

@@ -37,19 +37,19 @@ __all__ = [
 ]
 
 SPAN: Final = 5
-"""The kind of a user's span; the others are those of ``rcg.trace.analysis.parts.TimeKind``."""
+"""The kind of a user's span. The other kinds are those of ``TimeKind``."""
 
 OPS: Final = 0
 """The track of a lane's ops."""
 
 SPANS: Final = 1
-"""The track of the user's spans; tracks from 2 on are streams of communicators."""
+"""The track of the user's spans."""
 
 NOBODY: Final = (1 << 16) - 1
 """``peer`` of a slice that does not wait for another process."""
 
 NO_OP: Final = (1 << 16) - 1
-"""``op`` of a span, and of what the plan does not have."""
+"""``op`` of a span, and of an op that the plan does not have."""
 
 COLUMNS: Final = (
     ("start", "<f8"),
@@ -65,16 +65,16 @@ COLUMNS: Final = (
     ("transfers", "<i4"),
     ("transfer_times", "<f8"),
 )
-"""The columns of a payload. ``start``, ``duration`` and ``transfer_times`` are
-microseconds; ``transfers`` is pairs of rows, one after the other, and ``transfer_times`` when a
-frame left the first and arrived in the second; each of the others has one number per slice."""
+"""The columns of a payload. ``start``, ``duration`` and ``transfer_times`` are in microseconds.
+``transfers`` has two rows per transfer, and ``transfer_times`` the times when its frame left the
+first and arrived in the second. Each other column has one number per slice."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class LaneHead:
-    """What stands at the left of a lane: its process, its name for people, what else is known."""
+    """The head of a lane: its process, its displayed name, and more facts."""
 
     process: str
     label: str
@@ -83,10 +83,10 @@ class LaneHead:
 
 @dataclass(frozen=True, slots=True)
 class SliceName:
-    """What a slice is called.
+    """The name of a slice.
 
     Attributes:
-        text: The name: ``fwd``, ``read c1``; of a span, what the user called it.
+        text: The name: ``fwd``, ``read c1``, or the name that the user gave to a span.
         role: ``call``, ``read``, ``write``, ``input``, ``output``, ``build``, ``free``, ``span``;
             ``unknown`` for an op that the plan does not have.
         channel: The channel that is read or written, or "".
@@ -99,11 +99,11 @@ class SliceName:
 
 @dataclass(frozen=True, eq=False)
 class TransferEnds:
-    """TransferEnds of the ways of frames through one channel, of one process.
+    """The writes, or the reads, of one process at one channel: the ends of its transfers.
 
     Attributes:
         row: The slice of each.
-        at: When each was, in nanoseconds from the start of the slices, and no later than their end.
+        at: When the frame was written or taken, in nanoseconds from the start of the slices.
         execution: The execution of each.
     """
 
@@ -114,33 +114,32 @@ class TransferEnds:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """The slices of one graph, by lane and in a lane by start; spans after the ops.
+    """The slices of one graph, sorted by lane and then by start. Spans come after the ops.
 
     Attributes:
         graph_id: Hex id of the graph.
-        start_ns: When the window began, on the driver's monotonic clock.
-        end_ns: When it ended.
-        origin_ns: When the trace began that it is of: what is shown counts from there.
+        start_ns: When the window begins, on the driver's monotonic clock.
+        end_ns: When it ends.
+        origin_ns: When the trace began. Displayed times count from here.
         heads: One per lane.
-        names: What ``name`` counts in.
+        names: The names; ``name`` is an index in it.
         lane: Index of the lane.
         track: ``OPS``, ``SPANS`` or a stream.
         name: Index of the name.
-        kind: What the time went into: ``TimeKind``, or ``SPAN``.
+        kind: The kind of time: ``TimeKind``, or ``SPAN``.
         peer: Index of the lane that it waited for, or ``NOBODY``.
         start: When it began, in nanoseconds from ``start_ns``.
-        duration: How long it took, in nanoseconds.
-        execution: Which execution it belongs to.
-        bytes: How many bytes the whole event moved.
+        duration: Its duration in nanoseconds.
+        execution: Index of its execution.
+        bytes: Number of bytes that the whole event moved.
         op: Index of the op in the program of its process, or ``NO_OP``.
-        written: By channel, where its writes ended.
-        taken: By channel and index of a lane that reads it, where that had each frame.
-        transfers: Pairs of rows [number of transfers, 2]: of a write, and of a read of the same
-            frame.
-        transfer_times: When each of these frames left and when it arrived [number of transfers,
-            2], in nanoseconds from ``start_ns``; it never arrives before it left.
-        reads: For each channel, the lanes that read it.
-        slots: For each channel, how many frames it holds.
+        written: The ends of the writes, by channel.
+        taken: When frames were taken, by channel and by index of the reading lane.
+        transfers: The rows of the write and of the read of each transfer [number of transfers, 2].
+        transfer_times: When each of these frames left and arrived [number of transfers, 2], in
+            nanoseconds from ``start_ns``. No frame arrives before it left.
+        reads: The lanes that read each channel.
+        slots: The number of slots of each channel.
     """
 
     graph_id: str
@@ -171,11 +170,11 @@ class Slices:
 
     @property
     def duration_ns(self) -> int:
-        """How long the window is."""
+        """The length of the window."""
         return self.end_ns - self.start_ns
 
     def where(self, role: str) -> npt.NDArray[np.bool_]:
-        """Return which slices have a name of a role."""
+        """Return which slices have a role."""
         has = np.array([name.role == role for name in self.names] or [False])
         return np.asarray(has[self.name])
 
@@ -183,7 +182,7 @@ class Slices:
         """Return a head and the columns.
 
         The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
-        ``duration_us``, ``count`` and ``transfers`` (how many of each), ``lanes``, ``names``,
+        ``duration_us``, ``count`` and ``transfers`` (the numbers of each), ``lanes``, ``names``,
         ``kinds`` (the names of ``kind``) and ``channels``. The columns are those of ``COLUMNS``.
         """
         values = {
@@ -227,7 +226,7 @@ class Slices:
 
 
 def repeats_of(slices: Slices) -> int:
-    """Return how often at most a process calls one method in one execution."""
+    """Return the largest number of calls of one method by one process in one execution."""
     calls = slices.where("call") & (slices.kind != TimeKind.WAITING)
     key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
     key = key[:, np.lexsort(key)]

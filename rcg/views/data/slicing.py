@@ -38,13 +38,13 @@ _MAX_NAMES: Final = 1 << 16
 def slices_of(
     graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None
 ) -> Slices:
-    """Return the slices of what a graph's processes did between two moments.
+    """Return the slices of a graph in a window.
 
     Args:
         graph: The record of the graph.
-        start_ns: The window's start, on the driver's monotonic clock.
-        end_ns: Its end.
-        origin_ns: When the trace began, from where moments are counted; None is ``start_ns``.
+        start_ns: Beginning of the window, on the driver's monotonic clock.
+        end_ns: End of the window.
+        origin_ns: When the trace began; None is ``start_ns``.
 
     Raises:
         ValueError: The window ends before it starts.
@@ -59,11 +59,11 @@ def slices_of(
 
 
 def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
-    """Return the slices of a prediction, as if it had been recorded.
+    """Return the slices of a simulation, as if it had been recorded.
 
     Args:
-        simulation: How a plan is predicted to run.
-        unit_ns: How many nanoseconds a unit of its time is.
+        simulation: The simulation of a plan.
+        unit_ns: The length of a unit of its time in nanoseconds.
     """
     scaled = replace(
         simulation,
@@ -76,7 +76,7 @@ def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
 
 
 class _Collector:
-    """Columns, lane by lane, and where in them the ends of each frame's way are."""
+    """Collects the columns, lane by lane, and the ends of transfers in them."""
 
     def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
         self._graph = graph
@@ -86,8 +86,8 @@ class _Collector:
         self._count = 0
         self._written: dict[str, TransferEnds] = {}
         self._taken: dict[tuple[str, int], TransferEnds] = {}
-        # By channel, when its writes began: a frame that was had before that was had by a clock
-        # that is off.
+        # When the writes of each channel began. A frame that was taken before that has a time from
+        # an inaccurate clock.
         self._begun: dict[str, Ints] = {}
 
     def add_ops(self, number: int, lane: LaneTrace) -> None:
@@ -104,9 +104,9 @@ class _Collector:
         is_waiting_for = (parts.kind == TimeKind.WAITING) & (
             events["peer"] < len(self._graph.lanes)
         )
-        moves = np.arange(len(rows)) < len(lane.events)  # what is open has moved nothing yet
+        moves = np.arange(len(rows)) < len(lane.events)  # an open op has moved nothing yet
         if lane.process == DRIVER:
-            self._leave_out(ops, lane.events, moves)
+            self._exclude(ops, lane.events, moves)
         self._find_ends(number, ops, op, rows, parts, moves)
         self._add(
             number,
@@ -121,8 +121,8 @@ class _Collector:
             op=np.where(op < len(ops), np.minimum(op, NO_OP), NO_OP),
         )
 
-    def _leave_out(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
-        """Take out events of Reads and Writes that did not move the frame of their execution."""
+    def _exclude(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
+        """Exclude events of Reads and Writes that did not move the frame of their execution."""
         for position, each in enumerate(ops):
             if each.channels_in or each.channels_out:
                 at = np.flatnonzero(rows["op"] == position)
@@ -138,11 +138,11 @@ class _Collector:
         parts: Parts,
         moves: npt.NDArray[np.bool_],
     ) -> None:
-        # By event; those of a driver's threads may lie between each other.
+        # Sorted by event; events of a driver's threads may interleave.
         order = np.argsort(parts.row, kind="stable")
         row, is_waiting = parts.row[order], parts.kind[order] == TimeKind.WAITING
         is_last = np.append(row[1:] != row[:-1], True)
-        # A read takes its frame where it stops to wait.
+        # A read takes its frame when it stops waiting.
         is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
         takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
         is_last &= moves[row]
@@ -158,7 +158,7 @@ class _Collector:
                 self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
 
     def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
-        """Return the ends at these parts whose times the window holds, and which these are."""
+        """Return the ends at those parts whose times are in the window, and these parts."""
         row = parts.row[at]
         kept = (times[row] >= self._start_ns) & (times[row] <= self._end_ns)
         at, row = at[kept], row[kept]
@@ -209,7 +209,7 @@ class _Collector:
         return self._numbers.setdefault(name, len(self._numbers))
 
     def _transfers(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """Return which slices a frame went from and to, and when it left and arrived."""
+        """Return the slices of the write and the read of each frame, and when it left and came."""
         pairs, times = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
         for (channel, _), taken in self._taken.items():
             written = self._written.get(channel)
@@ -218,7 +218,7 @@ class _Collector:
             _, at, to = np.intersect1d(written.execution, taken.execution, return_indices=True)
             fits = self._begun[channel][at] <= taken.at[to]
             at, to = at[fits], to[fits]
-            # The writer notes the end of its Write after the frame can be read.
+            # The writer records the end of its Write after the frame has become readable.
             left = np.minimum(written.at[at], taken.at[to])
             pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
             times.append(np.column_stack([left, taken.at[to]]))
@@ -268,6 +268,6 @@ def _head_of(lane: LaneTrace) -> LaneHead:
 
 
 def name_of_op(op: Op) -> SliceName:
-    """Return what the slices of an op are called."""
+    """Return the name of the slices of an op."""
     channels = (*op.channels_in, *op.channels_out)
     return SliceName(visible(op.title()), op.word, *channels[:1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topology as the widget draws it: boxes, lines and words, with what was measured."""
+"""The topology for the widget: boxes, lines and texts, with measured figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["topology_payload"]
 
 _HEAD: Final = 42.0
 _PAD: Final = 12.0
-_MAX_GB_PER_S: Final = 100  # faster is no copy: the block was handed on
+_MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
 
 Times = Mapping[tuple[str, int], OpTimes]
 
@@ -42,14 +42,14 @@ def topology_payload(plan: Plan, record: GraphTrace | None) -> ViewPayload:
     """Return the payload of a topology, which has no columns.
 
     Args:
-        plan: What runs.
-        record: What it did, if that is known.
+        plan: The plan.
+        record: Its record; None without a measurement.
     """
     return ViewPayload(_TopologyHead(plan, record).head(), {})
 
 
 class _TopologyHead:
-    """Boxes, lines and words of one topology."""
+    """Makes the head of the payload of one topology."""
 
     def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
         self._topology: Topology = topology_of(plan)
@@ -124,7 +124,7 @@ class _TopologyHead:
     # Ops
 
     def _ops_of_nodes(self, plan: Plan) -> dict[int, int]:
-        """The index of the op that each node is, in the program of its process."""
+        """Return the op of each node, as an index in the program of its process."""
         nodes = nodes_of_calls(plan)
         found = {
             nodes[op.node]: at
@@ -145,7 +145,7 @@ class _TopologyHead:
         return found
 
     def _edge_ops(self, edge: TopologyEdge) -> list[tuple[str, int]]:
-        """The write and the read of an edge's value, each with its process."""
+        """Return the write and the read of an edge's value, each with its process."""
         if edge.channel is None:
             return []
         reader = self._topology.nodes[edge.target].process
@@ -197,7 +197,7 @@ class _TopologyHead:
         return time_text(took.median_ns) if took is not None and node.kind == "call" else ""
 
     def _moved(self, edge: TopologyEdge) -> str:
-        """How large its value is; told once, on the first of the edges that a channel serves."""
+        """Return the mean size of an edge's value, only for the first edge of its channel."""
         times = self._write_times(edge)
         first = next(each for each in self._topology.edges if each.channel == edge.channel)
         is_told = times is not None and times.bytes and first is edge
@@ -229,7 +229,7 @@ class _TopologyHead:
 
 
 def _took(times: OpTimes) -> str:
-    """Its own time, how fast that was, and what it waited before."""
+    """Return the own time, the rate and the wait of an op as text."""
     words = [time_text(times.median_ns)]
     if times.gb_per_s is not None and times.gb_per_s <= _MAX_GB_PER_S:
         words.append(speed_text(times.gb_per_s))

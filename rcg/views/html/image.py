@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture in HTML as an image, which survives viewers that clean the HTML.
+"""A picture in HTML as an image with a data URL.
 
-Viewers of notebooks (GitHub, nbviewer) remove inline SVG and styles; an image whose address is its
-own data stays. The image contains its style sheet, so it adapts to light and dark.
+Viewers of notebooks (GitHub, nbviewer) remove inline SVG and styles, but keep such an image. It
+contains its style sheet, so it adapts to light and dark.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rcg.views.svg.canvas import WIDTH
 __all__ = ["MAX_SHRINKING", "img"]
 
 MAX_SHRINKING: Final = 1.6
-"""How much wider than that a picture may be to be shrunk to fit; a wider one is scrolled."""
+"""A picture up to this many times wider than ``WIDTH`` is shrunk. A wider one is scrolled."""
 
 
 def img(svg: str, alt: str) -> str:
-    """Return an SVG file as an ``<img>`` with the file in it, to be scrolled if it is very wide.
+    """Return an SVG file as an ``<img>`` with a data URL, which scrolls if it is very wide.
 
     Args:
         svg: The text of the file.
-        alt: What it shows, in words.
+        alt: The alternative text.
     """
     data = b64encode(svg.encode("utf-8")).decode("ascii")
     size = re.match(r'<svg[^>]* width="([\d.]+)"', svg)

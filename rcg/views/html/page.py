@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything about a trace on one page: a file that needs no network, no script and no rcg.
+"""A trace as one HTML page that needs no network, no script and no rcg.
 
-For each graph its topology with what was measured, where the time went, the schedule beside its
-prediction, the timeline up close and as a whole, and a table of its ops. Of many graphs the later
-ones have fewer pictures, so that the file stays small.
+For each graph it has the topology with measured values, where the time went, the schedule beside
+its prediction, the timeline of a few executions and of the whole trace, and a table of ops. With
+many graphs, the later ones have fewer pictures, so that the file stays small.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def page_of(trace: Recording, title: str) -> str:
     """Return a trace as one HTML file.
 
     Args:
-        trace: What was recorded.
-        title: What stands above it all.
+        trace: The trace.
+        title: The title of the page.
     """
     whole, trace = trace, trace.active
     summary = summarize(trace)
@@ -65,7 +65,7 @@ def page_of(trace: Recording, title: str) -> str:
         for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
     ]
     if not parts:
-        parts = [card("Nothing", "no graph was alive while this was recorded", "")]
+        parts = [card("Nothing", "there was no live graph during the recording", "")]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -112,7 +112,7 @@ def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: i
     if has_pictures and graph.num_events:
         parts += _times(trace, graph)
     if len(summary.ops) <= _MAX_OPS:
-        about = "without waiting, which stands apart; the bottleneck is marked"
+        about = "times without waiting, which has its own column; the bottleneck is marked"
         parts.append(card("Operations", about, ops_table(summary)))
     return "\n".join(parts)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of pictures over time: a lane for each process, names at the left, an axis below.
+"""The chart of all pictures over time: a lane per process, names at the left, an axis below.
 
-Every such picture has the same frame, so that a lane is found again from one to the next.
+All such pictures use it, so a lane has the same position in each of them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _MANY: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ChartRow:
-    """One lane: what it is called and how high it is.
+    """One lane of a chart.
 
     Attributes:
         label: Its name.
-        detail: What else is known, for the hover.
+        detail: More facts, for the hover text.
         height: Its height.
-        parts: What is in it, if several things are: a word and the height of its middle, from the
-            upper end of the lane.
-        grounds: Where it is hatched as idle: from and to, from its upper end.
+        parts: The names of its parts if it has several, each with the y of the part's middle below
+            the upper end of the lane.
+        grounds: The areas that are hatched as idle: upper and lower end, below the upper end of the
+            lane.
     """
 
     label: str
@@ -45,18 +46,18 @@ class ChartRow:
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
-    """Return a height that suits so many lanes: up to 8, up to 24, or more."""
+    """Return the height for a number of lanes: up to 8, up to 24, or more."""
     return few if count <= 8 else some if count <= 24 else many
 
 
 class LaneChart:
-    """Where lanes are, and the shapes around them.
+    """The positions of lanes, and the shapes around them.
 
     Args:
-        canvas: What to draw with.
+        canvas: The canvas.
         rows: The lanes, from top to bottom.
-        gap: Between two lanes.
-        width: Of the whole picture.
+        gap: The space between two lanes.
+        width: Width of the picture.
     """
 
     def __init__(self, canvas: Canvas, rows: Sequence[ChartRow], gap: float, width: float) -> None:
@@ -92,11 +93,11 @@ class LaneChart:
 
         Args:
             title: The title.
-            subtitle: One line that says what is shown.
-            ticks: Places on the axis, in pixels of the plot, and their labels.
-            body: Shapes in the coordinates of the plot, whose upper left end is 0 0.
-            legend: Shapes and what they mean.
-            label: What it is, for those who cannot see it.
+            subtitle: The line below the title.
+            ticks: Positions on the axis, in pixels of the plot, and their labels.
+            body: Shapes in the coordinates of the plot, whose upper left corner is (0, 0).
+            legend: Shapes and their meaning.
+            label: A description for people who cannot see it.
         """
         canvas = self._canvas
         width = self.left + self.plot_width + MARGIN

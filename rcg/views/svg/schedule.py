@@ -6,8 +6,8 @@ a0 (Stage)  fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ███�
             ┌────────┐┌─────────┐┌─────────┐          predicted: outlines below
 ```
 
-Methods are full bars, other ops of an actor are thin bars, and the background is hatched while it
-does nothing. Without a measurement only the prediction is drawn.
+Methods are full bars, other ops are thin bars, and the background is hatched while the actor does
+nothing. Without a measurement only the prediction is drawn.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from rcg.views.svg.looks import Look, execution_looks, idle
 
 __all__ = ["schedule_of"]
 
-_BUDGET: Final = 240_000
-_LANES_APART: Final = 6  # at most, between the numbers of an execution
+_MAX_BARS_BYTES: Final = 240_000
+_LANES_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many lanes
 _MAX_NUMBERS: Final = 400
 _NUM: Final = len(EXECUTIONS)
 _BUSY: Final = 3 * _NUM
@@ -54,15 +54,15 @@ def schedule_of(
     """Return the schedule as the text of an SVG file.
 
     Args:
-        slices: What was measured, of some executions (see ``excerpt_of``).
-        predicted: How it was predicted to go. Of several executions the last ones that are not
-            where the pipeline runs empty are compared.
-        unit_ns: How long a unit of the prediction is. Without, a unit is a call, and all calls are
-            taken to cost the same; over a measurement it is stretched to fit.
-        title: What stands above.
-        about: What is shown, for the line below the title: ``executions 7 to 18``.
-        width: Of the picture.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        slices: The measured slices of some executions (see ``excerpt_of``).
+        predicted: The prediction. Its last executions before the pipeline empties are compared with
+            the measured ones.
+        unit_ns: The length of a unit of the prediction in nanoseconds. None: a unit is a call, and
+            all calls cost the same, as much as the mean measured call.
+        title: The title.
+        about: The line below the title, such as ``executions 7 to 18``.
+        width: Width of the picture.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
 
     Raises:
         ValueError: There is neither a measurement nor a prediction.
@@ -74,7 +74,7 @@ def schedule_of(
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """Bars of one picture: whose, and how far they are shifted and stretched."""
+    """The measured or the predicted bars, and how far they are shifted."""
 
     slices: Slices
     shift_ns: float = 0.0
@@ -106,7 +106,7 @@ class _Schedule:
         self._both = len(layers) == 2
         methods = [name.text for name in self._slices.names if name.role == "call"]
         initials = {method: method[:1].upper() for method in dict.fromkeys(methods)}
-        # Methods by their first letters, where these tell them apart.
+        # Methods are labelled by their first letters if these differ.
         is_clear = 1 < len(initials) == len(set(initials.values())) <= 4
         self._initials = initials if is_clear else {}
         self._is_repeated = repeats_of(self._slices) > 1
@@ -218,7 +218,7 @@ class _Schedule:
             frame.plot_width,
             labels_of=lambda at: self._labels(slices, at, int(number_of[at])),
             hover_of=lambda at: self._hover(layer, at),
-            budget=_BUDGET // len(self._layers),
+            budget=_MAX_BARS_BYTES // len(self._layers),
         )
         kind = "rcg-predicted" if layer.is_outlined else "rcg-measured"
         merged = int(is_call[drawn.merged].sum())
@@ -230,8 +230,8 @@ class _Schedule:
     def _numbers(
         self, slices: Slices, bars: Bars, bands: Sequence[Band], number_of: Ints, plot_width: float
     ) -> list[str]:
-        """Numbers beside bars that are too narrow for them, here and there, where there is room."""
-        # What is no call is thin, and may lie below a number.
+        """Return numbers beside bars that are too narrow for them, if there is room."""
+        # Other ops than calls are thin, so a number may cover them.
         calls = np.flatnonzero(bars.look != _BUSY)
         lane = bars.band // 2
         calls = calls[np.lexsort((bars.left[calls], lane[calls]))]
@@ -246,7 +246,7 @@ class _Schedule:
             row = int(bars.row[at])
             number = int(number_of[row])
             key, here = (int(slices.execution[row]), number), int(lane[at])
-            if here - latest.get(key, -_LANES_APART) < _LANES_APART:
+            if here - latest.get(key, -_LANES_PER_NUMBER) < _LANES_PER_NUMBER:
                 continue
             band, width = bands[int(bars.band[at])], float(bars.width[at])
             room = width_of(f"{number}", size, bold=True)
@@ -274,7 +274,7 @@ class _Schedule:
         ]
 
     def _number_of(self, slices: Slices) -> Ints:
-        """What the colour and the number of a bar are: its execution, or which call in that."""
+        """Return each bar's number, which decides its colour: its execution, or its call in it."""
         if not self._is_repeated:
             return slices.execution.astype(np.int64)
         number = np.zeros(len(slices), np.int64)
@@ -287,7 +287,7 @@ class _Schedule:
         begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
         counts = np.diff(np.append(begins, len(order)))
         rank = np.arange(len(order)) - np.repeat(begins, counts)
-        # Of what began before the window, only the last calls are in it.
+        # An execution that began before the window has only its last calls in it.
         first, _ = execution_range(slices)
         missing = np.where(key[2, begins] < first, counts.max(initial=0) - counts, 0)
         number[calls[order]] = rank + np.repeat(missing, counts)
@@ -303,7 +303,7 @@ class _Schedule:
         return [f"{name.text} {number}", f"{number}"]
 
     def _is_tinted(self, slices: Slices) -> npt.NDArray[np.bool_]:
-        """Whether a bar is of another method than the first one of its actor."""
+        """Return which bars are of another method than the first one of their actor."""
         is_call = slices.where("call")
         first = np.full(max(len(slices.heads), 1), -1)
         for lane in self._lanes:
@@ -330,7 +330,7 @@ class _Schedule:
         if not self._is_in_calls:
             first = self._slices.start_ns - self._slices.origin_ns
             return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
-        # A unit is a call: whole ones only.
+        # A unit is a call, so ticks are whole numbers.
         ticks = ticks_of(duration / CALL_NS * 1e9, most)
         return [
             (at / 1e9 * CALL_NS * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile at a glance: where the time of each process went, and the figures that matter.
+"""The profile's card: where the time of each process went, and the key figures.
 
 ```
 a0 (Stage)  █ compute 62 % █▓ 14 %▓░ waiting 20 % ░   1.5 ms   throughput        515 /s
@@ -47,10 +47,10 @@ def summary_of(
     """Return the profile as the text of an SVG file.
 
     Args:
-        figures: What to show.
-        title: What stands above.
-        width: Of the picture; where there is room figures stand beside the bars, else below.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        figures: The figures.
+        title: The title.
+        width: Width of the picture. Key figures are beside the bars if there is room, else below.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
     return _Summary(figures, Canvas(dark), width).text(title)
 

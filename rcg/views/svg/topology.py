@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topology as one SVG file: no script, no font, nothing to load.
 
-Actors are boxes with their name, calls are boxes in them, and lines are values. The look of a line
-says how the value travels (see ``rcg.views.data.edge_styles``); that is all that colour is for.
-What was measured can be written where it belongs: how long a call takes into its box, how much a
-value is above its line.
+Actors are boxes with their name, calls are boxes inside them, and lines are values. The style of a
+line shows how the value travels (see ``rcg.views.data.edge_styles``). Measured figures can be shown
+as well: the time of a call in its box, the size of a value above its line.
 """
 
 from __future__ import annotations
@@ -55,13 +54,12 @@ def svg_of(
     """Return a picture of a topology as the text of an SVG file.
 
     Args:
-        topology: What to show.
-        title: What is written above it.
-        channel_details: Write next to each value which channel carries it and how many frames that
-            holds.
-        legend: Explain the lines.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
-        measured: What was measured, to be written next to what it is of.
+        topology: The topology.
+        title: The title.
+        channel_details: Show which channel carries each value, and its number of slots.
+        legend: Draw a legend of the lines.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
+        measured: The measured figures to show.
     """
     return _Drawing(topology, title, channel_details, legend, dark, measured).text()
 
@@ -151,7 +149,7 @@ class _Drawing:
         return max(MIN_NODE_WIDTH, ceil(min(width, MAX_NAME_WIDTH) + 2 * _NODE_PAD)), height
 
     def _detail_lines(self, node: TopologyNode) -> list[str]:
-        """What is written below a node's name: its time, and the channel of its value."""
+        """Return the lines below a node's name: its time, and the channel of its value."""
         time_ns = self._measured.call_ns.get(node.id)
         channel = self._channel(node) if self._details else None
         lines = [] if time_ns is None else [time_text(time_ns)]
@@ -166,8 +164,8 @@ class _Drawing:
     # Shapes
 
     def _actor(self, actor: Actor, rect: Rect) -> str:
-        # Never wider than the first column, which has this much room: lines may cross the box
-        # between columns.
+        # The text is no wider than the first column, because lines may cross the box between
+        # columns.
         label, identity = visible(actor.label), _identity(actor)
         x = rect.x + 12
         return (
@@ -232,7 +230,7 @@ class _Drawing:
         )
 
     def _amounts(self, layout: TopologyLayout) -> list[str]:
-        """How much each value is, at its line where that leaves what makes it."""
+        """Return the size of each value, at the beginning of its line."""
         starts: dict[int, tuple[float, float, str]] = {}
         is_rising: dict[int, bool] = {}
         for edge in self._topology.edges:
@@ -243,8 +241,8 @@ class _Drawing:
             if edge.source not in starts or y < starts[edge.source][1]:
                 starts[edge.source] = (x, y, channel)
             is_rising[edge.source] = is_rising.get(edge.source, True) and to_y < y
-        # Below a line that rises, if there is room. A rim in the ground's colour keeps lines that
-        # pass from crossing out the number.
+        # Below a rising line, if there is room. A rim in the colour of the background keeps the
+        # number legible where lines cross it.
         return [
             f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
             + self._text(
@@ -280,7 +278,7 @@ class _Drawing:
         return "rim" if self._topology.nodes[source].process == DRIVER else "actor-rim"
 
     def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
-        """A text whose hover is that of the group that it is in."""
+        """Return a text without a hover text of its own: its group has one."""
         return self._canvas.text(text, x, y, room, is_whole_in_hover=False, **style)
 
     # Words
@@ -299,12 +297,12 @@ class _Drawing:
 
 
 def _identity(actor: Actor) -> str:
-    """An actor's id in the plan, and the first digits of that in Ray."""
+    """Return an actor's id in the plan, and the first digits of its id in Ray."""
     return f"{actor.id} {DOT} {visible(actor.key[:6])}" if actor.key else actor.id
 
 
 def _class(kind: EdgeStyle) -> str:
-    """A kind as part of a class name."""
+    """Return a kind as part of a CSS class."""
     return "".join(each if each.isascii() and each.isalnum() else "-" for each in kind.name)
 
 
@@ -317,7 +315,7 @@ def _frame(rect: Rect) -> str:
 
 
 def _curve(points: tuple[Point, ...]) -> str:
-    """A path through the points that ends at the foot of its arrow."""
+    """Return a path through the points that ends at the base of its arrow."""
     path = [f"M{points[0][0]:g} {points[0][1]:g}"]
     for position, ((x, y), (to_x, to_y)) in enumerate(pairwise(points), start=2):
         if position == len(points):
