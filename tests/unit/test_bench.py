@@ -303,7 +303,7 @@ def test_targets_are_judged_against_the_compiled_graph() -> None:
 def test_a_version_beside_is_compared_with_this_one_in_a_process_of_its_own_too() -> None:
     row = echo_result(here=10.6, beside=10.0)
     assert [str(verdict) for verdict in row.verdicts] == ["here to beside: 1.06 > 1.05"]
-    assert "SHORT here to beside" in render(BenchReport(header(), (row,), ()))
+    assert "MISSED here to beside" in render(BenchReport(header(), (row,), ()))
 
 
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:
@@ -391,13 +391,13 @@ def test_the_table_shows_who_took_how_long_and_what_falls_short() -> None:
     [rcg_line] = [line for line in lines if line.startswith("  rcg ") and "0.076" in line]
     assert rcg_line.split()[1:3] == ["0.950", "1.90"]
     assert "ok median: 0.076 <= 0.15" in rcg_line
-    assert "SHORT futex median: 0.36 > 0.35" in text
+    assert "MISSED futex median: 0.36 > 0.35" in text
     assert "needs torch" in text
     assert "compile" in text
     assert "rcg 12.5, Ray graph 80.0 ms" in text
     assert "2 of 4 targets met." in text
-    assert "  short: echo, 1 actor, futex median: 0.36 > 0.35" in lines
-    assert "  short: wake-ups: 3 > 2" in lines
+    assert "  missed: echo, 1 actor, futex median: 0.36 > 0.35" in lines
+    assert "  missed: wake-ups: 3 > 2" in lines
 
 
 def test_columns_stand_below_each_other() -> None:
@@ -410,7 +410,7 @@ def test_columns_stand_below_each_other() -> None:
 
 
 def test_a_report_of_nothing_says_so() -> None:
-    assert "No target could be judged" in render(BenchReport(header(), (), ()))
+    assert "This run has no targets to check" in render(BenchReport(header(), (), ()))
 
 
 # --- the kernel's books -------------------------------------------------------------------------
