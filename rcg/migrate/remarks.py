@@ -17,7 +17,7 @@ from rcg.migrate.moves import home_of
 
 __all__ = ["Remark", "remarks_on_uses"]
 
-# Functions whose string argument names a module or an attribute, by the last part of their name.
+# The last part of the names of functions whose string argument names a module or an attribute.
 _TAKES_A_PATH: Final = frozenset(
     {
         "__import__",
@@ -39,7 +39,7 @@ class Remark:
     """A line that the user has to check.
 
     Attributes:
-        line: The line in the text that was given, counted from 1.
+        line: The line in the source text, counted from 1.
         text: What is there and what to do.
         cell: The cell of a notebook, counted from 1; 0 where there are no cells.
     """
@@ -50,7 +50,7 @@ class Remark:
 
 
 def remarks_on_uses(wrapper: MetadataWrapper, names: Mapping[str, str]) -> list[Remark]:
-    """Return remarks on uses of names, outside of imports, that do not get what Ray gives.
+    """Return remarks on uses of names, outside of imports, that differ from Ray after the rewrite.
 
     Args:
         wrapper: The syntax tree.

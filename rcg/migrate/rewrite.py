@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the import statements of one source text and leaves every other character alone.
+"""Rewrites the import statements of one source text and leaves every other character unchanged.
 
-Pure: text in, text and remarks out. This module knows nothing of files.
+The input is a text, the output a text and remarks. This file must not know files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["Rewritten", "SourceError", "rewrite"]
 
 
 class SourceError(ValueError):
-    """The text is not Python, or too deeply nested to be read.
+    """The text is not Python, or it is nested too deeply to be parsed.
 
     Attributes:
-        line: Where, counted from 1.
+        line: The line, counted from 1.
     """
 
     def __init__(self, text: str, line: int) -> None:
@@ -53,8 +53,8 @@ class Rewritten:
 
     Attributes:
         text: The new text.
-        remarks: What the rewrite does not decide, by line.
-        names: What is bound to rcg or one of its modules, such as ``{"ray": "rcg"}``.
+        remarks: The lines that the user has to check, sorted.
+        names: The names bound to rcg or one of its modules, such as ``{"ray": "rcg"}``.
     """
 
     text: str
@@ -70,13 +70,13 @@ def rewrite(
 ) -> Rewritten:
     """Rewrite the import statements of a source text.
 
-    Rewriting the result again changes nothing.
+    Rewriting the result changes nothing.
 
     Args:
         source: The text.
-        judge: Says what an import of ``*`` or of ``ray`` from a module does to ``ray``, None for
-            nothing. It gets the module with its leading dots.
-        names: What earlier cells of a notebook bound to rcg and its modules.
+        judge: Returns what an import of ``*`` or of ``ray`` from a module does to ``ray``, None for
+            nothing. Its argument is the module with its leading dots.
+        names: The names that earlier cells of a notebook bound to rcg and its modules.
 
     Raises:
         SourceError: The text is not Python of the version that libcst reads.
@@ -90,7 +90,7 @@ def rewrite(
         wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
         bindings = _Bindings(dict(names or {}))
         wrapper.module.visit(bindings)
-        rewriter = _Rewriter(judge, bindings.names, is_bound="ray" in (names or {}))
+        rewriter = _Rewriter(judge, is_bound="ray" in (names or {}))
         text = wrapper.visit(rewriter).code
         uses = remarks_on_uses(wrapper, bindings.names)
     except cst.ParserSyntaxError as error:
@@ -104,7 +104,7 @@ def rewrite(
 
 
 class _Bindings(cst.CSTVisitor):
-    """Collects the names that import statements bind to rcg and its modules, after the rewrite."""
+    """Collects the names that the rewritten import statements bind to rcg and its modules."""
 
     def __init__(self, names: dict[str, str]) -> None:
         super().__init__()
@@ -134,23 +134,20 @@ class _Bindings(cst.CSTVisitor):
 
 
 class _Rewriter(cst.CSTTransformer):
-    """Replaces import statements, and remarks on what still means Ray."""
+    """Replaces import statements, and remarks on imports that may bind `ray` to Ray again."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(
-        self, judge: Callable[[str], str | None], names: Mapping[str, str], *, is_bound: bool
-    ) -> None:
+    def __init__(self, judge: Callable[[str], str | None], *, is_bound: bool) -> None:
         super().__init__()
         self.judge = judge
-        self.names = names
-        # Whether an import so far has bound `ray` to rcg, and what may have undone that since.
+        # Whether an import has bound `ray` to rcg so far, and the later imports that may undo that.
         self.is_bound = is_bound
         self.threats: list[Remark] = []
         self.found: list[Remark] = []
         self.function_depth = 0
-        # Lines made here by id, each with whether the next line continues the same statement. The
-        # lines are kept so that the ids stay theirs.
+        # The lines made here, by id, and whether the next line continues the same statement. The
+        # references keep the ids unique.
         self.made: dict[int, tuple[cst.SimpleStatementLine, bool]] = {}
 
     @property
@@ -193,7 +190,7 @@ class _Rewriter(cst.CSTTransformer):
         *,
         is_alone: bool,
     ) -> list[cst.BaseSmallStatement] | None:
-        """Return what replaces the statements of a line; None if they stay as they are."""
+        """Return the statements that replace those of a line; None if nothing changes."""
         body: list[cst.BaseSmallStatement] = []
         for original, statement in zip(originals, updated, strict=True):
             match statement:
@@ -203,7 +200,7 @@ class _Rewriter(cst.CSTTransformer):
                     new = self._from(original, statement)
                 case _:
                     new = [statement]
-            # The last one keeps what parts it from the next.
+            # The last statement keeps its separator.
             body.extend(each.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for each in new[:-1])
             body.append(new[-1])
             self._follow(original, new)
@@ -214,11 +211,11 @@ class _Rewriter(cst.CSTTransformer):
         self, original: cst.CSTNode, node: cst.Import, *, is_alone: bool
     ) -> list[cst.BaseSmallStatement]:
         aliases: list[cst.ImportAlias] = []
-        bound_to: dict[str | None, str] = {}  # by this statement so far
+        bound_to: dict[str | None, str] = {}  # by the parts of this statement so far
         for alias in node.names:
             module, bound = dotted(alias.name), name_after_as(alias)
             move = move_import(module, bound)
-            self._say(original, move.remark)
+            self._remark(original, move.remark)
             if move.imports == ((module, bound),):
                 bound_to[bound_name(alias)] = module
                 aliases.append(alias)
@@ -242,14 +239,14 @@ class _Rewriter(cst.CSTTransformer):
             return [node]
         if imports_star(node):
             star = move_star(module)
-            self._say(original, star.remark)
+            self._remark(original, star.remark)
             return [node if star.module is None else with_module(node, star.module)]
         names = list(map(bound_name, aliases_of(node)))
-        is_ordered = len(set(names)) < len(names)  # the last of two that bind one name counts
+        is_ordered = len(set(names)) < len(names)  # if two bind the same name, the last one counts
         groups: list[tuple[str | None, list[cst.ImportAlias]]] = []
         for alias in aliases_of(node):
             move = move_name(module, dotted(alias.name))
-            self._say(original, move.remark)
+            self._remark(original, move.remark)
             for target, aliases in groups[-1:] if is_ordered else groups:
                 if target == move.module:
                     aliases.append(alias)
@@ -263,7 +260,7 @@ class _Rewriter(cst.CSTTransformer):
         return new
 
     def _follow(self, original: cst.CSTNode, new: Sequence[cst.BaseSmallStatement]) -> None:
-        """Note what an import that is as it will be does to the name `ray`."""
+        """Note what a rewritten import does to the name `ray`."""
         for node in new:
             if isinstance(node, cst.Import):
                 if any(
@@ -286,7 +283,7 @@ class _Rewriter(cst.CSTTransformer):
                     line = self._line(original)
                     self.threats.append(Remark(line, f"`from {module} import {what}` {verdict}"))
 
-    # Lines that say again what the line before them says.
+    # Repeated imports.
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         return updated_node.with_changes(body=self._tidy(updated_node.body))
@@ -299,7 +296,7 @@ class _Rewriter(cst.CSTTransformer):
     def _tidy(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """Drop each import made here that repeats one of the imports directly above it.
 
-        What has a comment stays.
+        An import with a comment stays.
         """
         kept: list[cst.BaseStatement] = []
         bound: set[str] = set()
@@ -338,7 +335,7 @@ class _Rewriter(cst.CSTTransformer):
         self.function_depth -= 1
         return updated_node
 
-    def _say(self, node: cst.CSTNode, text: str | None) -> None:
+    def _remark(self, node: cst.CSTNode, text: str | None) -> None:
         if text is not None:
             self.found.append(Remark(self._line(node), text))
 
