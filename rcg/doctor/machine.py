@@ -124,7 +124,7 @@ def check_gpus() -> Iterator[Check]:
             [command, *asked], capture_output=True, text=True, timeout=NVIDIA_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Check("GPUs", "NVIDIA", "warn", f"nvidia-smi failed: {error_line(error)}")
+        yield Check("GPUs", "NVIDIA", "warn", f"nvidia-smi does not answer: {error_line(error)}")
         return
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not lines:

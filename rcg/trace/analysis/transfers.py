@@ -146,8 +146,8 @@ def depth(writes: Events, reads: Sequence[Events], start_ns: int) -> tuple[Ints,
 
     times = np.concatenate([came, gone])
     steps = np.concatenate([np.ones(len(came), np.int64), np.full(len(gone), -1, np.int64)])
-    moments, which = np.unique(np.maximum(times, start_ns), return_inverse=True)
-    changes = np.bincount(which, steps, len(moments)).astype(np.int64)
+    changed_at, which = np.unique(np.maximum(times, start_ns), return_inverse=True)
+    changes = np.bincount(which, steps, len(changed_at)).astype(np.int64)
     kept = changes != 0
-    times = np.concatenate([[start_ns], moments[kept]]).astype(np.int64)
+    times = np.concatenate([[start_ns], changed_at[kept]]).astype(np.int64)
     return times, before + np.concatenate([[0], np.cumsum(changes[kept])]).astype(np.int64)

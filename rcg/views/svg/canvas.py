@@ -113,13 +113,13 @@ class Canvas:
         return f' fill="url(#rcg-{_KEY}-{name})"'
 
     def dotted(self, ground: str, dots: str, *, gap: int = 6) -> str:
-        """Return the ``fill`` of a ground with dots, with a blank before it."""
+        """Return the ``fill`` of a dotted area, with a leading space."""
         at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
         shapes = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
         return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{shapes}</g>")
 
     def crossed(self, ground: str, lines: str, *, gap: int = 7) -> str:
-        """Return the ``fill`` of a ground with lines across each other."""
+        """Return the ``fill`` of an area with crossing lines, with a leading space."""
         path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
         return self._pattern(ground, "crossed", gap, path)
 
@@ -146,7 +146,7 @@ class Canvas:
         anchor: str = "start",
         is_whole_in_hover: bool = True,
     ) -> str:
-        """Return one line of text, shortened to its room, then with a hover text."""
+        """Return one line of text. If it is shortened to its room, it gets a hover text."""
         text = visible(text)
         shown = shorten(text, room, size, bold=bold, monospace=monospace)
         attributes = f'{self.paint(role)} x="{x:g}" y="{y:g}" font-size="{size:g}"'
