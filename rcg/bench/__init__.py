@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures rcg beside what it replaces and beside the limit: `python -m rcg.bench`.
+"""Compares rcg with Ray and with the limits of the machine: `python -m rcg.bench`.
 
-What makes the comparison fair:
+The rules of the comparison:
 
-* **In turns.** All contestants of a row are ready at the same time, and each round gives each of
-  them one turn, in an order shuffled from the seed. A machine that grows slower or faster during
-  the run does so for all of them.
-* **Alone.** While one has its turn, the actor processes of the others are stopped (SIGSTOP): what a
-  compiled graph burns while it waits is a figure of its own, and must not be paid by the others.
-* **Alike.** The same actor class, the same payload object, the same topology, written down once for
-  all (`rows`). Every contestant gets actors of its own, with the same options; rcg and Ray's
-  compiled graph use their defaults.
-* **Warm.** Before the first round each contestant runs until its buffers have been used, and each
-  turn starts with calls that do not count. A turn ends after a number of calls or a time, whichever
-  is first, so a slow contestant has fewer samples, never a shorter row.
-* **Whole.** A sample is one call from `execute` until the value is in the caller's hands. Nothing
-  is dropped; median and p99 are over the samples of all rounds. The collector is off during a turn,
-  as in `timeit`.
-* **Checked.** Before a row starts, each contestant must return the right value.
+* Interleaved turns: all contestants of a row are ready at the same time. In each round each
+  contestant has one turn, in an order shuffled from the seed. So a machine that becomes slower or
+  faster during the run affects all of them.
+* No interference: during a turn, the actor processes of the other contestants are stopped
+  (SIGSTOP). The CPU time that a waiting graph uses is a separate figure.
+* Equal conditions: all contestants have the same actor class, payload and topology, defined once
+  (`rows`). Each has its own actors, with the same options. rcg and Ray's compiled graph use their
+  default options.
+* Warm-up: before the first round each contestant runs until all its buffers have been used, and
+  each turn starts with calls that do not count. A turn ends after a number of calls or after a
+  time, whichever comes first, so a slow contestant has fewer samples.
+* Complete samples: a sample is one call, from `execute` until the caller has the value. No sample
+  is dropped. Median and p99 are over the samples of all rounds. The garbage collector is off during
+  a turn, as in `timeit`.
+* Checked results: before a row starts, each contestant must return the right value.
 
-The limit of a small row is what a wake-up of another process over a bare futex word takes, times
-the hops that the row cannot do without; it takes no spinning, so a contestant that spins for a
-moment can be faster. The limit of a bulk row is the copies that it cannot do without, by `memcpy`
-between warm buffers.
+The limit of a small row is the time to wake another process through a futex, times the number of
+wake-ups that the row needs. It does not spin, so a contestant that spins briefly can be faster. The
+limit of a bulk row is the time of the copies that it needs, by `memcpy` between warm buffers.
 
-Units are microseconds everywhere but where a name says otherwise.
+Times are in microseconds unless a name has another unit.
 """

@@ -17,7 +17,7 @@ from rcg.progress import progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for a wrong command line."""
+    """Run the command; return its exit status: 0, or 2 for a wrong command line."""
     parser = _parser()
     asked = parser.parse_args(arguments)
     if asked.list:
@@ -57,24 +57,32 @@ def _parser() -> argparse.ArgumentParser:
         "--rows",
         default="",
         metavar="NAMES",
-        help="which rows, by name or pattern, with commas between them: echo,numpy-*; default all",
+        help="the rows, as names or patterns separated by commas: echo,numpy-*; default: all",
     )
-    parser.add_argument("--list", action="store_true", help="name the rows and end")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
+    parser.add_argument("--list", action="store_true", help="list the rows and exit")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the report to this file"
+    )
     parser.add_argument(
         "--rounds",
         type=int,
         default=runner.DEFAULT_ROUNDS,
         metavar="N",
-        help=f"turns of each contestant on each row; default {runner.DEFAULT_ROUNDS}",
+        help=f"turns of each contestant per row; default: {runner.DEFAULT_ROUNDS}",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the seed of payloads and orders; default: 0",
+    )
     parser.add_argument(
         "--beside",
         type=Path,
         metavar="FOLDER",
-        help="a checkout of another version of rcg, its native core built in place: its graphs "
-        "take part in the rows, and this version's once more in a process of its own as well",
+        help="a checkout of another version of rcg, with its native core built in place: run the "
+        "rows with that version as well, and again with this one, each in a separate process",
     )
     return parser
 

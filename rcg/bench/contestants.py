@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contestants, and how each runs a row.
 
-A contestant makes its actors once and gets ready for one row after the other: it *opens* a row,
-which gives a `Session`, and closes it. Ray's own compiled graph takes part where the installed Ray
-still has one; this module and `rcg.interop` are the only ones that may look at it.
+A contestant makes its actors once and then runs one row after the other: it *opens* a row, which
+returns a `RowSession`, and closes it. Ray's own compiled graph is a contestant if the installed Ray
+still has one. Only this module and `rcg.interop` may import it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import rcg
 import rcg.dag
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
-from rcg.bench.rows import Payload, Row
+from rcg.bench.rows import Arguments, Row
 from rcg.bench.topologies import build, lent
 from rcg.bench.workers import Worker
 from rcg.options import WaitPolicy
@@ -36,13 +36,13 @@ ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class RowSession:
     """A contestant that is ready to run one row.
 
     Attributes:
-        check: Returns what an execution returned.
+        check: Runs one execution and returns its value.
         turn: Takes a turn.
-        close: Ends the session; the actors stay.
+        close: Ends the session. The actors stay.
     """
 
     check: Callable[[], Any]
@@ -59,16 +59,16 @@ def session(
     submit: Callable[[], Any],
     fetch: Callable[[Any], Any],
     close: Callable[[], object],
-) -> Session:
-    """Returns the session of a contestant in this process.
+) -> RowSession:
+    """Return the session of a contestant in this process.
 
     Args:
-        row: What is run.
-        loop: Where an async row is run.
+        row: The row.
+        loop: The event loop for async rows.
         call: Runs one execution and returns its value.
         call_async: The same in the event loop.
-        submit: Starts one execution and returns something for `fetch`.
-        fetch: Waits for what `submit` returned.
+        submit: Starts one execution and returns an argument for `fetch`.
+        fetch: Waits for the execution and returns its value.
         close: Ends the session.
     """
 
@@ -77,20 +77,20 @@ def session(
 
     if row.is_async:
         turn = async_turn(call_async, loop)
-        return Session(lambda: loop.run_until_complete(inside()), turn, close)
+        return RowSession(lambda: loop.run_until_complete(inside()), turn, close)
     if row.in_flight > 1:
-        return Session(call, pipelined_turn(submit, fetch, row.in_flight), close)
-    return Session(call, call_turn(call), close)
+        return RowSession(call, pipelined_turn(submit, fetch, row.in_flight), close)
+    return RowSession(call, call_turn(call), close)
 
 
 def session_of_graph(
     row: Row,
-    payload: Payload,
+    payload: Arguments,
     loop: asyncio.AbstractEventLoop,
     graph: Any,
     get: Callable[[Any], Any],
-) -> Session:
-    """Returns the session of a compiled graph, of rcg or of Ray."""
+) -> RowSession:
+    """Return the session of a compiled graph, of rcg or of Ray."""
     if row.lends:
         payload = lent(graph, payload)
     execute, execute_async = graph.execute, graph.execute_async
@@ -110,39 +110,39 @@ def session_of_graph(
 
 
 class Contestant(Protocol):
-    """One way to have actors work for a row.
+    """One way to run the rows.
 
     Attributes:
-        name: What the table calls it.
+        name: Its name in the table.
     """
 
     name: str
 
     def pids(self) -> list[int]:
-        """Returns the ids of its actors' processes, nobody else's."""
+        """Return the ids of the processes of its actors."""
         ...
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
-        """Gets ready for a row; an async row is run in the event loop."""
+    def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
+        """Prepare a row. An async row is run in the event loop."""
         ...
 
 
 class WithActors:
-    """A contestant whose actors this process has."""
+    """A contestant whose actors this process started."""
 
     actors: list[Any]
 
     def pids(self) -> list[int]:
-        """Returns the ids of its actors' processes."""
+        """Return the ids of its actors' processes."""
         found: list[int] = rcg.get([actor.pid.remote() for actor in self.actors])
         return found
 
 
 class RcgGraph(WithActors):
-    """A graph compiled by rcg, waiting by one policy.
+    """A graph compiled by rcg, with one wait policy.
 
     Args:
-        name: What the table calls it.
+        name: Its name in the table.
         wait: The wait policy.
     """
 
@@ -152,35 +152,35 @@ class RcgGraph(WithActors):
         self.actors = start_actors(rcg.remote(Worker))
         self._wait = wait
 
-    def compile(self, row: Row, payload: Payload) -> Any:
-        """Returns the row's graph, compiled."""
+    def compile(self, row: Row, payload: Arguments) -> Any:
+        """Compile and return the graph of a row."""
         methods = methods_of(row, self.actors)
         nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
         return self.compile_dag(build(row.shape, methods, len(payload), *nodes))
 
     def compile_dag(self, dag: Any) -> Any:
-        """Returns any DAG, compiled."""
+        """Compile a DAG."""
         return rcg.compile(dag, wait=self._wait)
 
     def start_one(self) -> Any:
-        """Starts an actor beside the usual ones."""
+        """Start an additional actor."""
         return rcg.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
-        """Compiles the row's graph."""
+    def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
+        """Compile the row's graph."""
         return session_of_graph(row, payload, loop, self.compile(row, payload), rcg.get)
 
 
 class RayCall(WithActors):
-    """Calls through Ray Core: one task for each node, values by object ref from actor to actor."""
+    """Calls through Ray Core: one task per node, with object refs as values between actors."""
 
     name = RAY_CALL
 
     def __init__(self) -> None:
         self.actors = start_actors(ray.remote(Worker))
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
-        """There is nothing to prepare."""
+    def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
+        """Return a session. There is nothing to compile."""
         get = ray.get
         submit = core_submit(row, self.actors, payload)
 
@@ -218,40 +218,39 @@ class RayGraph(WithActors):
         self._multi_output = MultiOutputNode
         self.actors = start_actors(ray.remote(Worker))
 
-    def compile(self, row: Row, payload: Payload) -> Any:
-        """Returns the row's graph, compiled."""
+    def compile(self, row: Row, payload: Arguments) -> Any:
+        """Compile and return the graph of a row."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says that it is on its way out
+            warnings.simplefilter("ignore")  # its deprecation
             methods, nodes = methods_of(row, self.actors), (self.input_node, self._multi_output)
             dag = build(row.shape, methods, len(payload), *nodes)
             return dag.experimental_compile(enable_asyncio=row.is_async)
 
     def compile_dag(self, dag: Any) -> Any:
-        """Returns any DAG, compiled."""
+        """Compile a DAG."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return dag.experimental_compile()
 
     def start_one(self) -> Any:
-        """Starts an actor beside the usual ones."""
+        """Start an additional actor."""
         return ray.remote(Worker).options(**ACTOR_OPTIONS).remote()
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
-        """Compiles the row's graph."""
+    def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
+        """Compile the row's graph."""
         if not row.is_async:
             return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
-        async def inside() -> Session:  # it looks for the loop in which it is compiled
+        async def inside() -> RowSession:  # it must be compiled inside its loop
             return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
         return loop.run_until_complete(inside())
 
 
-class Stage:
-    """Lets the actor processes of one contestant run at a time; the others are stopped.
+class ActorPauser:
+    """Stops the actor processes of all other contestants during a turn.
 
-    Between turns all of them run. A stopped process keeps its place: what was sent to it is there
-    when it goes on.
+    Between turns all of them run. A stopped process keeps its messages until it continues.
     """
 
     def __init__(self, contestants: Iterable[Contestant]) -> None:
@@ -260,7 +259,7 @@ class Stage:
         }
 
     def turn_of(self, name: str, turn: Turn) -> Turn:
-        """Returns the turn with everyone but `name` stopped while it lasts."""
+        """Return a turn during which the actors of all contestants except `name` are stopped."""
         others = [pid for other, pids in self._pids.items() if other != name for pid in pids]
 
         def alone(pace: Pace) -> array[int]:
@@ -276,14 +275,14 @@ class Stage:
 
 
 def start_actors(actor_class: Any) -> list[Any]:
-    """Starts a contestant's actors and waits until they answer."""
+    """Start a contestant's actors and waits until they answer."""
     actors = [actor_class.options(**ACTOR_OPTIONS).remote() for _ in range(MAX_ACTORS)]
     rcg.get([actor.count.remote() for actor in actors], timeout=READY_TIMEOUT_S)
     return actors
 
 
 def start_all() -> tuple[list[Contestant], dict[str, str]]:
-    """Returns everyone who can take part here, and why the others cannot, by name."""
+    """Return the contestants, and why others are missing, by name."""
     contestants: list[Contestant] = [
         RcgGraph(RCG, "auto"),
         RcgGraph(RCG_FUTEX, "futex"),
@@ -298,12 +297,12 @@ def start_all() -> tuple[list[Contestant], dict[str, str]]:
 
 
 def methods_of(row: Row, actors: Sequence[Any]) -> list[Any]:
-    """Returns the method of each actor that a row needs."""
+    """Return the method of each actor that a row needs."""
     return [getattr(actor, row.method) for actor in actors[: row.actors]]
 
 
-def core_submit(row: Row, actors: Sequence[Any], payload: Payload) -> Callable[[], Any]:
-    """Returns a call that starts the row's tasks through Ray Core and returns what to get."""
+def core_submit(row: Row, actors: Sequence[Any], payload: Arguments) -> Callable[[], Any]:
+    """Return a function that submits a row's tasks to Ray Core and returns refs for `get`."""
     methods = methods_of(row, actors)
     first, rest = methods[0], methods[1:]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a death is reported: from the kill of an actor to the error in a waiting get.
+"""The time until a death is reported: from killing an actor to the error in a waiting get.
 
-A chain of three, whose middle actor is in a method when it is killed. Each kill takes a fresh
-actor; the other two are the same ones all along, and must answer ordinary calls after each death.
-The contestants die in turns.
+In a chain of three, the middle actor is killed while it is in a method. Each kill uses a fresh
+actor. The other two stay the same and must answer ordinary calls after each death. The contestants
+are measured in turns.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __rcg_user__ = True  # see rcg.frames
 KILLS = 10
 MAX_MS = 2_000.0
 HOLD_S = 600.0
-# Until a get that was called on another thread surely waits.
+# After this time a get on another thread is waiting.
 SETTLE_S = 0.05
 
 Way = Literal["kill -9", "ray.kill"]
 WAYS: tuple[Way, ...] = ("kill -9", "ray.kill")
 
 
-class DeathNotTold(Exception):
-    """A get came back with something other than the death of the actor, or not at all."""
+class DeathNotReported(Exception):
+    """A get did not raise the death of the actor."""
 
 
 def measure_failures(
@@ -46,10 +46,10 @@ def measure_failures(
     kills: int = KILLS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Figure, ...]:
-    """Kills so many actors of each contestant in each way, and returns medians and maxima."""
+    """Kill actors of each contestant in each way; return median and longest times."""
     with _quiet():
         found = tuple(_measure(way, graphs, kills, sleep) for way in WAYS)
-        sleep(SETTLE_S)  # until Ray has said what it has to say
+        sleep(SETTLE_S)  # until Ray has printed its messages
     return found
 
 
@@ -82,10 +82,10 @@ def _measure(
 def _time_death(
     graph: RcgGraph | RayGraph, victim: Any, pid: int, way: Way, sleep: Callable[[float], None]
 ) -> float:
-    """Returns the milliseconds from the kill to the error.
+    """Return the milliseconds from the kill to the error.
 
     Raises:
-        DeathNotTold: There was another error, or none, or a survivor does not answer.
+        DeathNotReported: There was another error or none, or a survivor does not answer.
     """
     first, last, *_ = graph.actors
     with graph.input_node() as inp:
@@ -103,7 +103,7 @@ def _time_death(
 
     try:
         if graph.get(compiled.execute(0.0)) != 0.0:
-            raise DeathNotTold("the chain does not work while everybody lives")
+            raise DeathNotReported("the chain does not work before the kill")
         thread = threading.Thread(target=wait, args=[compiled.execute(HOLD_S)], daemon=True)
         thread.start()
         sleep(SETTLE_S)
@@ -117,16 +117,16 @@ def _time_death(
         compiled.teardown()
     [(end, error)] = outcome
     if not isinstance(error, ray.exceptions.ActorDiedError):
-        raise DeathNotTold(f"{graph.name}: {error!r}")
+        raise DeathNotReported(f"{graph.name}: {error!r}")
     answers = rcg.get([each.echo.remote(1) for each in (first, last)], timeout=READY_TIMEOUT_S)
     if answers != [1, 1]:
-        raise DeathNotTold(f"{graph.name}: the survivors answer {answers!r}")
+        raise DeathNotReported(f"{graph.name}: the survivors answer {answers!r}")
     return (end - start) * 1e3
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps what Ray says about each death off the terminal: these are deaths as ordered."""
+    """Suppress Ray's messages about the deaths, which are intended."""
     logger = logging.getLogger("ray.dag.compiled_dag_node")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures without contestants: idle CPU, compile and teardown time, the recorder, planning.
 
-Each function takes what it needs and returns figures; which of them run is `runner`'s affair.
+Each function measures and returns figures. `runner` decides which of them run.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ MAX_PLANNING_S = 2.0
 PLANNED_NODES = (2_500, 5_000, 10_000)
 COMPILES = 5
 TITLES = {
-    "idle": "CPU of a compiled graph that waits",
+    "idle": "CPU time of a waiting compiled graph",
     "lifecycle": "time to compile and to tear down",
-    "fresh": "how much an echo depends on the start",
-    "failures": "time until the death of an actor is told",
-    "recorder": "cost of an event",
-    "tracing": "what recording costs",
-    "what_if": "prediction held against a real run",
+    "fresh": "echo on fresh actors, start by start",
+    "failures": "time until the death of an actor is reported",
+    "recorder": "cost of recording an event",
+    "tracing": "cost of recording and of a profile",
+    "what_if": "prediction compared with a real run",
     "traces": "analysis of a million events",
     "planning": "time to plan large graphs",
 }
 
 
 def row_called(name: str) -> Row:
-    """Returns the row of this name."""
+    """Return the row with a name."""
     return next(row for row in ROWS if row.name == name)
 
 
@@ -60,19 +60,19 @@ def measure_idle(
     seconds: float = IDLE_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Figure, ...]:
-    """Lets a compiled chain of 4 wait, and reads the kernel's books before and after.
+    """Let a compiled chain of 4 wait, and read the kernel's counters before and after.
 
-    All contestants wait at the same time. The processes' own ticks are shown beside those of actors
-    that have no graph, because a Ray worker does things of its own.
+    All contestants wait at the same time. The figures include actors without a graph for
+    comparison, because a Ray worker uses CPU time as well.
     """
     row = row_called("chain-4")
     payload = row.payload(random.Random(0))
-    loop = asyncio.new_event_loop()  # of rows that are asynchronous; this one is not
+    loop = asyncio.new_event_loop()  # only asynchronous rows use it
     sessions = [graph.open(row, payload, loop) for graph in graphs.values()]
     for session in sessions:
         session.check()
     actors = {name: graph.actors for name, graph in graphs.items()} | {"no graph": bare.actors}
-    # Waits settle: a loop that has just been busy may still be looking around before it sleeps.
+    # A loop that has just been busy may still spin before it sleeps.
     sleep(1.0)
     before = {name: _usages(of) for name, of in actors.items()}
     own_before = read_usage()
@@ -122,7 +122,7 @@ def _usages(actors: Sequence[Any]) -> list[Usage]:
 
 
 def measure_lifecycle(graphs: Mapping[str, RcgGraph | RayGraph]) -> tuple[Figure, ...]:
-    """Compiles and tears down a chain of 4, in turns, and returns the medians."""
+    """Compile and tear down a chain of 4, in turns; return the medians."""
     row = row_called("chain-4")
     payload = row.payload(random.Random(0))
     compiled: dict[str, list[float]] = {name: [] for name in graphs}
@@ -146,11 +146,10 @@ def _medians(samples: Mapping[str, Iterable[float]]) -> dict[str, float]:
 
 
 def measure_recorder(events: int = 1_000, rounds: int = 1_000) -> tuple[Figure, ...]:
-    """Times `mark`, as the actors' loop calls it, with the recorder on and off, in turns.
+    """Measure `mark`, as the actors' loop calls it, with the recorder on and off, in turns.
 
-    The difference is what recording costs: two calls that differ in nothing else. Turns are many
-    and short, because whoever else uses the processor lengthens those that it interrupts: few of
-    these, but most of a few long ones.
+    The two calls differ only in recording, so the difference is its cost. There are many short
+    turns: other processes interrupt a small share of short turns, but most of a few long ones.
     """
     times: dict[bool, list[float]] = {True: [], False: []}
     with closing(_Board()) as board:
@@ -176,7 +175,7 @@ def measure_recorder(events: int = 1_000, rounds: int = 1_000) -> tuple[Figure, 
 
 
 class _Board:
-    """A board and an arena for one member that talks to nobody."""
+    """A board and an arena for one member without peers."""
 
     def __init__(self) -> None:
         self._board = os.memfd_create("rcg-bench-board", os.MFD_CLOEXEC)
@@ -193,7 +192,7 @@ class _Board:
 
 
 def measure_planning() -> tuple[Figure, ...]:
-    """Times place, schedule and simulate on graphs of growing size; linear growth shows."""
+    """Measure place, schedule and simulate on graphs of growing size."""
     seconds = {}
     for nodes in PLANNED_NODES:
         graph = layered_graph(nodes)
@@ -213,9 +212,9 @@ def measure_planning() -> tuple[Figure, ...]:
 
 
 def layered_graph(nodes: int, actors: int = 16) -> Graph:
-    """Returns a graph of `nodes` calls in layers, each call on two of the layer above.
+    """Return a graph of `nodes` calls in layers. A call takes two values of the layer above.
 
-    The two are the actor's own value and its neighbour's, so every layer crosses processes.
+    These are the value of its own actor and that of the next one, so every layer crosses processes.
     """
     site = Site(__file__, 0)
     specs = tuple(ActorSpec(f"a{i}", "Stage", "") for i in range(actors))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much an echo depends on the start: fresh actors each time, the contestants in turns.
+"""The time of an echo on fresh actors, over several starts, with the contestants in turns.
 
-Where the kernel puts the processes of a start decides who shares which core and its caches. A wait
-policy that fits one placement may not fit another, so a median over one start says little.
+The kernel decides at each start which processes share cores and caches. A wait policy that suits
+one placement may not suit another, so a median over one start is not representative.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rcg.bench.statistics import median
 __rcg_user__ = True  # see rcg.frames
 
 STARTS = 10
-SETTLING = 1_000  # executions within which a slow start has to become a fast one
+SETTLING = 1_000  # executions before the measurement; a slow start has to become fast in them
 TIMED = 500
 MAX_OF_RAY_GRAPH = 0.15
 PAYLOAD = b"x"
@@ -31,7 +31,7 @@ def measure_fresh(
     settling: int = SETTLING,
     timed: int = TIMED,
 ) -> tuple[Figure, ...]:
-    """Times an echo on so many fresh actors of each contestant; returns best, median and worst."""
+    """Measure an echo on fresh actors of each contestant; return best, median and worst."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(starts):
         for name, graph in graphs.items():
@@ -61,7 +61,7 @@ def _median(values: list[float]) -> float:
 
 
 def _time_echo(graph: RcgGraph | RayGraph, settling: int, timed: int) -> float:
-    """Returns the median in microseconds of an echo on an actor of its own."""
+    """Return the median time in microseconds of an echo on a fresh actor."""
     actor = graph.start_one()
     try:
         with graph.input_node() as inp:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits that the machine sets: a bare futex between two processes, and memcpy."""
+"""The limits of the machine: a futex between two processes, and memcpy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rcg.bench.rows import Limit
 
 ROUND_TRIP_HOPS = 2
 PAGE_BYTES = 4096
-CHUNK = 200  # round trips between two looks at the clock
+CHUNK = 200  # round trips between two readings of the clock
 UNCOUNTED = 10  # the first round trips after the other side was asleep
 
 
 class PingPong:
-    """A process on the other side of a futex word; `with` ends it."""
+    """A process that answers through a futex word. `with` ends it."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("rcg-ping-pong", os.MFD_CLOEXEC)
@@ -48,17 +48,17 @@ class PingPong:
         self.close()
 
     def close(self) -> None:
-        """Ends the other process."""
+        """End the other process."""
         if self._other.stdin is not None:
             self._other.stdin.close()
         self._other.wait()
         os.close(self._fd)
 
     def round_trips_ns(self, count: int) -> array[int]:
-        """Returns the times of `count` round trips after some that do not count.
+        """Return the times of `count` round trips, after a warm-up.
 
         Raises:
-            TimeoutError: The other process went away.
+            TimeoutError: The other process does not answer.
         """
         stdin = self._other.stdin
         if stdin is None:
@@ -70,7 +70,7 @@ class PingPong:
         return array("q", times[UNCOUNTED:])
 
     def turn(self, hops: int) -> Turn:
-        """Returns a turn whose samples are the time of `hops` wake-ups, one after the other."""
+        """Return a turn whose samples are the times of `hops` consecutive wake-ups."""
 
         def turn(pace: Pace) -> array[int]:
             samples = array("q")
@@ -84,7 +84,7 @@ class PingPong:
 
 
 def memcpy(size_bytes: int, copies: int) -> Callable[[], None]:
-    """Returns a call that copies `size_bytes` between warm buffers, `copies` times."""
+    """Return a function that copies `size_bytes` between warm buffers, `copies` times."""
     source = np.ones(size_bytes, dtype=np.uint8)
     target = np.zeros(size_bytes, dtype=np.uint8)
 
@@ -96,5 +96,5 @@ def memcpy(size_bytes: int, copies: int) -> Callable[[], None]:
 
 
 def is_of_copies(limit: Limit) -> bool:
-    """Returns whether the limit is one of copying, not of waking up."""
+    """Return whether a limit is the time of copying instead of waking up."""
     return limit.copied_bytes > 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns and rounds: the order of the contestants, and the samples. Knows no contestant by name.
+"""Turns and rounds: the order of the contestants, and the samples.
 
-A *turn* is one contestant's go in one round: calls that do not count, then calls that do, until
-there are enough of them or the turn's time is over. A *round* gives every contestant a turn, in an
-order of its own. Samples are nanoseconds.
+A *turn* is the part of one contestant in one round: a warm-up, then calls that count, until there
+are enough of them or the time of the turn is over. In a *round* each contestant has one turn, in a
+random order. Samples are in nanoseconds. This file must not know the contestants.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Turn = Callable[["Pace"], "array[int]"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a turn is.
+    """The length of a turn.
 
     Attributes:
-        calls: Samples after which it ends.
-        time_ns: Time after which it ends even so; the call under way is finished.
-        warm_up: Calls before it that do not count.
+        calls: Number of samples after which it ends.
+        time_ns: Time after which it ends with fewer samples. The current call is finished.
+        warm_up: Number of calls before it that do not count.
     """
 
     calls: int
@@ -44,7 +44,7 @@ class Pace:
 
 
 def call_turn(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> Turn:
-    """Returns a turn whose samples are single calls."""
+    """Return a turn whose samples are single calls."""
 
     def turn(pace: Pace) -> array[int]:
         samples = array("q")
@@ -68,7 +68,7 @@ def async_turn(
     loop: asyncio.AbstractEventLoop,
     clock: Clock = time.perf_counter_ns,
 ) -> Turn:
-    """Returns a turn whose samples are single calls awaited one after the other in `loop`."""
+    """Return a turn whose samples are single calls, awaited one by one in `loop`."""
 
     async def run(pace: Pace) -> array[int]:
         samples = array("q")
@@ -93,10 +93,10 @@ def pipelined_turn(
     in_flight: int,
     clock: Clock = time.perf_counter_ns,
 ) -> Turn:
-    """Returns a turn that keeps `in_flight` executions under way.
+    """Return a turn that keeps `in_flight` executions in flight.
 
-    A sample is the time per item over `in_flight` items that follow each other: results may come in
-    bursts, so the time between two of them says little.
+    A sample is the mean time per item over `in_flight` consecutive items: results may come in
+    bursts, so the time between two of them is not representative.
     """
 
     def turn(pace: Pace) -> array[int]:
@@ -127,7 +127,7 @@ def pipelined_turn(
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keeps the cyclic collector from running in the middle of a sample."""
+    """Switch the garbage collector off, after a collection."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -145,17 +145,17 @@ def take_rounds(
     rng: random.Random,
     after_round: Callable[[], None] = lambda: None,
 ) -> dict[str, array[int]]:
-    """Gives every contestant one turn in each round, in an order drawn anew for each round.
+    """Take one turn of each contestant in each round, in a new random order per round.
 
     Args:
-        turns: By contestant.
-        pace: The length of every turn.
-        rounds: How many.
-        rng: Draws the orders.
+        turns: The turns, by contestant.
+        pace: The length of each turn.
+        rounds: Number of rounds.
+        rng: The source of the orders.
         after_round: Called after each round.
 
     Returns:
-        All samples of each contestant, in the order in which they were taken.
+        The samples of each contestant, in the order in which they were taken.
     """
     samples = {name: array("q") for name in turns}
     order = sorted(turns)

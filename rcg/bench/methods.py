@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods that the rows of the bench call, for the actors of every contestant.
+"""The methods of actors that the rows call, the same for all contestants.
 
-It imports nothing at the top, because ``visitor`` loads it from its file into a process that may
-have another version of rcg.
+This file imports nothing at the top, because ``visitor`` loads it into a process that may have
+another version of rcg.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ __rcg_user__ = True  # see rcg.frames
 
 
 class RowMethods:
-    """Methods that cost next to nothing, so that what is measured is the way to them."""
+    """Methods that take almost no time, so that the time of calling them is measured."""
 
     def echo(self, value: Any) -> Any:
-        """Returns what it is given."""
+        """Return the argument."""
         return value
 
     def fresh(self, array: Any) -> Any:
-        """Returns a new array with the same contents."""
+        """Return a new array with the same contents."""
         return array.copy()
 
     def filled(self, array: Any) -> Any:
-        """Returns a new array with the same contents, in memory that needs no copy if it can."""
+        """Return a new array with the same contents, in shared memory if the graph lends it."""
         import numpy as np
 
         import rcg  # whichever this process finds
@@ -36,5 +36,5 @@ class RowMethods:
         return out
 
     def count(self, *values: Any) -> int:
-        """Returns how many values it was given."""
+        """Return the number of arguments."""
         return len(values)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of the futex ping-pong: `python -m rcg.bench.pong FD`, a program of its own.
+"""The answering side of the futex ping-pong, a separate program: `python -m rcg.bench.pong FD`.
 
-Reads a number of round trips from each line of its standard input, and ends with it.
+Each line of its standard input is a number of round trips. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rcg.bench import _limits
 
 
 def main() -> None:
-    """Answers until the standard input ends."""
+    """Answer until the standard input ends."""
     fd = int(sys.argv[1])
     for line in sys.stdin:
         _limits.ping_pong(fd, 1, int(line))

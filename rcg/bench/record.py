@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a run as plain data, with its JSON form. It does not know how it was measured.
+"""The results of a run as plain data, with their JSON form. It must not know how they are measured.
 
 A report reads back equal to what was written:
 
 >>> figure = Figure("recorder", "recorder, per event", "ns", {"rcg": 41.0}, most=50.0)
 >>> header = Header("0.1.0", "2.60.0", "3.11.7", "a machine", cores=2, seed=1, started="today")
->>> report = Report(header, (), (figure,))
->>> Report.from_json(report.to_json()) == report
+>>> report = BenchReport(header, (), (figure,))
+>>> BenchReport.from_json(report.to_json()) == report
 True
 >>> [str(verdict) for verdict in figure.verdicts]
 ['recorder, per event: 41 <= 50']
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rcg.bench.rows import Target
-from rcg.bench.statistics import Summary
+from rcg.bench.statistics import SampleSummary
 
 SCHEMA = 1
 
@@ -30,15 +30,15 @@ RCG_FUTEX = "rcg futex"
 RAY_CALL = "Ray call"
 RAY_GRAPH = "Ray graph"
 LIMIT = "limit"
-HERE = "rcg here"  # and beside it another version, both in processes of their own
+HERE = "rcg here"  # this version and another one, each in a separate process
 BESIDE = "rcg beside"
 CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, LIMIT)
-SLOWER = 1.05  # so much slower than another version none of its rows may be
+MAX_TO_BESIDE = 1.05  # the largest ratio of this version's median to the other version's
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One target, and what was found."""
+    """A target and the measured value."""
 
     what: str
     found: float
@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def is_met(self) -> bool:
-        """Whether what was found is within the target."""
+        """Whether the measured value meets the target."""
         return self.found <= self.most
 
     def __str__(self) -> str:
@@ -56,28 +56,28 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """What one row gave: a summary in microseconds for each contestant that could run it.
+    """The result of one row.
 
     Attributes:
         name: The row's name.
         title: The row's title.
-        target: What rcg was to reach.
-        summaries: By contestant.
-        absent: Why the others are missing, by contestant.
+        target: The targets of rcg.
+        summaries: Times in microseconds, by contestant.
+        absent: Why other contestants are missing, by contestant.
     """
 
     name: str
     title: str
     target: Target
-    summaries: Mapping[str, Summary]
+    summaries: Mapping[str, SampleSummary]
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def ratio(self, contestant: str, to: str, quantity: str = "median") -> float | None:
-        """Returns `contestant`'s time as a share of `to`'s, or None where one is missing.
+        """Return a contestant's time divided by another one's, or None if one is missing.
 
         Args:
-            contestant: Whose time is divided.
-            to: By whose time.
+            contestant: The contestant of the dividend.
+            to: The contestant of the divisor.
             quantity: `median`, `p99` or `p10`.
         """
         if contestant not in self.summaries or to not in self.summaries:
@@ -88,12 +88,12 @@ class RowResult:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The row's targets that could be judged: those whose contestants both ran."""
+        """The verdicts on the row's targets whose contestants both ran."""
         asked = (
             ("median", RCG, RAY_GRAPH, "median", self.target.auto),
             ("futex median", RCG_FUTEX, RAY_GRAPH, "median", self.target.futex),
             ("p99", RCG, RAY_GRAPH, "p99", self.target.p99),
-            ("here to beside", HERE, BESIDE, "median", SLOWER),
+            ("here to beside", HERE, BESIDE, "median", MAX_TO_BESIDE),
         )
         found = []
         for what, contestant, to, quantity, most in asked:
@@ -105,15 +105,15 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measurement that is no race: a few named values in one unit.
+    """A measurement without contestants: a few named values in one unit.
 
     Attributes:
-        name: What `--rows` matches.
-        title: What a reader sees.
-        unit: Of every value.
-        values: By what they are of.
-        most: None of the values in `bound` may exceed it, if it is given.
-        bound: The values that `most` is about; empty means all.
+        name: The name for `--rows`.
+        title: The displayed title.
+        unit: The unit of all values.
+        values: The values, by name.
+        most: The target: the values in `bound` may not exceed it.
+        bound: The names of the values with the target; empty means all.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Figure:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """One verdict for the worst of the bound values, or none without a target."""
+        """The verdict on the largest of the bound values; empty without a target."""
         values = [v for k, v in self.values.items() if not self.bound or k in self.bound]
         if self.most is None or not values:
             return ()
@@ -134,7 +134,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was measured where."""
+    """The versions, the machine and the settings of a run."""
 
     rcg: str
     ray: str
@@ -149,15 +149,15 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A whole run."""
+class BenchReport:
+    """The results of a run."""
 
     header: Header
     rows: tuple[RowResult, ...]
     figures: tuple[Figure, ...]
 
     @property
-    def short(self) -> tuple[tuple[str, Verdict], ...]:
+    def missed(self) -> tuple[tuple[str, Verdict], ...]:
         """The targets that were missed, each with the title of its row or figure."""
         found: list[tuple[str, Verdict]] = []
         entries: tuple[RowResult | Figure, ...] = (*self.rows, *self.figures)
@@ -166,10 +166,10 @@ class Report:
         return tuple(found)
 
     def to_json(self) -> str:
-        """Returns the report as JSON text that `from_json` reads back to an equal report.
+        """Return the report as JSON, which `from_json` reads back to an equal report.
 
-        Ratios and verdicts are written beside the numbers they follow from, for readers that are no
-        Python; reading back ignores them.
+        The JSON also has ratios and verdicts, for readers other than Python. `from_json` ignores
+        them.
         """
         rows = [
             asdict(row)
@@ -188,11 +188,11 @@ class Report:
         return json.dumps(whole | {"rows": rows, "figures": figures}, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Reads what `to_json` wrote.
+    def from_json(cls, text: str) -> BenchReport:
+        """Return the report that `to_json` wrote.
 
         Raises:
-            ValueError: The text is no report, or one of another schema.
+            ValueError: The text is not a report of this schema.
         """
         data = json.loads(text)
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -204,7 +204,7 @@ class Report:
         )
 
     def save(self, path: Path) -> None:
-        """Writes the report as JSON."""
+        """Write the report as JSON."""
         path.write_text(self.to_json(), encoding="utf-8")
 
 
@@ -217,7 +217,7 @@ def _row(entry: Mapping[str, Any]) -> RowResult:
         name=entry["name"],
         title=entry["title"],
         target=Target(**entry["target"]),
-        summaries={name: Summary(**summary) for name, summary in entry["summaries"].items()},
+        summaries={name: SampleSummary(**summary) for name, summary in entry["summaries"].items()},
         absent=dict(entry["absent"]),
     )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: each row's topology, payload, limit and targets. Plain data.
+"""The rows: topology, payload, limit and targets of each. Plain data.
 
-A row knows neither who takes part nor how to run it: `contestants` does.
+A row does not know its contestants, nor how they run it: `contestants` does.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import numpy as np
 
 from rcg.bench.topologies import Shape
 
-Payload = tuple[object, ...]
+Arguments = tuple[object, ...]
+"""The arguments of one execution."""
+
 MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What rcg must reach, as ratios to Ray's compiled graph in the same run.
+    """The targets of rcg, as largest ratios to Ray's compiled graph in the same run.
 
     Attributes:
-        auto: The median, with `wait="auto"`.
-        futex: The median, with `wait="futex"`.
-        p99: The 99th percentile, with `wait="auto"`.
+        auto: For the median with `wait="auto"`.
+        futex: For the median with `wait="futex"`.
+        p99: For the 99th percentile with `wait="auto"`.
     """
 
     auto: float | None = None
@@ -36,12 +38,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the machine leaves no way around.
+    """The work that a row cannot avoid.
 
     Attributes:
-        hops: Wake-ups of another process on the way from the call to its result.
-        copied_bytes: Bytes of one copy, where the time goes into copies; 0 elsewhere.
-        copies: How many of them, one after the other.
+        hops: Number of consecutive wake-ups of another process from the call to its result.
+        copied_bytes: Bytes of one copy if copies dominate the row, otherwise 0.
+        copies: Number of consecutive copies.
     """
 
     hops: int = 2
@@ -54,23 +56,23 @@ class Row:
     """One line of the table.
 
     Attributes:
-        name: What `--rows` matches.
-        title: What a reader sees.
-        shape: `chain`: each of `actors` calls `method` on what the one before returned.
-            `scatter`: all of them on the same input, their results gathered in a list.
-            `arguments`: one actor, `method` takes as many inputs as `payload` has.
-        actors: How many.
-        method: The method of `rcg.bench.workers.Worker` that every node calls.
-        payload: Makes the arguments of one call; the same ones for every call and contestant.
-        limit: What cannot be avoided.
-        target: What rcg must reach.
-        in_flight: Executions under way at a time; a sample is then the time per item.
-        is_async: Called from an event loop.
-        is_bulk: The time goes into bytes, so what cannot be avoided are copies.
-        lends: The arrays of the payload lie in the graph's memory where the contestant's graph
-            lends it (`cdag.empty`); for others they are ordinary. They are made and filled before
-            the calls, as every payload is, so what is measured is sending them.
-        needs: Modules without which the row is left out.
+        name: The name for `--rows`.
+        title: The displayed title.
+        shape: `chain`: each actor calls `method` on the value of the previous one. `scatter`: all
+            actors take the same input, and the results are gathered in a list. `arguments`: one
+            actor, whose `method` takes all arguments of `payload`.
+        actors: Number of actors.
+        method: The method of `rcg.bench.workers.Worker` that each node calls.
+        payload: Makes the arguments, which are the same for all calls and contestants.
+        limit: The limit of the machine.
+        target: The targets of rcg.
+        in_flight: Number of executions in flight. If it is above 1, a sample is the time per item.
+        is_async: Whether it is called from an event loop.
+        is_bulk: Whether copying bytes dominates, so that the limit is copies.
+        lends: Whether the arrays of the payload are made in the graph's memory (`cdag.empty`), for
+            contestants that can do so. They are filled before the calls, as every payload is, so
+            only sending them is measured.
+        needs: Modules that the row needs. Without them it is left out.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Row:
     actors: int
     limit: Limit
     target: Target
-    payload: Callable[[random.Random], Payload]
+    payload: Callable[[random.Random], Arguments]
     method: str = "echo"
     in_flight: int = 1
     is_async: bool = False
@@ -88,36 +90,36 @@ class Row:
     needs: tuple[str, ...] = ()
 
 
-def one_byte(_: random.Random) -> Payload:
-    """Returns the smallest value there is to send."""
+def one_byte(_: random.Random) -> Arguments:
+    """Return the smallest payload."""
     return (b"x",)
 
 
-def eight_arguments(rng: random.Random) -> Payload:
-    """Returns eight small values of the kinds that methods take."""
+def eight_arguments(rng: random.Random) -> Arguments:
+    """Return eight small values of common types."""
     numbers = [rng.randrange(1000) for _ in range(4)]
     return (*numbers, rng.random(), "name", b"bytes", None)
 
 
-def array_of(size_bytes: int) -> Callable[[random.Random], Payload]:
-    """Returns a maker of one array of float64 of this size, other in each run, same by seed."""
+def array_of(size_bytes: int) -> Callable[[random.Random], Arguments]:
+    """Return a function that makes a float64 array of a size, which depends on the seed."""
 
-    def make(rng: random.Random) -> Payload:
+    def make(rng: random.Random) -> Arguments:
         generator = np.random.default_rng(rng.getrandbits(64))
         return (generator.random(size_bytes // 8),)
 
     return make
 
 
-def two_tensors(rng: random.Random) -> Payload:
-    """Returns a dict of two float32 tensors [256, 256], 256 KiB each."""
-    import torch  # optional: the row is left out where torch is not installed
+def two_tensors(rng: random.Random) -> Arguments:
+    """Return a dict of two float32 tensors [256, 256], 256 KiB each."""
+    import torch  # optional: the row is left out without torch
 
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
     return ({name: torch.rand(256, 256, generator=generator) for name in ("query", "key")},)
 
 
-SMALL_P99 = 0.5  # of every row whose time is not spent on copying
+SMALL_P99 = 0.5  # for all rows that do not copy much
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -288,11 +290,11 @@ ROWS: tuple[Row, ...] = (
 
 
 def select(patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names that any of the patterns matches, in the order of `names`.
+    """Return the names that any of the patterns matches, in the order of `names`.
 
     Args:
         patterns: Shell patterns such as `numpy-*`; none selects everything.
-        names: What there is.
+        names: All names.
 
     Raises:
         ValueError: A pattern matches nothing.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole run: starts Ray and the contestants, takes the rows in turn, then the figures."""
+"""A run: starts Ray and the contestants, and measures the rows and then the figures."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ import ray
 import rcg
 from rcg.bench import figures, limits
 from rcg.bench.contestants import (
+    ActorPauser,
     Contestant,
     RayCall,
     RayGraph,
     RcgGraph,
-    Session,
-    Stage,
+    RowSession,
     start_all,
 )
 from rcg.bench.failures import measure_failures
 from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.record import LIMIT, RCG_FUTEX, Figure, Header, Report, RowResult
-from rcg.bench.rows import ROWS, Payload, Row
-from rcg.bench.statistics import Summary
+from rcg.bench.record import LIMIT, RCG_FUTEX, BenchReport, Figure, Header, RowResult
+from rcg.bench.rows import ROWS, Arguments, Row
+from rcg.bench.statistics import SampleSummary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
 from rcg.bench.visitors import Visitor, start_both
 from rcg.progress import Progress
 
-# A turn is short, so that turns of all contestants meet the machine in the same state, and long
-# enough that what a switch between them costs is a small part of it.
+# Turns are short, so that the machine is in the same state for all contestants, and long enough
+# that switching between contestants takes a small part of the time.
 SMALL = Pace(calls=1000, time_ns=50_000_000, warm_up=20)
 BULK = Pace(calls=200, time_ns=40_000_000, warm_up=2)
 DEFAULT_ROUNDS = 12
-FIRST_CALLS = 30  # untimed, before the first round: every buffer has been used by then
+FIRST_CALLS = 30  # before the first round, so that all buffers have been used
 # Ray's graph keeps ten buffers of the largest array on each edge.
 OBJECT_STORE_BYTES = 3_000_000_000
 NANO = 1e-3  # samples are nanoseconds, tables microseconds
@@ -52,13 +52,13 @@ NANO = 1e-3  # samples are nanoseconds, tables microseconds
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is asked for.
+    """The settings of a run.
 
     Attributes:
         rows: Names of rows and figures.
-        rounds: How often each contestant gets its turn on each row.
-        seed: Of payloads and of the orders of turns.
-        beside: The folder of another version of rcg, which takes part in the rows.
+        rounds: Number of turns of each contestant per row.
+        seed: The seed of payloads and of the orders of turns.
+        beside: The folder of another version of rcg to compare with.
     """
 
     rows: tuple[str, ...]
@@ -68,25 +68,25 @@ class Settings:
 
 
 class WrongResult(Exception):
-    """A contestant returned something other than what the row is about."""
+    """A contestant returned a wrong value."""
 
 
 def names() -> tuple[str, ...]:
-    """Returns what can be asked for: the rows, then the figures."""
+    """Return the names of the rows, then of the figures."""
     return (*(row.name for row in ROWS), *figures.TITLES)
 
 
 def titles() -> dict[str, str]:
-    """Returns what each of `names()` measures."""
+    """Return the title of each of `names()`."""
     return {row.name: row.title for row in ROWS} | figures.TITLES
 
 
-def run(settings: Settings, progress: Progress[int]) -> Report:
-    """Measures everything that was asked for on a Ray of its own, and shuts it down.
+def run(settings: Settings, progress: Progress[int]) -> BenchReport:
+    """Measure rows and figures with a Ray cluster that is started for this run.
 
     Args:
-        settings: What to measure.
-        progress: Told before and after each step; `count_steps` says how many there are.
+        settings: The settings of the run.
+        progress: Shows the progress. `count_steps` returns the number of steps.
     """
     started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
@@ -111,9 +111,9 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
             contestants.extend(visitors)
             absent |= missing
         with limits.PingPong() as ping_pong:
-            cast = Cast(contestants, absent, Stage(contestants), ping_pong)
+            setup = RowSetup(contestants, absent, ActorPauser(contestants), ping_pong)
             for row in rows:
-                results.append(run_row(row, settings, cast, progress))
+                results.append(run_row(row, settings, setup, progress))
         for name in wanted:
             progress.start(figures.TITLES[name])
             found += run_figure(name, contestants)
@@ -136,17 +136,17 @@ def run(settings: Settings, progress: Progress[int]) -> Report:
         seconds=time.perf_counter() - began,
         load=load,
     )
-    return Report(header, tuple(results), tuple(found))
+    return BenchReport(header, tuple(results), tuple(found))
 
 
 def count_steps(settings: Settings) -> int:
-    """Returns how often `run` advances its progress."""
+    """Return the number of steps in `run`."""
     rows = sum(row.name in settings.rows for row in ROWS)
     return rows * settings.rounds + sum(name in settings.rows for name in figures.TITLES)
 
 
 def start_ray() -> None:
-    """Starts a local Ray for this run alone, quiet and with room for every contestant's values."""
+    """Start a local Ray without messages, and with memory for the values of all contestants."""
     ray.init(
         address="local",
         num_cpus=len(os.sched_getaffinity(0)),
@@ -158,65 +158,67 @@ def start_ray() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Everyone who takes part in a row.
+class RowSetup:
+    """What a row is measured with.
 
     Attributes:
-        contestants: Those who can.
-        absent: Why the others cannot, by name.
-        stage: Keeps them out of each other's turns.
+        contestants: The contestants.
+        absent: Why other contestants are missing, by name.
+        pauser: Stops the actors of other contestants during a turn.
         ping_pong: The limit of small rows.
     """
 
     contestants: Sequence[Contestant]
     absent: Mapping[str, str]
-    stage: Stage
+    pauser: ActorPauser
     ping_pong: limits.PingPong
 
 
-def run_row(row: Row, settings: Settings, cast: Cast, progress: Progress[int]) -> RowResult:
-    """Measures one row. A contestant that fails on it is absent from it, with the reason."""
+def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[int]) -> RowResult:
+    """Measure one row. A contestant that fails is absent from the result, with the reason."""
     progress.start(row.title)
     missing = [name for name in row.needs if find_spec(name) is None]
     if missing:
         reason = f"needs {', '.join(missing)}"
         for _ in range(settings.rounds):
             progress.advance()
-        everyone = dict.fromkeys((contestant.name for contestant in cast.contestants), reason)
-        return RowResult(row.name, row.title, row.target, {}, {**cast.absent, **everyone})
+        all_absent = dict.fromkeys((contestant.name for contestant in setup.contestants), reason)
+        return RowResult(row.name, row.title, row.target, {}, {**setup.absent, **all_absent})
 
     payload = row.payload(random.Random(f"{settings.seed} {row.name}"))
     pace = BULK if row.is_bulk else SMALL
-    absent = dict(cast.absent)
+    absent = dict(setup.absent)
     loop = asyncio.new_event_loop()
-    # Ray's graph leaves a cancelled future behind when it is torn down, which nobody awaits.
+    # A torn-down graph of Ray leaves a cancelled future that is never awaited.
     loop.set_exception_handler(lambda _loop, _context: None)
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, RowSession] = {}
     try:
-        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, cast.ping_pong)}
-        for contestant in cast.contestants:
+        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, setup.ping_pong)}
+        for contestant in setup.contestants:
             try:
                 session = contestant.open(row, payload, loop)
                 sessions[contestant.name] = session
                 _check(row, payload, session.check())
                 session.turn(Pace(FIRST_CALLS, time_ns=2_000_000_000, warm_up=0))
                 turns[contestant.name] = session.turn
-            except Exception as error:  # noqa: BLE001 - a table with a hole is worth more than none
+            except Exception as error:  # noqa: BLE001 - the other contestants are still measured
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
         rng = random.Random(f"{settings.seed} {row.name} order")
-        turns = {name: cast.stage.turn_of(name, turn) for name, turn in turns.items()}
+        turns = {name: setup.pauser.turn_of(name, turn) for name, turn in turns.items()}
         samples = take_rounds(turns, pace, settings.rounds, rng, progress.advance)
     finally:
         for session in sessions.values():
             session.close()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-    summaries = {name: Summary.of(times).scaled(NANO) for name, times in samples.items() if times}
+    summaries = {
+        name: SampleSummary.of(times).scaled(NANO) for name, times in samples.items() if times
+    }
     return RowResult(row.name, row.title, row.target, summaries, absent)
 
 
 def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ...]:
-    """Measures one of the figures."""
+    """Measure one of the figures."""
     graphs = {
         contestant.name: contestant
         for contestant in contestants
@@ -247,7 +249,7 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
 
 
 def machine() -> str:
-    """Returns what the CPU calls itself, and the kernel."""
+    """Return the model of the CPU and the release of the kernel."""
     cpu = platform.machine()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -263,11 +265,11 @@ def _limit_turn(row: Row, ping_pong: limits.PingPong) -> Turn:
     return ping_pong.turn(limit.hops)
 
 
-def _check(row: Row, payload: Payload, value: Any) -> None:
-    """Compares what an execution returned with what the row must give.
+def _check(row: Row, payload: Arguments, value: Any) -> None:
+    """Check the value that an execution returned.
 
     Raises:
-        WrongResult: They differ.
+        WrongResult: It is not the expected value.
     """
     expected: Any
     match row.shape:
@@ -282,7 +284,7 @@ def _check(row: Row, payload: Payload, value: Any) -> None:
 
 
 def is_same(value: Any, expected: Any) -> bool:
-    """Returns whether two values are equal, arrays and tensors element by element."""
+    """Return whether two values are equal, arrays and tensors element by element."""
     if isinstance(expected, dict):
         return value.keys() == expected.keys() and all(
             is_same(value[key], expected[key]) for key in expected

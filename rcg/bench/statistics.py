@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Order statistics of samples. Knows nothing of what was measured."""
+"""Order statistics of samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Returns the smallest sample that at least `share` of all samples do not exceed.
+    """Return the smallest sample that at least `share` of all samples do not exceed.
 
-    This is the nearest-rank definition: the answer is always one of the samples.
+    This is the nearest-rank definition: the result is one of the samples.
 
     Args:
         ordered: The samples, ascending, at least one.
@@ -31,7 +31,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def median(ordered: Sequence[float]) -> float:
-    """Returns the middle sample of an ascending sequence, or the mean of the two middle ones.
+    """Return the middle sample of an ascending sequence, or the mean of the two middle ones.
 
     Raises:
         ValueError: There is no sample.
@@ -45,7 +45,7 @@ def median(ordered: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SampleSummary:
     """The samples of one contestant on one row, in the unit of the row."""
 
     samples: int
@@ -54,8 +54,8 @@ class Summary:
     p99: float
 
     @classmethod
-    def of(cls, samples: Iterable[float]) -> Summary:
-        """Summarises samples in any order.
+    def of(cls, samples: Iterable[float]) -> SampleSummary:
+        """Return the summary of samples in any order.
 
         Raises:
             ValueError: There is no sample.
@@ -68,6 +68,8 @@ class Summary:
             p99=percentile(ordered, 0.99),
         )
 
-    def scaled(self, factor: float) -> Summary:
-        """Returns the same samples in another unit."""
-        return Summary(self.samples, self.p10 * factor, self.median * factor, self.p99 * factor)
+    def scaled(self, factor: float) -> SampleSummary:
+        """Return the same summary in another unit."""
+        return SampleSummary(
+            self.samples, self.p10 * factor, self.median * factor, self.p99 * factor
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as text for a terminal. Pure: a report in, lines out."""
+"""A report as text for a terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rcg.bench.record import (
     RAY_GRAPH,
     RCG,
     RCG_FUTEX,
+    BenchReport,
     Figure,
-    Report,
     RowResult,
     Verdict,
 )
@@ -32,8 +32,8 @@ COLUMNS = (
 )
 
 
-def render(report: Report) -> str:
-    """Returns the whole report as text that ends with a newline."""
+def render(report: BenchReport) -> str:
+    """Return the whole report as text that ends with a newline."""
     lines = [*_header(report), ""]
     if report.rows:
         lines += [*_align([COLUMNS, *_race(report.rows)]), ""]
@@ -44,7 +44,7 @@ def render(report: Report) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a number with about three digits, as a person would write it.
+    """Return a number with about three digits.
 
     >>> [number(v) for v in (0.1234, 1.876, 26.64, 183.4, 8426.0, 0)]
     ['0.123', '1.88', '26.6', '183', '8426', '0']
@@ -60,7 +60,7 @@ def number(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _header(report: Report) -> Iterable[str]:
+def _header(report: BenchReport) -> Iterable[str]:
     h = report.header
     yield f"rcg {h.rcg}, Ray {h.ray}, Python {h.python}"
     yield f"{h.machine}, {h.cores} cores, load {h.load:.1f}"
@@ -109,14 +109,14 @@ def _whose(verdict: Verdict) -> str:
 
 
 def _judge(verdict: Verdict) -> str:
-    return f"{'ok' if verdict.is_met else 'SHORT'} {verdict}"
+    return f"{'ok' if verdict.is_met else 'MISSED'} {verdict}"
 
 
 def _figures(figures: Sequence[Figure]) -> Iterable[Sequence[str]]:
     for figure in figures:
         values = ", ".join(f"{name} {number(value)}" for name, value in figure.values.items())
         verdict = "; ".join(
-            f"{'ok' if v.is_met else 'SHORT'} {number(v.found)} {'<=' if v.is_met else '>'} "
+            f"{'ok' if v.is_met else 'MISSED'} {number(v.found)} {'<=' if v.is_met else '>'} "
             f"{number(v.most)}"
             for v in figure.verdicts
         )
@@ -124,12 +124,12 @@ def _figures(figures: Sequence[Figure]) -> Iterable[Sequence[str]]:
 
 
 def _align(cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Pads columns: the first and the last to the left, numbers to the right."""
+    """Align columns: the first and the last to the left, numbers to the right."""
     last = max(len(line) for line in cells) - 1
     widths = [0] * (last + 1)
     for line in cells:
         for i, cell in enumerate(line):
-            # A title may run over the columns beside it, which are empty.
+            # A title may extend over the empty columns beside it.
             if i < last and not (i == 0 and not any(line[1:])):
                 widths[i] = max(widths[i], len(cell))
     for line in cells:
@@ -140,14 +140,14 @@ def _align(cells: Sequence[Sequence[str]]) -> Iterable[str]:
         yield "  ".join(padded).rstrip()
 
 
-def _closing(report: Report) -> Iterable[str]:
+def _closing(report: BenchReport) -> Iterable[str]:
     judged = sum(len(row.verdicts) for row in report.rows)
     judged += sum(len(figure.verdicts) for figure in report.figures)
     if not judged:
-        yield "No target could be judged in this run."
+        yield "This run has no targets to check."
         return
-    short = report.short
-    yield f"{judged - len(short)} of {judged} targets met."
-    for title, verdict in short:
+    missed = report.missed
+    yield f"{judged - len(missed)} of {judged} targets met."
+    for title, verdict in missed:
         prefix = "" if title == verdict.what else f"{title}, "
-        yield f"  short: {prefix}{verdict}"
+        yield f"  missed: {prefix}{verdict}"

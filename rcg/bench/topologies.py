@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DAGs of the rows, bound with any library's nodes.
+"""The DAGs of the rows, with the nodes of any library.
 
-It imports nothing of rcg, because the driver of another version loads it, too (``visitor``).
+This file imports nothing of rcg, because ``visitor`` loads it into a process that may have another
+version of rcg.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ Shape = Literal["chain", "scatter", "arguments"]
 def build(
     shape: Shape, methods: Sequence[Any], arguments: int, input_node: Any, multi_output: Any
 ) -> Any:
-    """Binds a row's DAG, by whichever library the node classes are from.
+    """Return a row's DAG, made of the given node classes.
 
     Args:
         shape: As in ``rows.Row``.
-        methods: The method of each actor that the row needs.
-        arguments: How many arguments an execution takes.
+        methods: The method of each actor.
+        arguments: Number of arguments of an execution.
         input_node: The class of the input node.
         multi_output: The class of the node that gathers several outputs.
     """
@@ -38,7 +39,7 @@ def build(
 
 
 def lent(graph: Any, payload: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns a payload of arrays as arrays in a graph's memory; as they are if it lends none."""
+    """Return arrays as arrays in the memory of a graph, or unchanged if it lends none."""
     empty = getattr(graph, "empty", None)
     if empty is None:
         return payload

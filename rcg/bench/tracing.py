@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost and the accuracy of tracing: recorder, profile, what-if, large traces.
 
-The echo graph runs with its flight recorder off, on, and while a profile is taken, in turns on one
-actor. A what-if is held against a pipeline whose stage was really made twice as fast. A trace of a
-million events is merged, analysed and turned into a page.
+An echo graph runs with its flight recorder off, on, and in a profile, in turns on one actor. The
+prediction of a what-if is compared with a pipeline whose stage was made twice as fast. A trace of a
+million events is analysed and turned into a page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rcg.bench.statistics import median
 from rcg.bench.workers import Worker
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
-from rcg.trace.model import EVENT, NO_PEER, GraphTrace, Lane
+from rcg.trace.model import EVENT, NO_PEER, GraphTrace, LaneTrace
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of
 
@@ -36,7 +36,7 @@ ROUNDS = 8
 PACE = Pace(calls=1000, time_ns=50_000_000, warm_up=50)
 MAX_RECORDER_RATIO = 1.05
 MAX_PROFILE_RATIO = 1.15
-# A pipeline whose middle stage is the bottleneck, by far, in seconds.
+# The stages of a pipeline in seconds. The middle one is clearly the bottleneck.
 STAGES_S = (0.002, 0.006, 0.003)
 SLOWEST = 1
 EXECUTIONS = 150
@@ -48,10 +48,10 @@ MAX_PAGE_MB = 5.0
 
 
 def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Figure, ...]:
-    """Echoes with the recorder off, on, and in a profile, in turns, on graphs of one actor.
+    """Measure an echo with the recorder off, on, and in a profile, in turns, on one actor.
 
-    The graphs are compiled anew a few times, in either order: where their memory happens to lie
-    makes as much of a difference as what is measured.
+    The graphs are compiled several times, in both orders, because the addresses of their memory
+    affect the time as much as the recorder does.
     """
     actor = rcg.remote(Worker).options(**ACTOR_OPTIONS).remote()
     with rcg.dag.InputNode() as inp:
@@ -98,7 +98,7 @@ def _turns(bare: Any, recorded: Any) -> dict[str, Turn]:
 
 
 def measure_what_if() -> tuple[Figure, ...]:
-    """Predicts what a stage of half the time would give, and then gives it half the time."""
+    """Compare a prediction for a stage of half the time with a run of that pipeline."""
     actors = [rcg.remote(Worker).options(**ACTOR_OPTIONS).remote() for _ in STAGES_S]
     faster = [s / 2 if number == SLOWEST else s for number, s in enumerate(STAGES_S)]
 
@@ -122,7 +122,7 @@ def measure_what_if() -> tuple[Figure, ...]:
     return (
         Figure(
             "what-if",
-            "executions a second, one stage twice as fast",
+            "executions per second, one stage twice as fast",
             "1/s",
             {
                 "before": before.executions().throughput or 0.0,
@@ -133,7 +133,7 @@ def measure_what_if() -> tuple[Figure, ...]:
         ),
         Figure(
             "what-if-error",
-            "what-if: how far off",
+            "what-if: error of the prediction",
             "%",
             {"error": abs(predicted / measured - 1) * 100},
             most=MAX_ERROR,
@@ -142,7 +142,7 @@ def measure_what_if() -> tuple[Figure, ...]:
 
 
 def _pipelined(graph: Any, executions: int) -> None:
-    """Runs so many executions with a full window."""
+    """Run executions with a full window."""
     refs: deque[Any] = deque()
     for number in range(executions):
         refs.append(graph.execute(number))
@@ -154,7 +154,7 @@ def _pipelined(graph: Any, executions: int) -> None:
 def measure_large_trace(
     events: int = EVENTS, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Figure, ...]:
-    """Analyses a trace of so many events and makes a page of it."""
+    """Measure the analysis of a large trace, and making a page of it."""
     trace = large_trace(events)
     start = clock()
     summary = Profile(trace).summary
@@ -188,7 +188,7 @@ def measure_large_trace(
 
 
 def large_trace(events: int, actors: int = 8) -> Trace:
-    """Returns a trace of a chain of actors that is as long as that, with jitter drawn by seed."""
+    """Return a synthetic trace of a chain of actors, with random jitter from a fixed seed."""
     chain = range(actors)
     lines = ["plan positional=1 keywords=[] returns=one"]
     lines += [f"actor a{i} 'Stage' ''" for i in chain]
@@ -220,12 +220,12 @@ def large_trace(events: int, actors: int = 8) -> Trace:
         _fill(rows[0::3], 0, begun, called, waited=np.maximum(arrived - begun, 0), peer=i)
         _fill(rows[1::3], 1, called, written)
         _fill(rows[2::3], 3, written, sent)
-        lanes.append(Lane(f"a{i}", plan.label(f"a{i}"), rows))
+        lanes.append(LaneTrace(f"a{i}", plan.label(f"a{i}"), rows))
         arrived = sent
     _fill(driver[1::2], 3, arrived, arrived + 1_000)
     driver.sort(order="start_ns")
-    everybody = (Lane("driver", "driver", driver), *lanes)
-    graph = GraphTrace("f" * 32, plan, everybody, 16)
+    all_lanes = (LaneTrace("driver", "driver", driver), *lanes)
+    graph = GraphTrace("f" * 32, plan, all_lanes, 16)
     return Trace((graph,), 0, int(arrived[-1]) + 1_000, {"host": "made up"})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time of a process and of rcg's threads in it, as the kernel counts it."""
+"""The CPU time of a process and of rcg's threads in it, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-THREAD_PREFIX = "rcg"  # rcg's threads carry names that start so
+THREAD_PREFIX = "rcg"  # of the names of rcg's threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Usage:
 
     Attributes:
         process_ticks: CPU ticks (usually 10 ms) of the whole process.
-        threads: How many threads of rcg's it has.
+        threads: Number of rcg's threads.
         thread_ticks: CPU ticks of those threads.
-        wakeups: How often those threads gave up the CPU to wait, that is, woke up again later.
+        wakeups: Number of voluntary context switches of those threads: each ends in a wake-up.
     """
 
     process_ticks: int
@@ -29,7 +29,7 @@ class Usage:
     wakeups: int
 
     def since(self, before: Usage) -> Usage:
-        """Returns what was used after `before`; `threads` stays a count."""
+        """Return the difference to an earlier usage. `threads` stays as it is."""
         return Usage(
             self.process_ticks - before.process_ticks,
             self.threads,
@@ -39,7 +39,7 @@ class Usage:
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """Adds up the usage of several processes."""
+    """Return the sum of the usage of several processes."""
     found = list(usages)
     return Usage(
         sum(usage.process_ticks for usage in found),
@@ -50,9 +50,9 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 def parse_ticks(stat: str) -> int:
-    """Returns user and system ticks from the text of `/proc/<pid>/stat`.
+    """Return user and system ticks from the text of `/proc/<pid>/stat`.
 
-    The second field is the program's name in brackets, which may itself hold spaces and brackets.
+    The second field is the program's name in brackets, which may contain spaces and brackets.
 
     >>> parse_ticks("17 (a (b) c) S 1 1 1 0 -1 0 5 0 0 0 30 12 0 0 20 0 1 0 99")
     42
@@ -62,7 +62,7 @@ def parse_ticks(stat: str) -> int:
 
 
 def parse_wakeups(status: str) -> int:
-    """Returns the number of voluntary context switches from `/proc/<pid>/task/<tid>/status`.
+    """Return the number of voluntary context switches from `/proc/<pid>/task/<tid>/status`.
 
     Raises:
         ValueError: The text has no such line.
@@ -75,7 +75,7 @@ def parse_wakeups(status: str) -> int:
 
 
 def read_usage() -> Usage:
-    """Returns the usage of this process and of the threads in it that are named as rcg's."""
+    """Return the usage of this process and of rcg's threads in it."""
     own = [
         thread.native_id
         for thread in threading.enumerate()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver in a separate process, for a graph of the version of rcg that it imports.
 
-It is run as a script, with the folder of a version of rcg first in PYTHONPATH, by ``visitors``. It
-uses that version's public names only; what it needs besides it loads from beside this file, so that
-both versions are measured by the same lines.
+``visitors`` runs it as a script, with the folder of a version of rcg first in PYTHONPATH. It uses
+only public names of that version. Everything else comes from the folder of this file, so that both
+versions are measured by the same code.
 
-Requests come as pickles on stdin, each is answered by one on stdout, ``("ok", what)`` or
-``("error", why)``::
+Requests are pickles on stdin. Each is answered by a pickle on stdout, ``("ok", result)`` or
+``("error", reason)``::
 
     start address                  -> {files of the rcg here and in the actors}, pids of the actors
-    open Task, payload             -> what one execution returns
+    open task, payload             -> the value of one execution
     turn calls, time_ns, warm_up   -> the samples in nanoseconds, as bytes of an array of int64
     close                          -> None
 """
@@ -32,25 +32,25 @@ ACTORS = 4
 
 
 def load(name: str) -> ModuleType:
-    """Returns a module from beside this file, whichever rcg is imported."""
+    """Return a module from the folder of this file, independent of the imported rcg."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     if spec is None or spec.loader is None:
         raise ImportError(name)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
+    sys.modules[name] = module  # dataclasses look it up there
     spec.loader.exec_module(module)
     return module
 
 
 def whereabouts(_: object) -> tuple[str, int]:
-    """Returns the file of this process's rcg, and its id."""
-    import rcg  # whichever this process finds
+    """Return the file of this process's rcg, and the process id."""
+    import rcg  # the one that this process finds
 
     return str(rcg.__file__), os.getpid()
 
 
 class Driver:
-    """Answers requests; one graph at a time."""
+    """Handles requests. It has one graph at a time."""
 
     def __init__(self) -> None:
         self._measure, self._topologies = load("measure"), load("topologies")
@@ -60,7 +60,7 @@ class Driver:
         self._turn: Any = None
 
     def start(self, address: str) -> tuple[set[str], list[int]]:
-        """Joins the cluster and starts the actors."""
+        """Join the cluster and start the actors."""
         import ray
 
         import rcg
@@ -80,7 +80,7 @@ class Driver:
         return {str(rcg.__file__), *(file for file, _ in found)}, [pid for _, pid in found]
 
     def open(self, task: dict[str, Any], payload: tuple[object, ...]) -> Any:
-        """Compiles a row's graph and runs it once."""
+        """Compile a row's graph and run it once."""
         import rcg
         import rcg.dag
 
@@ -108,20 +108,20 @@ class Driver:
         return get(execute(*payload))
 
     def turn(self, calls: int, time_ns: int, warm_up: int) -> bytes:
-        """Takes one turn."""
+        """Take one turn."""
         with self._measure.without_collector():
             samples: array[int] = self._turn(self._measure.Pace(calls, time_ns, warm_up))
         return samples.tobytes()
 
     def close(self) -> None:
-        """Ends the graph; the actors stay."""
+        """Tear the graph down. The actors stay."""
         graph, self._graph, self._turn = self._graph, None, None
         if graph is not None:
             graph.teardown()
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answers requests until there are no more."""
+    """Answer requests until stdin ends."""
     driver = Driver()
     while True:
         try:
@@ -130,7 +130,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             return
         try:
             answer = "ok", getattr(driver, name)(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the bench is to say it
+        except Exception as error:  # noqa: BLE001 - the bench reports any error
             answer = "error", f"{type(error).__name__}: {error}".splitlines()[0]
         pickle.dump(answer, answers, 5)
         answers.flush()
@@ -138,5 +138,5 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 if __name__ == "__main__":
     mine = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anybody prints goes elsewhere
+    os.dup2(2, 1)  # other output goes to stderr
     serve(sys.stdin.buffer, mine)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contestants from elsewhere: a graph of another version of rcg, driven by a process of its own.
+"""Contestants in separate processes: a graph of another version of rcg, and one of this version.
 
-This version takes part once more in the same way, so that the two differ in nothing but the rcg
-that they import: ``python -m rcg.bench --beside FOLDER``.
+Both are run in the same way, so they differ only in the rcg that they import. The option
+``--beside FOLDER`` of ``python -m rcg.bench`` uses them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import ray
 
 import rcg
 from rcg.bench import visitor
-from rcg.bench.contestants import READY_TIMEOUT_S, Session
+from rcg.bench.contestants import READY_TIMEOUT_S, RowSession
 from rcg.bench.measure import Pace, Turn
 from rcg.bench.record import BESIDE, HERE
-from rcg.bench.rows import Payload, Row
+from rcg.bench.rows import Arguments, Row
 
 
 class VisitorFailed(Exception):
-    """The process of a visitor said why it could not do what it was asked to."""
+    """A request to the process of a visitor failed."""
 
 
 class Visitor:
     """A graph compiled by the rcg in a folder.
 
     Args:
-        name: What the table calls it.
-        folder: Where its package ``rcg`` is, with its native core built.
+        name: Its name in the table.
+        folder: The folder with its package ``rcg``, whose native core is built.
 
     Raises:
-        VisitorFailed: It cannot be imported there, or does not start.
+        VisitorFailed: The package cannot be imported, or the process does not start.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -61,11 +61,11 @@ class Visitor:
             raise
 
     def pids(self) -> list[int]:
-        """Returns the ids of its actors' processes."""
+        """Return the ids of its actors' processes."""
         return self._pids
 
-    def open(self, row: Row, payload: Payload, loop: asyncio.AbstractEventLoop) -> Session:
-        """Compiles the row's graph. Its process has an event loop of its own."""
+    def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
+        """Compile the row's graph. The process uses its own event loop."""
         task = {
             "shape": row.shape,
             "method": row.method,
@@ -75,7 +75,7 @@ class Visitor:
             "lends": row.lends,
         }
         value = self._ask("open", task, payload)
-        return Session(check=lambda: value, turn=self._turn, close=lambda: self._ask("close"))
+        return RowSession(check=lambda: value, turn=self._turn, close=lambda: self._ask("close"))
 
     @property
     def _turn(self) -> Turn:
@@ -87,7 +87,7 @@ class Visitor:
         return turn
 
     def end(self) -> None:
-        """Ends its process, and with it its actors."""
+        """End its process, which ends its actors."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -100,20 +100,20 @@ class Visitor:
     def _ask(self, *request: Any) -> Any:
         to, back = self._process.stdin, self._process.stdout
         if to is None or back is None:
-            raise VisitorFailed("it has no pipes")
+            raise VisitorFailed("its process has no pipes")
         try:
             pickle.dump(request, to, 5)
             to.flush()
             kind, found = pickle.load(back)
         except (BrokenPipeError, EOFError):
-            raise VisitorFailed("its process ended; what it printed says why") from None
+            raise VisitorFailed("its process ended; its output says why") from None
         if kind == "error":
             raise VisitorFailed(found)
         return found
 
 
 def start_both(folder: Path) -> tuple[list[Visitor], dict[str, str]]:
-    """Returns this rcg and the one in a folder as visitors, and why one is missing, by name."""
+    """Return this version and the one in a folder as visitors, and why one is missing, by name."""
     here = Path(str(rcg.__file__)).parents[1]
     found: list[Visitor] = []
     absent: dict[str, str] = {}

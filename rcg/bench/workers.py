@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actor that every contestant calls. A plain class: each contestant makes an actor of it."""
+"""The class of the actors of all contestants. Each contestant makes its own actors of it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __rcg_user__ = True  # see rcg.frames
 
 
 class Worker(RowMethods):
-    """What rows call, and what figures ask for besides."""
+    """The methods that rows and figures call."""
 
     def hold(self, seconds: float) -> float:
-        """Returns what it is given, so much later."""
+        """Return the argument after that many seconds."""
         time.sleep(seconds)
         return seconds
 
     def hold_on(self, value: Any, seconds: float) -> Any:
-        """Returns a value so much later."""
+        """Return a value after some seconds."""
         time.sleep(seconds)
         return value
 
     def pid(self) -> int:
-        """Returns the id of this process."""
+        """Return the id of this process."""
         return os.getpid()
 
     def usage(self) -> Usage:
-        """Returns what this process has used so far."""
+        """Return the usage of this process."""
         return read_usage()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``rcg doctor``: what works on this machine, what does not, and what to do about it.
 
-Checks are plain data first and text after. No check loads Ray, torch or another large package in
-this process, and none raises: a failure is reported as a check. A ping between two separate
-processes tests shared memory.
+The results are plain data with a text form. No check loads Ray, torch or another large package in
+this process. No check raises: a failure is a result. A ping between two separate processes tests
+shared memory.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rcg.doctor import machine, software, transports
-from rcg.doctor.report import Check, Report, told
+from rcg.doctor.report import Check, DoctorReport, error_line
 
-__all__ = ["Check", "Report", "examine"]
+__all__ = ["Check", "DoctorReport", "examine"]
 
 
-def examine() -> Report:
-    """Look at everything. Takes a second or two, most of it for the ping."""
+def examine() -> DoctorReport:
+    """Run all checks. This takes one or two seconds, mostly for the ping."""
     ping = transports.try_ping()
     groups: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("versions", software.check_versions),
@@ -30,7 +30,7 @@ def examine() -> Report:
     for group, look in groups:
         try:
             checks.extend(look())
-        except Exception as error:  # noqa: BLE001 - what went wrong is what a person wants to see
-            found = f"not known: {told(error)}"
+        except Exception as error:  # noqa: BLE001 - any failure is a result
+            found = f"not known: {error_line(error)}"
             checks.append(Check(group, "the rest of this part", "warn", found))
-    return Report(tuple(checks))
+    return DoctorReport(tuple(checks))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rcg.doctor.report import Check, text_of, told
+from rcg.doctor.report import Check, error_line, text_of
 from rcg.doctor.transports import SHM, Ping
 from rcg.text import bytes_text
 
@@ -47,16 +47,18 @@ def _cores() -> Check:
     quota = _cpu_quota()
     if quota is not None and quota < usable:
         found += f", {quota:g} by the control group"
-        advice = "processes are stopped when the quota is used up: expect jumps in latency"
+        advice = "processes stop when the quota is used up, so latency may jump"
         return Check("machine", "cores", "warn", found, advice)
     if usable == 1:
-        advice = "all processes take turns, so every hop costs a switch: give it more cores"
+        advice = (
+            "all processes share one core, so each hop needs a context switch: provide more cores"
+        )
         return Check("machine", "cores", "warn", found, advice)
     return Check("machine", "cores", "ok", found)
 
 
 def _cpu_quota() -> float | None:
-    """Return how many cores the control group (version 2) allows, None for no limit."""
+    """Return the number of cores that the control group (version 2) allows, None for no limit."""
     text = text_of("/sys/fs/cgroup/cpu.max").split()
     if len(text) != 2 or text[0] == "max":
         return None
@@ -86,12 +88,12 @@ def _shm(ping: Ping) -> Check:
     try:
         size = os.statvfs(SHM)
     except OSError as error:
-        advice = "rcg uses memfd_create instead; Ray itself wants /dev/shm"
-        return Check("machine", SHM, "warn", told(error), advice)
+        advice = "rcg uses memfd_create instead, but Ray needs /dev/shm"
+        return Check("machine", SHM, "warn", error_line(error), advice)
     free, whole = (bytes_text(n * size.f_frsize) for n in (size.f_bavail, size.f_blocks))
     found = f"{free} of {whole} free"
     if ping.made == "memfd_create":
-        advice = "rcg uses memfd_create instead; for Ray's own store give it more (--shm-size)"
+        advice = "rcg uses memfd_create instead; enlarge it for Ray's object store (--shm-size)"
         return Check("machine", SHM, "warn", found, advice)
     return Check("machine", SHM, "ok", found)
 
@@ -102,17 +104,19 @@ def _address_space() -> Check:
     width = int(stack.split("-")[0], 16).bit_length()
     if soft != resource.RLIM_INFINITY:
         found = f"limited to {bytes_text(soft)}"
-        advice = "graphs reserve far more addresses than they use memory: `ulimit -v unlimited`"
+        advice = "graphs reserve many more addresses than they use: `ulimit -v unlimited`"
         return Check("machine", "address space", "warn", found, advice)
     return Check("machine", "address space", "ok", f"{width} bits, no limit")
 
 
 def check_gpus() -> Iterator[Check]:
-    """Ask nvidia-smi, if it is there."""
-    advice = "rcg moves values through the memory of the host in this release"
+    """List the GPUs with nvidia-smi, if it is installed."""
+    advice = "this release of rcg moves values through host memory"
     command = shutil.which("nvidia-smi")
     if command is None:
-        yield Check("GPUs", "NVIDIA", "missing", "nvidia-smi is not here", f"not needed: {advice}")
+        yield Check(
+            "GPUs", "NVIDIA", "missing", "nvidia-smi is not installed", f"not needed: {advice}"
+        )
         return
     asked = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
@@ -120,12 +124,12 @@ def check_gpus() -> Iterator[Check]:
             [command, *asked], capture_output=True, text=True, timeout=NVIDIA_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Check("GPUs", "NVIDIA", "warn", f"nvidia-smi does not answer: {told(error)}")
+        yield Check("GPUs", "NVIDIA", "warn", f"nvidia-smi does not answer: {error_line(error)}")
         return
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not lines:
         said = (done.stderr or done.stdout).strip().splitlines()
-        found = f"nvidia-smi finds none: {said[0] if said else f'status {done.returncode}'}"
+        found = f"nvidia-smi lists none: {said[0] if said else f'status {done.returncode}'}"
         yield Check("GPUs", "NVIDIA", "warn", found)
         return
     for number, line in enumerate(lines):

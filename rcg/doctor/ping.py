@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ping through shared memory, ``python -m rcg.doctor.ping``: what ``rcg doctor`` runs.
+"""A ping through shared memory: ``python -m rcg.doctor.ping``, which ``rcg doctor`` runs.
 
-Makes the segments of a small graph, sends frames to another process and back, and prints what it
-found as JSON. It is a separate process, so that every failure in it can be reported.
+It makes the segments of a small graph, sends frames to another process and back, and prints the
+result as JSON. It is a separate process, so that any failure in it can be reported.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Literal
 
 from rcg.version import __version__
 
-__all__ = ["Check", "Report", "text_of", "told"]
+__all__ = ["Check", "DoctorReport", "text_of", "error_line"]
 
 State = Literal["ok", "warn", "missing"]
 
@@ -21,12 +21,12 @@ class Check:
 
     Attributes:
         group: ``versions``, ``machine``, ``GPUs``, ``transports``, ``Ray``.
-        name: What it is.
-        state: ``ok``; ``warn``, it works with a restriction; ``missing``, it is not there or does
-            not work.
-        found: What was found.
-        advice: What to do, if anything.
-        is_needed: Whether rcg does not work at all without it.
+        name: The name of the checked thing.
+        state: ``ok``; ``warn``: it works with a restriction; ``missing``: it is absent or does not
+            work.
+        found: The finding.
+        advice: What to do, or "".
+        is_needed: Whether rcg needs it to work at all.
     """
 
     group: str
@@ -43,18 +43,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """All checks. ``str()`` is what ``rcg doctor`` prints."""
+class DoctorReport:
+    """The results of all checks. ``str()`` is the output of ``rcg doctor``."""
 
     checks: tuple[Check, ...]
 
     @property
     def problems(self) -> tuple[Check, ...]:
-        """The checks that keep rcg from working."""
+        """The checks that prevent rcg from working."""
         return tuple(check for check in self.checks if check.is_problem)
 
     def to_json(self) -> str:
-        """Return it as JSON: ``rcg``, ``is_fine`` and ``checks``, the fields of ``Check`` each."""
+        """Return JSON with ``rcg``, ``is_fine``, and ``checks`` with the fields of ``Check``."""
         data = {
             "rcg": __version__,
             "is_fine": not self.problems,
@@ -82,13 +82,13 @@ class Report:
         return "\n".join(lines[1:])
 
 
-def told(error: BaseException) -> str:
-    """Return an error in a line."""
+def error_line(error: BaseException) -> str:
+    """Return an error as one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def text_of(path: str) -> str:
-    """Return the text of a file, nothing if it cannot be read."""
+    """Return the text of a file; "" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import rcg
-from rcg.doctor.report import Check, text_of, told
+from rcg.doctor.report import Check, error_line, text_of
 from rcg.options import Options, is_progress_wanted
 from rcg.version import __version__
 
@@ -25,7 +25,7 @@ OLDEST_RAY: Final = (2, 44)
 
 
 _FOR_NOTEBOOKS: Final = "pip install '.[notebook]' in the folder of rcg"
-# Packages that rcg can do without: what they are for, and how to get them.
+# Optional packages: their purpose, and how to install them.
 _OPTIONAL: Final = {
     "torch": ("tensors", "pip install torch"),
     "ipywidgets": ("interactive views", _FOR_NOTEBOOKS),
@@ -38,7 +38,7 @@ _OPTIONAL: Final = {
 
 
 def check_versions() -> Iterator[Check]:
-    """Look at Python, rcg and the packages that it uses."""
+    """Check Python, rcg and the packages that it uses."""
     python = platform.python_version()
     is_new = sys.version_info >= OLDEST_PYTHON
     yield Check(
@@ -75,8 +75,8 @@ def _native_core() -> Check:
             "versions",
             "native core",
             "missing",
-            told(error),
-            "it is for Linux on x86-64 and aarch64: install rcg again there, or `make setup` in a "
+            error_line(error),
+            "it needs Linux on x86-64 or aarch64: install rcg again, or run `make setup` in a "
             "checkout",
             is_needed=True,
         )
@@ -91,7 +91,7 @@ def _package(name: str, oldest: tuple[int, int] | None = None) -> Check:
         return Check("versions", name, "missing", "not installed", advice, is_needed=True)
     if oldest is not None and _numbers(version) < oldest:
         least = ".".join(map(str, oldest))
-        advice = f"rcg is tested from {least} on: pip install --upgrade {name}"
+        advice = f"rcg is tested with {least} and later: pip install --upgrade {name}"
         return Check("versions", name, "warn", version, advice)
     return Check("versions", name, "ok", version, is_needed=True)
 
@@ -113,7 +113,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-# What `rcg.cluster` uses of Ray's handles beside its documented functions, and what it is for.
+# The undocumented attributes of Ray's handles that `rcg.cluster` uses, and their purpose.
 _HOOKS: Final = {
     "__ray_call__": "running rcg's loop in an actor",
     "__ray_ready__": "waiting for an actor",
@@ -123,7 +123,7 @@ _HOOKS: Final = {
 
 
 def check_ray() -> Iterator[Check]:
-    """Look for what rcg uses of Ray, in its source, and at the variables that are set."""
+    """Check the attributes of Ray that rcg uses, in Ray's source, and the environment variables."""
     found = importlib.util.find_spec("ray")
     if found is None or found.origin is None:
         yield Check(
@@ -135,19 +135,19 @@ def check_ray() -> Iterator[Check]:
         if name in source:
             yield Check("Ray", name, "ok", purpose)
         else:
-            # Some releases make them elsewhere; rcg looks at the handle itself.
-            yield Check("Ray", name, "warn", f"not seen in this Ray's actor.py; for {purpose}")
+            # Some releases define them elsewhere; rcg checks the handle itself.
+            yield Check("Ray", name, "warn", f"not found in this Ray's actor.py; for {purpose}")
     yield _environment()
     hook = os.environ.get("RAY_RUNTIME_ENV_HOOK", "")
     if hook:
-        advice = "it runs when Ray starts, and may give actors another rcg than this one"
+        advice = "it runs when Ray starts, and may give actors another version of rcg"
         yield Check("Ray", "RAY_RUNTIME_ENV_HOOK", "warn", hook, advice)
 
 
 def _environment() -> Check:
-    """Whether rcg understands the variables that are set for it."""
+    """Check whether rcg understands the variables that are set for it."""
     name = "variables"
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         try:
             Options.from_environment()
@@ -156,8 +156,8 @@ def _environment() -> Check:
             return Check(
                 "Ray", name, "missing", str(error), "correct it or unset it", is_needed=True
             )
-    if told:
-        found = "; ".join(str(warning.message) for warning in told)
+    if raised:
+        found = "; ".join(str(warning.message) for warning in raised)
         return Check("Ray", name, "warn", found)
     given = [key for key in os.environ if key.startswith(("RCG_", "RAY_CGRAPH_"))]
     return Check("Ray", name, "ok", ", ".join(sorted(given)) or "none set")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways for values to move between processes: which work here, tried for real."""
+"""The transports of values between processes: tries which of them work here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.doctor.report import Check, told
+from rcg.doctor.report import Check, error_line
 from rcg.doctor.software import version_of
 from rcg.text import time_text
 
@@ -37,7 +37,7 @@ class Ping:
 
 
 def try_ping() -> Ping:
-    """Run the ping in a separate process; a failure is its result."""
+    """Run the ping in a separate process. A failure is a result."""
     command = [sys.executable, "-m", "rcg.doctor.ping"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
@@ -50,30 +50,37 @@ def try_ping() -> Ping:
     except subprocess.TimeoutExpired:
         return Ping(failure=f"no answer within {PING_TIMEOUT_S} s")
     except Exception as error:  # noqa: BLE001 - every failure is the result
-        return Ping(failure=told(error))
+        return Ping(failure=error_line(error))
 
 
 def check_transports(ping: Ping) -> Iterator[Check]:
-    """Check what channels and handles need, and list what is not part of this release."""
+    """Check what channels and handles need, and list transports that this release lacks."""
     if ping.failure:
-        advice = "all channels are made of it; what is missing below, or in memory above, is why"
+        advice = "all channels need it; the cause may be a missing item below, or memory above"
         yield Check("transports", "shared memory", "missing", ping.failure, advice, is_needed=True)
     else:
-        trip = f"{time_text(ping.round_trip_ns)} there and back"
-        found = f"works, by {ping.made}; {trip}"
+        trip = f"round trip {time_text(ping.round_trip_ns)}"
+        found = f"works, with {ping.made}; {trip}"
         yield Check("transports", "shared memory", "ok", found, is_needed=True)
     for name, purpose, is_needed, attempt in (
-        ("O_TMPFILE", "files without a name in /dev/shm; else memfd_create", False, _unnamed_file),
-        ("memfd_create", "memory files where /dev/shm is small", False, _memory_file),
-        ("local sockets", "handing memory to other processes", True, _abstract_socket),
-        ("pidfd_open", "being told of a death at once", True, _pidfd),
+        (
+            "O_TMPFILE",
+            "files without a name in /dev/shm; otherwise memfd_create",
+            False,
+            _unnamed_file,
+        ),
+        ("memfd_create", "memory files if /dev/shm is small", False, _memory_file),
+        ("local sockets", "passing memory to other processes", True, _abstract_socket),
+        ("pidfd_open", "immediate notice of deaths", True, _pidfd),
     ):
         try:
             attempt()
             yield Check("transports", name, "ok", purpose, is_needed=is_needed)
         except (OSError, AttributeError) as error:
-            advice = f"for {purpose}: look at the kernel's version and at seccomp filters"
-            yield Check("transports", name, "missing", told(error), advice, is_needed=is_needed)
+            advice = f"for {purpose}: check the kernel's version and seccomp filters"
+            yield Check(
+                "transports", name, "missing", error_line(error), advice, is_needed=is_needed
+            )
     torch, has_gpu = version_of("torch"), shutil.which("nvidia-smi") is not None
     lacking = {
         "gloo": [] if torch else ["torch"],
@@ -101,7 +108,7 @@ def _memory_file() -> None:
 
 
 def _abstract_socket() -> None:
-    """Hand a descriptor over a connection to an abstract address."""
+    """Send a descriptor over a connection to an abstract address."""
     with contextlib.ExitStack() as stack:
         kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, kind))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``rcg migrate``: which files, what it prints, and its exit status."""
+"""The command ``rcg migrate``: its files, output and exit status."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["migrate"]
 
-DONE: Final = 0  # nothing is left to change
-PENDING: Final = 1  # the diff that was printed is not written
-FAILED: Final = 2  # a path could not be done, or libcst is missing
+DONE: Final = 0  # nothing to change, or changes are written
+PENDING: Final = 1  # a diff was printed
+FAILED: Final = 2  # a path failed, or libcst is missing
 
 
 def migrate(paths: Sequence[Path], *, is_written: bool) -> int:
-    """Rewrite files, or print what would change; returns the exit status.
+    """Rewrite files, or print a diff; return the exit status.
 
     Args:
         paths: Files and folders.
@@ -75,10 +75,10 @@ def migrate(paths: Sequence[Path], *, is_written: bool) -> int:
 
 
 def _rewrite(source: Source, neighbours: Neighbours, *, is_written: bool) -> Rewritten:
-    """Rewrite one file; the lines of remarks are those of the file as the command leaves it.
+    """Rewrite one file. The lines of remarks are those of the file after the command.
 
     Raises:
-        FileError: It does not parse.
+        FileError: The file does not parse.
     """
     from rcg.migrate.notebook import rewrite_notebook
     from rcg.migrate.rewrite import SourceError, rewrite
@@ -89,7 +89,7 @@ def _rewrite(source: Source, neighbours: Neighbours, *, is_written: bool) -> Rew
     function = rewrite_notebook if source.is_notebook else rewrite
     try:
         result = function(source.text, judge=judge)
-        # Rewriting what is rewritten changes nothing and remarks on the same things.
+        # A second rewrite changes nothing and gives the same remarks, with the new lines.
         return function(result.text, judge=judge) if is_written else result
     except SourceError as error:
         raise FileError(f"{source.path}:{error.line}: {error}") from error
@@ -104,7 +104,7 @@ def _diff(source: Source, text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Part a text at its newlines, and, unlike `str.splitlines`, at nothing else."""
+    """Split a text at newlines, and, unlike `str.splitlines`, nowhere else."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules and names rcg has, read from its own source files.
+"""The modules and names of rcg, read from its source files.
 
-Importing the modules would tell the same, but it would load Ray.
+Importing the modules would give the same result, but it would load Ray.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Exports:
 
     Attributes:
         names: The names in its ``__all__``.
-        is_open: Whether it has a ``__getattr__``, which passes any other public name on to Ray.
+        is_open: Whether it has a ``__getattr__``, which gets any other public name from Ray.
     """
 
     names: frozenset[str]

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds, reads and writes the files of a migration.
 
-A file is replaced in one step and keeps its encoding, its newlines, its mode, and the links that
-lead to it.
+A file is replaced atomically and keeps its encoding, its newlines, its mode, and the links to it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 class FileError(Exception):
-    """A path that cannot be read or written; the text is one sentence, which names the path."""
+    """A path cannot be read or written. The text is a sentence with the path."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Source:
 
     Attributes:
         path: The path as it was given or found.
-        text: The text, with its newlines as they are.
+        text: The text, with its original newlines.
         encoding: The encoding to write it in.
     """
 
@@ -48,10 +47,10 @@ class Source:
 
 
 def find(path: Path) -> Iterator[Path]:
-    """Give a file as it is, or the ``*.py`` and ``*.ipynb`` files of a folder in sorted order.
+    """Yield a file, or the ``*.py`` and ``*.ipynb`` files of a folder in sorted order.
 
     Hidden folders, environments (with a ``pyvenv.cfg``), ``node_modules``, ``site-packages`` and
-    ``__pycache__`` inside of a folder are skipped.
+    ``__pycache__`` inside a folder are skipped.
 
     Raises:
         FileError: There is no such path, or the folder cannot be listed.
@@ -79,7 +78,7 @@ def read(path: Path) -> Source:
     """Read a file in the encoding that it declares, UTF-8 if it declares none.
 
     Raises:
-        FileError: It cannot be read, or is not in that encoding.
+        FileError: The file cannot be read, or is not in that encoding.
     """
     encoding = "utf-8"
     try:
@@ -95,10 +94,10 @@ def read(path: Path) -> Source:
 
 
 def write(source: Source, text: str) -> None:
-    """Replace the text of a file in one step.
+    """Replace the text of a file atomically.
 
     Raises:
-        FileError: It cannot be written; the file is as it was.
+        FileError: The file cannot be written. It is unchanged.
     """
     path = source.path.resolve()
     try:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides, for one imported module or name of Ray, what is imported instead.
 
-Pure decisions about dotted names. This module knows nothing of syntax trees or files.
+The decisions are about dotted names only. This file must not know syntax trees or files.
 
-``import ray.util`` binds ``ray``, not ``ray.util``. Left as it is, it would bind ``ray`` to Ray
-again after ``import rcg as ray``. So it becomes two imports, of which one binds ``ray`` to rcg and
-the other loads ``ray.util`` under a private name:
+``import ray.util`` binds ``ray``, not ``ray.util``. Unchanged, it would bind ``ray`` to Ray again
+after ``import rcg as ray``. So it becomes two imports: one binds ``ray`` to rcg, and the other
+loads ``ray.util`` under a private name:
 
 >>> move_import("ray.util", None).imports
 (('rcg', 'ray'), ('ray.util', '_ray_util'))
@@ -24,7 +24,7 @@ from rcg.migrate.exports import exports_of
 
 __all__ = ["ImportMove", "NameMove", "home_of", "move_import", "move_name", "move_star"]
 
-# The modules inside ray.dag and ray.experimental whose names rcg has in another place.
+# The modules of Ray whose names rcg has, and the module of rcg that has them.
 _HOMES: Final = {
     "ray": "rcg",
     "ray.dag": "rcg.dag",
@@ -42,7 +42,7 @@ _REPLACED: Final = ("ray.dag", "ray.experimental")
 
 @dataclass(frozen=True)
 class ImportMove:
-    """What replaces one part of an ``import`` statement.
+    """The replacement of one part of an ``import`` statement.
 
     Attributes:
         imports: Modules, each with the name after ``as`` or None.
@@ -55,10 +55,10 @@ class ImportMove:
 
 @dataclass(frozen=True)
 class NameMove:
-    """Where one name of a ``from`` statement is imported from.
+    """The module from which one name of a ``from`` statement is imported.
 
     Attributes:
-        module: The module that replaces the one of the statement; None to leave it.
+        module: The module that replaces the one in the statement; None to keep it.
         remark: What the user has to check, or None.
     """
 
@@ -98,7 +98,7 @@ def move_name(module: str, name: str) -> NameMove:
         return NameMove(None, _no_home(module))
     exports = exports_of(home)
     if exports is not None:
-        # Inside Ray's packages only the names that rcg lists are the same thing.
+        # For other modules than the same-named one, only the names that rcg lists are equivalent.
         is_same_module = home == f"rcg{module.removeprefix('ray')}"
         if name in exports.names or (is_same_module and exports.has(name)):
             is_private = name.startswith("_")  # `__version__` is Ray's version

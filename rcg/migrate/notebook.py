@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the code cells of a notebook; its JSON keeps its format.
+"""Rewrites the code cells of a notebook. Its JSON keeps its format.
 
-Lines that only IPython understands (``%magic``, ``!command``, ``name?``) are put aside while a cell
-is rewritten. Cells in other languages are left alone.
+Lines that only IPython understands (``%magic``, ``!command``, ``name?``) are replaced by
+placeholders while a cell is rewritten. Cells in other languages stay unchanged.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from rcg.migrate.rewrite import Remark, Rewritten, SourceError, rewrite
+from rcg.migrate.remarks import Remark
+from rcg.migrate.rewrite import Rewritten, SourceError, rewrite
 from rcg.migrate.stars import unknown
 
 __all__ = ["rewrite_notebook"]
 
-# Cell magics after which the cell is Python that runs in the notebook's own namespace.
+# Cell magics whose cell is Python that runs in the namespace of the notebook.
 _PYTHON_CELLS: Final = frozenset({"capture", "prun", "rcg_profile", "time", "timeit"})
 _MAGIC_LINE: Final = re.compile(r"^(\s*)([%!?].*|[^\s#'\"][^#'\"]*\?|.*?=\s*[%!].*)$")
 
@@ -26,15 +27,14 @@ _MAGIC_LINE: Final = re.compile(r"^(\s*)([%!?].*|[^\s#'\"][^#'\"]*\?|.*?=\s*[%!]
 def rewrite_notebook(source: str, *, judge: Callable[[str], str | None] = unknown) -> Rewritten:
     """Rewrite the import statements in the code cells of a notebook.
 
-    A cell that is not Python stays as it is, with a remark.
+    A cell that does not parse stays unchanged and gets a remark.
 
     Args:
         source: The text of the file.
-        judge: As for ``rewrite``.
+        judge: As in ``rewrite``.
 
     Raises:
-        SourceError: The text is not a notebook, or its JSON is written in a way that cannot be
-            kept.
+        SourceError: The text is not a notebook, or the format of its JSON cannot be kept.
     """
     try:
         notebook = json.loads(source)
@@ -79,7 +79,7 @@ def _text_of(source: object) -> str | None:
 
 
 def _format_of(source: str, notebook: object) -> Callable[[], str]:
-    """Return a function that writes the notebook in the way the text was written."""
+    """Return a function that writes the notebook in the format of its text."""
     body = source.rstrip()
     end = source[len(body) :]
     for indent in (1, 2, 4, None, 0, 3, "\t"):
@@ -116,9 +116,9 @@ def _rewrite_cell(
 def _rewrite_around_magics(
     text: str, judge: Callable[[str], str | None], names: dict[str, str]
 ) -> Rewritten:
-    mark = "magic"
-    while mark in text:
-        mark += "_"
+    placeholder = "magic"
+    while placeholder in text:
+        placeholder += "_"
     lines: list[str] = []
     aside: list[str] = []
     continues = False
@@ -127,10 +127,10 @@ def _rewrite_around_magics(
         if found is None and not continues:
             lines.append(line)
             continue
-        stand_in = "# " if continues or found is None else f"{found[1]}pass  # "
-        lines.append(f"{stand_in}{mark}{len(aside)}")
+        prefix = "# " if continues or found is None else f"{found[1]}pass  # "
+        lines.append(f"{prefix}{placeholder}{len(aside)}")
         aside.append(line)
         continues = line.endswith("\\")
     done = rewrite("\n".join(lines), judge=judge, names=names)
-    pattern = re.compile(rf"^.*# {mark}(\d+)$", re.MULTILINE)
+    pattern = re.compile(rf"^.*# {placeholder}(\d+)$", re.MULTILINE)
     return replace(done, text=pattern.sub(lambda found: aside[int(found[1])], done.text))

@@ -1,68 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the import statements of one source text and leaves every other character alone.
+"""Rewrites the import statements of one source text and leaves every other character unchanged.
 
-Pure: text in, text and remarks out. This module knows nothing of files.
+The input is a text, the output a text and remarks. This file must not know files.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from rcg.migrate.exports import exports_of
+from rcg.migrate.imports import (
+    aliases_of,
+    bound_name,
+    dotted,
+    has_only_imports,
+    imports_star,
+    moved_alias,
+    name_after_as,
+    name_bound_to_rcg,
+    names_bound_by,
+    with_module,
+    with_names,
+    without_comma,
+)
 from rcg.migrate.moves import home_of, move_import, move_name, move_star
+from rcg.migrate.remarks import Remark, remarks_on_uses
 from rcg.migrate.stars import unknown
 from rcg.migrate.syntax import is_too_deep
 
-__all__ = ["Remark", "Rewritten", "SourceError", "rewrite"]
-
-# Functions whose string argument names a module or an attribute, by the last part of their name.
-_TAKES_A_PATH: Final = frozenset(
-    {
-        "__import__",
-        "delattr",
-        "delitem",
-        "find_spec",
-        "import_module",
-        "importorskip",
-        "patch",
-        "setattr",
-        "setitem",
-    }
-)
-_PATH_OF_RAY: Final = re.compile(r"ray(\.\w+)*")
+__all__ = ["Rewritten", "SourceError", "rewrite"]
 
 
 class SourceError(ValueError):
-    """The text is not Python, or too deeply nested to be read.
+    """The text is not Python, or it is nested too deeply to be parsed.
 
     Attributes:
-        line: Where, counted from 1.
+        line: The line, counted from 1.
     """
 
     def __init__(self, text: str, line: int) -> None:
         super().__init__(text)
         self.line = line
-
-
-@dataclass(frozen=True, order=True)
-class Remark:
-    """A line that the user has to check.
-
-    Attributes:
-        line: The line in the text that was given, counted from 1.
-        text: What is there and what to do.
-        cell: The cell of a notebook, counted from 1; 0 where there are no cells.
-    """
-
-    line: int
-    text: str
-    cell: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,8 +53,8 @@ class Rewritten:
 
     Attributes:
         text: The new text.
-        remarks: What the rewrite does not decide, by line.
-        names: What is bound to rcg or one of its modules, such as ``{"ray": "rcg"}``.
+        remarks: The lines that the user has to check, sorted.
+        names: The names bound to rcg or one of its modules, such as ``{"ray": "rcg"}``.
     """
 
     text: str
@@ -88,13 +70,13 @@ def rewrite(
 ) -> Rewritten:
     """Rewrite the import statements of a source text.
 
-    Rewriting the result again changes nothing.
+    Rewriting the result changes nothing.
 
     Args:
         source: The text.
-        judge: Says what an import of ``*`` or of ``ray`` from a module does to ``ray``, None for
-            nothing. It gets the module with its leading dots.
-        names: What earlier cells of a notebook bound to rcg and its modules.
+        judge: Returns what an import of ``*`` or of ``ray`` from a module does to ``ray``, None for
+            nothing. Its argument is the module with its leading dots.
+        names: The names that earlier cells of a notebook bound to rcg and its modules.
 
     Raises:
         SourceError: The text is not Python of the version that libcst reads.
@@ -108,20 +90,21 @@ def rewrite(
         wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
         bindings = _Bindings(dict(names or {}))
         wrapper.module.visit(bindings)
-        rewriter = _Rewriter(judge, bindings.names, is_bound="ray" in (names or {}))
+        rewriter = _Rewriter(judge, is_bound="ray" in (names or {}))
         text = wrapper.visit(rewriter).code
+        uses = remarks_on_uses(wrapper, bindings.names)
     except cst.ParserSyntaxError as error:
         raise SourceError("the code does not parse as Python", error.raw_line) from error
     except RecursionError as error:
         raise SourceError("the code is nested too deeply", 1) from error
-    return Rewritten(text, tuple(sorted(set(rewriter.remarks))), bindings.names)
+    return Rewritten(text, tuple(sorted({*rewriter.remarks, *uses})), bindings.names)
 
 
 # --- the names that are bound to rcg ------------------------------------------------------------
 
 
 class _Bindings(cst.CSTVisitor):
-    """Collects the names that import statements bind to rcg and its modules, after the rewrite."""
+    """Collects the names that the rewritten import statements bind to rcg and its modules."""
 
     def __init__(self, names: dict[str, str]) -> None:
         super().__init__()
@@ -129,7 +112,7 @@ class _Bindings(cst.CSTVisitor):
 
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
-            module, bound = _dotted(alias.name), _asname(alias)
+            module, bound = dotted(alias.name), name_after_as(alias)
             for target, name in move_import(module, bound).imports:
                 if name is None and target.partition(".")[0] == "rcg":
                     self.names["rcg"] = "rcg"
@@ -138,12 +121,12 @@ class _Bindings(cst.CSTVisitor):
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        module = _dotted(node.module)
-        if module in ("ray", "rcg") and not node.relative and not _is_star(node):
-            for alias in _aliases(node):
-                target = f"rcg.{_dotted(alias.name)}"
-                if home_of(f"ray.{_dotted(alias.name)}") == target:
-                    self.names[_asname(alias) or _dotted(alias.name)] = target
+        module = dotted(node.module)
+        if module in ("ray", "rcg") and not node.relative and not imports_star(node):
+            for alias in aliases_of(node):
+                target = f"rcg.{dotted(alias.name)}"
+                if home_of(f"ray.{dotted(alias.name)}") == target:
+                    self.names[name_after_as(alias) or dotted(alias.name)] = target
         return False
 
 
@@ -151,23 +134,20 @@ class _Bindings(cst.CSTVisitor):
 
 
 class _Rewriter(cst.CSTTransformer):
-    """Replaces import statements, and remarks on what still means Ray."""
+    """Replaces import statements, and remarks on imports that may bind `ray` to Ray again."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(
-        self, judge: Callable[[str], str | None], names: Mapping[str, str], *, is_bound: bool
-    ) -> None:
+    def __init__(self, judge: Callable[[str], str | None], *, is_bound: bool) -> None:
         super().__init__()
         self.judge = judge
-        self.names = names
-        # Whether an import so far has bound `ray` to rcg, and what may have undone that since.
+        # Whether an import has bound `ray` to rcg so far, and the later imports that may undo that.
         self.is_bound = is_bound
         self.threats: list[Remark] = []
         self.found: list[Remark] = []
         self.function_depth = 0
-        # Lines made here by id, each with whether the next line continues the same statement. The
-        # lines are kept so that the ids stay theirs.
+        # The lines made here, by id, and whether the next line continues the same statement. The
+        # references keep the ids unique.
         self.made: dict[int, tuple[cst.SimpleStatementLine, bool]] = {}
 
     @property
@@ -210,7 +190,7 @@ class _Rewriter(cst.CSTTransformer):
         *,
         is_alone: bool,
     ) -> list[cst.BaseSmallStatement] | None:
-        """Return what replaces the statements of a line; None if they stay as they are."""
+        """Return the statements that replace those of a line; None if nothing changes."""
         body: list[cst.BaseSmallStatement] = []
         for original, statement in zip(originals, updated, strict=True):
             match statement:
@@ -220,7 +200,7 @@ class _Rewriter(cst.CSTTransformer):
                     new = self._from(original, statement)
                 case _:
                     new = [statement]
-            # The last one keeps what parts it from the next.
+            # The last statement keeps its separator.
             body.extend(each.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for each in new[:-1])
             body.append(new[-1])
             self._follow(original, new)
@@ -231,13 +211,13 @@ class _Rewriter(cst.CSTTransformer):
         self, original: cst.CSTNode, node: cst.Import, *, is_alone: bool
     ) -> list[cst.BaseSmallStatement]:
         aliases: list[cst.ImportAlias] = []
-        bound_to: dict[str | None, str] = {}  # by this statement so far
+        bound_to: dict[str | None, str] = {}  # by the parts of this statement so far
         for alias in node.names:
-            module, bound = _dotted(alias.name), _asname(alias)
+            module, bound = dotted(alias.name), name_after_as(alias)
             move = move_import(module, bound)
-            self._say(original, move.remark)
+            self._remark(original, move.remark)
             if move.imports == ((module, bound),):
-                bound_to[_bound_name(alias)] = module
+                bound_to[bound_name(alias)] = module
                 aliases.append(alias)
                 continue
             for position, (target, name) in enumerate(move.imports):
@@ -245,28 +225,28 @@ class _Rewriter(cst.CSTTransformer):
                     continue
                 bound_to[name] = target
                 is_last = position == len(move.imports) - 1
-                aliases.append(_moved(alias, target, name, keeps_comma=is_last))
+                aliases.append(moved_alias(alias, target, name, keeps_comma=is_last))
         if all(map(_is, aliases, node.names)) and len(aliases) == len(node.names):
             return [node]
         if is_alone and len(node.names) == 1:
-            return [node.with_changes(names=[_without_comma(alias)]) for alias in aliases]
-        aliases[-1] = _without_comma(aliases[-1])
+            return [node.with_changes(names=[without_comma(alias)]) for alias in aliases]
+        aliases[-1] = without_comma(aliases[-1])
         return [node.with_changes(names=aliases)]
 
     def _from(self, original: cst.CSTNode, node: cst.ImportFrom) -> list[cst.BaseSmallStatement]:
-        module = _dotted(node.module)
+        module = dotted(node.module)
         if module != "ray" and not module.startswith(("ray.dag", "ray.experimental")):
             return [node]
-        if _is_star(node):
+        if imports_star(node):
             star = move_star(module)
-            self._say(original, star.remark)
-            return [node if star.module is None else _from_module(node, star.module)]
-        names = list(map(_bound_name, _aliases(node)))
-        is_ordered = len(set(names)) < len(names)  # the last of two that bind one name counts
+            self._remark(original, star.remark)
+            return [node if star.module is None else with_module(node, star.module)]
+        names = list(map(bound_name, aliases_of(node)))
+        is_ordered = len(set(names)) < len(names)  # if two bind the same name, the last one counts
         groups: list[tuple[str | None, list[cst.ImportAlias]]] = []
-        for alias in _aliases(node):
-            move = move_name(module, _dotted(alias.name))
-            self._say(original, move.remark)
+        for alias in aliases_of(node):
+            move = move_name(module, dotted(alias.name))
+            self._remark(original, move.remark)
             for target, aliases in groups[-1:] if is_ordered else groups:
                 if target == move.module:
                     aliases.append(alias)
@@ -275,26 +255,27 @@ class _Rewriter(cst.CSTTransformer):
                 groups.append((move.module, [alias]))
         new: list[cst.BaseSmallStatement] = []
         for target, aliases in groups:
-            part = node if len(groups) == 1 else _with_names(node, aliases)
-            new.append(part if target is None else _from_module(part, target))
+            part = node if len(groups) == 1 else with_names(node, aliases)
+            new.append(part if target is None else with_module(part, target))
         return new
 
     def _follow(self, original: cst.CSTNode, new: Sequence[cst.BaseSmallStatement]) -> None:
-        """Note what an import that is as it will be does to the name `ray`."""
+        """Note what a rewritten import does to the name `ray`."""
         for node in new:
             if isinstance(node, cst.Import):
                 if any(
-                    _asname(each) == "ray" and _dotted(each.name) == "rcg" for each in node.names
+                    name_after_as(each) == "ray" and dotted(each.name) == "rcg"
+                    for each in node.names
                 ):
                     self.is_bound = True
                     if not self.function_depth:
                         self.threats.clear()
             elif isinstance(node, cst.ImportFrom) and self.is_bound:
-                names = list(map(_bound_name, _aliases(node)))
-                module = "." * len(node.relative) + _dotted(node.module)
+                names = list(map(bound_name, aliases_of(node)))
+                module = "." * len(node.relative) + dotted(node.module)
                 if module.partition(".")[0] in ("ray", "rcg"):
                     continue
-                what = "*" if _is_star(node) else "ray"
+                what = "*" if imports_star(node) else "ray"
                 if what == "ray" and "ray" not in names:
                     continue
                 verdict = self.judge(module)
@@ -302,7 +283,7 @@ class _Rewriter(cst.CSTTransformer):
                     line = self._line(original)
                     self.threats.append(Remark(line, f"`from {module} import {what}` {verdict}"))
 
-    # Lines that say again what the line before them says.
+    # Repeated imports.
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         return updated_node.with_changes(body=self._tidy(updated_node.body))
@@ -315,14 +296,14 @@ class _Rewriter(cst.CSTTransformer):
     def _tidy(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """Drop each import made here that repeats one of the imports directly above it.
 
-        What has a comment stays.
+        An import with a comment stays.
         """
         kept: list[cst.BaseStatement] = []
         bound: set[str] = set()
         above: Sequence[cst.EmptyLine] = ()
         for line in body:
             _, continues = self.made.get(id(line), (None, False))
-            name = _binds_rcg(line)
+            name = name_bound_to_rcg(line)
             if (
                 id(line) in self.made
                 and name in bound
@@ -337,15 +318,13 @@ class _Rewriter(cst.CSTTransformer):
                 line = line.with_changes(leading_lines=above)
                 above = ()
             kept.append(line)
-            if not _is_only_imports(line):
+            if not has_only_imports(line):
                 bound.clear()
             elif name is not None:
                 bound.add(name)
             else:
-                bound -= _bound_by(line, bound)
+                bound -= names_bound_by(line, bound)
         return kept
-
-    # What still means Ray.
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.function_depth += 1
@@ -356,48 +335,7 @@ class _Rewriter(cst.CSTTransformer):
         self.function_depth -= 1
         return updated_node
 
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        head, _, path = _dotted(node).partition(".")
-        module = self.names.get(head)
-        if module is None or not path:
-            return
-        *rooms, name = path.split(".")
-        module = ".".join((module, *rooms))
-        told = f"`{_dotted(node)}`"
-        if module == "rcg" and name == "__version__":
-            told += " is rcg's version now; `from ray import __version__` gives Ray's"
-        elif module == "rcg" and name.startswith("_") and not name.startswith("__"):
-            told += f" does not reach Ray; `from ray import {name}` does"
-        elif module == "rcg.dag":
-            exports = exports_of(module)
-            if exports is None or exports.has(name) or name.startswith("__"):
-                return
-            home = home_of(f"ray.dag.{name}")
-            told += f" is not there; {_holds(name, home)}"
-        else:
-            return
-        self._say(node, told)
-
-    def visit_Call(self, node: cst.Call) -> None:
-        function = _dotted(node.func)
-        is_lookup = re.search(r"\bmodules\.(get|pop|setdefault)$", function) is not None
-        if is_lookup or function.rpartition(".")[2] in _TAKES_A_PATH:
-            for argument in node.args:
-                self._mention(node, argument.value)
-
-    def visit_Subscript(self, node: cst.Subscript) -> None:
-        if _dotted(node.value).rpartition(".")[2] == "modules":
-            for element in node.slice:
-                if isinstance(element.slice, cst.Index):
-                    self._mention(node, element.slice.value)
-
-    def _mention(self, node: cst.CSTNode, value: cst.BaseExpression) -> None:
-        if isinstance(value, cst.SimpleString | cst.ConcatenatedString):
-            text = value.evaluated_value
-            if isinstance(text, str) and _PATH_OF_RAY.fullmatch(text):
-                self._say(node, f'the string "{text}" names Ray\'s own; write rcg if that is meant')
-
-    def _say(self, node: cst.CSTNode, text: str | None) -> None:
+    def _remark(self, node: cst.CSTNode, text: str | None) -> None:
         if text is not None:
             self.found.append(Remark(self._line(node), text))
 
@@ -406,120 +344,5 @@ class _Rewriter(cst.CSTTransformer):
         return line
 
 
-def _holds(name: str, home: str | None) -> str:
-    if home is None:
-        return f"rcg.dag has no {name}"
-    return f"what ray.dag.{name} holds is in {home} itself"
-
-
-# --- syntax trees -------------------------------------------------------------------------------
-
-
 def _is(left: object, right: object) -> bool:
     return left is right
-
-
-def _dotted(node: cst.CSTNode | None) -> str:
-    """Return `a.b.c` for names and attributes of names, "" for anything else."""
-    match node:
-        case cst.Name():
-            return node.value
-        case cst.Attribute():
-            of = _dotted(node.value)
-            return f"{of}.{node.attr.value}" if of else ""
-        case _:
-            return ""
-
-
-def _node(dotted: str) -> cst.Name | cst.Attribute:
-    *of, last = dotted.split(".")
-    return cst.Attribute(_node(".".join(of)), cst.Name(last)) if of else cst.Name(last)
-
-
-def _asname(alias: cst.ImportAlias) -> str | None:
-    return None if alias.asname is None else _dotted(alias.asname.name)
-
-
-def _bound_name(alias: cst.ImportAlias) -> str:
-    return _asname(alias) or _dotted(alias.name).partition(".")[0]
-
-
-def _aliases(node: cst.ImportFrom) -> Sequence[cst.ImportAlias]:
-    return () if isinstance(node.names, cst.ImportStar) else node.names
-
-
-def _is_star(node: cst.ImportFrom) -> bool:
-    return isinstance(node.names, cst.ImportStar)
-
-
-def _moved(
-    alias: cst.ImportAlias, target: str, name: str | None, *, keeps_comma: bool
-) -> cst.ImportAlias:
-    if _asname(alias) != name:
-        asname = None if name is None else cst.AsName(cst.Name(name))
-        alias = alias.with_changes(asname=asname)
-    alias = alias.with_changes(name=_node(target))
-    return alias if keeps_comma else _without_comma(alias)
-
-
-def _without_comma(alias: cst.ImportAlias) -> cst.ImportAlias:
-    return alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)
-
-
-def _from_module(node: cst.ImportFrom, module: str) -> cst.ImportFrom:
-    return node.with_changes(module=_node(module))
-
-
-def _with_names(node: cst.ImportFrom, aliases: Sequence[cst.ImportAlias]) -> cst.ImportFrom:
-    """Keep some names of a statement, with their comments, and its layout."""
-    *others, last = aliases
-    end = _aliases(node)[-1]
-    if last is end or not isinstance(last.comma, cst.Comma):
-        return node.with_changes(names=aliases)
-    # What stood before the next name: a comment, and the indentation of that name.
-    space = last.comma.whitespace_after
-    rpar = node.rpar
-    if rpar is None or not isinstance(space, cst.ParenthesizedWhitespace):
-        return node.with_changes(names=[*others, _without_comma(last)])
-    if isinstance(end.comma, cst.Comma):
-        closing = end.comma.whitespace_after
-    else:
-        closing = rpar.whitespace_before
-        rpar = rpar.with_changes(whitespace_before=cst.SimpleWhitespace(""))
-    if isinstance(closing, cst.ParenthesizedWhitespace):
-        space = space.with_changes(indent=closing.indent, last_line=closing.last_line)
-    last = last.with_changes(comma=last.comma.with_changes(whitespace_after=space))
-    return node.with_changes(names=[*others, last], rpar=rpar)
-
-
-def _binds_rcg(line: cst.BaseStatement) -> str | None:
-    """Return the name that a line binds to rcg, if that is all the line does."""
-    match line:
-        case cst.SimpleStatementLine(body=[cst.Import(names=[alias])]) if (
-            _dotted(alias.name) == "rcg"
-        ):
-            return _asname(alias)
-        case _:
-            return None
-
-
-def _is_only_imports(line: cst.BaseStatement) -> bool:
-    return isinstance(line, cst.SimpleStatementLine) and all(
-        isinstance(small, cst.Import | cst.ImportFrom) for small in line.body
-    )
-
-
-def _bound_by(line: cst.BaseStatement, names: set[str]) -> set[str]:
-    """Return which of some names a line of imports may bind."""
-    bound: set[str] = set()
-    for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-        match small:
-            case cst.ImportFrom(names=cst.ImportStar()):
-                return set(names)
-            case cst.Import(names=aliases):
-                bound |= set(map(_bound_name, aliases))
-            case cst.ImportFrom():
-                bound |= set(map(_bound_name, _aliases(small)))
-            case _:
-                pass
-    return bound & names

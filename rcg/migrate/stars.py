@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out what ``from x import *`` does to the name ``ray``, by reading the file of ``x``.
 
-Nothing is imported. A module is looked for beside the file that imports it and in the folders that
-were given; one that is installed elsewhere stays unknown.
+Nothing is imported. Modules are searched beside the file that imports them and in the given
+folders. The content of modules that are installed elsewhere is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Neighbours", "unknown"]
 
 
 def unknown(module: str) -> str:
-    """Say what importing ``*`` from a module may do to ``ray`` where its file is not known."""
+    """Return what importing ``*`` from a module may do to ``ray`` if its file is not known."""
     return (
         "may bind `ray` to Ray again: import the names you use, or put `import rcg as ray` below it"
     )
@@ -27,18 +27,18 @@ def unknown(module: str) -> str:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The files that one run rewrites, and where modules beside them may lie.
+    """The files that one run rewrites, and the folders in which modules are searched.
 
     Attributes:
-        files: The files of this run, resolved.
-        folders: The folders that were given.
+        files: The resolved paths of the files of this run.
+        folders: The given folders.
     """
 
     files: frozenset[Path]
     folders: tuple[Path, ...] = ()
 
     def judge(self, module: str, importer: Path) -> str | None:
-        """Say what importing ``*`` or ``ray`` from a module does to ``ray``; None for nothing.
+        """Return what importing ``*`` or ``ray`` from a module does to ``ray``; None for nothing.
 
         Args:
             module: The module, with its leading dots.
@@ -71,9 +71,9 @@ class Neighbours:
         return None
 
     def _source_of_ray(self, path: Path, seen: set[Path]) -> Path | None:
-        """Return the file from which a star import takes a ``ray`` that is Ray; None for no file.
+        """Return the file from which a star import gets a ``ray`` that is Ray; None without one.
 
-        A file that cannot be read binds nothing here: it is an error of its own.
+        A file that cannot be read counts as binding nothing: it is reported on its own.
         """
         if path.resolve() in seen:
             return None
@@ -104,7 +104,7 @@ class Neighbours:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Give the statements that run when a module is imported, in order."""
+    """Yield the statements that run when a module is imported, in order."""
     for statement in body:
         yield statement
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -114,7 +114,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _listed(tree: ast.Module) -> set[str] | None:
-    """Return what ``__all__`` lists, None without one that can be read."""
+    """Return the names in ``__all__``; None without an ``__all__`` that can be read."""
     for statement in tree.body:
         match statement:
             case (

@@ -13,19 +13,19 @@ def parse(source: str | bytes) -> ast.Module:
     """Parse a text.
 
     Raises:
-        SyntaxError: It is not Python of the version that runs.
-        ValueError: It has a null byte.
-        RecursionError, MemoryError: It is too deeply nested.
+        SyntaxError: The text is not Python of the running version.
+        ValueError: The text has a null byte.
+        RecursionError, MemoryError: The text is nested too deeply.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes are the user's affair
+        warnings.simplefilter("ignore")  # such as those about invalid escapes
         return ast.parse(source)
 
 
 def is_too_deep(source: str) -> bool:
-    """Return whether Python refuses a text for its nesting.
+    """Return whether a text is nested too deeply for Python.
 
-    The parser of libcst has no limit of its own: such a text would overflow its stack and end the
+    The parser of libcst has no limit of nesting. Such a text would overflow its stack and end the
     process.
     """
     try:

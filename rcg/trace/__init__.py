@@ -7,7 +7,7 @@ Recorder ──> Recording ── parts_of, executions_of ──> shares_of, cri
                  `──────> files, chrome, frame ──> Trace
 ```
 
-``model`` is the record as plain data; ``analysis`` computes from it, ``export`` writes it, and
-``trace`` is the class with all of that for users. Import from the modules: every actor's process
-loads ``clocks`` and ``spans``, and must not pay for the analysis.
+``model`` is the record as plain data, ``analysis`` computes from it, ``export`` writes it, and
+``trace`` has the class that offers all of it to users. Import from the modules: the process of each
+actor loads ``clocks`` and ``spans``, and must not load the analyses.
 """

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clocks of other processes: whether they are this process's clock, and if not, their offset.
 
-Processes of one machine usually read one monotonic clock, and then there is nothing to align. In a
-container with a time namespace, or on another node, they do not. Then an exchange tells the offset,
-as in NTP (RFC 5905, section 8): asked at ``t0``, answered at ``t1`` of the other clock, heard at
-``t2``. If both ways took equally long, the other clock was at ``t1`` when ours was in the middle;
-it is off by at most half of the round trip. Of several exchanges the shortest tells most.
+Processes of one machine usually read the same monotonic clock, so there is nothing to align. In a
+container with a time namespace, or on another node, they do not. Then exchanges give the offset, as
+in NTP (RFC 5905, section 8): a question is sent at ``t0``, answered at ``t1`` of the other clock,
+and the answer arrives at ``t2``. If both ways take equally long, the other clock reads ``t1`` in
+the middle between ``t0`` and ``t2``. The error is at most half of the round trip. The shortest
+exchange is the most accurate.
 
 >>> clock_of([Exchange(100, 1_160, 200), Exchange(300, 1_310, 320)], is_same=False)
 Clock(offset_ns=-1000, error_ns=10)
@@ -33,9 +34,9 @@ class Exchange(NamedTuple):
     """One question to another process about its clock.
 
     Attributes:
-        asked_ns: When it was sent, on our clock.
-        answered_ns: What the other clock said.
-        heard_ns: When the answer came, on our clock.
+        asked_ns: When the question was sent, on our clock.
+        answered_ns: When it was answered, on the other clock.
+        heard_ns: When the answer arrived, on our clock.
     """
 
     asked_ns: int
@@ -44,11 +45,11 @@ class Exchange(NamedTuple):
 
 
 def clock_of(exchanges: Iterable[Exchange], *, is_same: bool) -> Clock | None:
-    """Return how to turn another process's times into ours; None if nothing is known.
+    """Return how to convert another process's times to ours; None if that is not known.
 
     Args:
-        exchanges: What was asked and answered.
-        is_same: Whether both read the same clock (``clock_identity``).
+        exchanges: Questions and answers.
+        is_same: Whether both processes read the same clock (``clock_identity``).
     """
     if is_same:
         return Clock()
@@ -62,11 +63,11 @@ def clock_of(exchanges: Iterable[Exchange], *, is_same: bool) -> Clock | None:
 def clock_identity() -> str:
     """Return a text that is the same in all processes that read the same monotonic clock.
 
-    That is the boot of the machine and the time namespace; "" where the kernel does not tell.
+    It names the boot of the machine and the time namespace; "" if the kernel does not provide them.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # Absent in kernels without time namespaces: then there is one clock per boot.
+        # Kernels without time namespaces have one clock per boot.
         space = "/proc/self/ns/time"
         return f"{boot} {os.stat(space).st_ino if os.path.exists(space) else 0}"
     except OSError:

@@ -2,21 +2,21 @@
 """A recording: the merged record of what the processes of some graphs did, as plain data.
 
 ```
-Recording ── GraphTrace ── Lane, one per process of the plan ── events, one per op of an execution
-               plan          its program is that of the plan       start, end, waited, coded, ...
+Recording ── GraphTrace ── LaneTrace, one per process ── events, one per op of an execution
+             plan          its program is in the plan    start, end, waited, coded, ...
 ```
 
-An event's own time is made of three parts that add up to it: what it waited for its peer
-(``waited_ns``), what it encoded or decoded (``coded_ns``), and the rest: the method itself for a
-Call, moving bytes for a Read or Write. In an actor one event ends where the next begins.
+The duration of an event has three parts: waiting for its peer (``waited_ns``), encoding or decoding
+(``coded_ns``), and the rest, which is the method for a Call, and moving bytes for a Read or Write.
+In an actor, an event ends where the next one begins.
 
-All times count from the beginning of the trace. The record keeps the times as measured, in
-nanoseconds of the driver's monotonic clock (a lane says how well its own clock was aligned), and so
-do ``events``, ``start_ns`` and ``end_ns`` here. Everything that shows or exports a time counts it
-from ``start_ns`` of the recording: pictures, pages and widgets, ``to_chrome``, ``to_pandas``, and
-``executions()``, ``critical_path()`` and ``summary`` of a profile.
+The record stores times as they were measured, in nanoseconds of the driver's monotonic clock:
+``events``, ``start_ns`` and ``end_ns``. A lane states how well its clock was aligned. Everything
+that displays or exports a time counts it from ``start_ns`` of the recording: pictures, pages and
+widgets, ``to_chrome``, ``to_pandas``, and ``executions()``, ``critical_path()`` and ``summary`` of
+a profile.
 
-This room must know neither Ray nor how graphs run; a trace can be made by hand, and tests do.
+This room must know neither Ray nor how graphs run. Tests make traces by hand.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "Clock",
     "Events",
     "GraphTrace",
-    "Lane",
+    "LaneTrace",
     "OpenOp",
     "Recording",
 ]
@@ -58,13 +58,13 @@ EVENT: Final = np.dtype(
         ("peer", "<u4"),
     ]
 )
-"""One event. ``op`` counts in the program of its process; from ``SPAN_BASE`` on it is a span of the
-user's. ``peer`` is the number of the lane that was waited for, or ``NO_PEER``."""
+"""One event. ``op`` is an index in the program of its process; from ``SPAN_BASE`` on it is a span
+of the user. ``peer`` is the index of the lane for which it waited, or ``NO_PEER``."""
 
 Events = npt.NDArray[np.void]
 
 SPAN_BASE: Final = 1 << 31
-"""``op`` of the first user span of a lane; the others follow in the order of ``Lane.spans``."""
+"""``op`` of the first user span of a lane. The others follow in the order of its ``spans``."""
 
 NO_PEER: Final = (1 << 32) - 1
 """``peer`` of an event that did not wait for another process."""
@@ -72,11 +72,11 @@ NO_PEER: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a process's monotonic clock relates to the driver's.
+    """How the monotonic clock of a process was aligned with the driver's.
 
     Attributes:
-        offset_ns: What was added to its times.
-        error_ns: How far off that may be.
+        offset_ns: The offset that was added to its times.
+        error_ns: Largest error of the offset.
     """
 
     offset_ns: int = 0
@@ -85,14 +85,14 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class OpenOp:
-    """What a process was in when the trace ended.
+    """The op that a process was executing when the trace ended.
 
     Attributes:
         op: Index in its program.
         execution: Index of the execution.
         since_ns: When the op began.
-        waiting_since_ns: When it began to wait, if it waited; else 0.
-        peer: Number of the lane that it waited for, or ``NO_PEER``.
+        waiting_since_ns: When it began to wait; 0 if it did not wait.
+        peer: Index of the lane for which it waited, or ``NO_PEER``.
     """
 
     op: int
@@ -102,25 +102,26 @@ class OpenOp:
     peer: int = NO_PEER
 
     def moved(self, offset_ns: int) -> OpenOp:
-        """Return it on a clock that is ahead by so much."""
+        """Return the same with times of a clock that is ahead by an offset."""
         waiting = self.waiting_since_ns and self.waiting_since_ns + offset_ns
         return replace(self, since_ns=self.since_ns + offset_ns, waiting_since_ns=waiting)
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
-    """What one process of a graph did.
+class LaneTrace:
+    """The record of one process of a graph.
 
     Attributes:
         process: Its name in the plan: ``driver``, ``a0``.
         label: Its displayed name, unique in its graph: ``a0 (Stage)``.
-        events: Rows of ``EVENT`` by start; spans lie inside the calls they belong to.
+        events: Rows of ``EVENT``, by start. Spans lie inside the calls that they belong to.
         spans: Names of the user's spans, by number.
-        node: Its node's address.
-        pid: Its process id, 0 if it is not known.
+        node: Address of its node.
+        pid: Its process id; 0 if it is not known.
         clock: How its clock was aligned.
-        lost: Events that were overwritten before they were read, or left out because of a limit.
-        open: What it was in when the trace ended, if anything.
+        lost: Number of events that were overwritten before they were read, or left out because of a
+            limit.
+        open: The op that it was executing when the trace ended, if any.
     """
 
     process: str
@@ -141,49 +142,49 @@ class Lane:
 
 @dataclass(frozen=True, eq=False)
 class GraphTrace:
-    """What the processes of one graph did.
+    """The record of one graph.
 
     Attributes:
         graph_id: Hex id of the graph.
-        plan: What it runs.
-        lanes: One per program of the plan, in its order: the driver first. Their order is what
-            ``peer`` counts in.
-        limit: How many executions may be in flight.
+        plan: Its plan.
+        lanes: One per program of the plan, in the order of the plan: the driver first. ``peer`` is
+            an index in it.
+        limit: The limit of executions in flight.
     """
 
     graph_id: str
     plan: Plan
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneTrace, ...]
     limit: int = 10
 
     def __repr__(self) -> str:
         return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"
 
-    def program(self, lane: Lane) -> Program:
-        """Return what a lane's process runs."""
+    def program(self, lane: LaneTrace) -> Program:
+        """Return the program of a lane's process."""
         return self.plan.program(lane.process)
 
-    def op(self, lane: Lane, op: int) -> Op:
+    def op(self, lane: LaneTrace, op: int) -> Op:
         """Return one op of a lane's program."""
         return self.plan.program(lane.process).ops[op]
 
-    def lane(self, process: str) -> Lane:
+    def lane(self, process: str) -> LaneTrace:
         """Return the lane of a process of the plan."""
         return next(lane for lane in self.lanes if lane.process == process)
 
     @property
-    def driver(self) -> Lane:
-        """The lane of the process that submits."""
+    def driver(self) -> LaneTrace:
+        """The lane of the driver."""
         return self.lane(DRIVER)
 
     @property
     def num_events(self) -> int:
-        """How many events the lanes hold."""
+        """The number of events in all lanes."""
         return sum(len(lane.events) for lane in self.lanes)
 
     @property
     def is_active(self) -> bool:
-        """Whether an op ended meanwhile, or somebody is in a call or waits for a result."""
+        """Whether an op ended, an actor is in a call, or the driver is in an op."""
         return self.num_events > 0 or any(
             lane.open is not None and (lane is self.driver or self.op(lane, lane.open.op).is_call)
             for lane in self.lanes
@@ -192,14 +193,14 @@ class GraphTrace:
 
 @dataclass(frozen=True, eq=False)
 class Recording(Displayed):
-    """A record of what the processes of some graphs did in a span of time.
+    """A record of what the processes of some graphs did during a recording.
 
     Attributes:
         graphs: One record per graph.
-        start_ns: When it began, on the driver's monotonic clock.
+        start_ns: When the recording began, on the driver's monotonic clock.
         end_ns: When it ended.
-        info: Where and when: ``host``, ``time`` (seconds since 1970, at its start), ``versions``,
-            ``cores``. Only for people.
+        info: Information for people: ``host``, ``time`` (of the start, in seconds since 1970),
+            ``versions``, ``cores``.
     """
 
     graphs: tuple[GraphTrace, ...]
@@ -215,22 +216,22 @@ class Recording(Displayed):
 
     @property
     def duration_ns(self) -> int:
-        """How long it lasted."""
+        """The length of the recording."""
         return self.end_ns - self.start_ns
 
     @property
     def num_events(self) -> int:
-        """How many events it holds."""
+        """The number of events."""
         return sum(graph.num_events for graph in self.graphs)
 
     @property
     def lost(self) -> int:
-        """How many events it should hold and does not."""
+        """The number of events that are missing."""
         return sum(lane.lost for graph in self.graphs for lane in graph.lanes)
 
     @property
     def active(self) -> Self:
-        """What people want to see of it: the graphs that did something; all if none did."""
+        """The recording with only the graphs that did something; all graphs if none did."""
         graphs = tuple(graph for graph in self.graphs if graph.is_active)
         is_all = len(graphs) in (0, len(self.graphs))
         return self if is_all else replace(self, graphs=graphs)
@@ -239,4 +240,4 @@ class Recording(Displayed):
     def inactive_text(self) -> str:
         """A sentence about the graphs that ``active`` leaves out; empty if there are none."""
         count = len(self.graphs) - len(self.active.graphs)
-        return f"{plural(count, 'more graph')} did nothing meanwhile" if count else ""
+        return f"{plural(count, 'more graph')} did nothing during the recording" if count else ""

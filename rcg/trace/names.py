@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of events, for every form in which a trace is exported: files, tables, other tools.
+"""Names of events, for all forms in which a trace is exported.
 
-An op names itself (``Op.word``, ``Op.title``). This room must know nothing of those forms.
+The names of ops come from ``Op.word`` and ``Op.title``. This file must not know those forms.
 
 >>> from rcg.ir.ops import Call, Read
 >>> Read("c1", (0,)).title(), Call("a0", "fwd", (), (), (1,), 2).title({"a0": "Stage"})
@@ -15,10 +15,10 @@ from rcg.ir.plan import Plan
 __all__ = ["SPAN", "UNKNOWN", "actor_labels"]
 
 SPAN = "span"
-"""The kind of a user's span; the other kinds are those of ops."""
+"""The word for a user's span. The words for ops are ``Op.word``."""
 
 UNKNOWN = "unknown"
-"""The kind and the name of an op that its program does not have."""
+"""The word and the name of an op that its program does not have."""
 
 
 def actor_labels(plan: Plan) -> dict[str, str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder of one process of a graph, read from any other.
+"""The flight recorder of one process of a graph, read by any other process.
 
-The native core writes one 64-byte event per op into a ring in shared memory, always. Reading takes
-nothing from the writer: a reader remembers how far it came and learns how many it lost.
+The native core always writes one 64-byte event per op into a ring in shared memory. Reading does
+not affect the writer: a reader remembers its position and learns how many events it lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Counters", "Now", "Recorder", "State", "counters_of", "events_from",
 
 
 class State(enum.IntEnum):
-    """What a process does as far as its recorder knows."""
+    """The state of a process, according to its recorder."""
 
     IDLE = _native.NOW_IDLE
     RUNNING = _native.NOW_RUNNING
@@ -27,16 +27,16 @@ class State(enum.IntEnum):
 
 
 class Now(NamedTuple):
-    """What a process does at this moment.
+    """What a process does now.
 
     Attributes:
         pid: Its process id; 0 before it has started.
-        op: Index of the op in its program that it is in, or was in last.
-        execution: Of which execution.
-        since_ns: When that began; 0 before the first.
-        state: What it does.
-        ring: Number of the ring that it waits at, if it waits.
-        events: How many it has recorded.
+        op: Index in its program of the op that it is executing, or executed last.
+        execution: Index of the execution of that op.
+        since_ns: When that op began; 0 before the first one.
+        state: Its state.
+        ring: Number of the ring that it waits for, if it waits.
+        events: Number of events that it has recorded.
     """
 
     pid: int
@@ -49,12 +49,12 @@ class Now(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What a process has counted so far.
+    """The counters of a process.
 
     Attributes:
-        waits: How often it waited.
-        waited_ns: For how long.
-        shared_bytes: Shared memory that its arena takes.
+        waits: Number of waits.
+        waited_ns: Total time of waiting.
+        shared_bytes: Shared memory that its arena uses.
     """
 
     waits: int
@@ -63,25 +63,25 @@ class Counters(NamedTuple):
 
 
 def now_of(member: _native.Member, number: int) -> Now:
-    """Return what a member does now, also one that is stuck or dead.
+    """Return what a member does now. That works for a stuck or dead member as well.
 
     Args:
         member: This process in the graph.
-        number: Whose.
+        number: Number of the member to look at.
     """
     pid, op, execution, since_ns, state, ring, events = member.now(number)
     return Now(pid, op, execution, since_ns, State(state), ring, events)
 
 
 def counters_of(member: _native.Member, number: int) -> Counters:
-    """Return what a member has counted; see ``now_of`` for the arguments."""
+    """Return the counters of a member; the arguments are those of ``now_of``."""
     return Counters(*member.counters(number))
 
 
 def events_from(records: bytes) -> Events:
-    """Return the native core's records as rows of ``EVENT``, in the order they began."""
+    """Return the native core's records as rows of ``EVENT``, sorted by start."""
     events = np.frombuffer(records, EVENT)
-    # A span is written when it ends, after what it holds; threads of a driver write as they come.
+    # A span is written when it ends, after the spans inside it, and threads of a driver interleave.
     order = np.argsort(events["start_ns"], kind="stable")
     return events[order]
 
@@ -91,7 +91,7 @@ class Recorder:
 
     Args:
         member: This process in the graph.
-        number: Whose events.
+        number: Number of the member whose events are read.
         first: Number of the first event to read.
     """
 
@@ -102,7 +102,7 @@ class Recorder:
         self.lost = 0
 
     def drain(self) -> Events:
-        """Return the events since the last call; those overwritten meanwhile count as ``lost``."""
+        """Return the events since the last call. Events that were overwritten count as ``lost``."""
         self._next, lost, records = self._member.events(self._number, self._next)
         self.lost += lost
         return events_from(records)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of the user's: ``with rcg.span("attention"):`` inside a method shows up in the trace.
+"""The user's spans: ``with rcg.span("attention"):`` inside a method records an event in the trace.
 
-Where a span belongs is a context variable that a graph's loop sets on its thread. It goes along
-into coroutines and into ``asyncio.to_thread``; a thread that a method starts by itself gets it with
-``contextvars.copy_context().run``. Outside of a graph's method a span does nothing.
+A context variable, which the loop of a graph sets on its thread, determines the graph and process
+of a span. Coroutines and ``asyncio.to_thread`` inherit it. A thread that a method starts gets it
+with ``contextvars.copy_context().run``. Outside of a graph's method a span does nothing.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ class SpanWriter:
         return self._execution()
 
     def write(self, name: str, execution: int, start_ns: int, end_ns: int) -> None:
-        """Record a span; not in a forked child, which has no recorder."""
+        """Record a span. A forked child has no recorder, and records nothing."""
         with contextlib.suppress(RuntimeError):
             op = self._ops.get(name)
             if op is None:
                 op = self._member.span(name)
-                if len(self._ops) < _native.MAX_SPANS:  # those that come later share one
+                if len(self._ops) < _native.MAX_SPANS:  # later names share one number
                     self._ops[name] = op
             self._member.record(op, execution, start_ns, end_ns)
 
 
 here: Final[ContextVar[SpanWriter | None]] = ContextVar("rcg_span_writer", default=None)
-"""Where spans of this context are written."""
+"""The writer for spans in this context."""
 
 
 class span:  # noqa: N801 - reads as a function: `with rcg.span("name"):`
-    """Record how long the block takes, under a name, in the trace of the graph that runs it.
+    """Record the duration of a block, with a name, in the trace of the graph that runs it.
 
-    Costs about a microsecond, and next to nothing where no graph's method runs. Spans may be
-    nested, and an exception ends them like anything else. A process keeps at most 256 names of at
-    most 63 bytes: let a name say what is done, not with which value.
+    It costs about a microsecond, and almost nothing outside of a graph's method. Spans may be
+    nested. An exception ends a span as well. A process stores at most 256 names of at most 63
+    bytes, so a name should describe the work and not contain values.
 
     Args:
-        name: What the block does.
+        name: The name of the span.
 
     Raises:
         TypeError: The name is not a string.

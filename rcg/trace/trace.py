@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``rcg.Trace``: a recording that can be saved, loaded and given to other tools.
+"""``rcg.Trace``: a recording that can be saved, loaded and exported.
 
-It is above analysis and export; everything else in this room takes a plain ``Recording``.
+This file is above analysis and export. Everything else in this room takes a plain ``Recording``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["Trace"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(Recording):
-    """A recording of what the processes of some graphs did, which can be saved and exported."""
+    """A recording of what the processes of some graphs did. It can be saved and exported."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, which ``load`` reads: a zip of JSON and NumPy arrays, no pickle."""
+        """Write the trace to a file for ``load``: a zip of JSON and NumPy arrays, no pickle."""
         write(self, path)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
-        """Write it as Chrome trace JSON, which ui.perfetto.dev opens; gzip if named ``.gz``."""
+        """Write Chrome trace JSON for ui.perfetto.dev, compressed if the name ends in ``.gz``."""
         to_chrome(self, path)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return its events as a DataFrame, one row each; ``rcg.trace.export.frame`` lists columns.
+        """Return a DataFrame with one row per event; ``rcg.trace.export.frame`` lists the columns.
 
         Raises:
             ImportError: pandas is not installed.
@@ -43,10 +43,10 @@ class Trace(Recording):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what ``save`` wrote. Untrusted files are safe to load (``rcg.trace.export.files``).
+        """Read a file that ``save`` wrote. Untrusted files are safe (``rcg.trace.export.files``).
 
         Raises:
-            TraceError: The file is not a trace, or was written by a later rcg.
+            TraceError: The file is not a trace, or a later rcg wrote it.
             OSError: The file cannot be opened.
         """
         found = read(path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things show themselves, by type: what answers the hook of ``rcg.display``.
+"""How objects are displayed, by type: the implementation of the hook of ``rcg.display``.
 
-To show a type that a room below defines, register its function here.
+To display a type that a room below defines, register a function for it here.
 """
 
 from __future__ import annotations
@@ -77,4 +77,4 @@ class _Views(Views):
 
 
 VIEWS: Final = _Views()
-"""What answers the hook."""
+"""The implementation of the hook."""

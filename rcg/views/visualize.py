@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Showing a topology: as text, as Graphviz source, or as a file with a picture.
+"""A topology as text, as Graphviz source, or as a file with a picture.
 
-Text, Graphviz source and SVG are made here. Other pictures are drawn by Graphviz where its ``dot``
-is installed; where it is not, there is an SVG instead, and a warning.
+rcg makes text, Graphviz source and SVG. Graphviz makes other pictures if its ``dot`` is installed.
+If it is not, an SVG is written instead, with a warning.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _DRAWN_BY_GRAPHVIZ: Final = (
 )
 
 FORMATS: Final = ("ascii", "dot", "gv", "svg", *_DRAWN_BY_GRAPHVIZ)
-"""The formats that ``visualize`` knows."""
+"""The formats of ``visualize``."""
 
 _DEFAULT_NAME: Final = "compiled_graph"
-_MOST_DRAWING_S: Final = 120.0
+_DRAWING_TIMEOUT_S: Final = 120.0
 
 
 def visualize(
@@ -54,21 +54,21 @@ def visualize(
     title: str = "Compiled graph",
     dark: bool | None = None,
 ) -> str:
-    """Show a topology; writes a file, unless the format is "ascii".
+    """Draw a topology. Write a file, unless the format is "ascii".
 
     Args:
-        topology: What to show.
-        filename: Where to write, with the format as suffix or without. Not used for "ascii".
-        format: One of ``FORMATS``, in any case. Without, the suffix of the file's name decides if
-            it is one of them, and "png" is taken if not.
-        view: Open the file with the desktop's viewer, if there is a desktop; for "ascii", print.
-        channel_details: Tell which channel carries each value.
-        legend: Explain the lines.
-        title: What stands above a picture of ours (SVG).
-        dark: Whether a picture of ours is dark; None leaves it to the reader's browser.
+        topology: The topology.
+        filename: The file, with or without the format as suffix. Not used for "ascii".
+        format: One of ``FORMATS``, in upper or lower case. None: the suffix of the file's name if
+            it is a format, otherwise "png".
+        view: Open the file with the desktop's viewer, if there is a desktop. Print it for "ascii".
+        channel_details: Show which channel carries each value.
+        legend: Draw a legend of the lines.
+        title: The title of an SVG.
+        dark: Whether to use dark colours in SVG; None leaves it to the reader's browser.
 
     Returns:
-        The text, for "ascii"; Graphviz source for all others, whatever was written.
+        The text for "ascii". For all other formats, Graphviz source.
 
     Raises:
         ValueError: The format is unknown, or "ascii" with ``channel_details``.
@@ -128,7 +128,7 @@ def _target(filename: str | os.PathLike[str], format: str | None) -> tuple[Path,
 
 
 def _draw(source: str, path: Path, format: str) -> str | None:
-    """Have Graphviz draw; returns why it could not."""
+    """Draw with Graphviz; return why that failed, None if it did not."""
     dot = shutil.which("dot")
     if dot is None:
         return "install it, for example with `apt install graphviz`, or use format='svg'"
@@ -138,10 +138,10 @@ def _draw(source: str, path: Path, format: str) -> str | None:
             input=source.encode(),
             capture_output=True,
             check=True,
-            timeout=_MOST_DRAWING_S,
+            timeout=_DRAWING_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return f"its `dot` took more than {_MOST_DRAWING_S:g} s"
+        return f"its `dot` took more than {_DRAWING_TIMEOUT_S:g} s"
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
         return f"its `dot` failed: {said or f'exit status {error.returncode}'}"
@@ -151,8 +151,8 @@ def _draw(source: str, path: Path, format: str) -> str | None:
 
 
 def _open(path: Path) -> None:
-    """Open a file with the desktop's viewer. Without a desktop nothing happens."""
-    # Not an option of rcg's: without a display, viewers in the terminal would take it over.
+    """Open a file with the desktop's viewer, if there is a desktop."""
+    # Not an option of rcg: without a display, a viewer would take over the terminal.
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     opener = shutil.which("xdg-open")

@@ -11,7 +11,7 @@ from rcg.compiler.simulate import simulate
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Op, Read, Write
 from rcg.ir.plan import Plan
-from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, GraphTrace, Lane
+from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, GraphTrace, LaneTrace
 from rcg.trace.trace import Trace
 from tests.unit.views_plans import Builder
 
@@ -82,7 +82,7 @@ def trace_of(plan: Plan, executions: int, *, window: int = 8, seed: int = 5) -> 
         together = np.concatenate([events, spans])
         together = together[np.argsort(together["start_ns"], kind="stable")]
         label = plan.label(program.process)
-        lanes.append(Lane(program.process, label, together, ("attention",), node="10.0.0.1"))
+        lanes.append(LaneTrace(program.process, label, together, ("attention",), node="10.0.0.1"))
     ending = max(int(lane.events["end_ns"].max()) for lane in lanes if len(lane.events))
     return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), window),), 0, ending)
 

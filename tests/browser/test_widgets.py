@@ -50,7 +50,7 @@ TopologyWidget(scatter_gather(40), title="Wide")
 """,
     """
 import json
-from rcg.views.data.slices import slices_of
+from rcg.views.data.slicing import slices_of
 
 print(json.dumps({
     "events": trace.num_events,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rcg.bench.record import LIMIT, RAY_CALL, RCG, RCG_FUTEX, Report
+from rcg.bench.record import LIMIT, RAY_CALL, RCG, RCG_FUTEX, BenchReport
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def test_the_bench_races_everyone_and_writes_what_it_shows(tmp_path: Path) -> No
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    report = Report.from_json((tmp_path / "report.json").read_text())
+    report = BenchReport.from_json((tmp_path / "report.json").read_text())
     assert report.header.seed == 5
     assert [row.name for row in report.rows] == ["scatter-2", "pipeline-4", "asyncio", "numpy-1mb"]
     for row in report.rows:

@@ -444,8 +444,8 @@ def test_a_loan_is_passed_on_and_back_without_a_copy(readers: int) -> None:
     """Driver -> readers, the first reader -> driver and the others, the driver -> readers again."""
     actors = tuple(f"a{i}" for i in range(readers))
     specs = [
-        ChannelSpec("c0", DRIVER, actors, "ring", 0, 4),
-        ChannelSpec("c1", "a0", (DRIVER, *actors[1:]), "ring", 0, 4),
+        ChannelSpec("c0", DRIVER, actors, "ring", (0,), 4),
+        ChannelSpec("c1", "a0", (DRIVER, *actors[1:]), "ring", (0,), 4),
     ]
     segments, nodes = open_nodes(specs, 1 << 26)
     out, back = open_writer(specs[0], 0, nodes[0]), open_writer(specs[1], 0, nodes[1])

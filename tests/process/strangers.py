@@ -28,7 +28,7 @@ from rcg.profiles import Profile
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.what_if import predict
-from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, Lane, OpenOp
+from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, LaneTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import of_plan
 from rcg.views.html.page import page_of
@@ -76,7 +76,9 @@ def sample() -> Trace:
     rows = ROWS | {"driver": DRIVER_APART, "a0": [*A0_ROWS, event(SPAN_BASE, 1, 31, 33)]}
     first = graph_trace(rows, opens=OPENS, spans={"a0": ("load",)})
     lanes = [
-        Lane(**{**_fields(lane), "clock": Clock(-3, 9), "node": "10.0.0.7", "pid": 7, "lost": 2})
+        LaneTrace(
+            **{**_fields(lane), "clock": Clock(-3, 9), "node": "10.0.0.7", "pid": 7, "lost": 2}
+        )
         for lane in first.lanes
     ]
     first = GraphTrace(first.graph_id, first.plan, tuple(lanes), 10)
@@ -90,7 +92,7 @@ def larger() -> Trace:
     return simulated(pipeline(3, is_training=True), 12, spans=True)
 
 
-def _fields(lane: Lane) -> dict[str, Any]:
+def _fields(lane: LaneTrace) -> dict[str, Any]:
     return {name: getattr(lane, name) for name in lane.__dataclass_fields__}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.views.data.slices import slices_of
+from rcg.views.data.slicing import slices_of
 from rcg.views.html.page import page_of
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.views_traces import (

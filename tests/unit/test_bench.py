@@ -25,13 +25,13 @@ from rcg.bench.record import (
     RAY_GRAPH,
     RCG,
     RCG_FUTEX,
+    BenchReport,
     Figure,
     Header,
-    Report,
     RowResult,
 )
 from rcg.bench.rows import ROWS, Target
-from rcg.bench.statistics import Summary, median, percentile
+from rcg.bench.statistics import SampleSummary, median, percentile
 from rcg.bench.table import render
 
 TIMES = st.lists(st.integers(0, 10**9), min_size=1)
@@ -55,8 +55,8 @@ class Clock:
         return call
 
 
-def summary(median: float, p99: float = 0.0) -> Summary:
-    return Summary(samples=10, p10=median / 2, median=median, p99=p99 or median * 3)
+def summary(median: float, p99: float = 0.0) -> SampleSummary:
+    return SampleSummary(samples=10, p10=median / 2, median=median, p99=p99 or median * 3)
 
 
 def header() -> Header:
@@ -115,15 +115,17 @@ def test_the_median_of_an_even_number_lies_between_the_middle_two() -> None:
 def test_a_summary_does_not_depend_on_the_order(times: list[int]) -> None:
     shuffled = list(times)
     random.Random(1).shuffle(shuffled)
-    assert Summary.of(times) == Summary.of(shuffled)
-    assert Summary.of(times).samples == len(times)
+    assert SampleSummary.of(times) == SampleSummary.of(shuffled)
+    assert SampleSummary.of(times).samples == len(times)
 
 
 def test_a_summary_changes_units() -> None:
-    assert Summary.of([1000, 2000, 3000]).scaled(1e-3) == Summary(3, 1.0, 2.0, 3.0)
+    assert SampleSummary.of([1000, 2000, 3000]).scaled(1e-3) == SampleSummary(3, 1.0, 2.0, 3.0)
 
 
-@pytest.mark.parametrize("function", [median, lambda times: percentile(times, 0.5), Summary.of])
+@pytest.mark.parametrize(
+    "function", [median, lambda times: percentile(times, 0.5), SampleSummary.of]
+)
 def test_no_samples_are_an_error(function: Callable[[list[float]], object]) -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         function([])
@@ -284,7 +286,7 @@ def test_ratios_are_of_medians_or_of_tails() -> None:
         "echo",
         "echo",
         Target(),
-        {RCG: Summary(10, 1, 2, 30), RAY_GRAPH: Summary(10, 10, 20, 60)},
+        {RCG: SampleSummary(10, 1, 2, 30), RAY_GRAPH: SampleSummary(10, 10, 20, 60)},
     )
     assert row.ratio(RCG, RAY_GRAPH) == 0.1
     assert row.ratio(RCG, RAY_GRAPH, "p99") == 0.5
@@ -304,7 +306,7 @@ def test_targets_are_judged_against_the_compiled_graph() -> None:
 def test_a_version_beside_is_compared_with_this_one_in_a_process_of_its_own_too() -> None:
     row = echo_result(here=10.6, beside=10.0)
     assert [str(verdict) for verdict in row.verdicts] == ["here to beside: 1.06 > 1.05"]
-    assert "SHORT here to beside" in render(Report(header(), (row,), ()))
+    assert "MISSED here to beside" in render(BenchReport(header(), (row,), ()))
 
 
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:
@@ -324,11 +326,11 @@ def test_a_figure_is_judged_by_the_worst_of_what_it_binds() -> None:
     assert [v.is_met for v in bound.verdicts] == [True]
 
 
-def whole_report() -> Report:
+def whole_report() -> BenchReport:
     missing = RowResult(
         "tensors", "two tensors", Target(auto=0.5), {RCG: summary(9.0)}, {RAY_GRAPH: "needs torch"}
     )
-    return Report(
+    return BenchReport(
         header(),
         (echo_result(rcg=1.9, futex=9.0, call=600.0, graph=25.0, limit=5.2), missing),
         (
@@ -340,7 +342,7 @@ def whole_report() -> Report:
 
 def test_a_report_survives_json() -> None:
     report = whole_report()
-    assert Report.from_json(report.to_json()) == report
+    assert BenchReport.from_json(report.to_json()) == report
 
 
 @given(
@@ -358,8 +360,8 @@ def test_any_report_survives_json_and_can_be_shown(
     row = RowResult(
         "r", "a row", Target(*targets), {n: summary(m) for n, m in medians.items()}, absent
     )
-    report = Report(header(), (row,), ())
-    assert Report.from_json(report.to_json()) == report
+    report = BenchReport(header(), (row,), ())
+    assert BenchReport.from_json(report.to_json()) == report
     assert render(report).endswith("\n")
 
 
@@ -374,13 +376,13 @@ def test_json_tells_ratios_and_verdicts_to_readers_that_are_no_python() -> None:
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 99}'])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no report of schema"):
-        Report.from_json(text)
+        BenchReport.from_json(text)
 
 
 def test_a_report_is_saved(tmp_path) -> None:
     path = tmp_path / "bench.json"
     whole_report().save(path)
-    assert Report.from_json(path.read_text()) == whole_report()
+    assert BenchReport.from_json(path.read_text()) == whole_report()
 
 
 # --- table --------------------------------------------------------------------------------------
@@ -392,13 +394,13 @@ def test_the_table_shows_who_took_how_long_and_what_falls_short() -> None:
     [rcg_line] = [line for line in lines if line.startswith("  rcg ") and "0.076" in line]
     assert rcg_line.split()[1:3] == ["0.950", "1.90"]
     assert "ok median: 0.076 <= 0.15" in rcg_line
-    assert "SHORT futex median: 0.36 > 0.35" in text
+    assert "MISSED futex median: 0.36 > 0.35" in text
     assert "needs torch" in text
     assert "compile" in text
     assert "rcg 12.5, Ray graph 80.0 ms" in text
     assert "2 of 4 targets met." in text
-    assert "  short: echo, 1 actor, futex median: 0.36 > 0.35" in lines
-    assert "  short: wake-ups: 3 > 2" in lines
+    assert "  missed: echo, 1 actor, futex median: 0.36 > 0.35" in lines
+    assert "  missed: wake-ups: 3 > 2" in lines
 
 
 def test_columns_stand_below_each_other() -> None:
@@ -411,7 +413,7 @@ def test_columns_stand_below_each_other() -> None:
 
 
 def test_a_report_of_nothing_says_so() -> None:
-    assert "No target could be judged" in render(Report(header(), (), ()))
+    assert "This run has no targets to check" in render(BenchReport(header(), (), ()))
 
 
 # --- the kernel's books -------------------------------------------------------------------------

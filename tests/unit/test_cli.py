@@ -101,7 +101,7 @@ def test_bench_gets_its_own_arguments(capsys):
 @pytest.mark.parametrize("state", ["ok", "missing"])
 def test_doctor_says_whether_rcg_works(state, monkeypatch, capsys):
     check = doctor.Check("machine", "system", state, "here", is_needed=True)
-    monkeypatch.setattr(doctor, "examine", lambda: doctor.Report((check,)))
+    monkeypatch.setattr(doctor, "examine", lambda: doctor.DoctorReport((check,)))
     assert cli.main(["doctor"]) == (0 if state == "ok" else 1)
     assert "system" in capsys.readouterr().out
     cli.main(["doctor", "--json"])

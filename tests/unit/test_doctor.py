@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rcg.doctor import Check, Report, examine, machine, software, transports
+from rcg.doctor import Check, DoctorReport, examine, machine, software, transports
 from rcg.doctor.transports import Ping
 from tests.doctored import be_quick, found
 
@@ -40,7 +40,7 @@ def test_json_is_the_same_data(quick):
 
 
 def test_text_is_in_columns_with_advice_below():
-    report = Report(
+    report = DoctorReport(
         (
             Check("machine", "cores", "ok", "2 of 2"),
             Check("machine", "memory", "warn", "little", "buy some"),

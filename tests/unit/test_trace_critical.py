@@ -11,13 +11,13 @@ from hypothesis import given
 
 from rcg.trace.analysis.critical import LOST, Paths, critical_path
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import NO_PEER
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
 
-COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = Kind
+COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
 
 
 def brief(steps):

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.trace.analysis.intervals import Cover, disjoint, without
-from rcg.trace.analysis.parts import Kind, Parts, events_of, parts_of
+from rcg.trace.analysis.parts import Parts, TimeKind, events_of, parts_of
 from rcg.trace.model import SPAN_BASE, OpenOp
 from tests.unit.traces import event, graph_trace
 
-COMPUTE, COMMUNICATION, SERIALIZATION, WAITING = list(Kind)[:4]
+COMPUTE, COMMUNICATION, SERIALIZATION, WAITING = list(TimeKind)[:4]
 
 
-def listed(parts: Parts) -> list[tuple[int, Kind, int, int]]:
+def listed(parts: Parts) -> list[tuple[int, TimeKind, int, int]]:
     return [
-        (int(row), Kind(int(kind)), int(start), int(end))
+        (int(row), TimeKind(int(kind)), int(start), int(end))
         for row, kind, start, end in zip(
             parts.row, parts.kind, parts.start_ns, parts.end_ns, strict=True
         )

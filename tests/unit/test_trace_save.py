@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from rcg.errors import TraceError
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.model import SPAN_BASE, Clock, Lane
+from rcg.trace.model import SPAN_BASE, Clock, LaneTrace
 from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
@@ -61,7 +61,7 @@ def test_the_trace_of_a_large_graph_is_read_back(tmp_path):
         graph_trace({}),
         plan=plan,
         lanes=tuple(
-            Lane(program.process, program.process, events([])) for program in plan.programs
+            LaneTrace(program.process, program.process, events([])) for program in plan.programs
         ),
     )
     one = trace(graph, end=END)

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from rcg.ir.ops import Read, Write
 from rcg.trace.analysis.executions import UNSEEN, executions_of
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.model import OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
@@ -110,7 +110,7 @@ def test_shares_are_those_worked_out_by_hand():
     ```
     """
     shares = shares_of(by_hand(), 0, END)
-    assert [[lane.of(kind) for kind in Kind] for lane in shares.lanes] == [
+    assert [[lane.of(kind) for kind in TimeKind] for lane in shares.lanes] == [
         [0, 6, 0, 42, 32],
         [20, 6, 4, 23, 27],
         [24, 6, 4, 19, 27],
@@ -132,7 +132,7 @@ def test_shares_add_up_to_any_window(window):
     start, end = window
     for lane in shares_of(by_hand(), start, end).lanes:
         assert lane.duration_ns == max(end - start, 0)
-        assert min(lane.of(kind) for kind in Kind) >= 0
+        assert min(lane.of(kind) for kind in TimeKind) >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
 
 
@@ -199,7 +199,7 @@ def test_of_simulated_timelines_shares_are_what_the_simulation_knows(made: Simul
             computed[span.process] += span.end - span.start
     for lane in shares_of(made.graph, 0, end).lanes:
         assert lane.duration_ns == end
-        assert min(lane.of(kind) for kind in Kind) >= 0
+        assert min(lane.of(kind) for kind in TimeKind) >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
         if lane.process != "driver":  # whose ops may overlap
             assert lane.busy_ns == each[lane.process]

@@ -13,7 +13,7 @@ from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.stalls import stall_of
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
-from rcg.views.data.measured import figures_of, measured_of
+from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.topology import nodes_of_calls
 from rcg.views.html.mimebundle import of_trace
 from rcg.views.html.page import page_of
@@ -147,8 +147,8 @@ def test_the_first_words_say_who_hangs_since_when_and_how_many_wait() -> None:
     assert str(summary).count("has not ended for") == 1
     assert "execution 2  2 s so far" in str(summary)
     assert "to make it faster" not in str(summary)
-    assert figures_of(summary.graphs[0]).about.startswith(SENTENCE)
-    assert figures_of(summary.graphs[0]).keys[:2] == [
+    assert card_of(summary.graphs[0]).about.startswith(SENTENCE)
+    assert card_of(summary.graphs[0]).keys[:2] == [
         ("not ended", "2 s a1 (Stage).fwd"),
         ("waiting for it", "1 process"),
     ]
@@ -167,7 +167,7 @@ def test_of_several_graphs_the_sentence_names_the_one() -> None:
 def test_the_picture_shows_the_time_so_far_in_the_call() -> None:
     record = recorded()
     (figures,) = summarize(record).graphs
-    measured = measured_of(record.graphs[0], figures)
+    measured = topology_figures_of(record.graphs[0], figures)
     node = nodes_of_calls(record.graphs[0].plan)[2]
     assert measured.open_ns == {node: 2 * SECOND - 90}
     assert ">not ended: 2 s<" in page_of(record, "")

@@ -109,8 +109,8 @@ Graph 5f1c5f1c: 2 executions in 80 ns
     a1 (Stage)   43.6 %         10.9 %          7.3 %   34.5 %   3.6 %    a0 (Stage) 34.5 %
     compute: in your methods; communication: moving bytes; serialization: values to bytes
     and back; waiting: for another process; idle: nothing to do, in the driver your code
-    11.1 % of communication was hidden: meanwhile an actor computed
-    39.6 % of the actors' time from the first submission to the last result they waited (the bubble)
+    11.1 % of communication was hidden: an actor computed at the same time
+    the actors were not busy 39.6 % of the time from first submission to last result (the bubble)
 """
 
 
@@ -118,7 +118,7 @@ def test_a_summary_reads_as_text():
     text = str(summarize(trace(by_hand(), end=END)))
     assert text.startswith(EXPECTED)
     assert "\n    a1 (Stage).fwd       compute        45.3 %\n" in text
-    assert "bottleneck: a1 (Stage).fwd, 45.3 % of the path; to make it faster helps most" in text
+    assert "bottleneck: a1 (Stage).fwd, 45.3 % of the path; making it faster helps most" in text
     assert "hint" not in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -184,9 +184,9 @@ def test_a_write_that_copies_nothing_has_no_rate():
 @pytest.mark.parametrize(
     ("graph", "hint"),
     [
-        (graph_trace({}), "hint: nothing ran while this was recorded: call execute() meanwhile"),
+        (graph_trace({}), "hint: nothing ran during the recording: call execute() while it lasts"),
         (by_hand(driver=()), "hint: no execution is in the trace from its submission"),
-        (by_hand(a0=()), "hint: the critical path is not whole"),
+        (by_hand(a0=()), "hint: the critical path is incomplete"),
         (
             replace(
                 by_hand(), lanes=(replace(by_hand().lanes[0], lost=1_234), *by_hand().lanes[1:])
@@ -211,13 +211,13 @@ def test_what_is_missing_is_told(graph, hint):
 def test_executions_that_are_not_whole_are_told():
     (graph,) = summarize(trace(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]), end=60)).graphs
     assert (graph.executions, graph.complete) == (2, 1)
-    assert "Graph 5f1c5f1c: 2 executions, 1 of them whole, in 60 ns" in str(graph)
+    assert "Graph 5f1c5f1c: 2 executions, 1 of them complete, in 60 ns" in str(graph)
 
 
 def test_a_trace_of_no_graph():
     text = str(summarize(trace(end=5)))
     assert text.startswith("Trace of 0 graphs over 5 ns, 0 events")
-    assert "compile one, then record" in text
+    assert "compile one before recording" in text
 
 
 def test_names_are_escaped_and_shortened_in_text():

@@ -170,7 +170,7 @@ def test_what_is_waited_for_without_an_event_is_not_the_users_time():
     graph = graph_trace(rows)
     measured = costs_of(graph, executions_of(graph))
     # From 50, when the result is there, to 60, and from 61 to the next submission.
-    assert measured.thinking_ns == 10 + 39
+    assert measured.user_ns == 10 + 39
     assert measured.window == 1
     assert what_if(graph).baseline_throughput == pytest.approx(1e9 / 100, rel=1e-3)
 
@@ -195,12 +195,12 @@ def test_predict_says_where_the_replay_fits():
 
 def test_a_result_prints_as_text():
     assert str(what_if(pipeline(), {"a1.fwd": 0.5}, max_inflight=8)).splitlines() == [
-        "What if a1.fwd took 0.5x, 8 executions were under way?",
+        "What if a1.fwd took 0.5x, 8 executions were in flight?",
         "                       executions  latency (median)",
         "  measured              45,455 /s             87 µs",
         "  replayed, unchanged   45,455 /s             87 µs",
         "  predicted             83,333 /s             95 µs",
-        "  1.83x as many executions, 8 under way",
+        "  1.83x as many executions, 8 in flight",
         "  The unchanged replay is 0.0 % above what was measured; expect the prediction to be off "
         "by as much.",
     ]
@@ -213,7 +213,7 @@ def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanw
     costs = Costs({place: cost for place, cost in COSTS.items() if place[0] != "driver"})
     simulation = simulate(Plan.from_text(plan), costs, 64, window=8)
     found = what_if(from_simulation(simulation, limit=8))
-    assert found.notes == ("the driver is taken to fetch while it submits",)
+    assert found.notes == ("the replay assumes that the driver fetches while it submits",)
     assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=0.01)
 
 
@@ -222,7 +222,7 @@ def test_calls_that_were_never_seen_are_told():
     rows = {lane.process: [tuple(row) for row in lane.events] for lane in graph.lanes}
     rows["a1"] = [row for row in rows["a1"] if row[6] != 1]
     (note,) = what_if(graph_trace(rows, limit=4)).notes
-    assert note == "not in the trace, so taken to cost nothing: a1 (Stage).fwd"
+    assert note == "not in the trace, so assumed to cost nothing: a1 (Stage).fwd"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
     assert costs.costs["driver", 1].moving_ns == 1_000
     assert costs.costs["driver", 3].moving_ns == 1_000
     assert costs.costs["driver", 3].coding_ns == 39_000
-    assert costs.thinking_ns == costs_of(plain, executions_of(plain)).thinking_ns
+    assert costs.user_ns == costs_of(plain, executions_of(plain)).user_ns
     found, was = what_if(graph), what_if(plain)
     assert found.baseline_throughput == was.baseline_throughput
     assert found.baseline_latency_ns == found.measured_latency_ns == was.measured_latency_ns
@@ -355,7 +355,7 @@ def test_what_the_user_does_between_the_events_of_an_op_adds_up():
     ]
     graph = graph_trace({"driver": rows})
     # 18 until it is read, 8 until it is decoded, 60 to the next.
-    assert costs_of(graph, executions_of(graph)).thinking_ns == 18 + 8 + 60
+    assert costs_of(graph, executions_of(graph)).user_ns == 18 + 8 + 60
 
 
 def test_an_encoding_that_seems_to_overlap_is_no_second_thread():

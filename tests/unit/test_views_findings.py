@@ -103,7 +103,7 @@ def test_a_record_says_none_of_what_was_not_seen() -> None:
     [record] = empty().executions()
     assert record == Execution(0, None, None, None)
     assert record.latency_ns is None
-    assert str(empty().executions()).splitlines()[0] == "1 execution, 0 of them whole"
+    assert str(empty().executions()).splitlines()[0] == "1 execution, 0 of them complete"
 
 
 def test_a_path_is_still_a_tuple_of_steps() -> None:

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.ir.plan import Plan
-from rcg.views.data.blocks import Block, End, Line, count_crossings
-from rcg.views.data.layout import Rect, Sizes, TopologyLayout, lay_out, layers_of
+from rcg.views.data.arrangement import Sizes
+from rcg.views.data.blocks import Block, Connector, End, count_crossings
+from rcg.views.data.layers import layers_of
+from rcg.views.data.layout import Rect, TopologyLayout, lay_out
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
@@ -158,8 +160,8 @@ def test_crossings_are_counted() -> None:
     block = Block(0, 0, 100.0, 0.0)
     ends = [End(block, None, float(y)) for y in range(4)]
 
-    def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Line]:
-        return [Line(ends[here], ends[there], gap) for here, there in pairs]
+    def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Connector]:
+        return [Connector(ends[here], ends[there], gap) for here, there in pairs]
 
     assert count_crossings(lines((0, 0), (1, 1), (2, 2))) == 0
     assert count_crossings(lines((0, 2), (1, 1), (2, 0))) == 3

@@ -12,7 +12,8 @@ from rcg.compiler.simulate import simulate
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpt import excerpt_of
-from rcg.views.data.slices import Slices, slices_of
+from rcg.views.data.slices import Slices
+from rcg.views.data.slicing import slices_of
 from rcg.views.svg.schedule import schedule_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
@@ -63,7 +64,7 @@ def test_a_call_that_has_not_returned_is_what_is_shown() -> None:
     }
     stuck = graph_trace(rows, opens={"a0": OpenOp(1, 1, 50)})
     excerpt = excerpt_of(stuck, 0, 10_000)
-    assert excerpt is not None and excerpt.words == "execution 1, which is not over"
+    assert excerpt is not None and excerpt.words == "execution 1, not finished"
     assert (excerpt.start_ns, excerpt.end_ns) == (0, 10_000)
     moment = excerpt_of(stuck, 0, 85)  # as long as any other call may take
     assert moment is not None and not moment.is_open

@@ -8,10 +8,11 @@ import json
 import numpy as np
 import pytest
 
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import SPAN_BASE, OpenOp
 from rcg.views.data.queues import queues_of
-from rcg.views.data.slices import COLUMNS, NOBODY, OPS, SPAN, SPANS, Slices, slices_of
+from rcg.views.data.slices import COLUMNS, NOBODY, OPS, SPAN, SPANS, Slices
+from rcg.views.data.slicing import slices_of
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import many_events, pipeline, simulated
@@ -44,21 +45,21 @@ def bars(lane: int, start: int = 0, end: int = 100) -> list[tuple[str, int, int,
 
 def test_there_is_one_bar_per_part_and_per_span() -> None:
     assert bars(1) == [
-        ("read c0", Kind.WAITING, 5, 6),
-        ("read c0", Kind.COMMUNICATION, 11, 2),
-        ("read c0", Kind.SERIALIZATION, 13, 1),
-        ("fwd", Kind.COMPUTE, 14, 36),
-        ("write c1", Kind.SERIALIZATION, 50, 3),
-        ("write c1", Kind.COMMUNICATION, 53, 7),
+        ("read c0", TimeKind.WAITING, 5, 6),
+        ("read c0", TimeKind.COMMUNICATION, 11, 2),
+        ("read c0", TimeKind.SERIALIZATION, 13, 1),
+        ("fwd", TimeKind.COMPUTE, 14, 36),
+        ("write c1", TimeKind.SERIALIZATION, 50, 3),
+        ("write c1", TimeKind.COMMUNICATION, 53, 7),
         ("attention <b>", SPAN, 20, 10),
     ]
 
 
 def test_a_window_cuts_and_its_start_is_zero() -> None:
     assert bars(1, 12, 25) == [
-        ("read c0", Kind.COMMUNICATION, 0, 1),
-        ("read c0", Kind.SERIALIZATION, 1, 1),
-        ("fwd", Kind.COMPUTE, 2, 11),
+        ("read c0", TimeKind.COMMUNICATION, 0, 1),
+        ("read c0", TimeKind.SERIALIZATION, 1, 1),
+        ("fwd", TimeKind.COMPUTE, 2, 11),
         ("attention <b>", SPAN, 8, 5),
     ]
     assert len(slices_of(GRAPH, 200, 300)) == 0
@@ -82,7 +83,7 @@ def test_links_join_the_end_of_a_write_to_where_the_read_stops_waiting() -> None
 
 def test_bars_that_wait_say_for_whom() -> None:
     slices = slices_of(GRAPH, 0, 100)
-    waits = slices.kind == Kind.WAITING
+    waits = slices.kind == TimeKind.WAITING
     assert (slices.peer[~waits] == NOBODY).all()
     assert slices.peer[waits].tolist() == [2, 0, 1, 0]
     assert [head.process for head in slices.heads] == ["driver", "a0", "a1"]

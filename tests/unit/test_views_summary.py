@@ -10,7 +10,7 @@ import pytest
 
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
-from rcg.views.data.measured import CardRow, ProfileCard, figures_of, measured_of
+from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.topology import topology_of
 from rcg.views.html.ops import ops_table
 from rcg.views.svg.summary import summary_of
@@ -56,12 +56,12 @@ def test_shares_are_as_wide_as_they_are_large(width: float) -> None:
 def test_figures_of_a_trace() -> None:
     record = simulated(pipeline(3), 20)
     summary = summarize(record)
-    figures = figures_of(summary.graphs[0])
+    figures = card_of(summary.graphs[0])
     assert [each.label for each in figures.shares] == ["driver", "Stage#1", "Stage#2", "Stage#3"]
     keys = dict(figures.keys)
     executions = executions_of(record.graphs[0])
     busy = int(executions.fetched_ns.max() - executions.submitted_ns.min())
-    assert keys["whole executions"] == "20" and keys["throughput"].endswith(" /s")
+    assert keys["complete executions"] == "20" and keys["throughput"].endswith(" /s")
     assert "Stage#3.fwd" in keys["bottleneck"] and keys["clock error, at most"] == "2 \u00b5s"
     for each in figures.shares:
         assert sum(each.ns) == busy
@@ -73,7 +73,7 @@ def test_figures_of_a_trace() -> None:
 def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
     record = simulated(pipeline(3), 20)
     graph = record.graphs[0]
-    measured = measured_of(graph, summarize(record).graphs[0])
+    measured = topology_figures_of(graph, summarize(record).graphs[0])
     nodes = topology_of(graph.plan).nodes
     times = {nodes[node].process: ns for node, ns in measured.call_ns.items()}
     assert times == {"a0": 400_000, "a1": 460_000, "a2": 520_000}
@@ -91,21 +91,21 @@ def test_a_table_of_ops_marks_the_bottleneck() -> None:
 
 def test_nothing_at_all_can_be_shown() -> None:
     summary = summarize(trace(graph_trace({}), end=1000)).graphs[0]
-    check_picture(summary_of(figures_of(summary)))
+    check_picture(summary_of(card_of(summary)))
     assert "<tbody></tbody>" in ops_table(summary)
     check_picture(summary_of(ProfileCard("nothing", [], [])))
 
 
 def test_names_cannot_break_out() -> None:
     summary = summarize(simulated(pipeline(2, label=WICKED), 12)).graphs[0]
-    for text in (summary_of(figures_of(summary)), ops_table(summary)):
+    for text in (summary_of(card_of(summary)), ops_table(summary)):
         assert "<script" not in text and "<b>" not in text
         text.encode()
-    check_picture(summary_of(figures_of(summary), width=400))
+    check_picture(summary_of(card_of(summary), width=400))
 
 
 @pytest.mark.parametrize("actors", [2, 30, 63])
 def test_many_actors(actors: int) -> None:
-    svg = summary_of(figures_of(summarize(simulated(pipeline(actors), 10)).graphs[0]))
+    svg = summary_of(card_of(summarize(simulated(pipeline(actors), 10)).graphs[0]))
     assert len(svg) < 150_000
     check_picture(svg)

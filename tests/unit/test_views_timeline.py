@@ -13,7 +13,8 @@ from rcg.text import ticks_of
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.excerpt import excerpt_of
 from rcg.views.data.queues import queues_of
-from rcg.views.data.slices import Slices, slices_of
+from rcg.views.data.slices import Slices
+from rcg.views.data.slicing import slices_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look

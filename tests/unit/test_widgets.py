@@ -245,7 +245,7 @@ def test_what_did_nothing_is_shown_without_a_failure(view: Callable[[Any], View]
 
 
 def test_a_picture_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rcg_widgets.static._MOST", 5000)
+    monkeypatch.setattr("rcg_widgets.static._MAX_HTML_CHARS", 5000)
     data, _ = TopologyWidget(scatter_gather(20))._repr_mimebundle_()
     assert "text/html" not in data
     assert "application/vnd.jupyter.widget-view+json" in data
@@ -554,7 +554,7 @@ def test_a_function_that_is_defined_again_is_the_same(monitors: list[LiveMonitor
 def test_it_stops_when_its_last_view_has_gone(
     monitors: list[LiveMonitor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rcg_widgets.monitor._PATIENCE_S", 0.1)
+    monkeypatch.setattr("rcg_widgets.monitor._STOP_WITHOUT_VIEW_S", 0.1)
 
     def say(view: str, shown: bool) -> None:
         monitor._handle_custom_msg({"view": view, "shown": shown}, [])
@@ -564,10 +564,10 @@ def test_it_stops_when_its_last_view_has_gone(
     say("one", True)
     say("other", True)
     say("one", False)
-    assert monitor._unseen_since is None
+    assert monitor._unviewed_since is None
     say("other", False)
     assert ended(monitor)
-    assert monitor.status == "stopped: nobody looks"
+    assert monitor.status == "stopped: no view is open"
     assert not monitor.ended
     say("third", True)
     assert monitor.running

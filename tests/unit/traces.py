@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rcg.ir.plan import Plan
-from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, Lane, OpenOp
+from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace, OpenOp
 from rcg.trace.trace import Trace
 
 PIPELINE = """
@@ -74,7 +74,7 @@ def graph_trace(
     """A graph's record from rows by process; a process that is not named did nothing."""
     made = Plan.from_text(plan)
     lanes = tuple(
-        Lane(
+        LaneTrace(
             program.process,
             made.label(program.process),
             events(rows.get(program.process, ())),

@@ -13,7 +13,7 @@ import numpy as np
 from rcg.compiler.simulate import simulate
 from rcg.ir.ops import Call, Op, Read, Write
 from rcg.ir.plan import Plan
-from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, Lane
+from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, Clock, GraphTrace, LaneTrace
 from rcg.trace.trace import Trace
 from rcg.views.data.lettering import width_of
 from tests.unit.views_plans import Builder
@@ -137,7 +137,7 @@ def simulated(
         values["start_ns"] += start_ns
         values["end_ns"] += start_ns
         lanes.append(
-            Lane(
+            LaneTrace(
                 program.process,
                 f"{plan.actors[numbers[program.process] - 1].label}#{numbers[program.process]}"
                 if program.process != "driver"
@@ -180,7 +180,7 @@ def many_events(actors: int, total: int, *, call_ns: int = 20_000) -> Trace:
             values[:, position]["op"] = position
             begun = begun + length
         label = "driver" if lane == 0 else f"Stage#{lane}"
-        lanes.append(Lane(program.process, label, values.ravel()))
+        lanes.append(LaneTrace(program.process, label, values.ravel()))
     end = max(int(lane.events["end_ns"].max()) for lane in lanes)
     return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), 10),), 0, end + 1)
 

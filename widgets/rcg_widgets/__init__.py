@@ -8,13 +8,13 @@ topology, timeline = TopologyWidget(trace), TimelineWidget(trace)
 link(topology, timeline)            # what is selected in one is highlighted in the other
 ```
 
-They run in JupyterLab, Notebook 7, VS Code and Colab, as anywidgets: nothing is loaded from
-elsewhere. rcg never needs them; each has a static relative there (``rcg.views``). ``figure`` and
-``source`` hand data to Plotly and Graphviz.
+They are anywidgets and run in JupyterLab, Notebook 7, VS Code and Colab. They load nothing from the
+network. rcg does not need them: ``rcg.views`` has a static picture for each. ``figure`` and
+``source`` pass data to Plotly and Graphviz.
 """
 
 try:
-    import anywidget as _anywidget  # noqa: F401 - says by itself whether ipywidgets is there
+    import anywidget as _anywidget  # noqa: F401 - its import fails without ipywidgets
 except ImportError as _error:
     raise ImportError(
         'the widgets need anywidget and ipywidgets: pip install ".[notebook]" in the folder of rcg',

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all widgets: their script and style, and their selection.
 
-A widget is a few traits and plain ECMAScript modules that stand beside its Python file. Nothing is
-bundled or loaded from elsewhere: the modules that a view needs are joined to one text, which is
-what anywidget sends to the browser. A module imports from its neighbours, so that it can be run and
-tested on its own; joined, those lines go.
+A widget has a few traits and plain ECMAScript modules in the same folder. Nothing is bundled or
+loaded from the network: the modules of a view are joined to one text, which anywidget sends to the
+browser. A module has import lines, so that it can be tested alone. They are removed when modules
+are joined.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./[\w.]+";\n', re.MULTILI
 _EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
 
 SELECTED: Final = ("selected_process", "selected_op", "selected_execution")
-"""The traits that ``link`` joins."""
+"""The traits that ``link`` synchronizes."""
 
 
 def script(*names: str) -> str:
-    """Return modules as one, in the order given: each may use what stands before it."""
+    """Return modules joined to one text. Each may use the modules before it."""
     texts = [(_HERE / f"{name}.js").read_text(encoding="utf-8") for name in names]
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
 
 
 def style() -> str:
-    """Return the style sheet, which all widgets share."""
+    """Return the style sheet of all widgets."""
     return (_HERE / "widgets.css").read_text(encoding="utf-8")
 
 
@@ -43,19 +43,19 @@ class View(anywidget.AnyWidget):
     """A widget with one picture of one graph.
 
     Traits:
-        payload: What is shown, packed (see ``rcg_widgets.payload``).
+        payload: The packed data (see ``rcg_widgets.payload``).
         title: The title.
-        selected_process: Name in the plan of the process that is highlighted, or None.
-        selected_op: Index in its program of the op that is highlighted, or None.
-        selected_execution: Index of the execution that is highlighted, or None.
+        selected_process: Name in the plan of the highlighted process, or None.
+        selected_op: Index in its program of the highlighted op, or None.
+        selected_execution: Index of the highlighted execution, or None.
 
-    The three last can be read, set, observed and, with ``rcg_widgets.link``, joined to those of
-    other widgets.
+    The last three can be read, set and observed. ``rcg_widgets.link`` synchronizes them with those
+    of other widgets.
     """
 
     _css = style()
 
-    payload = traitlets.Bytes(b"", help="The packed data that is shown.").tag(sync=True)
+    payload = traitlets.Bytes(b"", help="The packed data.").tag(sync=True)
     title = traitlets.Unicode("", help="The title.").tag(sync=True)
     selected_process = traitlets.Unicode(
         None, allow_none=True, help="Name in the plan of the highlighted process."
@@ -88,11 +88,11 @@ class View(anywidget.AnyWidget):
             self.selected_execution = execution
 
     def _repr_mimebundle_(self, **given: Any) -> Any:
-        """The widget, and what stands for it where a notebook is only read."""
+        """Return the widget, and a picture for viewers that do not run widgets."""
         data, metadata = super()._repr_mimebundle_(**given)
         if self._html is None:
             self._html = small(self._pictures, f"{self.title}: {self._about}")
-            self._pictures = tuple  # what they are made of may go
+            self._pictures = tuple  # their data is no longer needed
         return {**data, **({"text/html": self._html} if self._html else {})}, metadata
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ function digits(value) {
   return Math.abs(value) >= 99.95 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
-/** A duration in microseconds, in the unit that suits it. */
+/** A duration in microseconds, in a suitable unit. */
 export function timeText(us) {
   if (!us) return "0 s";
   const scales = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
@@ -52,27 +52,27 @@ export function bytesText(count) {
 }
 
 /**
- * How fast so many bytes move in so many microseconds; empty where there is nothing to tell: above
- * 100 GB/s nothing was copied, the block was handed on.
+ * The rate of moving bytes in a time in microseconds. Empty if it is not known, and above 100 GB/s,
+ * where the block was forwarded and not copied.
  */
 export function speedText(bytes, us) {
   const speed = bytes / us / 1e3;
   return bytes > 0 && us > 0 && speed <= 100 ? `${digits(speed)} GB/s` : "";
 }
 
-/** A count with its thousands apart, or three digits of what is not whole. */
+/** A count with separated thousands, or three digits of a fraction. */
 export function countText(value) {
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : digits(value);
 }
 
-/** Ticks of a time axis between two moments in microseconds: at, and label. All in one unit. */
+/** Ticks of a time axis between two times in microseconds: position and label. All in one unit. */
 export function ticksOf(from, to, most) {
   const wanted = Math.max(to - from, 1e-6) / Math.max(most, 1);
   const power = 10 ** Math.floor(Math.log10(wanted));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999);
-  const reach = Math.max(Math.abs(from), Math.abs(to));
-  const [scale, unit] = reach >= 1e6 ? [1e6, "s"] : reach >= 1e3 ? [1e3, "ms"] : reach >= 1 ? [1, "µs"] : [1e-3, "ns"];
+  const extent = Math.max(Math.abs(from), Math.abs(to));
+  const [scale, unit] = extent >= 1e6 ? [1e6, "s"] : extent >= 1e3 ? [1e3, "ms"] : extent >= 1 ? [1, "µs"] : [1e-3, "ns"];
   const places = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
   const ticks = [];
   for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {
@@ -92,7 +92,7 @@ export function lowerBound(values, wanted, low = 0, high = values.length) {
   return low;
 }
 
-/** Where to cut a text so that no number is: a part of one is another number. */
+/** Where to cut a text without cutting a number. */
 function wholeNumbers(text, first, last) {
   for (const found of text.matchAll(/\d+(?:[.,]\d+)*/g)) {
     const end = found.index + found[0].length;
@@ -103,8 +103,8 @@ function wholeNumbers(text, first, last) {
 }
 
 /**
- * As much of both ends of a text as fits, by a function that measures. A number is never cut: it is
- * left out whole, or, at the end of the text, shown alone.
+ * As much of the beginning and the end of a text as fits, by a function that measures. A number is
+ * never cut: it is left out, or, at the end of the text, shown alone.
  */
 export function shorten(text, room, measure) {
   if (measure(text) <= room) return text;
@@ -113,7 +113,7 @@ export function shorten(text, room, measure) {
   let low = 0;
   let high = body;
   const cut = (keep) => {
-    // All of the number at the end, and around what is left out as much on both sides.
+    // The whole number at the end, and equally much on both sides of the gap.
     const back = number ? 0 : Math.floor(keep / 2);
     const [first, last] = wholeNumbers(text, keep - back, body - back);
     return `${text.slice(0, first)}…${text.slice(last)}`;
@@ -129,7 +129,7 @@ export function shorten(text, room, measure) {
 }
 
 // --- colours --------------------------------------------------------------------------------------
-/** Red, green and blue of a colour as browsers compute it or as #rrggbb; null if it has none. */
+/** Red, green and blue of a colour as browsers compute it or as #rrggbb; null if it is neither. */
 export function parseColour(text) {
   const hex = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(text);
   if (hex) return hex.slice(1).map((each) => parseInt(each, 16));
@@ -139,7 +139,7 @@ export function parseColour(text) {
   return parts.length > 3 && parts[3] === 0 ? null : parts.slice(0, 3);
 }
 
-/** How bright a colour is to people, from 0 to 1. */
+/** The perceived brightness of a colour, from 0 to 1. */
 export function luminance([red, green, blue]) {
   const linear = [red, green, blue].map((each) => {
     const share = each / 255;
@@ -148,7 +148,7 @@ export function luminance([red, green, blue]) {
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
 }
 
-/** White, or nearly black where white could not be read on a ground. */
+/** White, or nearly black if white is not legible on a background. */
 export function inkOn(colour) {
   const ground = luminance(parseColour(colour) ?? [255, 255, 255]);
   return 1.05 / (ground + 0.05) >= 3.6 ? "#ffffff" : "#16191d";
@@ -156,7 +156,7 @@ export function inkOn(colour) {
 
 // --- elements -------------------------------------------------------------------------------------
 
-/** An element with attributes and children; text is text, never markup. */
+/** An element with attributes and children. Text is never markup. */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -178,8 +178,8 @@ export function drawn(tag, attributes = {}, ...children) {
 }
 
 /**
- * A card with a title, a line that says what is shown, and room for controls and a picture. Tells
- * when the theme or its width change. `dispose` ends all that it listens to.
+ * A card with a title, a subtitle, and room for controls and a picture. It reports changes of the
+ * theme and of its width. `dispose` removes all its listeners.
  */
 export class Card {
   constructor(model, el, name) {
@@ -205,7 +205,7 @@ export class Card {
     this.watchTheme();
   }
 
-  /** Listens until the view ends; to a model (`change:x`) or to an event target. */
+  /** Listens to a model (`change:x`) or to an event target until the view ends. */
   listen(target, event, callback, options) {
     if (target.addEventListener) {
       target.addEventListener(event, callback, options);
@@ -224,7 +224,7 @@ export class Card {
       this.root.dataset.theme = theme;
       this.themeListeners.forEach((each) => each());
     };
-    // Style sheets of a new theme arrive after the attribute that names it.
+    // The style sheets of a new theme are loaded after its attribute is set.
     const lookTwice = () => {
       look();
       setTimeout(look, 300);
@@ -255,12 +255,12 @@ export class Card {
     this.endings.push(() => observer.disconnect());
   }
 
-  /** The value of a colour of the style sheet, for a canvas. */
+  /** The value of a colour in the style sheet, for a canvas. */
   colour(name) {
     return getComputedStyle(this.root).getPropertyValue(`--rcg-${name}`).trim();
   }
 
-  /** Shows lines next to a point of the page; the first is the heading. */
+  /** Shows lines next to a point of the page. The first one is the heading. */
   tell(lines, clientX, clientY) {
     this.tooltip.replaceChildren(
       ...lines.filter(Boolean).map((line, at) => element("div", { class: at ? "rcg-tip-line" : "rcg-tip-title" }, line)),
@@ -280,7 +280,7 @@ export class Card {
     this.tooltip.hidden = true;
   }
 
-  /** Shows which signs mean what: pairs of a CSS class or colour and words. */
+  /** Shows a legend: pairs of a CSS class or colour, and words. */
   explain(entries) {
     this.legend.replaceChildren(
       ...entries.map(([sign, words]) => {
@@ -308,7 +308,7 @@ export function button(text, label, onclick) {
   return element("button", { type: "button", class: "rcg-button", title: label, "aria-label": label, onclick }, text);
 }
 
-/** A view's `render`: a card, filled once its payload is unpacked and again when that changes. */
+/** A view's `render`: a card, filled when its payload is unpacked, and again when that changes. */
 export function renderer(name, fill) {
   return ({ model, el }) => {
     const card = new Card(model, el, name);

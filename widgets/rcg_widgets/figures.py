@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same data for other libraries: a Plotly figure of a trace, a plan for Graphviz."""
+"""The data for other libraries: a Plotly figure of a trace, a Graphviz source of a plan."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import shares_of
 from rcg.views.data.colours import HATCHED, KIND_COLOURS
 from rcg.views.data.topology import topology_of
@@ -26,16 +26,16 @@ _KINDS: Final = (
 
 
 def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_objects.Figure:
-    """Return a Plotly figure of a trace: what each process's time went into, and latencies.
+    """Return a Plotly figure of a trace: where the time of each process went, and latencies.
 
     Args:
-        trace: A trace, one graph of one, or what has one as ``trace``.
-        graph: Which graph of a trace with several: its number, or how its id begins.
+        trace: A trace, a graph of a trace, or an object with one as ``trace``.
+        graph: The graph, if the trace has several: its number, or the beginning of its id.
 
     Raises:
         ImportError: Plotly is not installed.
-        TypeError: There is no trace in what was given.
-        TraceError: The trace has no such graph, or several and none was chosen.
+        TypeError: The argument has no trace.
+        TraceError: The trace has no such graph, or it has several and none was chosen.
     """
     try:
         from plotly import graph_objects
@@ -79,7 +79,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     made.add_trace(
         graph_objects.Histogram(
             x=latencies / scale,
-            marker={"color": KIND_COLOURS[Kind.COMPUTE]},
+            marker={"color": KIND_COLOURS[TimeKind.COMPUTE]},
             showlegend=False,
             hovertemplate=f"%{{x}} {unit}: %{{y}} executions<extra></extra>",
         ),
@@ -94,7 +94,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
         height=max(300, 130 + 26 * len(labels)),
         margin={"l": 10, "r": 10, "t": 40, "b": 10},
         legend={"orientation": "h", "y": -0.22, "x": 0, "traceorder": "normal"},
-        # Can be read on light and on dark ground: a figure does not know which it gets.
+        # Legible in light and dark notebooks: a figure does not know the theme.
         font={"size": 12, "color": "#7a8694"},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
@@ -109,16 +109,16 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
 
 
 def source(what: Any, *, graph: int | str | None = None) -> graphviz.Source:
-    """Return a plan as a Graphviz source, which Jupyter draws where ``dot`` is installed.
+    """Return a plan as a Graphviz source, which Jupyter draws if ``dot`` is installed.
 
     Args:
-        what: A plan, a compiled graph, a trace, or what has one as ``trace``.
-        graph: Which graph of a trace with several: its number, or how its id begins.
+        what: A plan, a compiled graph, a trace, or an object with one as ``trace``.
+        graph: The graph, if the trace has several: its number, or the beginning of its id.
 
     Raises:
         ImportError: The package graphviz is not installed.
-        TypeError: There is no graph in what was given.
-        TraceError: The trace has no such graph, or several and none was chosen.
+        TypeError: The argument has no graph.
+        TraceError: The trace has no such graph, or it has several and none was chosen.
     """
     try:
         import graphviz

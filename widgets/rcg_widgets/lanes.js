@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bars in lanes on a time axis, on a canvas: drawing, zooming and finding; timeline and schedule say
-// what the bars are. Times are microseconds.
+// Bars in lanes on a time axis, on a canvas: drawing, zooming and finding. Timeline and schedule
+// define the bars. Times are in microseconds.
 //
 // 1e5 bars are drawn at interactive speed: each row finds its visible bars by binary search, and
-// bars narrower than a pixel are added up, a column of pixels at a time. Where a column holds several
-// it shows the share of each kind, from below, so that a far view tells what the time went into.
+// bars narrower than a pixel are added up per column of pixels. A column with several bars shows the
+// share of each kind, from below, so that an overview shows where the time went.
 
 import { element, inkOn, lowerBound, shorten, ticksOf, timeText } from "./common.js";
 
@@ -15,9 +15,9 @@ const LEAST_SPAN = 0.02;
 const BUCKETS = 16;
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
-const LEAST_AROUND = 0.5;
+const MIN_AROUND = 0.5;
 
-/** The bars of one row by start, and where the first that reaches a moment is. */
+/** The bars of one row by start, and the latest end of each bar and all before it. */
 export function rowOf(indices, start, duration) {
   const count = indices.length;
   const starts = new Float64Array(count);
@@ -29,27 +29,27 @@ export function rowOf(indices, start, duration) {
     indices = indices.slice().sort((one, other) => start[one] - start[other] || duration[other] - duration[one]);
     for (let at = 0; at < count; at += 1) starts[at] = start[indices[at]];
   }
-  let reach = -Infinity;
+  let latest = -Infinity;
   for (let at = 0; at < count; at += 1) {
-    reach = Math.max(reach, starts[at] + duration[indices[at]]);
-    ends[at] = reach; // of this and all before: ascends, whatever overlaps
+    latest = Math.max(latest, starts[at] + duration[indices[at]]);
+    ends[at] = latest; // of this bar and all before: ascending, even if bars overlap
   }
-  return { indices, starts, reaches: ends };
+  return { indices, starts, latestEnds: ends };
 }
 
-/** From which to which position a row has bars between two moments. */
+/** The positions of the first and after the last bar of a row between two times. */
 export function visibleIn(row, from, to) {
-  return [lowerBound(row.reaches, from), lowerBound(row.starts, to)];
+  return [lowerBound(row.latestEnds, from), lowerBound(row.starts, to)];
 }
 
-/** What to show of a bar that is too narrow to be seen: a stretch around it. */
+/** The time to show around a bar that is too narrow to be visible. */
 export function closeUp(start, duration) {
-  const length = Math.max(duration * AROUND, LEAST_AROUND);
+  const length = Math.max(duration * AROUND, MIN_AROUND);
   const middle = start + duration / 2;
   return [middle - length / 2, middle + length / 2];
 }
 
-/** The shortest bar of a row at a moment, or the nearest within a tolerance; -1 if there is none. */
+/** The shortest bar of a row at a time, or the nearest within a tolerance; -1 if there is none. */
 export function barAt(row, duration, time, tolerance) {
   const [first, last] = visibleIn(row, time - tolerance, time + tolerance);
   let best = -1;
@@ -67,7 +67,7 @@ export function barAt(row, duration, time, tolerance) {
   return best;
 }
 
-/** Of what was added up for a column, lit and then faded: how much is lit, and how much it is. */
+/** From the sums of a column, highlighted and then faded: how much is highlighted, and the total. */
 export function litOf(added) {
   let lit = 0;
   let sum = 0;
@@ -78,7 +78,7 @@ export function litOf(added) {
   return [lit, sum];
 }
 
-/** The first of some labels, the best first, that fits; where none does, what fits of the first. */
+/** The first label that fits; if none does, a shortened first label. */
 export function labelOf(labels, room, measure) {
   const [best] = labels;
   if (!best) return "";
@@ -88,10 +88,10 @@ export function labelOf(labels, room, measure) {
 
 export class Lanes {
   /**
-   * @param card Where it is shown.
+   * @param card The card.
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
-   *   `duration`, `range`, and `look`, which tells about bars by number: `bucket` (colours in
-   *   `colours`, null is hatched), `text` (one label or several, the best first), `alpha`, `tell`; `behind(lanes, context)`,
+   *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (colours in
+   *   `colours`, null is hatched), `text` (one label or several, the preferred one first), `alpha`, `tell`; `behind(lanes, context)`,
    *   `above(lanes, context)`; `pick(slice)`; `timeText(us)` and `tickText(us)` for other units.
    */
   constructor(card, options) {
@@ -252,7 +252,7 @@ export class Lanes {
     this.show(this.span[0] + away, this.span[1] + away);
   }
 
-  /** Brings a bar into sight without zooming further out; on request, so near that it is one. */
+  /** Makes a bar visible without zooming out; on request, zooms in until it is wide enough. */
   reveal(slice, isClose = false) {
     const start = this.start[slice];
     const end = start + this.duration[slice];
@@ -370,7 +370,7 @@ export class Lanes {
     act();
   }
 
-  /** Goes to the next bar of the row of the picked one. */
+  /** Moves to the next bar in the row of the picked one. */
   step(by) {
     const row = (this.picked >= 0 && this.rowWith(this.picked)) || this.shown.find((each) => each.bars);
     if (!row?.bars.indices.length) return;
@@ -515,7 +515,7 @@ export class Lanes {
     const left = this.gutter - span[0] * perUs;
     const { y } = row;
     const height = row.barHeight ?? row.height;
-    // Few thin bars are bars; many are shares.
+    // Few thin bars are drawn as bars, many as shares.
     const isSparse = last - first < this.room / 4;
     const acc = (this.acc ??= new Float64Array(2 * BUCKETS)); // lit, then faded
     let column = -1;
@@ -525,7 +525,7 @@ export class Lanes {
       if (!held) return;
       const [lit, sum] = litOf(acc);
       const whole = isSparse && held <= 2 ? height : Math.max(2, Math.min(1, sum * perUs) * height);
-      // What is lit stands below, high enough to be seen; the rest is faded.
+      // The highlighted share is below, high enough to be visible. The rest is faded.
       const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;
       for (let slot = 0; slot < 2 * BUCKETS; slot += 1) {
@@ -568,7 +568,7 @@ export class Lanes {
     context.globalAlpha = 1;
   }
 
-  /** Says where the picked bar is, however narrow it is. */
+  /** Marks the picked bar, which may be too narrow to be visible. */
   drawPicked(rows) {
     const { context, picked } = this;
     const row = picked >= 0 && rows.find((each) => each.has(picked));
@@ -606,7 +606,7 @@ export class Lanes {
     const width = to - from;
     context.globalAlpha = look.alpha(slice);
     context.fillStyle = colour ?? this.waitHatch;
-    // A hair of ground between neighbours.
+    // A thin gap between neighbours.
     const gap = width > 4 ? 0.5 : 0;
     if (width > 6) {
       context.beginPath();
@@ -626,7 +626,7 @@ export class Lanes {
       const shown = labelOf([look.text(slice)].flat(), width - 8, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
-        // Text on a faded bar stands on the ground.
+        // Text on a faded bar has the colour of text on the background.
         context.fillStyle = context.globalAlpha < 0.5 ? this.paints.faint : this.inks[bucket];
         context.globalAlpha = 1;
         context.fillText(shown, (from + to) / 2, y + height / 2 + 0.5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The monitor of a running graph: four numbers, each with how it went.
+// The monitor of a running graph: four numbers, each with its history.
 
 import { button, countText, drawn, element, Card } from "./common.js";
 
@@ -19,7 +19,7 @@ export function historyOf(view) {
   return Object.fromEntries(COLUMNS.map((name, column) => [name, Float64Array.from({ length: count }, (_, row) => values[row * COLUMNS.length + column])]));
 }
 
-/** A line and an area through values in a box; gaps where a value is not known. */
+/** A line and an area through values in a box, with gaps where a value is not known. */
 export function sparkOf(times, values, width, height, most) {
   const known = [...values].filter(Number.isFinite);
   const top = most ?? Math.max(1e-9, ...known) * 1.05;
@@ -97,13 +97,13 @@ function render({ model, el }) {
   show();
   showState();
   card.root.dataset.ready = "true";
-  // Python stops looking when no view is left.
+  // Python stops sampling when no view is left.
   const view = `${Date.now()}-${Math.random()}`;
   const say = (shown) => {
     try {
       model.send({ view, shown });
     } catch {
-      // Nobody is there: the kernel has gone.
+      // The kernel has ended.
     }
   };
   say(true);

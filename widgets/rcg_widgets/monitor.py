@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph while it runs: ``monitor.js`` shows what a thread reads every half second or so."""
+"""The monitor of a running graph: a thread takes samples, and ``monitor.js`` draws them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rcg_widgets.sampler import Sample, Sampler
 
 __all__ = ["LiveMonitor"]
 
-_MOST_SAMPLES: Final = 240
-_LEAST_INTERVAL_S: Final = 0.05
-_PATIENCE_S: Final = 30.0  # without a view
+_MAX_SAMPLES: Final = 240
+_MIN_INTERVAL_S: Final = 0.05
+_STOP_WITHOUT_VIEW_S: Final = 30.0
 _REPLACED: Final = "replaced by a newer monitor"
-_UNSEEN: Final = "stopped: nobody looks"
+_NO_VIEW: Final = "stopped: no view is open"
 _ENDINGS: Final = {
     "closed": "the graph was torn down",
     "broken": "the graph is broken: one of its actors died",
@@ -39,28 +39,28 @@ _running: weakref.WeakSet[LiveMonitor] = weakref.WeakSet()
 class LiveMonitor(anywidget.AnyWidget):
     """Throughput, executions in flight, queue depth and idle share of a running graph.
 
-    Looks on from a daemon thread, also while a cell runs, and costs the graph a few reads of shared
-    memory each time. Stops by its button or ``stop()``, when it is closed, when the graph ends,
-    when a newer monitor of the same source starts (a cell that makes one is run again), and half a
-    minute after its last view has gone. It keeps the graph alive in no way. The button is heard
+    A daemon thread takes samples, also while a cell runs. Each costs the graph a few reads of
+    shared memory. The monitor stops with its button or ``stop()``, when it is closed, when the
+    graph ends, when a newer monitor of the same source starts (because its cell is run again), and
+    half a minute after its last view was closed. It does not keep the graph alive. The button works
     while no cell runs.
 
     Args:
         source: A compiled graph, or a function that returns a dict (see
             ``rcg_widgets.sampler.Sampler``).
-        interval_s: Seconds between two looks, at least 0.05.
-        start: Whether to start at once.
+        interval_s: Seconds between two samples, at least 0.05.
+        start: Whether to start immediately.
         title: The title.
 
     Traits:
-        running: Whether it looks; the button sets it, and so may you.
+        running: Whether it takes samples. It can be set, and the button sets it.
         interval_s: Seconds between two samples.
-        history: The newest 240 looks, oldest first: per look time, throughput, in flight, queued
-            and idle as numbers of 8 bytes; NaN is not known.
+        history: The newest 240 samples, oldest first: time, throughput, in flight, queued and idle
+            as numbers of 8 bytes. NaN is not known.
         samples: Number of samples so far.
         facts: ``limit`` and ``completed``.
-        status: One line about how it goes; of a graph that hangs who is in the way, for how long,
-            and how many wait for it.
+        status: One line about the state. If the graph hangs: on which op, for how long, and how
+            many processes wait for it.
         stuck: Whether the graph hangs.
         ended: Whether the samples have ended.
         title: The title.
@@ -73,12 +73,12 @@ class LiveMonitor(anywidget.AnyWidget):
     _esm = script("common", "monitor")
     _css = style()
 
-    running = traitlets.Bool(False, help="Whether it looks.").tag(sync=True)
+    running = traitlets.Bool(False, help="Whether it takes samples.").tag(sync=True)
     interval_s = traitlets.Float(0.5, help="Seconds between two samples.").tag(sync=True)
-    history = traitlets.Bytes(b"", help="The newest looks.").tag(sync=True)
+    history = traitlets.Bytes(b"", help="The newest samples.").tag(sync=True)
     samples = traitlets.Int(0, help="Number of samples so far.").tag(sync=True)
     facts = traitlets.Dict(help="Data that changes rarely.").tag(sync=True)
-    status = traitlets.Unicode("stopped", help="How it goes.").tag(sync=True)
+    status = traitlets.Unicode("stopped", help="The state in a line.").tag(sync=True)
     stuck = traitlets.Bool(False, help="Whether the graph hangs.").tag(sync=True)
     ended = traitlets.Bool(False, help="Whether the samples have ended.").tag(sync=True)
     title = traitlets.Unicode("", help="The title.").tag(sync=True)
@@ -92,31 +92,31 @@ class LiveMonitor(anywidget.AnyWidget):
         title: str = "Live",
     ) -> None:
         self._sampler = Sampler(source)
-        self._rows: deque[tuple[float, ...]] = deque(maxlen=_MOST_SAMPLES)
+        self._rows: deque[tuple[float, ...]] = deque(maxlen=_MAX_SAMPLES)
         self._thread: threading.Thread | None = None
-        # What ends the thread. No Event: widgets close in ``__del__``, which may run inside one.
-        self._enough: SimpleQueue[None] = SimpleQueue()
+        # Ends the thread. Not an Event: widgets close in ``__del__``, which may run inside one.
+        self._stopping: SimpleQueue[None] = SimpleQueue()
         self._views: set[str] = set()
-        self._unseen_since: float | None = None
+        self._unviewed_since: float | None = None
         super().__init__(interval_s=interval_s, title=title)
-        self.on_msg(_hear)
+        self.on_msg(_on_message)
         if start:
             self.start()
 
     @traitlets.validate("interval_s")
     def _check_interval(self, proposal: Any) -> float:
-        if not proposal.value >= _LEAST_INTERVAL_S:
+        if not proposal.value >= _MIN_INTERVAL_S:
             raise ValueError(
-                f"`interval_s` must be at least {_LEAST_INTERVAL_S} seconds, found {proposal.value}"
+                f"`interval_s` must be at least {_MIN_INTERVAL_S} seconds, found {proposal.value}"
             )
         return float(proposal.value)
 
     def start(self) -> None:
-        """Look again, from now on; nothing happens if it does, or if the graph has ended."""
+        """Start taking samples. This has no effect if it is running, or if the graph has ended."""
         self.running = not self.ended
 
     def stop(self) -> None:
-        """Look no more. What was seen stays."""
+        """Stop taking samples. The history stays."""
         self._stop("stopped")
 
     def _stop(self, status: str) -> None:
@@ -126,22 +126,22 @@ class LiveMonitor(anywidget.AnyWidget):
                 self.status = status
 
     def close(self) -> None:
-        """Look no more, and let the widget go."""
+        """Stop taking samples, and close the widget."""
         self.running = False
         super().close()
 
     def look(self) -> Sample | None:
-        """Look once, now; returns None if the source failed, and says so in ``status``."""
+        """Take a sample now. If the source fails, set ``status`` and return None."""
         try:
             sample = self._sampler.take()
         except Exception as error:  # noqa: BLE001 - the source is a user's
-            # A graph may be torn down while it is looked at.
+            # A graph may be torn down while it is sampled.
             is_over = self._sampler.is_over
             said = f"the source failed: {type(error).__name__}: {error}"
             self._end(_ENDINGS["closed"] if is_over else said)
             return None
         values = (sample.throughput, sample.in_flight, sample.queued, sample.idle)
-        if any(map(isfinite, values)):  # of a graph that has ended, what was seen last stays
+        if any(map(isfinite, values)):  # the last sample of a graph that has ended stays
             self._rows.append((sample.time_s, *values))
             with self.hold_sync():
                 self.facts = {"limit": sample.limit, "completed": sample.completed}
@@ -163,31 +163,31 @@ class LiveMonitor(anywidget.AnyWidget):
             self.status = status
             self.running = False
 
-    def _see(self, view: str, is_shown: bool) -> None:
-        """Hear that a view of it came or went; a view of one that was left alone wakes it."""
+    def _note_view(self, view: str, is_shown: bool) -> None:
+        """Note that a view was opened or closed. Opening one restarts a monitor without views."""
         if is_shown:
             self._views.add(view)
-            self._unseen_since = None
-            if self.status == _UNSEEN:
+            self._unviewed_since = None
+            if self.status == _NO_VIEW:
                 self.start()
         else:
             self._views.discard(view)
             if not self._views:
-                self._unseen_since = time.monotonic()
+                self._unviewed_since = time.monotonic()
 
     @property
     def _running_text(self) -> str:
         return f"running, every {self.interval_s:g} s"
 
     @property
-    def _is_left_alone(self) -> bool:
-        since = self._unseen_since
-        return since is not None and time.monotonic() - since >= _PATIENCE_S
+    def _is_unviewed(self) -> bool:
+        since = self._unviewed_since
+        return since is not None and time.monotonic() - since >= _STOP_WITHOUT_VIEW_S
 
     @traitlets.observe("running")
     def _follow(self, change: Any) -> None:
         if not change.new:
-            self._enough.put(None)
+            self._stopping.put(None)
             _running.discard(self)
             if not self.ended:
                 self.status = "stopped"
@@ -195,16 +195,16 @@ class LiveMonitor(anywidget.AnyWidget):
         if self.ended:
             self.running = False
             return
-        if self._thread is None:  # a new one
+        if self._thread is None:  # a new monitor
             for each in list(_running):
                 if each._sampler.is_of(self._sampler):
                     each._stop(_REPLACED)
         _running.add(self)
-        self._enough = SimpleQueue()
+        self._stopping = SimpleQueue()
         self.status = self._running_text
         self._thread = threading.Thread(
-            target=_look_on,
-            args=(weakref.ref(self), self._enough),
+            target=_sample_on,
+            args=(weakref.ref(self), self._stopping),
             name="rcg-live-monitor",
             daemon=True,
         )
@@ -214,25 +214,25 @@ class LiveMonitor(anywidget.AnyWidget):
         return f"LiveMonitor({self.status}, {self.samples} samples)"
 
 
-def _hear(monitor: LiveMonitor, said: Any, _: Any) -> None:
-    """What a view says when it comes and when it goes."""
+def _on_message(monitor: LiveMonitor, said: Any, _: Any) -> None:
+    """Handle the message of a view that was opened or closed."""
     if isinstance(said, dict) and isinstance(said.get("view"), str):
-        monitor._see(said["view"], bool(said.get("shown")))
+        monitor._note_view(said["view"], bool(said.get("shown")))
 
 
-def _look_on(monitor: weakref.ref[LiveMonitor], enough: SimpleQueue[None]) -> None:
-    """Look until it is enough, or until nobody holds the monitor."""
+def _sample_on(monitor: weakref.ref[LiveMonitor], stopping: SimpleQueue[None]) -> None:
+    """Take samples until the monitor is stopped or garbage-collected."""
     wait_s = 0.0
     while True:
         with contextlib.suppress(Empty):
-            enough.get(timeout=wait_s)
+            stopping.get(timeout=wait_s)
             return
         found = monitor()
         if found is None:
             return
         wait_s = found.interval_s
-        if found._is_left_alone:
-            found._stop(_UNSEEN)
+        if found._is_unviewed:
+            found._stop(_NO_VIEW)
             return
         found.look()
-        del found  # not held while it waits
+        del found  # no reference to it while waiting

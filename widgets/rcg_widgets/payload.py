@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How data travels to the browser: one string of bytes, a JSON head and typed arrays behind it.
+"""How data is sent to the browser: one string of bytes with a JSON head and typed arrays.
 
 ```
-deflate( length of head (u4) | head, JSON, blanks to a multiple of 8 | array | array | ... )
+deflate( length of head (u4) | head, JSON, spaces to a multiple of 8 | array | array | ... )
 ```
 
-Each array begins at a multiple of 8, and the head lists them under ``columns``: name, NumPy's code
-of the type and length. ``common.js`` reads the same. Compressed, because a Jupyter server drops
-messages of a kernel that says more than a megabyte a second.
+Each array begins at a multiple of 8. The head lists them under ``columns``: name, NumPy's type code
+and length. ``common.js`` reads the same format. It is compressed, because a Jupyter server drops
+messages of a kernel that sends more than a megabyte per second.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import numpy.typing as npt
 __all__ = ["pack", "unpack"]
 
 _ALIGNMENT = 8
-_LEVEL = 1  # a third of the time of the default, for a tenth more bytes
+_LEVEL = 1  # takes a third of the time of the default, for a tenth more bytes
 
 
 def pack(head: Mapping[str, Any], columns: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """Return a head and its columns as one string of bytes.
 
     Args:
-        head: What JSON can hold.
-        columns: One-dimensional arrays of numbers, of any length each.
+        head: JSON data.
+        columns: One-dimensional arrays of numbers. Their lengths may differ.
     """
     listed = [
         {"name": name, "type": column.dtype.str[1:], "length": len(column)}
@@ -47,7 +47,7 @@ def pack(head: Mapping[str, Any], columns: Mapping[str, npt.NDArray[Any]]) -> by
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Return what ``pack`` was given, the list of columns included."""
+    """Return the arguments of ``pack``, and the list of columns in the head."""
     stored = zlib.decompress(payload)
     at = 4 + int.from_bytes(stored[:4], "little")
     head = json.loads(stored[4:at])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling a running graph: the counters at one time, and the rates between two.
+"""Samples a running graph: its counters, and the rates between two samples.
 
-A sampler holds a graph weakly, and a method of one as well: watching a graph does not keep it
+A sampler holds a graph, or a method of an object, by a weak reference, so watching does not keep it
 alive.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Final
 
-from rcg_widgets.trouble import Patience, Trouble, trouble_of
+from rcg_widgets.trouble import OpTimeout, Trouble, trouble_of
 
 __all__ = ["Sample", "Sampler"]
 
@@ -25,19 +25,19 @@ _OVER: Final = ("closed", "broken", "ended")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. What is not known is NaN.
+    """One sample. A number that is not known is NaN.
 
     Attributes:
-        time_s: When, by the sampler's clock.
-        throughput: Executions completed per second since the look before.
-        in_flight: Executions under way.
-        queued: Frames that were written and not read yet.
-        idle: Share of their time that the actors waited since the look before, 0 to 1.
-        limit: How many executions may be in flight, 0 if that is not known.
-        completed: How many executions have completed, 0 if that is not known.
-        state: ``running``, or why there is nothing more to see: ``closed``, ``broken``, ``ended``,
+        time_s: When, on the sampler's clock.
+        throughput: Executions completed per second since the previous sample.
+        in_flight: Executions in flight.
+        queued: Frames that were written and not yet read.
+        idle: Share of the actors' time, 0 to 1, that they waited since the previous sample.
+        limit: Limit of executions in flight; 0 if it is not known.
+        completed: Number of completed executions; 0 if it is not known.
+        state: ``running``, or why the samples have ended: ``closed``, ``broken``, ``ended``,
             ``gone``.
-        trouble: A sentence about what it hangs on, or "".
+        trouble: A sentence about the op on which the graph hangs, or "".
     """
 
     time_s: float
@@ -57,17 +57,17 @@ class Sample:
 
 
 class Sampler:
-    """Reads a source again and again.
+    """Takes samples of a source.
 
     Args:
         source: A compiled graph, or a function that returns a mapping with some of ``completed`` (a
             count, from which the throughput follows), ``throughput``, ``in_flight``, ``limit``,
-            ``queued``, ``idle`` (0 to 1) and ``state`` (``closed``, ``broken`` or ``ended`` is the
-            end).
-        clock: Seconds that only grow.
+            ``queued``, ``idle`` (0 to 1) and ``state`` (``closed``, ``broken`` and ``ended`` end
+            the samples).
+        clock: A monotonic clock in seconds.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: The source is neither.
     """
 
     def __init__(self, source: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -80,15 +80,15 @@ class Sampler:
         self._clock = clock
         self._read = _of_graph if is_graph else _of_function
         self._source = _weakly(source) if is_graph or inspect.ismethod(source) else lambda: source
-        self._patience = Patience()
+        self._op_timeout = OpTimeout()
         self._before: tuple[float, Mapping[str, float]] | None = None
 
     def take(self) -> Sample:
-        """Look once.
+        """Take a sample.
 
         Raises:
             TypeError: The function returned no mapping.
-            ValueError: Nothing that it returned is known here.
+            ValueError: The mapping has no known key.
         """
         source = self._source()
         now = self._clock()
@@ -112,7 +112,7 @@ class Sampler:
         )
 
     def is_of(self, other: Sampler) -> bool:
-        """Whether both look at the same: one graph, or a function that was defined again."""
+        """Return whether both sample the same graph, or the same function, possibly redefined."""
         mine, theirs = self._source(), other._source()
         if inspect.ismethod(mine):
             return bool(mine == theirs)
@@ -127,15 +127,15 @@ class Sampler:
     def _trouble(
         self, now: float, found: Mapping[str, Any], sums: Mapping[str, float]
     ) -> Trouble | None:
-        """What a graph hangs on; of a function it is not known."""
+        """Return the op on which a graph hangs. That is not known of a function."""
         if "processes" not in found:
             return None
         in_flight = found["in_flight"]
-        patience_s = self._patience.look(now, int(sums["completed"]), in_flight)
-        return trouble_of(found["processes"], patience_s) if in_flight else None
+        timeout_s = self._op_timeout.update(now, int(sums["completed"]), in_flight)
+        return trouble_of(found["processes"], timeout_s) if in_flight else None
 
     def _rates(self, now: float, sums: Mapping[str, float]) -> dict[str, float]:
-        """How much each sum grew per second since the look before."""
+        """Return the growth of each sum per second since the previous sample."""
         before, self._before = self._before, (now, sums)
         if before is None or now <= before[0]:
             return {}
@@ -161,9 +161,9 @@ def _of_graph(graph: Any) -> Read:
     if getattr(graph, "is_teardown", False):
         return {"state": "closed"}, {}
     statistics = graph.statistics()
-    report = graph.report(timeout=0)  # no stacks: nobody is asked
+    report = graph.report(timeout=0)  # without stacks, so no actor is asked
     actors = report.processes[1:]
-    # What the process waits for now counts from when it began the op.
+    # The current wait counts from the beginning of the op.
     waited = sum(
         each.waited_s + (each.for_s if each.state == "waiting" else 0.0) for each in actors
     )
@@ -178,11 +178,11 @@ def _of_graph(graph: Any) -> Read:
 
 
 def _is_again(one: Any, other: Any) -> bool:
-    """Whether two functions are one definition that was run twice, as a cell is."""
+    """Return whether two functions come from one definition, such as in a cell run twice."""
     if not (inspect.isfunction(one) and inspect.isfunction(other)):
         return False
     if one.__closure__ or other.__closure__ or one.__defaults__ != other.__defaults__:
-        return False  # of different things, perhaps
+        return False  # they may use different objects
     is_named = one.__name__ != "<lambda>"
     is_same = (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
     return is_same and (is_named or one.__code__ == other.__code__)
@@ -191,7 +191,7 @@ def _is_again(one: Any, other: Any) -> bool:
 def _weakly(source: Any) -> Callable[[], Any]:
     """Return a function that returns the source while it exists, without keeping it."""
     if hasattr(source, "weak"):
-        found: Callable[[], Any] = source.weak()  # a graph runs as long as its refs are held
+        found: Callable[[], Any] = source.weak()  # a graph runs while its refs are held
         return found
     try:
         return weakref.WeakMethod(source) if inspect.ismethod(source) else weakref.ref(source)

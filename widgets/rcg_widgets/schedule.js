@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedule: who works on which execution when; measured as bars, predicted as outlines.
+// The schedule: when each actor works on which execution. Bars are measured, outlines predicted.
 
 import { button, countText, element, renderer, timeText } from "./common.js";
 import { Lanes, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
-const STRIP = 7; // of predictions, below what was measured
-const MANY = 12; // executions; of more, a few are shown at first
+const OUTLINE_HEIGHT = 7; // of predictions, below the measured bars
+const MANY = 12; // executions; if there are more, a few are shown at first
 const FEW = 6;
 
-/** For each execution, when its first bar begins and its last ends: [from, to] by execution. */
+/** When the first bar of each execution begins and its last one ends: [from, to] by execution. */
 export function extentsOf({ start, duration, execution }, isCounted) {
   const found = new Map();
   for (let at = 0; at < start.length; at += 1) {
@@ -41,9 +41,9 @@ export function fillSchedule(card, { head, columns }) {
   const measured = columnsNamed(columns, "measured_");
   const predicted = columnsNamed(columns, "predicted_");
   const hasMeasured = measured.start.length > 0;
-  // Bars are what can be picked: the measured, or the predicted where nothing was.
+  // The bars that can be picked: measured ones, or predicted ones without a measurement.
   const bars = hasMeasured ? measured : predicted;
-  // By its calls: the driver submits long before, and fetches long after.
+  // From its calls: the driver submits long before and fetches long after them.
   const isCallOf = (from) => (at) => head.calls[from.lane[at]][from.op[at]];
   const extents = extentsOf(bars, isCallOf(bars));
   const predictedExtents = extentsOf(predicted, isCallOf(predicted));
@@ -65,7 +65,7 @@ export function fillSchedule(card, { head, columns }) {
     height: ROW, gap: number ? 8 : 0, isHatched: true,
     bars: rowOf(barLanes[number], bars.start, bars.duration),
     has: (slice) => bars.lane[slice] === number,
-    barHeight: hasMeasured ? ROW - STRIP - 2 : ROW,
+    barHeight: hasMeasured ? ROW - OUTLINE_HEIGHT - 2 : ROW,
   }));
   let begun = bars.start.length ? Infinity : 0;
   let length = 0; // up to the end of the last
@@ -118,13 +118,13 @@ export function fillSchedule(card, { head, columns }) {
     return null;
   }
 
-  /** How far predictions are moved, so that they begin with what was measured of the execution. */
+  /** How far predictions are moved so that they begin with the measured execution. */
   function shift() {
     const turn = current ?? head.first;
     return (extents.get(turn)?.[0] ?? 0) - (predictedExtents.get(turn)?.[0] ?? 0);
   }
 
-  /** Predictions: a band below the bars, or all of the row where nothing else is shown. */
+  /** Predictions: a band below the bars, or the whole row if there are no bars. */
   function outlines(each, context) {
     const away = hasMeasured ? shift() : 0;
     const isAlone = hasMeasured && !shows.measured;
@@ -136,7 +136,7 @@ export function fillSchedule(card, { head, columns }) {
     for (const row of each.shown) {
       const all = predictedRows[row.lane];
       const [first, last] = visibleIn(all, each.span[0] - away, each.span[1] - away);
-      const height = isAlone ? row.height - 2 : STRIP - 1;
+      const height = isAlone ? row.height - 2 : OUTLINE_HEIGHT - 1;
       const y = row.y + row.height - height - 1;
       for (let at = first; at < last; at += 1) {
         const slice = all.indices[at];
@@ -191,7 +191,7 @@ export function fillSchedule(card, { head, columns }) {
     } else if (isMoving && current === null) lanes.reset();
     lanes.ask();
   }
-  /** At first, a few of many executions, from the beginning. */
+  /** Shows a few of many executions at first, from the beginning. */
   function begin() {
     tell(true);
     if (current !== null || head.last - head.first < MANY || !extents.size) return;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When each actor works on which execution, predicted and measured; ``schedule.js`` draws it."""
+"""The schedule: ``schedule.js`` draws when each actor works on which execution."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ __all__ = ["ScheduleWidget"]
 class ScheduleWidget(View):
     """The schedule of a graph, execution by execution.
 
-    Each colour is an execution. Bars are what was measured, outlines below what is predicted with
-    what the ops took; with a plan alone, the prediction counts every call as one unit.
-    Step through the executions, choose which processes are shown and what of the two.
+    Each colour is an execution. Bars are measured, outlines below them are predicted from measured
+    costs. With only a plan, the prediction counts every call as one unit. Controls step through the
+    executions and choose which processes, and which of bars and outlines, are shown.
 
     Args:
-        what: A plan, a compiled graph, a trace, or what has one as ``trace``.
-        graph: Which graph of a trace with several: its number, or how its id begins.
-        executions: How many executions at most: the last ones of a trace, the first ones of a plan
-            (8 of them, if this is None; 200 of a trace).
-        op_cost: How long an op takes in nanoseconds, for the prediction. Without, as measured.
+        what: A plan, a compiled graph, a trace, or an object with one as ``trace``.
+        graph: The graph, if the trace has several: its number, or the beginning of its id.
+        executions: Limit of executions: the last ones of a trace, the first ones of a plan. None:
+            200 of a trace, 8 of a plan.
+        op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
+            measured ones.
         title: The title.
 
     Raises:
-        TypeError: There is no graph in what was given.
-        TraceError: The trace has no such graph, or several and none was chosen.
+        TypeError: The argument has no graph.
+        TraceError: The trace has no such graph, or it has several and none was chosen.
         ValueError: ``executions`` is below 1.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One selection for several widgets: what is highlighted in one is highlighted in all."""
+"""One selection for several widgets: all of them highlight the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Selection", "link"]
 
 
 class Selection(traitlets.HasTraits):
-    """What is selected in the widgets that are linked to it.
+    """The selection of the widgets that are linked to it.
 
     Traits:
         selected_process: Name in the plan of a process, or None.
@@ -30,10 +30,10 @@ class Selection(traitlets.HasTraits):
         self._links: list[traitlets.link] = []
 
     def add(self, *widgets: View) -> None:
-        """Link widgets; they take over what is selected.
+        """Link widgets. They get this selection.
 
         Raises:
-            TypeError: One of them has nothing to select.
+            TypeError: One of them has no selection.
         """
         for widget in widgets:
             missing = [name for name in SELECTED if not _has(widget, name)]
@@ -45,7 +45,7 @@ class Selection(traitlets.HasTraits):
             self._links += [traitlets.link((self, name), (widget, name)) for name in SELECTED]
 
     def unlink(self) -> None:
-        """Let all widgets go; each keeps what is selected."""
+        """Unlink all widgets. Each keeps its selection."""
         for each in self._links:
             each.unlink()
         self._links.clear()
@@ -58,12 +58,12 @@ class Selection(traitlets.HasTraits):
 
 
 def link(*widgets: View) -> Selection:
-    """Join the selections of widgets and return the one that they share.
+    """Link the selections of widgets and return the shared one.
 
-    The kernel passes a selection on, so while it is busy the others follow late.
+    The kernel forwards a selection, so the other widgets follow late while it is busy.
 
     Raises:
-        TypeError: One of them has nothing to select.
+        TypeError: One of them has no selection.
     """
     first = next(iter(widgets), None)
     taken = {name: getattr(first, name) for name in SELECTED if _has(first, name)}

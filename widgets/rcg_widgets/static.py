@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small picture that replaces a widget where none can be shown, such as on GitHub.
+"""A small picture that replaces a widget where widgets cannot run, such as on GitHub.
 
-A notebook keeps the picture beside the widget; a front end that knows widgets shows the widget.
+A notebook stores the picture beside the widget. A front end that supports widgets shows the widget.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rcg_widgets.subject import Subject
 
 __all__ = ["schedules", "small", "timelines", "topologies"]
 
-_MOST: Final = 100_000
-_WINDOW: Final = 10  # executions in flight, where only the plan is known
+_MAX_HTML_CHARS: Final = 100_000
+_WINDOW: Final = 10  # executions in flight, without a record
 
 Pictures = Callable[[], Iterable[str]]
-"""Pictures as SVG, the best first; made when they are asked for."""
+"""Makes pictures as SVG, the preferred one first."""
 
 
 def small(pictures: Pictures, alt: str) -> str:
-    """Return the first picture that is small enough as HTML, or "" if there is none."""
+    """Return the first picture that is small enough, as HTML; "" if there is none."""
     found = (f"<div>{img(svg, alt)}</div>" for svg in pictures())
-    return next((html for html in found if len(html) <= _MOST), "")
+    return next((html for html in found if len(html) <= _MAX_HTML_CHARS), "")
 
 
 def timelines(subject: Subject) -> Pictures:
-    """Return timelines of ever fewer executions."""
+    """Return timelines of fewer and fewer executions."""
 
     def made() -> Iterator[str]:
         for most in (4, 2, 1):
@@ -46,7 +46,7 @@ def timelines(subject: Subject) -> Pictures:
 
 
 def schedules(subject: Subject) -> Pictures:
-    """Return the schedule, or of a plan alone what is predicted."""
+    """Return the schedule, or without a record the predicted one."""
 
     def made() -> Iterator[str]:
         if subject.record is None:
@@ -57,7 +57,7 @@ def schedules(subject: Subject) -> Pictures:
 
 
 def topologies(subject: Subject, title: str) -> Pictures:
-    """Return the topology, first with what was measured."""
+    """Return the topology, with measured figures first."""
 
     def made() -> Iterator[str]:
         record = subject.record
@@ -70,7 +70,7 @@ def topologies(subject: Subject, title: str) -> Pictures:
 
 
 def _known(subject: Subject, picture: Callable[..., str | None], **given: Any) -> Iterator[str]:
-    """A picture of a record, if it has one: it has none where no execution is whole."""
+    """Yield a picture of a record, if there is one: it needs a complete execution."""
     if subject.record is not None:
         svg = picture(_trace(subject), subject.record, **given)
         yield from () if svg is None else (svg,)

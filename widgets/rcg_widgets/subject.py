@@ -19,10 +19,10 @@ class Subject:
     """One graph.
 
     Attributes:
-        plan: What it runs.
-        record: What it did, if that is known.
-        start_ns: Where its record begins.
-        end_ns: Where its record ends.
+        plan: Its plan.
+        record: Its record; None without one.
+        start_ns: Beginning of its record.
+        end_ns: End of its record.
     """
 
     plan: Plan
@@ -32,16 +32,16 @@ class Subject:
 
 
 def subject_of(what: Any, graph: int | str | None = None) -> Subject:
-    """Return the plan and the record in what a user gave.
+    """Return the plan and the record of an argument of a widget.
 
     Args:
-        what: A plan, a trace or one graph of it, a compiled graph, or what holds one of these as
-            ``trace`` or ``plan``.
-        graph: Which graph of a trace with several: its number, or how its id begins.
+        what: A plan, a trace or a graph of a trace, a compiled graph, or an object with one of
+            these as ``trace`` or ``plan``.
+        graph: The graph, if the trace has several: its number, or the beginning of its id.
 
     Raises:
-        TypeError: It is none of these.
-        TraceError: The trace has no such graph, or several and none was chosen; or it is still
+        TypeError: The argument is none of these.
+        TraceError: The trace has no such graph, it has several and none was chosen, or it is still
             being recorded.
     """
     if isinstance(what, Plan):
@@ -63,11 +63,11 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
 
 
 def recorded(what: Any, graph: int | str | None = None) -> tuple[Subject, GraphTrace]:
-    """Return the same for views that need a record.
+    """Return the subject and its record, for views that need a record.
 
     Raises:
-        TypeError: There is no record in it.
-        TraceError: The trace has no such graph, or several and none was chosen; or it is still
+        TypeError: The argument has no record.
+        TraceError: The trace has no such graph, it has several and none was chosen, or it is still
             being recorded.
     """
     if isinstance(what, Plan):

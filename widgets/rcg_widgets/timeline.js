@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timeline: what every process did when, one bar per part of an op; transfers join their ends.
+// The timeline: what each process did when. One bar per part of an op, one line per transfer.
 
 import { button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
 import { Lanes, rowOf } from "./lanes.js";
@@ -30,7 +30,7 @@ export function tracksOf(lane, track, numLanes) {
   return found.map((key) => ({ lane: key >> 8, track: key & 255, indices: tracks.get(key) }));
 }
 
-/** For each bar the bars at the other ends of its transfer: offsets and others. */
+/** For each bar, the bars at the other ends of its transfers: offsets and others. */
 export function joinsOf(transfers, count) {
   const offsets = new Int32Array(count + 1);
   for (const slice of transfers) offsets[slice + 1] += 1;
@@ -73,7 +73,7 @@ export function fillTimeline(card, { head, columns }) {
       has: (slice) => lane[slice] === each.lane && track[slice] === each.track,
     });
   }
-  // Below each lane, how many frames wait for it.
+  // Below each lane, the number of unread frames.
   head.queues.forEach((queue) => {
     if (!queue.count) return;
     const { process, label } = head.lanes[queue.lane];
@@ -139,7 +139,7 @@ export function fillTimeline(card, { head, columns }) {
       const before = JSON.stringify(selected);
       takeSelection();
       if (JSON.stringify(selected) === before) return;
-      // Another view chose: let go of what was picked here.
+      // Another view changed the selection: clear the one here.
       chosen = new Set();
       lanes.picked = -1;
       lanes.pickedPoint = false;
@@ -156,7 +156,7 @@ export function fillTimeline(card, { head, columns }) {
     return new Set([slice, source, ...joined(source)]);
   }
 
-  /** The bar of the same event that is joined to the other end: a wait or its moving part. */
+  /** The bar of the same event that has the transfer: a wait or the part that moves the frame. */
   function eventBar(slice) {
     if (joined(slice).length || kind[slice] === SPAN) return slice;
     for (const by of [1, -1]) {
@@ -176,7 +176,7 @@ export function fillTimeline(card, { head, columns }) {
     const lines = [heading, `execution ${countText(execution[slice])} · ${head.looks[kind[slice]].title} ${timeText(duration[slice])} · at ${timeText(start[slice])}`];
     if (peer[slice] !== NOBODY) lines.push(`for ${head.lanes[peer[slice]].label}`);
     if (bytes[slice]) {
-      // Reading moves nothing: values are looked at where they lie.
+      // Reading moves nothing: values are used where they lie.
       const isMoved = role === "write" && kind[slice] === 1;
       lines.push([bytesText(bytes[slice]), isMoved ? speedText(bytes[slice], duration[slice]) : ""].filter(Boolean).join(" · "));
     }
@@ -306,9 +306,9 @@ export function fillTimeline(card, { head, columns }) {
 }
 
 /**
- * The steps of a queue's picture as [from, to, depth]: stretches at least a pixel wide. What is
- * narrower is joined to its column of pixels, which shows its largest: what matters is how full a
- * queue gets. It is not joined to a stretch that can be seen by itself.
+ * The steps of a queue's picture as [from, to, depth], each at least a pixel wide. Narrower steps are
+ * joined to a column of pixels with their largest depth, because the fullest state matters. They are
+ * not joined to steps that are wide enough on their own.
  */
 export function queueSteps(edges, depths) {
   const steps = [];

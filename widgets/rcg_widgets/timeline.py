@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When each process did what; ``timeline.js`` draws the slices of ``rcg.views.data.slices``."""
+"""The timeline: ``timeline.js`` draws the slices of ``rcg.views.data.slices``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rcg.views.data.slices import slices_of
+from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
@@ -16,20 +16,20 @@ __all__ = ["TimelineWidget"]
 
 
 class TimelineWidget(View):
-    """A timeline of what the processes of one graph did, to look into.
+    """An interactive timeline of what the processes of one graph did.
 
-    Drag to zoom, wheel to zoom (after a click, or with Ctrl), Shift and drag to pan, double click
-    to see all. Click a bar to see what it is and, of a transfer, both its ends. All of it works
-    from the keyboard as well.
+    Drag to zoom, use the wheel to zoom (after a click, or with Ctrl), drag with Shift to pan,
+    double click to see all. Click a bar to see its details and, for a transfer, both ends.
+    Everything works with the keyboard as well.
 
     Args:
-        trace: A trace, one graph of one, or what has one as ``trace``.
-        graph: Which graph of a trace with several: its number, or how its id begins.
+        trace: A trace, a graph of a trace, or an object with one as ``trace``.
+        graph: The graph, if the trace has several: its number, or the beginning of its id.
         title: The title.
 
     Raises:
-        TypeError: There is no trace in what was given.
-        TraceError: The trace has no such graph, or several and none was chosen.
+        TypeError: The argument has no trace.
+        TraceError: The trace has no such graph, or it has several and none was chosen.
     """
 
     _esm = script("common", "lanes", "timeline")

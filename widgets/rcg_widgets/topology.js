@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The topology: actors as boxes, calls in them, lines for values. Where things are comes from Python.
+// The topology: actors as boxes, calls in them, lines for values. Python computes the layout.
 
 import { button, drawn, element, renderer } from "./common.js";
 
@@ -8,7 +8,7 @@ const ARROW = 7;
 const LEAST_SCALE = 0.5; // smaller cannot be read at all; more is found by panning
 const USUAL_SCALE = 0.8;
 
-/** A path through the points that ends at the foot of its arrow. */
+/** A path through the points that ends at the base of its arrow. */
 export function curveOf(points) {
   let path = `M${points[0][0]} ${points[0][1]}`;
   for (let at = 1; at < points.length; at += 1) {
@@ -22,8 +22,8 @@ export function curveOf(points) {
 }
 
 /**
- * Where an edge's label of some width goes: above its longest level stretch, else under the middle
- * of its curve, on the side where nothing is. Its upper left corner.
+ * The upper left corner of an edge's label: above its longest horizontal part, else under the middle
+ * of its curve, on the free side.
  */
 export function labelPoint(points, width) {
   let best = null;
@@ -40,7 +40,7 @@ export function labelPoint(points, width) {
   return [toY > y ? middle - width - 5 : middle + 5, height + 1];
 }
 
-/** The labels that overlap none before them: boxes as [x, y, width, height]. */
+/** The labels that do not overlap one before them: boxes as [x, y, width, height]. */
 export function withoutOverlaps(boxes, taken) {
   const kept = [...taken];
   return boxes.map((box) => {
@@ -70,7 +70,7 @@ export function nearestTo(boxes, from, [dx, dy]) {
   return best;
 }
 
-/** How small a picture has to be to be seen whole; never larger than drawn. */
+/** The scale at which the whole picture fits, at most 1. */
 export function scaleToFit([, , width, height], room, high) {
   return Math.min(1, room / width, high / height);
 }
@@ -153,7 +153,7 @@ export function fillTopology(card, { head }) {
     card.listen(group, "blur", () => card.hush());
     return group;
   });
-  // Sizes of values, where there is room.
+  // Sizes of values, if there is room.
   const labelled = head.edges.filter((edge) => edge.moved && edge.points);
   const boxes = labelled.map((edge) => {
     const width = edge.moved.length * 6.2 + 4;
@@ -188,7 +188,7 @@ export function fillTopology(card, { head }) {
       }
     });
     const pressed = new Set([...onNodes].filter((at) => head.nodes[at].process === process && head.nodes[at].op === op && op !== null));
-    // A call is shown with what it takes and gives.
+    // A call is highlighted with its inputs and outputs.
     for (const node of [...onNodes]) {
       head.edges.forEach((edge, at) => {
         if (op !== null && !pressed.has(node)) return;
@@ -238,7 +238,7 @@ export function fillTopology(card, { head }) {
     card.root.dataset.zoom = (whole[2] / view[2]).toFixed(3);
   };
   const fit = (width) => {
-    // Never larger than drawn, and never so small that it cannot be read.
+    // At most the size as drawn, and large enough to be legible.
     room = width;
     height = Math.min(560, whole[3] * Math.max(LEAST_SCALE, Math.min(1, width / whole[2])));
     picture.style.height = `${height}px`;
@@ -247,7 +247,7 @@ export function fillTopology(card, { head }) {
     else begin();
   };
   const begin = () => {
-    // From the left, where a reader begins; of what is too high, what is beside the input.
+    // From the left end. If the picture is too high, the part beside the input.
     const scale = fits >= LEAST_SCALE ? fits : Math.max(LEAST_SCALE, Math.min(USUAL_SCALE, room / whole[2]));
     const rest = height / scale - whole[3];
     const input = head.nodes[0].box;
@@ -257,7 +257,7 @@ export function fillTopology(card, { head }) {
   };
   const all = () => {
     isAll = true;
-    // What is made smaller stands in the middle, what is not at the left, as it begins.
+    // A picture that was shrunk is centred; another one begins at the left.
     const aside = fits < 1 ? (room / fits - whole[2]) / 2 : 0;
     view = [whole[0] - aside, whole[1] - (height / fits - whole[3]) / 2, room / fits, height / fits];
     apply();

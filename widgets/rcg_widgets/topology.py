@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each value is computed and how it travels: laid out here, drawn by ``topology.js``."""
+"""The topology: ``topology.js`` draws the layout of ``rcg.views.data.topology_payload``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["TopologyWidget"]
 class TopologyWidget(View):
     """The actors of a graph, their calls, and the values between them.
 
-    With a trace, calls show the median time they took and values how large they were. Click a call
-    to highlight it and what it takes and gives; a line, to highlight the value. Drag to pan, wheel
-    to zoom (after a click, or with Ctrl); arrows go from call to call, Enter selects.
+    With a trace, calls show their median time and values their mean size. Click a call to highlight
+    it with its inputs and outputs. Click a line to highlight the value. Drag to pan, use the wheel
+    to zoom (after a click, or with Ctrl). Arrow keys move from call to call, Enter selects.
 
     Args:
-        what: A plan, a compiled graph, a trace, or what has one as ``trace``.
-        graph: Which graph of a trace with several: its number, or how its id begins.
+        what: A plan, a compiled graph, a trace, or an object with one as ``trace``.
+        graph: The graph, if the trace has several: its number, or the beginning of its id.
         title: The title.
 
     Raises:
-        TypeError: There is no graph in what was given.
-        TraceError: The trace has no such graph, or several and none was chosen.
+        TypeError: The argument has no graph.
+        TraceError: The trace has no such graph, or it has several and none was chosen.
     """
 
     _esm = script("common", "topology")

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cause of a hang: found in a report, and described in a sentence.
+"""Finds the cause of a hang in a report, and describes it in a sentence.
 
-A process that has been in one op for much longer than it usually takes until something completes is
-what the others wait for. Who waits is found as in ``rcg.trace.analysis.stalls``, which is for what
-was recorded: a process that waits for another also waits for what that one waits for, and an actor
-that waits for an input has nothing to do.
+A graph hangs if a process has been in one op for much longer than the time between completions.
+Which processes wait for it is determined as in ``rcg.trace.analysis.stalls``, which is for traces:
+waiting is transitive, and an actor that waits for an input has nothing to do.
 """
 
 from __future__ import annotations
@@ -17,55 +16,55 @@ from typing import Any, Final
 from rcg.text import IN_LINE, brief, time_text
 from rcg.trace.analysis.stalls import waits_for
 
-__all__ = ["Patience", "Trouble", "trouble_of"]
+__all__ = ["OpTimeout", "Trouble", "trouble_of"]
 
-_LEAST_S: Final = 1.0
-_LONGER: Final = 5
+_MIN_TIMEOUT_S: Final = 1.0
+_LONGER: Final = 5  # times the longest time between completions
 _CALL: Final = re.compile(r"Call a\d+\.(.+?)\(")
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What a graph hangs on.
+    """The op on which a graph hangs.
 
     Attributes:
-        text: A sentence: who, for how long, and how many wait for it.
-        idle: Share of the actors that have nothing to do, 0 to 1; those that wait are not idle.
+        text: A sentence: which op, for how long, and how many processes wait for it.
+        idle: Share of the actors, 0 to 1, that have nothing to do. Waiting actors are not idle.
     """
 
     text: str
     idle: float
 
 
-class Patience:
-    """How long an op may take before it is in the way: several times a completion's distance."""
+class OpTimeout:
+    """The time after which an op counts as hanging: several times that between completions."""
 
     def __init__(self) -> None:
         self._completed = -1
         self._since_s = 0.0
         self._longest_s = 0.0
 
-    def look(self, now_s: float, completed: int, in_flight: float) -> float:
-        """Take in how many executions have completed; returns the seconds that an op may take."""
+    def update(self, now_s: float, completed: int, in_flight: float) -> float:
+        """Note the number of completed executions; return the timeout in seconds."""
         if completed != self._completed or not in_flight:
             if self._completed >= 0 and completed != self._completed:
                 self._longest_s = max(self._longest_s, now_s - self._since_s)
             self._completed, self._since_s = completed, now_s
-        return max(_LEAST_S, _LONGER * self._longest_s)
+        return max(_MIN_TIMEOUT_S, _LONGER * self._longest_s)
 
 
-def trouble_of(processes: Sequence[Any], patience_s: float) -> Trouble | None:
-    """Return what a graph hangs on; None if it goes on.
+def trouble_of(processes: Sequence[Any], timeout_s: float) -> Trouble | None:
+    """Return the op on which a graph hangs; None if it does not hang.
 
     Args:
-        processes: What each process does: ``Report.processes``, the driver first.
-        patience_s: How long an op may take.
+        processes: ``Report.processes``, the driver first.
+        timeout_s: The time that an op may take.
     """
     actors = processes[1:]
     late = [
         each
         for each in actors
-        if _of(each, "state") == "running" and float(_of(each, "for_s") or 0) > patience_s
+        if _of(each, "state") == "running" and float(_of(each, "for_s") or 0) > timeout_s
     ]
     if not late:
         return None
@@ -81,11 +80,12 @@ def trouble_of(processes: Sequence[Any], patience_s: float) -> Trouble | None:
     }
     first = max(late, key=lambda each: (counts[id(each)], float(_of(each, "for_s"))))
     count = counts[id(first)]
-    waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
+    waiting = f"{count or 'no'} process{'es wait' if count > 1 else ' waits'} for it"
+    waiting += "" if count else " yet"
     idle = sum(not waits_for(waits, label) for label in labels[1:] if label in waits)
     text = (
         f"{_name(first)} has not ended for {time_text(float(first.for_s) * 1e9)} "
-        f"(execution {_of(first, 'execution')}): {waiting if count else 'nobody waits for it yet'}"
+        f"(execution {_of(first, 'execution')}): {waiting}"
     )
     return Trouble(text, idle / max(len(actors), 1))
 
@@ -103,5 +103,5 @@ def _name(activity: Any) -> str:
 
 def _waited_for(activity: Any, labels: Iterable[str]) -> tuple[str, ...]:
     names = str(_of(activity, "waiting_for")).split(", ")
-    # An actor that has nothing to do waits for the driver.
+    # An actor that waits for the driver has nothing to do.
     return tuple(label for label in labels if label in names and label != "driver")

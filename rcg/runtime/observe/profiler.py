@@ -28,7 +28,7 @@ from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
 from rcg.trace.clocks import now_ns
-from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, Lane, OpenOp
+from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, LaneTrace, OpenOp
 from rcg.trace.recorder import State, events_from
 from rcg.trace.trace import Trace
 from rcg.version import __version__
@@ -364,7 +364,7 @@ def _graph_trace(
         if op is not None and died_ns is not None:
             events, op = _with_last(events, op, died_ns), None
         lanes.append(
-            Lane(
+            LaneTrace(
                 process=process,
                 label=session.plan.label(process),
                 events=events,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Analyses of a recording: parts of events, executions, shares, paths, figures, what-if.
 
-Every figure is defined in the file that computes it. This room must know nothing of how a recording
-is made, and nothing of the files and pictures that are made of it.
+Each figure is defined in the file that computes it. This room must not know how a recording is
+made, exported or drawn.
 """

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two traces: which ops became faster, which slower.
 
-Ratios are after by before: of throughputs more is better, of times less.
+A ratio is the second trace's value divided by the first's. A throughput is better if its ratio is
+above 1, a time if it is below.
 
-This room must know nothing of how traces were recorded.
+This room must not know how traces are recorded.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from rcg.display import Displayed
 from rcg.text import columns, plural, rate_text, ratio_text, share_text, time_text
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import Recording
 
 __all__ = ["Change", "Comparison", "GraphComparison", "compare"]
 
-_MOST_ROWS: Final = 24  # of a table
+_MAX_ROWS: Final = 24  # of a table
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of both traces; None where a trace does not have it.
+    """One figure in both traces.
 
     Attributes:
-        text: What it is of.
-        before: In the first trace.
-        after: In the second.
+        text: The name of the figure.
+        before: Its value in the first trace; None if it has none.
+        after: Its value in the second trace; None if it has none.
     """
 
     text: str
@@ -41,7 +42,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """After by before."""
+        """``after`` divided by ``before``; None if one is unknown or ``before`` is 0."""
         if self.before is None or self.after is None or not self.before:
             return None
         return self.after / self.before
@@ -52,12 +53,12 @@ class GraphComparison(Displayed):
     """One graph in both traces.
 
     Attributes:
-        graph_ids: Its ids.
-        is_same_plan: Whether both ran the same plan; otherwise they were matched by their places.
+        graph_ids: Its ids in the two traces.
+        is_same_plan: Whether both ran the same plan. Otherwise they were matched by position.
         throughput: Executions per second.
         latency: Median latency in ns.
         ops: Median time of each op without waiting, in ns.
-        shares: Share of the window that each process spent, from 0 to 1: ``a0 (Stage) compute``.
+        shares: Share of the window, from 0 to 1, per process and kind: ``a0 (Stage) compute``.
     """
 
     graph_ids: tuple[str, str]
@@ -93,12 +94,12 @@ class GraphComparison(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Displayed):
-    """Two traces side by side; prints as text.
+    """Two traces side by side. ``str()`` is a report.
 
     Attributes:
         graphs: The graphs that are in both.
-        only_before: Ids of graphs that are only in the first.
-        only_after: Ids of graphs that are only in the second.
+        only_before: Ids of the graphs that are only in the first.
+        only_after: Ids of the graphs that are only in the second.
     """
 
     graphs: tuple[GraphComparison, ...]
@@ -118,8 +119,8 @@ class Comparison(Displayed):
 def compare(before: Recording, after: Recording) -> Comparison:
     """Compare two traces, graph by graph.
 
-    Graphs with equal plans belong together, in the order of the traces; those that are left are
-    matched by their order.
+    Graphs with equal plans are matched, in the order of the traces. The remaining graphs are
+    matched by position.
 
     Args:
         before: The first trace.
@@ -171,7 +172,7 @@ def _changes(before: dict[str, OpTimes], after: dict[str, OpTimes]) -> tuple[Cha
 def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
     sides = [{lane.label: lane for lane in each.shares.lanes} for each in (before, after)]
     for label in dict.fromkeys((*sides[0], *sides[1])):
-        for kind in Kind:
+        for kind in TimeKind:
             was, now = (
                 lanes[label].of(kind) / (lanes[label].duration_ns or 1) if label in lanes else None
                 for lanes in sides
@@ -180,8 +181,8 @@ def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
 
 
 def _largest(changes: Sequence[Change], size: Callable[[Change], float]) -> list[Change]:
-    """Return the largest of many, in their order."""
-    largest = sorted(range(len(changes)), key=lambda at: -size(changes[at]))[:_MOST_ROWS]
+    """Return the largest changes, in their original order."""
+    largest = sorted(range(len(changes)), key=lambda at: -size(changes[at]))[:_MAX_ROWS]
     return [changes[at] for at in sorted(largest)]
 
 

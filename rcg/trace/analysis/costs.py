@@ -2,15 +2,14 @@
 """The mean times of ops without their waits: the input of a replay.
 
 ```
-driver  |write|  user's code  |read: waits . . |move|     thinking = the user's code
-a0      |read: waits . . .|wakes|move|dec|                waking = from the end of the peer's op to
-peer      |write          |                                        the end of the wait
+driver  |write|  user's code  |read: waits . . |move|
+a0      |read: waits . . .|wakes|move|dec|       waking: from the end of the peer's op to the end
+peer      |write          |                              of the wait
 ```
 
-What an op took in an execution is the sum of its events there: a driver encodes, waits, moves and
-decodes in several. All figures are means, because means make up the throughput; the highest
-hundredth counts as much as the highest of the rest, so that one first call or one pause does not
-decide.
+The time of an op in an execution is the sum over its events: an op of a driver may have several.
+All figures are means, because the throughput follows from means. Values above the 99th percentile
+count as the 99th percentile, so that one slow first call or one pause does not dominate.
 
 This room must know neither simulations nor factors.
 """
@@ -37,14 +36,14 @@ __all__ = ["Cost", "MeasuredCosts", "costs_of"]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an op took per execution, in ns.
+    """The mean time of an op per execution, in ns.
 
     Attributes:
-        compute_ns: In the method; of ops that neither read nor write.
-        moving_ns: Moving bytes.
-        coding_ns: Encoding or decoding.
-        waiting_ns: Waiting.
-        waking_ns: How long after its peer's op had ended the wait was over, where it waited.
+        compute_ns: Time of the method, or of another op that neither reads nor writes.
+        moving_ns: Time of moving bytes.
+        coding_ns: Time of encoding or decoding.
+        waiting_ns: Time of waiting.
+        waking_ns: Time from the end of the peer's op to the end of the wait, if the op waited.
     """
 
     compute_ns: float = 0.0
@@ -55,23 +54,23 @@ class Cost:
 
     @property
     def own_ns(self) -> float:
-        """All but waiting."""
+        """The time without waiting."""
         return self.compute_ns + self.moving_ns + self.coding_ns
 
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """What a graph's ops took.
+    """The measured costs of a graph.
 
     Attributes:
-        costs: By process and index in its program; ops that were not recorded are left out.
-        thinking_ns: What the driver's user took per execution between its ops.
-        is_driver_parallel: Whether ops of the driver overlap: several threads use the graph.
-        window: How many executions were under way at most when one was submitted.
+        costs: The cost of each recorded op, by process and index in its program.
+        user_ns: Time of the user's code between the driver's ops, per execution.
+        is_driver_parallel: Whether ops of the driver overlap because several threads use the graph.
+        window: The largest number of executions in flight at a submission, with the new one.
     """
 
     costs: Mapping[tuple[str, int], Cost]
-    thinking_ns: float
+    user_ns: float
     is_driver_parallel: bool
     window: int
 
@@ -82,14 +81,14 @@ def costs_of(
     start_ns: int | None = None,
     end_ns: int | None = None,
 ) -> MeasuredCosts:
-    """Measure what the ops of a graph took.
+    """Return the measured costs of a graph's ops.
 
     Args:
         graph: The graph.
-        executions: Those of the graph.
-        start_ns: Waiting before this moment does not count, None counts it all. What an op did
-            itself it took, whenever it began.
-        end_ns: Waiting after this moment does not count; None counts it all.
+        executions: The executions of the graph.
+        start_ns: Waiting before this time does not count; None counts all. The time of an op
+            without waiting always counts in full.
+        end_ns: Waiting after this time does not count; None counts all.
     """
     dependencies = Dependencies(graph)
     found: dict[tuple[str, int], Cost] = {}
@@ -118,8 +117,8 @@ def costs_of(
                 dependencies.op[of], dependencies.execution[of], list(length[of].T)
             )
             found[lane.process, op] = _cost(shape, parts, woke[of][woke[of] != UNSEEN])
-    thinking, is_parallel = _driver(graph, dependencies)
-    return MeasuredCosts(found, thinking, is_parallel, _window(graph, executions))
+    user_ns, is_parallel = _driver(graph, dependencies)
+    return MeasuredCosts(found, user_ns, is_parallel, _window(graph, executions))
 
 
 def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
@@ -144,11 +143,11 @@ _FEW = 20
 
 
 def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]:
-    """Return what the user took per execution between the driver's ops, and whether these overlap.
+    """Return the user's time per execution between the driver's ops, and whether these overlap.
 
-    Before a Read, only the time since its frame was there counts: until then the user may as well
-    have waited for it in a way that is no event, such as an ``await``. The first op in the trace is
-    left out: what was before it is not known.
+    Before a Read, only the time since its frame arrived counts: until then the user's code may have
+    waited for it without an event, such as in an ``await``. The first op in the trace is left out,
+    because the time before it is not known.
     """
     program = graph.plan.program(DRIVER)
     events = graph.driver.events
@@ -159,7 +158,7 @@ def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]
     busy_until = np.maximum.accumulate(events["end_ns"])[:-1]
     start, op, execution = (events[name][1:] for name in ("start_ns", "op", "execution"))
     is_parallel = _overlap(events, shapes_of(program))
-    thinking = 0.0
+    user_ns = 0.0
     for at, each in enumerate(program.ops):
         of = np.flatnonzero(op == at)
         since = busy_until[of]
@@ -170,8 +169,8 @@ def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]
             )
         gaps = np.maximum(start[of] - since, 0)
         known = (op[of] != events["op"][0]) | (execution[of] != events["execution"][0])
-        thinking += _mean(by_execution(op[of[known]], execution[of[known]], (gaps[known],))[1][0])
-    return thinking, is_parallel
+        user_ns += _mean(by_execution(op[of[known]], execution[of[known]], (gaps[known],))[1][0])
+    return user_ns, is_parallel
 
 
 def _overlap(events: Events, shapes: npt.NDArray[np.int64]) -> bool:
@@ -185,7 +184,7 @@ def _overlap(events: Events, shapes: npt.NDArray[np.int64]) -> bool:
 
 
 def _window(graph: GraphTrace, executions: Executions) -> int:
-    """Return how many executions were submitted and not fetched at most, itself included."""
+    """Return the largest number of executions in flight at a submission, with the new one."""
     fetched = executions.fetched_ns != UNSEEN
     submitted = executions.submitted_ns != UNSEEN
     when = np.maximum.accumulate(executions.fetched_ns[fetched])
@@ -195,6 +194,6 @@ def _window(graph: GraphTrace, executions: Executions) -> int:
         return most
     number = np.searchsorted(when, at, side="right")
     last = executions.index[fetched][np.maximum(number - 1, 0)]
-    # Of those before the first one in the trace, none is taken to be under way.
-    under_way = np.where(number > 0, index - last, index - executions.index[0] + 1)
-    return int(np.clip(under_way.max(), 1, most))
+    # Executions before the first one in the trace are assumed to be over.
+    in_flight = np.where(number > 0, index - last, index - executions.index[0] + 1)
+    return int(np.clip(in_flight.max(), 1, most))

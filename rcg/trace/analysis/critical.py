@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The critical path: the operations that determine the latency of an execution, or of all of them.
+"""The critical path: the ops that determine the latency of an execution, or of all executions.
 
-It is followed backwards from a completion, along the dependencies:
+It is computed backwards from a completion, along the dependencies:
 
 ```
 driver |write 0|                                       The path of execution 0, from its end:
@@ -10,12 +10,13 @@ a1     | waits . . . . . . . . . . .  |...|read|call|write|    wait was over; th
                                           ^            ended it, call, read; the driver's write
 ```
 
-An execution whose inputs were encoded before there was room for it begins with that, and goes on
-where they were written: what lies between is no part of its latency (``executions.py``).
+If the inputs of an execution were encoded before there was room for them, the path begins with the
+encoding and continues with the Write. The gap between them is not part of the latency
+(``executions.py``).
 
-``dependencies.py`` says what each event hung on. What lies between the end of what was waited for
-and the end of the wait is waking up, and counts as waiting of the process that waited. Where the
-events that it hung on are not in the trace the path ends.
+``dependencies.py`` defines on which event each event depends. The time from the end of the peer's
+op to the end of the wait is waking up. It counts as waiting of the process that waited. The path
+ends where the next event is not in the trace.
 
 This room must know neither shares nor how paths are shown.
 """
@@ -34,8 +35,8 @@ from rcg.ir.ids import DRIVER
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
-from rcg.trace.analysis.parts import Kind
-from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.model import GraphTrace, LaneTrace
 from rcg.trace.names import actor_labels
 
 __all__ = [
@@ -50,46 +51,46 @@ __all__ = [
 ]
 
 LOST: Final = "unknown: the events before are lost or older than the trace"
-"""The text of what a path that had to end early leaves out."""
+"""The text of the first step of a path that is not complete."""
 
-_MOST_STEPS: Final = 30
+_MAX_STEPS: Final = 30
 _STEP_HEAD: Final = ("", "kind", "execution", "takes")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stretch of a critical path.
+    """One step of a critical path.
 
     Attributes:
-        process: Whose.
-        op: Index of the op in its program, or None for what lies between ops.
-        execution: Of which execution; it may be another that was in the way.
-        kind: What it was.
+        process: Its process.
+        op: Index of the op in its program; None for the time between two ops.
+        execution: Index of its execution. It may be another one that had to finish first.
+        kind: The kind of time.
         start_ns: When it began.
         end_ns: When it ended.
-        text: For people: ``a1 (Stage).fwd``.
+        text: Its displayed name: ``a1 (Stage).fwd``.
     """
 
     process: str
     op: int | None
     execution: int
-    kind: Kind
+    kind: TimeKind
     start_ns: int
     end_ns: int
     text: str
 
     @property
     def duration_ns(self) -> int:
-        """How long it lasted."""
+        """The duration."""
         return self.end_ns - self.start_ns
 
     def since(self, origin_ns: int) -> Step:
-        """Return the same with moments from an origin on."""
+        """Return the same with times that count from an origin."""
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
 class CriticalPath(Displayed, tuple[Step, ...]):
-    """What an execution took its latency for: its steps in the order of time; prints as a table."""
+    """The steps that make up the latency of an execution, by time. ``str()`` is a table."""
 
     __slots__ = ()
 
@@ -103,20 +104,20 @@ class CriticalPath(Displayed, tuple[Step, ...]):
 
 @dataclass(frozen=True, slots=True)
 class PathShare:
-    """How much of a long path one kind of time of one op makes up.
+    """The share of one kind of time of one op in a long path.
 
     Attributes:
-        process: Whose.
-        op: Index of the op in its program, or None for what lies between ops.
-        kind: What it was.
-        total_ns: How long, over all executions.
-        share: Of the whole path, from 0 to 1.
-        text: For people.
+        process: Its process.
+        op: Index of the op in its program; None for the time between ops.
+        kind: The kind of time.
+        total_ns: Its time over all executions.
+        share: Its share of the path, from 0 to 1.
+        text: Its displayed name.
     """
 
     process: str
     op: int | None
-    kind: Kind
+    kind: TimeKind
     total_ns: int
     share: float
     text: str
@@ -128,12 +129,12 @@ class SteadyPath:
 
     Attributes:
         start_ns: The first submission.
-        end_ns: The last completion of which the trace holds the Write.
-        shares: What it is made of, most first; they add up to it.
-        bottleneck: The op with the largest part in it, all its kinds together: what to make faster
-            first. None if the path is empty, or most of it unknown.
-        bottleneck_share: How much of the path that is, from 0 to 1.
-        is_whole: Whether the walk came to the first submission.
+        end_ns: The last completion whose Write is in the trace.
+        shares: The parts of the path, largest first. They add up to it.
+        bottleneck: The op with the largest share, over all kinds of time: the one to make faster
+            first. None if the path is empty, or if its largest share is unknown.
+        bottleneck_share: The share of the bottleneck, from 0 to 1.
+        is_whole: Whether the path reaches back to the first submission.
     """
 
     start_ns: int
@@ -144,26 +145,26 @@ class SteadyPath:
     is_whole: bool
 
     def since(self, origin_ns: int) -> SteadyPath:
-        """Return the same with moments from an origin on."""
+        """Return the same with times that count from an origin."""
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
 def critical_path(graph: GraphTrace, execution: int) -> CriticalPath:
-    """Return what an execution took its latency for, in the order of time.
+    """Return the steps that make up the latency of an execution, by time.
 
-    The steps follow each other without a gap and add up to the latency. If the trace does not hold
-    all of them, the first one is an IDLE step without an op, with a text that says so.
+    The steps have no gaps and add up to the latency. If some of them are not in the trace, the
+    first one is an IDLE step without an op, with the text ``LOST``.
 
     Args:
         graph: The graph.
-        execution: Index of the execution. The path of one whose submission or completion is not in
-            the trace is empty.
+        execution: Index of the execution. If its submission or completion is not in the trace, the
+            path is empty.
     """
     return Paths(graph).of(execution)
 
 
-def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
-    """Return the name of an op for people: ``a1 (Stage).fwd``, ``driver write c0``."""
+def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
+    """Return the displayed name of an op: ``a1 (Stage).fwd``, ``driver write c0``."""
     ops = graph.program(lane).ops
     if not 0 <= op < len(ops):
         return f"{lane.label} op {op}"
@@ -173,11 +174,11 @@ def text_of(graph: GraphTrace, lane: Lane, op: int) -> str:
 
 
 class Paths:
-    """The critical paths of a graph: dependencies between all its events, made once.
+    """The critical paths of a graph. The dependencies between its events are computed once.
 
     Args:
         graph: The graph.
-        executions: Those of the graph, if they are at hand.
+        executions: The executions of the graph; None to compute them.
     """
 
     def __init__(self, graph: GraphTrace, executions: Executions | None = None) -> None:
@@ -194,7 +195,7 @@ class Paths:
         dependencies = self._dependencies
         steps = self._encoding(execution)
         for at in kept.tolist():
-            event, kind = int(walk.event[at]), Kind(int(walk.kind[at]))
+            event, kind = int(walk.event[at]), TimeKind(int(walk.kind[at]))
             lane = self._graph.lanes[int(dependencies.lane[event])]
             op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
             text = self._text(lane, op, is_between, bool(walk.is_unknown[at]))
@@ -212,17 +213,17 @@ class Paths:
         return CriticalPath(steps)
 
     def _encoding(self, execution: int) -> list[Step]:
-        """Return the step before an execution was written, if its inputs were encoded apart."""
+        """Return the step of encoding the inputs, if that happened before writing them."""
         begun, until, _ = self._times(execution)
         ops = self._graph.plan.program(DRIVER).ops
         op = next((at for at, each in enumerate(ops) if each.channels_out), None)
         if op is None or begun >= until:
             return []
         text = text_of(self._graph, self._graph.driver, op)
-        return [Step(DRIVER, op, execution, Kind.SERIALIZATION, begun, until, text)]
+        return [Step(DRIVER, op, execution, TimeKind.SERIALIZATION, begun, until, text)]
 
     def _times(self, execution: int) -> tuple[int, int, int]:
-        """Return when an execution was submitted, when encoding that apart ended, and its end."""
+        """Return when an execution was submitted, when encoding in advance ended, and its end."""
         executions = self.executions
         at = int(np.searchsorted(executions.index, execution))
         if at == len(executions) or executions.index[at] != execution:
@@ -231,7 +232,7 @@ class Paths:
         return begun, min(begun + int(executions.encoded_ns[at]), over), over
 
     def events_of(self, execution: int) -> list[tuple[int, int]]:
-        """Return the lane and row of each event on the path of an execution, from its end."""
+        """Return the lane and row of each event on the path of an execution, last event first."""
         walk = self._walk_of(execution)
         if walk is None:
             return []
@@ -239,10 +240,10 @@ class Paths:
         return [(int(dependencies.lane[event]), int(dependencies.row[event])) for event in chain]
 
     def steady(self) -> SteadyPath | None:
-        """Return the path through all executions; None if the trace holds no whole stretch.
+        """Return the path through all executions; None without a submission and a completion.
 
-        It ends with the last completion of which the trace holds the Write: a driver may have the
-        last results before the actor that sent them has noted it.
+        The path ends with the last completion whose Write is in the trace: a driver may receive the
+        last results before the actor that sent them has recorded its Write.
         """
         executions = self.executions
         first = executions.first_submission_ns
@@ -259,11 +260,11 @@ class Paths:
         return self._steady(walk, first, last)
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
-        """Return the path that led to what a process was last in, which ended at ``end_ns``.
+        """Return the path that led to the last event of a process.
 
         Args:
-            process: Name of the process; its last event is the one.
-            end_ns: When that ended, or was cut off.
+            process: Name of the process.
+            end_ns: When the event ended, or was cut off.
         """
         first = self.executions.first_submission_ns
         number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
@@ -280,7 +281,7 @@ class Paths:
         return self._dependencies.walk(event, over, written)
 
     def _is_written(self) -> npt.NDArray[np.bool_]:
-        """Return of which executions the trace holds all Writes that completed them."""
+        """Return which executions have all Writes that complete them in the trace."""
         index = self.executions.index
         written = np.ones(len(index), bool)
         for op in self._graph.plan.program(DRIVER).ops:
@@ -289,7 +290,7 @@ class Paths:
         return written
 
     def _completion(self, execution: int) -> int:
-        """Return the event that completed an execution, as ``executions_of`` has it."""
+        """Return the event that completed an execution, as in ``executions_of``."""
         dependencies, found = self._dependencies, []
         for op in self._graph.plan.program(DRIVER).ops:
             for channel in op.channels_in:
@@ -306,22 +307,22 @@ class Paths:
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
         op = np.minimum(dependencies.op[walk.event], places - 3)
         op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
-        code = (dependencies.lane[walk.event] * places + op) * len(Kind) + walk.kind
-        # Of what occurs only: all that could be is lanes times ops.
+        code = (dependencies.lane[walk.event] * places + op) * len(TimeKind) + walk.kind
+        # Only combinations that occur: all possible ones are lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
         totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
         shares = []
         for each, total in zip(codes.tolist(), totals, strict=True):
             if not total:
                 continue
-            place, kind = divmod(each, len(Kind))
+            place, kind = divmod(each, len(TimeKind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
             shares.append(
                 PathShare(
                     process=lane.process,
                     op=None if is_between else at,
-                    kind=Kind(kind),
+                    kind=TimeKind(kind),
                     total_ns=total,
                     share=total / (last - first),
                     text=self._text(lane, at, is_between, at == places - 1),
@@ -343,7 +344,7 @@ class Paths:
             is_whole=is_whole,
         )
 
-    def _text(self, lane: Lane, op: int, is_between: bool, is_unknown: bool) -> str:
+    def _text(self, lane: LaneTrace, op: int, is_between: bool, is_unknown: bool) -> str:
         if is_unknown:
             return LOST
         if is_between:
@@ -368,6 +369,6 @@ def _path_text(steps: Sequence[Step]) -> str:
             for step in steps
         ],
         lambda left_out: (f"... {left_out:,} more steps", "", "", ""),
-        _MOST_STEPS,
+        _MAX_STEPS,
     )
     return "\n".join([f"{time_text(total)} in {count}", *columns([_STEP_HEAD, *rows], left=2)])

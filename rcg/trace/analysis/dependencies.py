@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dependencies between events: the event on which each one depends, and following them backwards.
 
-* A Read that waited hangs on the Write of that channel and execution.
-* A Write that waited for room hangs on the Read that made it: by the slowest reader, as many
-  executions earlier as the channel has slots.
-* Of several events that a driver's Read has in an execution, each hangs on that Write if it ended
-  the wait; what others hang on is the one that moved the frame (``transfers.movers``).
-* Everything else hangs on the event before it in its lane.
+* A Read that waited depends on the Write of the same channel and execution.
+* A Write that waited for room depends on the Read that made room: that of the slowest reader, as
+  many executions earlier as the channel has slots.
+* A driver's Read may have several events in an execution. Each of them depends on the Write if the
+  Write ended its wait. Other events depend on the one that moved the frame (``transfers.movers``).
+* Every other event depends on the event before it in its lane.
 
-An event depends on at most one other event. So the dependencies are computed once for all events,
-and only following them goes event by event.
+An event depends on at most one other event. So the dependencies of all events are computed at once,
+and only following them needs a loop over events.
 
 This room must know neither executions nor how paths are shown.
 """
@@ -25,29 +25,29 @@ import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.parts import KINDS, READ, WRITE, Kind, bounds_of
+from rcg.trace.analysis.parts import KINDS, READ, WRITE, TimeKind, bounds_of
 from rcg.trace.analysis.transfers import movers
-from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 __all__ = ["NONE", "Dependencies", "Walk"]
 
 _Indexes = npt.NDArray[np.int64]
 
 NONE: Final = -1
-"""Stands for an event that is not in the trace."""
+"""The index of an event that is not in the trace."""
 
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """Stretches of a path as columns, from its end; some may be empty.
+    """The steps of a path as columns, last step first. Some may be empty.
 
     Attributes:
-        event: Whose stretch.
-        kind: A ``Kind``.
+        event: The event of each step.
+        kind: Its ``TimeKind``.
         start: When it begins.
         end: When it ends.
-        is_between: It lies before the event, outside any.
-        is_unknown: What was there is not in the trace.
+        is_between: Whether it lies before the event and outside all events.
+        is_unknown: Whether its events are not in the trace.
     """
 
     event: _Indexes
@@ -59,18 +59,18 @@ class Walk:
 
 
 class Dependencies:
-    """All events of a graph's ops in one numbering, lane by lane, by their ends; on what each hung.
+    """All events of a graph's ops, by lane and end, and the event on which each depends.
 
     Attributes:
-        lane: The lane of each.
+        lane: The lane of each event.
         row: Its index in ``lane.events``.
         op: Its op.
         execution: Its execution.
-        bounds: Of its parts, [n, 4].
+        bounds: The bounds of its parts [n, 4].
         shape: READ, WRITE or OTHER.
-        before: The event that it hangs on, or -1.
-        entered: From when on it no longer hung on that: the end of its wait, or its start.
-        follows: Whether that is an event of another process, or of its lane.
+        before: The event on which it depends, or -1.
+        entered: When it stopped depending on that event: the end of its wait, or its start.
+        follows: Whether it waited for that event; otherwise the event precedes it in its lane.
     """
 
     def __init__(self, graph: GraphTrace) -> None:
@@ -98,11 +98,11 @@ class Dependencies:
         self._link()
 
     def written(self, channel: str, execution: npt.ArrayLike) -> _Indexes:
-        """Return the Writes of a channel in these executions, or -1."""
+        """Return the Write of a channel in each of these executions, or -1."""
         return self._writes[channel].at(np.atleast_1d(execution))
 
     def read(self, channel: str, process: str, execution: npt.ArrayLike) -> _Indexes:
-        """Return a process's Reads of a channel in these executions, or -1."""
+        """Return the Read of a channel by a process in each of these executions, or -1."""
         return self._reads[channel, process].at(np.atleast_1d(execution))
 
     def _ends(self) -> tuple[dict[str, _Table], dict[tuple[str, str], _Table]]:
@@ -144,14 +144,14 @@ class Dependencies:
                         self._link_reads(channel.id, reader)
                 self._link_writes(channel.id, channel.readers, channel.slots)
 
-    def _link_lane(self, number: int, lane: Lane) -> None:
-        """Link each event to the one of its lane that ended last before it began."""
+    def _link_lane(self, number: int, lane: LaneTrace) -> None:
+        """Make each event depend on the event of its lane that ended last before it began."""
         first, last = self._offsets[number : number + 2]
         start, end = self.bounds[first:last, 0], self.bounds[first:last, 3]
         own = np.arange(last - first)
         before = np.minimum(np.searchsorted(end, start, side="right"), own) - 1
         if lane.lost and lane.process != DRIVER:
-            # An actor's events follow each other without a gap: what is missing was lost.
+            # The events of an actor have no gaps, so a gap means lost events.
             is_lost = (before >= 0) & (end[before] < start)
             self._is_lost[first:last] = is_lost
             before = np.where(is_lost, NONE, before)
@@ -161,13 +161,13 @@ class Dependencies:
         table = self._reads[channel, reader]
         event = table.event[self._waited[table.event] > 0]
         on = self._writes[channel].at(self.execution[event])
-        # A wait for what never came did not end with it, so nothing is missing.
+        # A wait without a frame did not end with a Write, so no Write is missing.
         came = (on != NONE) | (table.at(self.execution[event]) != NONE)
-        self._hang(event[came], on[came], self.bounds[event[came], 1])
+        self._depend(event[came], on[came], self.bounds[event[came], 1])
 
     def _link_writes(self, channel: str, readers: Sequence[str], slots: int) -> None:
         event = self._writes[channel].event
-        # The first frames find the channel empty.
+        # The channel is empty for the first frames.
         event = event[(self._waited[event] > 0) & (self.execution[event] >= slots)]
         wanted = self.execution[event] - slots
         of_readers = [(channel, reader) for reader in readers]
@@ -179,13 +179,13 @@ class Dependencies:
         ends = np.where(found >= 0, self.bounds[found, 3], np.iinfo(np.int64).min)
         slowest = np.argmax(ends, axis=0)
         at = np.arange(len(event))
-        # Where the event says who was waited for, its end is what counts.
+        # If the event names the peer that it waited for, that peer counts.
         is_peer = (self.lane[found] == self._peer[event]) & (found >= 0)
         slowest = np.where(is_peer.any(axis=0), np.argmax(is_peer, axis=0), slowest)
-        self._hang(event, found[slowest, at], self.bounds[event, 2])
+        self._depend(event, found[slowest, at], self.bounds[event, 2])
 
-    def _hang(self, event: _Indexes, on: _Indexes, until: Times) -> None:
-        """Hang events whose wait ended at ``until`` on others, where those explain the wait."""
+    def _depend(self, event: _Indexes, on: _Indexes, until: Times) -> None:
+        """Make events whose wait ended at ``until`` depend on others, if these explain the wait."""
         is_missing = on < 0
         self.before[event[is_missing]] = NONE
         self._is_lost[event[is_missing]] = True
@@ -200,29 +200,29 @@ class Dependencies:
         self.entered[lost] = until[is_missing]
 
     def walk(self, event: int, end_ns: int, stop_ns: int) -> Walk:
-        """Follow the links from an event until ``stop_ns``."""
+        """Follow the dependencies from an event back to ``stop_ns``."""
         chain = np.array(self._chain(event, stop_ns))
         bounds, entered = self.bounds[chain], self.entered[chain]
-        # The time on the path goes down: from where each event was left towards where it is entered
-        # the next is left no later than it ended.
+        # Time on the path decreases: the path goes through an event from where it was left to where
+        # it was entered, and leaves the next event no later than that one ended.
         left = np.minimum(bounds[:, 3], np.concatenate(([end_ns], entered[:-1])))
         left = np.maximum(np.minimum.accumulate(left), stop_ns)
         came = np.minimum(np.maximum(entered, stop_ns), left)
         following = np.concatenate((left[1:], [stop_ns]))
         count = len(chain)
         start, end = np.empty((count, 4), np.int64), np.empty((count, 4), np.int64)
-        for part in range(3):  # from the end
+        for part in range(3):  # last part first
             start[:, part] = np.maximum(bounds[:, 2 - part], came)
             end[:, part] = np.maximum(np.minimum(bounds[:, 3 - part], left), start[:, part])
         start[:, 3], end[:, 3] = following, came
         kind = np.empty((count, 4), np.int64)
         kind[:, :3] = KINDS[self.shape[chain]][:, ::-1]
-        kind[:, 3] = np.where(self.follows[chain], Kind.WAITING, Kind.IDLE)
+        kind[:, 3] = np.where(self.follows[chain], TimeKind.WAITING, TimeKind.IDLE)
         is_between = np.zeros((count, 4), bool)
         is_between[:, 3] = ~self.follows[chain]
         is_unknown = np.zeros((count, 4), bool)
         is_unknown[-1, 3] = True
-        kind[-1, 3], is_between[-1, 3] = Kind.IDLE, True
+        kind[-1, 3], is_between[-1, 3] = TimeKind.IDLE, True
         return Walk(
             event=np.repeat(chain, 4),
             kind=kind.ravel(),
@@ -235,7 +235,7 @@ class Dependencies:
     def _chain(self, event: int, stop_ns: int) -> list[int]:
         before, entered = self.before.item, self.entered.item
         chain = []
-        # Clocks that disagree could make events hang on each other in a circle.
+        # Clocks that disagree could make events depend on each other in a circle.
         for _ in range(len(self.before)):
             chain.append(event)
             if entered(event) <= stop_ns:
@@ -247,7 +247,7 @@ class Dependencies:
 
 
 class _Table:
-    """Which event moved the frame of an execution; of several the last.
+    """Finds the event that moved the frame of an execution; the last one if there are several.
 
     Args:
         execution: The execution of each event that moved a frame.
@@ -271,7 +271,7 @@ class _Table:
 
 
 def _waited(shape: _Indexes, bounds: Times) -> Times:
-    """Return what each event waited; where it lies depends on its shape."""
+    """Return the time that each event waited. The shape determines which part that is."""
     first = np.where(shape == WRITE, 1, 0)
     at = np.arange(len(shape))
     waited: Times = bounds[at, first + 1] - bounds[at, first]

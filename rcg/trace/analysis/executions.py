@@ -8,14 +8,15 @@ actors      | ............ | ........ |write|
          `------------- latency ------------'       ^ fetched
 ```
 
-Encoding the inputs counts, queueing for room between that and writing them does not: where a driver
-encoded them before there was room, an execution was submitted by so much before they were written.
+The latency includes encoding the inputs, but not waiting for room between encoding and writing
+them. If a driver encoded the inputs before there was room, the time of submission is the start of
+the Write minus the time of encoding.
 
-A trace may begin or end in the middle of executions, and events may be lost: what was not seen is
-``UNSEEN`` and counts for nothing.
+A trace may begin or end in the middle of executions, and events may be lost. A time that is not in
+the trace is ``UNSEEN`` and is ignored.
 
-Moments are those of the record, on the driver's clock; ``since`` counts them from the beginning of
-the trace, as everything does that is shown or given away.
+Times are those of the record, on the driver's clock. ``since`` makes them count from the beginning
+of the trace, as everything does that is displayed or exported.
 
 This room must know neither shares nor paths.
 """
@@ -41,7 +42,7 @@ from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 __all__ = ["UNSEEN", "Execution", "Executions", "executions_of"]
 
 UNSEEN: Final = int(np.iinfo(np.int64).min)
-"""Stands for a moment that the trace does not hold."""
+"""Stands for a time that is not in the trace."""
 
 EXECUTION_HEAD: Final = ("execution", "submitted at", "latency", "fetched after")
 """The columns of a table of executions."""
@@ -49,13 +50,13 @@ EXECUTION_HEAD: Final = ("execution", "submitted at", "latency", "fetched after"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution; a moment that the trace does not hold is None.
+    """One execution. A time that is not in the trace is None.
 
     Attributes:
-        index: Which one, counted from 0.
-        submitted_ns: See ``Executions``.
-        completed_ns: See there.
-        fetched_ns: See there.
+        index: Its index, counted from 0.
+        submitted_ns: As in ``Executions``.
+        completed_ns: As in ``Executions``.
+        fetched_ns: As in ``Executions``.
     """
 
     index: int
@@ -65,7 +66,7 @@ class Execution:
 
     @property
     def latency_ns(self) -> int | None:
-        """From submission to completion."""
+        """Time from submission to completion."""
         if self.submitted_ns is None or self.completed_ns is None:
             return None
         return self.completed_ns - self.submitted_ns
@@ -73,20 +74,19 @@ class Execution:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Executions(Displayed):
-    """The executions of a graph that a trace holds anything of, by index.
+    """The executions with at least one event in a trace, by index.
 
-    A sequence of ``Execution``, in the order of their indexes; and as arrays, which is faster.
-    Prints as a table with its head and its tail.
+    A sequence of ``Execution``. The arrays have the same values and are faster. ``str()`` is a
+    table of the first and last ones.
 
     Attributes:
-        index: Their indexes, rising.
-        submitted_ns: When the driver's first Write of each began, or ``UNSEEN``. Where its inputs
-            had been encoded apart from that, ``encoded_ns`` before.
-        completed_ns: When the last of its Writes into channels that the driver reads ended, but not
-            after the driver had it; for a channel whose Write is not in the trace, when the
+        index: Their indexes, ascending.
+        submitted_ns: When the driver's first Write began, minus ``encoded_ns``; or ``UNSEEN``.
+        completed_ns: When the last Write into a channel that the driver reads ended, but not after
+            the driver received the frame. For a channel whose Write is not in the trace, when the
             driver's Read ended. Or ``UNSEEN``.
-        fetched_ns: When the driver's last Read of each ended, or ``UNSEEN``.
-        encoded_ns: How long encoding its inputs took, where that was no part of writing them.
+        fetched_ns: When the driver's last Read ended, or ``UNSEEN``.
+        encoded_ns: Time of encoding the inputs, if that happened before writing them.
     """
 
     index: npt.NDArray[np.int64]
@@ -108,43 +108,43 @@ class Executions(Displayed):
     def __getitem__(self, place: int | slice) -> Execution | list[Execution]:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
-        moments = (self.submitted_ns, self.completed_ns, self.fetched_ns)
-        return Execution(int(self.index[place]), *(_seen(each[place]) for each in moments))
+        times = (self.submitted_ns, self.completed_ns, self.fetched_ns)
+        return Execution(int(self.index[place]), *(_seen(each[place]) for each in times))
 
     def __str__(self) -> str:
         return _text(self)
 
     def __repr__(self) -> str:
-        return f"<Executions: {len(self):,}, {int(self.is_complete.sum()):,} of them whole>"
+        return f"<Executions: {len(self):,}, {int(self.is_complete.sum()):,} of them complete>"
 
     @property
     def is_complete(self) -> npt.NDArray[np.bool_]:
-        """Whether all of these three moments of each are in the trace."""
+        """Which executions have all three times in the trace."""
         complete: npt.NDArray[np.bool_] = self.is_timed & (self.fetched_ns != UNSEEN)
         return complete
 
     @property
     def is_timed(self) -> npt.NDArray[np.bool_]:
-        """Whether the trace holds each from its submission to its completion."""
+        """Which executions have submission and completion in the trace."""
         unseen: npt.NDArray[np.bool_] = np.minimum(self.submitted_ns, self.completed_ns) == UNSEEN
         return ~unseen
 
     @cached_property
     def latency_ns(self) -> Times:
-        """From submission to completion, of those of which the trace holds both."""
+        """Time from submission to completion of the executions for which both are known."""
         timed = self.is_timed
         return self.completed_ns[timed] - self.submitted_ns[timed]
 
     def latency_at(self, percent: float) -> float | None:
-        """Return a percentile of the latency in ns, interpolated; None where there is none."""
+        """Return an interpolated percentile of the latencies in ns; None if there is no latency."""
         return float(np.percentile(self.latency_ns, percent)) if len(self.latency_ns) else None
 
     @cached_property
     def throughput(self) -> float | None:
         """Executions per second; None if unknown.
 
-        That is how many indexes lie between the first and the last completion, by the time between
-        these two; of a single execution, one by its latency.
+        This is the number of executions after the first completion up to the last, divided by the
+        time between the two. With a single execution it is 1 divided by its latency.
         """
         seen = self.completed_ns != UNSEEN
         index, completed = self.index[seen], self.completed_ns[seen]
@@ -155,10 +155,11 @@ class Executions(Displayed):
         return count * 1e9 / took if took > 0 else None
 
     def throughput_until(self, end_ns: int) -> float | None:
-        """Return executions per second of a graph that hangs: the time since counts as well.
+        """Return executions per second of a graph that hangs.
 
-        That is how many completed after the first, by the time from the first to ``end_ns``; of
-        one, by the time since its submission. None if none completed.
+        This is the number of executions that completed after the first one, divided by the time
+        from the first completion to ``end_ns``. With a single completion it is 1 divided by the
+        time since its submission. None if none completed.
         """
         seen = self.completed_ns != UNSEEN
         index, completed = self.index[seen], self.completed_ns[seen]
@@ -170,17 +171,16 @@ class Executions(Displayed):
         return count * 1e9 / (end_ns - begun) if end_ns > begun else None
 
     def latencies_until(self, end_ns: int) -> Times:
-        """Return the latencies, and how long those have taken so far that were not completed."""
-        under_way = (self.submitted_ns != UNSEEN) & (self.completed_ns == UNSEEN)
-        so_far = np.maximum(end_ns - self.submitted_ns[under_way], 0)
+        """Return the latencies, and the times so far of the executions that did not complete."""
+        in_flight = (self.submitted_ns != UNSEEN) & (self.completed_ns == UNSEEN)
+        so_far = np.maximum(end_ns - self.submitted_ns[in_flight], 0)
         return np.concatenate((self.latency_ns, so_far))
 
     def busy_stretch(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return the time between two moments without what lies before and after all executions.
+        """Return a window without the time before and after all executions.
 
-        That is from the first submission until the driver had the last result. Where executions
-        were under way when the trace began it begins with the trace, and where some were when it
-        ended it ends with that.
+        The result lasts from the first submission until the driver received the last result. If
+        executions were in flight at the start or the end of the window, it begins or ends there.
         """
         submitted = self.submitted_ns != UNSEEN
         over = np.maximum(self.completed_ns, self.fetched_ns)
@@ -197,7 +197,7 @@ class Executions(Displayed):
         return begun, max(min(until, end_ns), begun)
 
     def since(self, origin_ns: int) -> Executions:
-        """Return the same with moments from an origin on; what was not seen stays ``UNSEEN``."""
+        """Return the same with times that count from an origin; ``UNSEEN`` stays as it is."""
         submitted, completed, fetched = (
             each - np.where(each == UNSEEN, 0, origin_ns)
             for each in (self.submitted_ns, self.completed_ns, self.fetched_ns)
@@ -212,16 +212,16 @@ class Executions(Displayed):
 
     @cached_property
     def last_completion_ns(self) -> int | None:
-        """When the last completion in the trace was; None if there is none."""
+        """When the last completion in the trace happened; None if there is none."""
         seen = self.completed_ns[self.completed_ns != UNSEEN]
         return int(seen.max()) if len(seen) else None
 
     def in_flight(self, start_ns: int, end_ns: int) -> Cover:
-        """Return when at least one execution was between its submission and its completion.
+        """Return when at least one execution was in flight.
 
-        Executions are submitted and completed in the order of their indexes. So one whose
-        submission was not seen counts from the last one seen before it, or from ``start_ns``; one
-        whose completion was not seen counts until the next one seen after it, or to ``end_ns``.
+        Executions are submitted and completed in the order of their indexes. So an unseen
+        submission is replaced by the last one seen before it, or by ``start_ns``, and an unseen
+        completion by the next one seen after it, or by ``end_ns``.
         """
         begun = np.where(self.submitted_ns == UNSEEN, start_ns, self.submitted_ns)
         over = np.where(self.completed_ns == UNSEEN, end_ns, self.completed_ns)
@@ -231,10 +231,10 @@ class Executions(Displayed):
 
 
 def executions_of(graph: GraphTrace) -> Executions:
-    """Find out when each execution of a graph was submitted, completed and fetched.
+    """Return when each execution of a graph was submitted, completed and fetched.
 
-    A completion that clocks which disagree put before its submission is moved there, and one that
-    they put after the driver had it to that moment.
+    Clocks of processes may disagree. A completion before the submission is set to the submission,
+    and one after the driver received the frame is set to the time of receiving.
     """
     index = _indexes(graph)
     driver, ops = graph.driver, graph.plan.program(DRIVER).ops
@@ -278,8 +278,8 @@ def executions_of(graph: GraphTrace) -> Executions:
     return Executions(index, begun, over, _last(fetched, len(index)), apart)
 
 
-def _seen(moment: np.int64) -> int | None:
-    return None if moment == UNSEEN else int(moment)
+def _seen(time: np.int64) -> int | None:
+    return None if time == UNSEEN else int(time)
 
 
 def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:
@@ -290,19 +290,19 @@ def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:
 
 
 def _submissions(index: npt.NDArray[np.int64], writes: Events) -> tuple[Times, Times]:
-    """Return when each execution was submitted by one Write, and how much of that was apart."""
+    """Return when each execution was submitted by a Write, and the time of encoding in advance."""
     moves = writes[movers(writes, WRITE)]
     coded = np.zeros(len(index), np.int64)
     apart = writes[is_coding(writes)]
     np.add.at(coded, np.searchsorted(index, apart["execution"]), apart["coded_ns"])
-    moments = np.full(len(index), UNSEEN)
+    times = np.full(len(index), UNSEEN)
     at = np.searchsorted(index, moves["execution"])
-    moments[at] = moves["start_ns"] - coded[at]
-    return moments, coded
+    times[at] = moves["start_ns"] - coded[at]
+    return times, coded
 
 
 def _apart(submitted: list[Times], encoded: list[Times], count: int) -> Times:
-    """Return how much of the earliest submission of each was encoding apart from writing."""
+    """Return the time of encoding in advance that belongs to the earliest submission of each."""
     if not submitted:
         return np.zeros(count, np.int64)
     first = np.argmin(submitted, axis=0)
@@ -311,30 +311,30 @@ def _apart(submitted: list[Times], encoded: list[Times], count: int) -> Times:
 
 
 def _ends(index: npt.NDArray[np.int64], events: Events) -> Times:
-    """Return the last end of events of one op by execution; they are in the order of starts."""
-    moments = np.full(len(index), UNSEEN)
-    moments[np.searchsorted(index, events["execution"])] = events["end_ns"]
-    return moments
+    """Return the end of the last event of each execution. The events are sorted by start."""
+    times = np.full(len(index), UNSEEN)
+    times[np.searchsorted(index, events["execution"])] = events["end_ns"]
+    return times
 
 
-def _first(moments: list[Times], count: int) -> Times:
-    """Return the earliest of several moments where all were seen."""
-    if not moments:
+def _first(times: list[Times], count: int) -> Times:
+    """Return the earliest of several times for each execution; ``UNSEEN`` if one is."""
+    if not times:
         return np.full(count, UNSEEN)
-    earliest: Times = np.minimum.reduce(moments)  # UNSEEN is the smallest of all
+    earliest: Times = np.minimum.reduce(times)  # UNSEEN is the smallest of all
     return earliest
 
 
-def _last(moments: list[Times], count: int) -> Times:
-    """Return the latest of several moments where all were seen."""
-    if not moments:
+def _last(times: list[Times], count: int) -> Times:
+    """Return the latest of several times for each execution; ``UNSEEN`` if one is."""
+    if not times:
         return np.full(count, UNSEEN)
-    unseen = np.minimum.reduce(moments) == UNSEEN
-    return np.where(unseen, UNSEEN, np.maximum.reduce(moments))
+    unseen = np.minimum.reduce(times) == UNSEEN
+    return np.where(unseen, UNSEEN, np.maximum.reduce(times))
 
 
 def execution_row(execution: Execution) -> tuple[str, str, str, str]:
-    """Return what a table says of an execution; its moments have the zero of the execution's."""
+    """Return the row of an execution in a table. Times have the origin of the execution's."""
     completed, fetched = execution.completed_ns, execution.fetched_ns
     waited = None if fetched is None or completed is None else fetched - completed
     return (
@@ -346,11 +346,11 @@ def execution_row(execution: Execution) -> tuple[str, str, str, str]:
 
 
 def _text(executions: Executions) -> str:
-    """Return the executions of a graph as text."""
+    """Return the executions of a graph as a table."""
     count, whole = len(executions), int(executions.is_complete.sum())
     head = plural(count, "execution")
     if whole < count:
-        head += f", {whole:,} of them whole"
+        head += f", {whole:,} of them complete"
     if not count:
         return head
     places = cut(range(count), lambda _: -1)

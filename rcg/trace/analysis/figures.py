@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of a trace, put together: rates, where the time went, what to make faster.
 
-Each figure is defined where it is computed: ``executions.py``, ``shares.py``, ``critical.py``,
-``ops.py``, ``stalls.py``. Here they become one summary per graph. Of a graph that hangs, what has
-not ended counts with its time up to the end of the trace.
+Each figure is defined in the file that computes it: ``executions.py``, ``shares.py``,
+``critical.py``, ``ops.py``, ``stalls.py``. This file combines them to one summary per graph. If a
+graph hangs, ops and executions that have not ended count with their time up to the end of the
+trace.
 
-This room must know nothing of how a trace was recorded.
+This room must not know how traces are recorded.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from rcg.trace.analysis.parts import events_of
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import Stall, stall_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
-from rcg.trace.model import GraphTrace, Lane, Recording
+from rcg.trace.model import GraphTrace, LaneTrace, Recording
 
 __all__ = ["summarize"]
 
 _SLOWEST = 5
-# An op that took so much of an execution's latency longer than usual is worth a word.
+# An op that exceeds its usual time by this share of the execution's latency is mentioned.
 _NOTABLE = 0.01
 
 
@@ -36,7 +37,8 @@ def summarize(trace: Recording) -> Summary:
     """Return the figures of a trace, graph by graph.
 
     Args:
-        trace: Any trace, also one that began or ended in the middle, lost events or is empty.
+        trace: Any trace. It may have begun or ended in the middle of executions, have lost events
+            or be empty.
     """
     return Summary(
         graphs=tuple(_of_graph(graph, trace.start_ns, trace.end_ns) for graph in trace.graphs),
@@ -78,7 +80,7 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
 
 
 def _so_far(graph: GraphTrace, end_ns: int) -> GraphTrace:
-    """Return a graph that hangs with what ran on at the end as events that the end ended."""
+    """Return a graph that hangs, with the running ops as events that ended with the trace."""
     return replace(
         graph,
         lanes=tuple(
@@ -103,7 +105,7 @@ def _slowest(
 ) -> tuple[SlowExecution, ...]:
     usual = {(each.process, each.op): each for each in ops}
     index, latency = executions.index[executions.is_timed], executions.latency_ns
-    found = [] if hung is None else _under_way(executions, *hung)
+    found = [] if hung is None else _in_flight(executions, *hung)
     for at in np.argsort(-latency, kind="stable")[:_SLOWEST].tolist():
         execution, took = int(index[at]), int(latency[at])
         most = SlowExecution(execution, took)
@@ -122,8 +124,8 @@ def _slowest(
     return tuple(found[:_SLOWEST])
 
 
-def _under_way(executions: Executions, stall: Stall, end_ns: int) -> list[SlowExecution]:
-    """Return the executions that were not over at the end, which all waited for one op."""
+def _in_flight(executions: Executions, stall: Stall, end_ns: int) -> list[SlowExecution]:
+    """Return the executions that were in flight at the end: all waited for the stalled op."""
     is_open = (executions.submitted_ns != UNSEEN) & (executions.completed_ns == UNSEEN)
     index, so_far = executions.index[is_open], end_ns - executions.submitted_ns[is_open]
     return [
@@ -140,8 +142,8 @@ def _under_way(executions: Executions, stall: Stall, end_ns: int) -> list[SlowEx
     ]
 
 
-def _own_ns(lane: Lane, event: np.void) -> int:
-    """Return what an op took in the execution of one of its events, without waiting."""
+def _own_ns(lane: LaneTrace, event: np.void) -> int:
+    """Return the time of an op in the execution of one of its events, without waiting."""
     events = lane.events
     if lane.process == DRIVER:
         same = (events["op"] == event["op"]) & (events["execution"] == event["execution"])

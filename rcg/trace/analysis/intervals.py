@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stretches of time as arrays: what many of them cover, and what is left without others.
+"""Intervals of time as arrays: their union, and their difference.
 
-A stretch is half open, ``[start, end)``, in whole nanoseconds. Arrays come in pairs of one length;
-nothing here loops over their elements.
+An interval is half open, ``[start, end)``, in whole nanoseconds. Arrays come in pairs of equal
+length. Nothing here loops over their elements.
 
 >>> import numpy as np
 >>> cover = Cover(np.array([0, 5, 7]), np.array([4, 8, 9]))  # 0 to 4 and 5 to 9
@@ -25,16 +25,17 @@ Times = npt.NDArray[np.int64]
 
 
 def disjoint(start: Times, end: Times) -> tuple[Times, Times, Times]:
-    """Cut stretches so that none overlaps another; the union stays the same.
+    """Cut intervals so that none overlaps another. The union stays the same.
 
-    Of two that overlap, the one that starts later loses what they share.
+    Of two that overlap, the one that starts later loses the overlap.
 
     Args:
         start: When each begins, in any order.
         end: When each ends.
 
     Returns:
-        Which of them are left, by start, and their new starts and ends; none of these is empty.
+        The indexes of the intervals that are left, by start, and their new starts and ends. None of
+        them is empty.
     """
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
@@ -48,10 +49,10 @@ def disjoint(start: Times, end: Times) -> tuple[Times, Times, Times]:
 def without(
     start: Times, end: Times, taken_start: Times, taken_end: Times
 ) -> tuple[Times, Times, Times]:
-    """Take stretches out of others; both must be sorted and disjoint.
+    """Subtract intervals from others. Both must be sorted and disjoint.
 
     Returns:
-        Of which stretch each piece is left, and the starts and ends of the pieces, sorted.
+        For each remaining piece the index of its interval, and its start and end, sorted.
     """
     whole = np.iinfo(np.int64)
     gap_start = np.concatenate(([whole.min], taken_end))
@@ -69,10 +70,10 @@ def without(
 
 
 class Cover:
-    """The union of stretches, and how much of others it covers.
+    """The union of intervals, and how much of other intervals it covers.
 
     Args:
-        start: When each begins, in any order; they may overlap and be empty.
+        start: When each begins, in any order. They may overlap and be empty.
         end: When each ends.
     """
 
@@ -83,18 +84,18 @@ class Cover:
 
     @property
     def total_ns(self) -> int:
-        """How long the union is."""
+        """The length of the union."""
         return int(self._before[-1])
 
-    def until(self, moment: Times) -> Times:
-        """Return how much of the union lies before each moment."""
-        at = np.searchsorted(self._start, moment, side="right")
+    def until(self, time: Times) -> Times:
+        """Return the length of the union before each time."""
+        at = np.searchsorted(self._start, time, side="right")
         if not len(self._start):
-            return np.zeros(len(moment), np.int64)
+            return np.zeros(len(time), np.int64)
         last = np.maximum(at - 1, 0)
-        over = np.maximum(self._end[last] - np.maximum(moment, self._start[last]), 0)
+        over = np.maximum(self._end[last] - np.maximum(time, self._start[last]), 0)
         return np.where(at > 0, self._before[at] - over, 0)
 
     def within(self, start: Times, end: Times) -> Times:
-        """Return how much of each stretch the union covers."""
+        """Return how much of each interval the union covers."""
         return self.until(end) - self.until(start)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each op took, over all executions of a trace.
+"""The times of each op, over all executions of a trace.
 
-An op's own time is what it lasted without waiting: the method of a call, coding and moving bytes of
-a Read or Write. In a driver an op may have several events in an execution (its inputs are encoded
-before there is room for them, its results decoded when somebody wants them): they are one here.
+An op's own time is its duration without waiting: the method of a call, or coding and moving bytes
+of a Read or Write. An op of a driver may have several events in an execution, because inputs are
+encoded before there is room for them and results are decoded when they are fetched. They are added.
 
 This room must know neither executions nor paths.
 """
@@ -20,35 +20,35 @@ import numpy.typing as npt
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.parts import WRITE, bounds_of
 from rcg.trace.analysis.sums import by_execution
-from rcg.trace.model import SPAN_BASE, GraphTrace, Lane
+from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 __all__ = ["OpTimes", "ops_of"]
 
 Ints = npt.NDArray[np.int64]
 
-_MOST_GB_PER_S: Final = 100.0
-"""More than one process copies; what seems to be faster did not copy."""
+_MAX_GB_PER_S: Final = 100.0
+"""More than a process can copy. A Write that seems faster did not copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpTimes:
-    """What one op took; times are in ns.
+    """The times of one op, in ns.
 
     Attributes:
-        process: Whose op.
+        process: Its process.
         op: Its index in the program.
-        text: Its name for people, one of a kind in its graph.
-        kind: What it is: ``call``, ``read``, ``write``, ...
-        count: In how many executions it is in the trace.
-        median_ns: Of its own time.
-        p99_ns: Of its own time: all but the slowest hundredth took no longer.
-        total_ns: Of its own time.
-        waited_ns: What it waited in all.
-        bytes: What it moved in all.
-        gb_per_s: Of a Write, bytes by the time of moving them, without coding. None for others: a
-            reader does not move what it reads, it looks at it where it lies. None also above what
-            copying can be: a Write that passes on what was read, or made in shared memory, copies
-            nothing, which a trace does not tell but by that.
+        text: Its displayed name, unique in its graph.
+        kind: Its kind: ``call``, ``read``, ``write``, ...
+        count: Number of executions in which it is in the trace.
+        median_ns: Median of its own time.
+        p99_ns: 99th percentile of its own time.
+        total_ns: Sum of its own time.
+        waited_ns: Total time of waiting.
+        bytes: Total bytes moved.
+        gb_per_s: For a Write, bytes divided by the time of moving them, without coding. None for
+            other ops: a reader uses a value where it lies and does not move it. Also None if the
+            rate is higher than copying allows: a Write that forwards a value, or one that was made
+            in shared memory, copies nothing, and a trace shows that only by the rate.
     """
 
     process: str
@@ -67,12 +67,12 @@ class OpTimes:
 def ops_of(
     graph: GraphTrace, start_ns: int | None = None, end_ns: int | None = None
 ) -> tuple[OpTimes, ...]:
-    """Return what each op of a graph took, in the order of its programs; only those that ran.
+    """Return the times of each op of a graph that ran, in the order of the programs.
 
     Args:
         graph: The graph.
-        start_ns: What lies before this moment is cut off; None cuts nothing.
-        end_ns: What lies after this moment is cut off; None cuts nothing.
+        start_ns: Time before this is cut off; None cuts nothing.
+        end_ns: Time after this is cut off; None cuts nothing.
     """
     whole = np.iinfo(np.int64)
     first = whole.min if start_ns is None else start_ns
@@ -80,13 +80,13 @@ def ops_of(
     return tuple(each for lane in graph.lanes for each in _of_lane(graph, lane, first, last))
 
 
-def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
+def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
     program = graph.program(lane)
     events = lane.events
     is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
     events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
     shape, bounds = bounds_of(program, events)
-    # A rate is that of the whole event: it is not known when in the event the bytes were moved.
+    # The rate uses the whole event: when in the event the bytes were moved is not known.
     moving = np.where(shape == WRITE, bounds[:, 3] - bounds[:, 2], 0)
     bounds = np.clip(bounds, first_ns, last_ns)
     length = np.diff(bounds, axis=1)
@@ -127,7 +127,7 @@ def _of_lane(graph: GraphTrace, lane: Lane, first_ns: int, last_ns: int) -> Iter
 
 def _rate(size: int, took_ns: int) -> float | None:
     rate = size / took_ns if size and took_ns else None
-    return None if rate is None or rate > _MOST_GB_PER_S else rate
+    return None if rate is None or rate > _MAX_GB_PER_S else rate
 
 
 def _quantiles(
@@ -136,7 +136,7 @@ def _quantiles(
     end: Ints,
     share: float,
 ) -> npt.NDArray[np.float64]:
-    """Return an interpolated quantile of each stretch of sorted values, as ``np.percentile``."""
+    """Return an interpolated quantile of each range of sorted values, as ``np.percentile``."""
     place = begin + (end - begin - 1) * share
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, end - 1)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts: what a process did at each time, with each event split into parts of one kind.
+"""Parts: what a process did at each time. Each event is split into parts of one kind of time.
 
 ```
 Read    | waiting for the frame | communication | serialization |
 Write   | serialization | waiting for room | communication |
-Call    | waiting for another graph's method | compute |          and so does every other op
+Call    | waiting for another graph's method | compute |          and every other op
 ```
 
-The parts of an event add up to it. Times that contradict each other are cut to fit: what an event
-waited and coded is at most what it lasted. Where events of a lane overlap, because several threads
-of a driver use its graph, each moment belongs to one part: work before waiting, then the
-event that began first.
+The parts of an event add up to its duration. Times that contradict each other are cut to fit:
+waiting and coding together last at most as long as the event. Events of a lane overlap if several
+threads of a driver use its graph. Then each point in time belongs to one part: work comes before
+waiting, and then the event that began first comes before others.
 
 This room must know neither views nor figures.
 """
@@ -27,28 +27,28 @@ import numpy.typing as npt
 from rcg.ir.ops import Op
 from rcg.ir.programs import Program
 from rcg.trace.analysis.intervals import Times, disjoint, without
-from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, Lane, OpenOp
+from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, LaneTrace, OpenOp
 
 __all__ = [
     "KINDS",
     "OTHER",
     "READ",
     "WRITE",
-    "Kind",
+    "TimeKind",
     "Parts",
     "bounds_of",
     "events_of",
-    "last_moment",
+    "last_end_ns",
     "parts_of",
     "shapes_of",
 ]
 
 
-class Kind(IntEnum):
-    """What a part of an event is.
+class TimeKind(IntEnum):
+    """What a process spent a part of its time on.
 
-    COMPUTE is a method of the user's, COMMUNICATION moving bytes, SERIALIZATION turning values into
-    bytes and back, WAITING for another process, IDLE nothing to do.
+    COMPUTE: the user's methods. COMMUNICATION: moving bytes. SERIALIZATION: turning values into
+    bytes and back. WAITING: waiting for another process. IDLE: nothing to do.
     """
 
     COMPUTE = 0
@@ -60,12 +60,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of a lane's events, by start; none is empty, none overlaps another.
+    """The parts of a lane's events, by start. None is empty, and none overlaps another.
 
     Attributes:
-        row: The event that each is of: its index in ``events_of(lane, end_ns)``, which is
-            ``lane.events`` and, for a lane with an open op, one row more at its end.
-        kind: What each is, a ``Kind``; never IDLE, which is what lies between.
+        row: The index of its event in ``events_of(lane, end_ns)``, which is ``lane.events`` and,
+            for a lane with an open op, one more row at the end.
+        kind: Its ``TimeKind``; never IDLE, which is the time between parts.
         start_ns: When each begins.
         end_ns: When each ends.
     """
@@ -80,11 +80,11 @@ class Parts:
 
     @property
     def duration_ns(self) -> Times:
-        """How long each lasts."""
+        """The duration of each part."""
         return self.end_ns - self.start_ns
 
     def clipped(self, start_ns: int, end_ns: int) -> Parts:
-        """Return what of them lies between two moments."""
+        """Return the parts inside a window, cut at its ends."""
         start = np.maximum(self.start_ns, start_ns)
         end = np.minimum(self.end_ns, end_ns)
         return _where(start < end, self.row, self.kind, start, end)
@@ -96,25 +96,25 @@ OTHER: Final = 2
 
 KINDS: Final = np.array(
     [
-        (Kind.WAITING, Kind.COMMUNICATION, Kind.SERIALIZATION),
-        (Kind.SERIALIZATION, Kind.WAITING, Kind.COMMUNICATION),
-        (Kind.WAITING, Kind.COMPUTE, Kind.COMPUTE),
+        (TimeKind.WAITING, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION),
+        (TimeKind.SERIALIZATION, TimeKind.WAITING, TimeKind.COMMUNICATION),
+        (TimeKind.WAITING, TimeKind.COMPUTE, TimeKind.COMPUTE),
     ],
     np.uint8,
 )
-"""What the three parts of an event are, by its shape."""
+"""The kinds of the three parts of an event, by its shape."""
 
 
 def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], Times]:
-    """Return the shapes of some ops' events, and where their parts begin and end.
+    """Return the shapes of events, and where their parts begin and end.
 
     Args:
-        program: What their process runs.
-        events: Events of ops, no spans.
+        program: The program of their process.
+        events: Events of ops, without spans.
 
     Returns:
-        READ, WRITE or OTHER for each [n]; and its four bounds [n, 4]: part ``i`` of an event, of
-        which ``KINDS[shape, i]`` says what it is, lasts from its bound ``i`` to ``i + 1``.
+        READ, WRITE or OTHER for each event [n], and its four bounds [n, 4]. Part ``i`` of an event
+        has the kind ``KINDS[shape, i]`` and lasts from bound ``i`` to bound ``i + 1``.
     """
     op = np.minimum(events["op"], len(program.ops))
     start = events["start_ns"].astype(np.int64)
@@ -132,9 +132,9 @@ def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], 
 
 
 def shapes_of(program: Program) -> npt.NDArray[np.int64]:
-    """Return READ, WRITE or OTHER for each op of a program, and OTHER once more at its end.
+    """Return READ, WRITE or OTHER for each op of a program, and one more OTHER at the end.
 
-    The last stands for ops that the program does not have: ``shapes[np.minimum(op, len(ops))]``.
+    The last one is for ops that the program does not have: ``shapes[np.minimum(op, len(ops))]``.
     """
     return np.array([_shape(op) for op in program.ops] + [OTHER])
 
@@ -145,12 +145,12 @@ def _shape(op: Op) -> int:
     return WRITE if op.channels_out else OTHER
 
 
-def events_of(lane: Lane, end_ns: int) -> Events:
-    """Return a lane's events and, as the last row, the op that it was in at the end, if any.
+def events_of(lane: LaneTrace, end_ns: int) -> Events:
+    """Return a lane's events and, as the last row, its open op if it has one.
 
     Args:
         lane: The lane.
-        end_ns: When the open op is taken to end, usually the end of the trace.
+        end_ns: When the open op is assumed to end, usually the end of the trace.
     """
     now = lane.open
     if now is None:
@@ -162,22 +162,22 @@ def events_of(lane: Lane, end_ns: int) -> Events:
 
 
 def parts_of(
-    graph: GraphTrace, lane: Lane, start_ns: int | None = None, end_ns: int | None = None
+    graph: GraphTrace, lane: LaneTrace, start_ns: int | None = None, end_ns: int | None = None
 ) -> Parts:
-    """Take the events of a lane apart.
+    """Return the parts of a lane's events.
 
-    User spans are left out: they lie inside calls. What the process was in when the trace ended
+    User spans are left out: they lie inside calls. The op that was open when the trace ended
     (``lane.open``) counts as an event that ends at ``end_ns``.
 
     Args:
         graph: The lane's graph.
         lane: One of its lanes.
-        start_ns: What lies before this moment is cut off; None cuts nothing.
-        end_ns: What lies after this moment is cut off; None cuts nothing, and an open op ends with
-            the last event of the graph.
+        start_ns: Time before this is cut off; None cuts nothing.
+        end_ns: Time after this is cut off. None cuts nothing, and an open op ends with the last
+            event of the graph.
     """
     program = graph.program(lane)
-    last = last_moment(graph) if end_ns is None and lane.open is not None else (end_ns or 0)
+    last = last_end_ns(graph) if end_ns is None and lane.open is not None else (end_ns or 0)
     is_op = lane.events["op"] < SPAN_BASE
     row = np.flatnonzero(is_op)
     events = lane.events if len(row) == len(lane.events) else lane.events[row]
@@ -197,7 +197,7 @@ def parts_of(
     return parts
 
 
-def last_moment(graph: GraphTrace) -> int:
+def last_end_ns(graph: GraphTrace) -> int:
     """Return when the last event of a graph ended; 0 if it has none."""
     return max(
         (int(lane.events["end_ns"].max()) for lane in graph.lanes if len(lane.events)), default=0
@@ -205,27 +205,30 @@ def last_moment(graph: GraphTrace) -> int:
 
 
 def _open_parts(now: OpenOp, row: int, program: Program, end_ns: int) -> Parts:
-    """Take an op apart that had not ended.
+    """Return the parts of an op that had not ended.
 
-    A Read does nothing before it waits, and looks up from waiting now and then: all of it is.
+    A Read does nothing before it waits, and interrupts its wait now and then. All of its time
+    counts as waiting.
     """
     shape = _shape(program.ops[now.op]) if 0 <= now.op < len(program.ops) else OTHER
     waiting_since = max(now.waiting_since_ns, now.since_ns) if now.waiting_since_ns else end_ns
     waiting_since = now.since_ns if shape == READ and now.waiting_since_ns else waiting_since
     waiting_since = min(waiting_since, end_ns)
-    before = {READ: Kind.COMMUNICATION, WRITE: Kind.SERIALIZATION, OTHER: Kind.COMPUTE}[shape]
+    before = {READ: TimeKind.COMMUNICATION, WRITE: TimeKind.SERIALIZATION, OTHER: TimeKind.COMPUTE}[
+        shape
+    ]
     if shape == WRITE and not now.waiting_since_ns:
-        before = Kind.COMMUNICATION
+        before = TimeKind.COMMUNICATION
     return Parts(
         np.full(2, row),
-        np.array([before, Kind.WAITING], np.uint8),
+        np.array([before, TimeKind.WAITING], np.uint8),
         np.array([now.since_ns, waiting_since]),
         np.array([waiting_since, end_ns]),
     )
 
 
 def _one_at_a_time(parts: Parts) -> Parts:
-    is_waiting = parts.kind == Kind.WAITING
+    is_waiting = parts.kind == TimeKind.WAITING
     work = np.flatnonzero(~is_waiting)
     of, start, end = disjoint(parts.start_ns[work], parts.end_ns[work])
     work = work[of]

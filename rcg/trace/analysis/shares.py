@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of each process went: figures that add up to the window, to the nanosecond.
+"""Where the time of each process went: shares that add up exactly to the window.
 
 ```
 lane    | read: waits . . . . . . | move | dec | call    | enc | wait | move | read: waits
-flight                |------------------------------------------------------|
+in flight             |------------------------------------------------------|
         `--- idle ----'- waiting -'
 ```
 
-Idle is the time outside any event and that part of a Read's waiting in which no execution of the
-graph is in flight: there is nothing to wait for. In flight is from submission to completion
-(``executions.py``). Waiting is the rest of waiting: for a value, for room, or for another graph's
-method on the actor. What the driver does between its ops is the user's code and is idle here.
+A process is idle outside its events, and while it waits in a Read and no execution of the graph is
+in flight, that is between its submission and its completion (``executions.py``). All other waiting
+counts as waiting: for a value, for room, or for another graph's method on the actor. The time
+between the ops of the driver is the user's code and counts as idle.
 
 This room must know neither paths nor how figures are shown.
 """
@@ -28,29 +28,29 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.intervals import Cover
-from rcg.trace.analysis.parts import READ, Kind, Parts, events_of, parts_of, shapes_of
-from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
+from rcg.trace.model import GraphTrace, LaneTrace
 
 __all__ = ["ANOTHER_GRAPH", "LaneShares", "Shares", "shares_of"]
 
 ANOTHER_GRAPH = "another graph"
-"""Whom a Call waits for: its actor runs a method of another graph."""
+"""The name of the peer of a Call that waits while its actor runs a method of another graph."""
 
 
 @dataclass(frozen=True)
 class LaneShares:
-    """Where the time of one process went; the five add up to the window.
+    """Where the time of one process went. The five times add up to the window.
 
     Attributes:
         process: Its name in the plan.
-        label: Its name for people.
-        compute_ns: In methods.
-        communication_ns: Moving bytes.
-        serialization_ns: Encoding and decoding values.
-        waiting_ns: Waiting while an execution was in flight, or for room, or for a method of
-            another graph.
-        idle_ns: With nothing to do; of the driver, in the user's code.
-        waiting_for: ``waiting_ns`` by whom it waited for, longest first.
+        label: Its displayed name.
+        compute_ns: Time in methods.
+        communication_ns: Time of moving bytes.
+        serialization_ns: Time of encoding and decoding values.
+        waiting_ns: Time of waiting for a value while an execution was in flight, for room, or for
+            a method of another graph.
+        idle_ns: Time with nothing to do; in the driver, the time of the user's code.
+        waiting_for: ``waiting_ns`` by the process that it waited for, longest first.
     """
 
     process: str
@@ -64,16 +64,16 @@ class LaneShares:
 
     @property
     def busy_ns(self) -> int:
-        """Neither waiting nor idle."""
+        """The time that is neither waiting nor idle."""
         return self.compute_ns + self.communication_ns + self.serialization_ns
 
     @property
     def duration_ns(self) -> int:
-        """The sum of the five."""
+        """The sum of the five times."""
         return self.busy_ns + self.waiting_ns + self.idle_ns
 
-    def of(self, kind: Kind) -> int:
-        """Return one of the five in ns."""
+    def of(self, kind: TimeKind) -> int:
+        """Return one of the five times, in ns."""
         return (
             self.compute_ns,
             self.communication_ns,
@@ -89,10 +89,10 @@ class Shares:
 
     Attributes:
         lanes: One per process, the driver's first.
-        hidden: How much of the communication of all processes, from 0 to 1, took place while a
-            process of the graph was computing; None if nothing was communicated.
-        bubble: How much of the actors' time between the first submission and the last completion,
-            from 0 to 1, they were not busy; None if the trace holds no such stretch.
+        hidden: The share, from 0 to 1, of all communication during which a process of the graph
+            computed; None without communication.
+        bubble: The share, from 0 to 1, of the actors' time between the first submission and the
+            last completion in which they were not busy; None if the trace does not contain both.
     """
 
     lanes: tuple[LaneShares, ...]
@@ -108,14 +108,14 @@ def shares_of(
     *,
     is_hung: bool = False,
 ) -> Shares:
-    """Say where the time of a graph's processes went between two moments.
+    """Return where the time of a graph's processes went in a window.
 
     Args:
         graph: The graph.
-        start_ns: Where the window begins, usually where the trace does.
-        end_ns: Where it ends.
-        executions: Those of the graph, if they are at hand.
-        is_hung: Whether the graph hung at the end; the bubble lasts until then.
+        start_ns: Beginning of the window, usually that of the trace.
+        end_ns: End of the window.
+        executions: The executions of the graph; None to compute them.
+        is_hung: Whether the graph hung at the end. Then the bubble lasts until ``end_ns``.
     """
     executions = executions_of(graph) if executions is None else executions
     flight = executions.in_flight(start_ns, end_ns)
@@ -129,14 +129,14 @@ def shares_of(
 
 
 def _lane_shares(
-    graph: GraphTrace, lane: Lane, parts: Parts, flight: Cover, start_ns: int, end_ns: int
+    graph: GraphTrace, lane: LaneTrace, parts: Parts, flight: Cover, start_ns: int, end_ns: int
 ) -> LaneShares:
     length = parts.duration_ns
     compute, communication, serialization = (
         int(length[parts.kind == kind].sum())
-        for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.SERIALIZATION)
+        for kind in (TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION)
     )
-    at = np.flatnonzero(parts.kind == Kind.WAITING)
+    at = np.flatnonzero(parts.kind == TimeKind.WAITING)
     events = events_of(lane, end_ns)
     row = parts.row[at]
     program = graph.program(lane)
@@ -160,12 +160,12 @@ def _lane_shares(
 
 def _by_peer(
     graph: GraphTrace,
-    lane: Lane,
+    lane: LaneTrace,
     op: npt.NDArray[np.int64],
     peer: npt.NDArray[np.uint32],
     waited: npt.NDArray[np.int64],
 ) -> dict[str, int]:
-    """Add up what was waited by lane, or, where the event names none, by what the plan says."""
+    """Return the sums of waiting by peer: the lane in the event, or else the peers in the plan."""
     names = [each.label for each in graph.lanes]
     count = len(names)
     channels = graph.plan.channels_by_id()
@@ -181,7 +181,9 @@ def _by_peer(
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _peer_of(graph: GraphTrace, lane: Lane, op: Op, channels: Mapping[str, ChannelSpec]) -> str:
+def _peer_of(
+    graph: GraphTrace, lane: LaneTrace, op: Op, channels: Mapping[str, ChannelSpec]
+) -> str:
     peers = [channels[channel].writer for channel in op.channels_in]
     for channel in op.channels_out:
         peers += [reader for reader in channels[channel].readers if reader != lane.process]
@@ -193,11 +195,11 @@ def _peer_of(graph: GraphTrace, lane: Lane, op: Op, channels: Mapping[str, Chann
 def _hidden(parts: list[Parts]) -> float | None:
     start, end = (np.concatenate([getattr(each, name) for each in parts]) for name in _TIMES)
     kind = np.concatenate([each.kind for each in parts])
-    moving = kind == Kind.COMMUNICATION
+    moving = kind == TimeKind.COMMUNICATION
     total = int((end[moving] - start[moving]).sum())
     if not total:
         return None
-    computing = Cover(start[kind == Kind.COMPUTE], end[kind == Kind.COMPUTE])
+    computing = Cover(start[kind == TimeKind.COMPUTE], end[kind == TimeKind.COMPUTE])
     return int(computing.within(start[moving], end[moving]).sum()) / total
 
 
@@ -214,5 +216,5 @@ def _bubble(
     busy = 0
     for each in actors:
         within = each.clipped(first, last)
-        busy += int(within.duration_ns[within.kind != Kind.WAITING].sum())
+        busy += int(within.duration_ns[within.kind != TimeKind.WAITING].sum())
     return 1 - busy / (len(actors) * (last - first))

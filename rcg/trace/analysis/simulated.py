@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated timeline as if it had been recorded, so that one set of figures serves both.
+"""Turns a simulated timeline into a record, so that the same analyses work on both.
 
 ```
-simulated   |op|      |op |op|           what a process waits for lies between its ops
+simulated   |op|      |op |op|           waiting is the gap between two ops
 recorded    |op| waits|op |op|           a Read or Write begins when the op before it ended
 ```
 
@@ -19,26 +19,26 @@ import numpy.typing as npt
 from rcg.compiler.simulate import Simulation
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
-from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, Lane
+from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 __all__ = ["LATEST_NS", "from_simulation"]
 
 LATEST_NS: Final = 1 << 60
-"""Of a simulated moment; what comes later, with costs that make no sense, is put there."""
+"""The latest simulated time. Later times, which follow from absurd costs, are set to it."""
 
 
 def from_simulation(
     simulation: Simulation, *, graph_id: str = "", limit: int = 10, codes: bool = False
 ) -> GraphTrace:
-    """Return a simulation as a graph's record.
+    """Return a simulation as the record of a graph.
 
-    Ops other than Read and Write that take no time are left out, as the recorder leaves them out.
+    As in a recording, ops without duration are left out, except Reads and Writes.
 
     Args:
-        simulation: With times in ns; parts of ns are rounded.
+        simulation: The simulation, with times in ns. They are rounded.
         graph_id: Hex id of the graph.
-        limit: How many executions were let into flight.
-        codes: Whether what Reads take counts as decoding instead of moving bytes.
+        limit: The limit of executions in flight.
+        codes: Whether the time of Reads counts as decoding instead of moving bytes.
     """
     plan = simulation.plan
     by_process: dict[str, list[tuple[float, float, int, int]]] = {
@@ -47,7 +47,7 @@ def from_simulation(
     for span in simulation.timeline:
         by_process[span.process].append((span.start, span.end, span.execution, span.op))
     lanes = tuple(
-        Lane(process, plan.label(process), _events(plan, process, rows, codes))
+        LaneTrace(process, plan.label(process), _events(plan, process, rows, codes))
         for process, rows in by_process.items()
     )
     return GraphTrace(graph_id, plan, lanes, limit)
@@ -60,7 +60,7 @@ def _events(
     events = np.zeros(len(rows), EVENT)
     if not rows:
         return events
-    start, end = (_moments([row[at] for row in rows]) for at in (0, 1))
+    start, end = (_rounded([row[at] for row in rows]) for at in (0, 1))
     execution, op = (np.array([row[at] for row in rows], np.int64) for at in (2, 3))
     order = np.lexsort((op, execution, end, start))
     start, end, execution, op = start[order], end[order], execution[order], op[order]
@@ -76,13 +76,13 @@ def _events(
     return events[moves | (begun < end)]
 
 
-def _moments(times: list[float]) -> npt.NDArray[np.int64]:
-    moments: npt.NDArray[np.int64] = np.rint(np.clip(times, 0, LATEST_NS)).astype(np.int64)
-    return moments
+def _rounded(times: list[float]) -> npt.NDArray[np.int64]:
+    rounded: npt.NDArray[np.int64] = np.rint(np.clip(times, 0, LATEST_NS)).astype(np.int64)
+    return rounded
 
 
 def _peers(plan: Plan, process: str, ops: tuple[Op, ...]) -> npt.NDArray[np.int64]:
-    """Return the lane that each op waits for, if it is only one."""
+    """Return the lane that each op waits for; ``NO_PEER`` if there are several or none."""
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
     channels = plan.channels_by_id()
     peers = np.full(len(ops), NO_PEER)

@@ -8,11 +8,11 @@ a1      |read 7|call 7 ───────────────────
                 ^ since                            trace ends
 ```
 
-A trace mostly ends in the middle of something. What had begun and not ended is a stall if it has
-lasted several times longer than any such op that ended, and longer than any execution took; where
-no such op ended, if a process waits for it. Which processes wait is found along the waits that had
-not ended: a process that waits for another also waits for what that one waits for. An actor that
-waits to read an input has nothing to do, and waits for no process.
+A trace usually ends while ops are running. A running op is a stall if it has lasted longer than any
+execution took, and several times longer than any run of the same op that ended. If no run of it
+ended, it is a stall if a process waits for it. Waiting is transitive: a process that waits for
+another also waits for the processes that the other one waits for. An actor that waits to read an
+input has nothing to do and waits for no process.
 
 This room must know neither figures nor how stalls are shown.
 """
@@ -28,26 +28,26 @@ import numpy as np
 from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions
-from rcg.trace.model import GraphTrace, Lane
+from rcg.trace.model import GraphTrace, LaneTrace
 
 __all__ = ["Stall", "stall_of", "waits_for"]
 
 _LONGER: Final = 5
-"""How many times longer than the longest that ended a stalled op has lasted."""
+"""A stalled op has lasted this many times longer than the longest run of it that ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """An op that had not ended when the trace did, and that others wait for.
+    """An op that had not ended at the end of the trace, much longer than usual.
 
     Attributes:
-        process: Whose.
+        process: Its process.
         op: Its index in the program.
-        text: Its name for people.
-        execution: Of which execution.
+        text: Its displayed name.
+        execution: Index of its execution.
         since_ns: When it began, from the beginning of the trace.
-        lasted_ns: How long it has lasted, up to the end of the trace.
-        usual_ns: The median of those that ended; None if none did.
+        lasted_ns: Its duration up to the end of the trace.
+        usual_ns: Median time of the runs that ended, without waiting; None if none did.
         waiting: Labels of the processes that wait for it, in the order of the lanes.
     """
 
@@ -62,15 +62,15 @@ class Stall:
 
 
 def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: int) -> Stall | None:
-    """Return what a graph hung on at the end of its trace; None if it went on as usual.
+    """Return the op on which a graph hung at the end of its trace; None if it did not hang.
 
-    Of several the one that most processes wait for, and of these the one that began first.
+    Of several ops it is the one that most processes wait for, then the one that began first.
 
     Args:
         graph: The record of the graph.
-        executions: Those of the graph.
-        start_ns: When the trace began.
-        end_ns: When it ended.
+        executions: The executions of the graph.
+        start_ns: Beginning of the trace.
+        end_ns: End of the trace.
     """
     waits = _waits(graph)
     longest = int(executions.latency_ns.max(initial=0))
@@ -88,7 +88,7 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
 
 
 def _stall(
-    graph: GraphTrace, lane: Lane, start_ns: int, end_ns: int, waiting: tuple[str, ...]
+    graph: GraphTrace, lane: LaneTrace, start_ns: int, end_ns: int, waiting: tuple[str, ...]
 ) -> Stall | None:
     now = lane.open
     if now is None or not 0 <= now.op < len(graph.program(lane).ops):
@@ -113,7 +113,7 @@ def _stall(
 
 
 def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
-    """Return for each process that waited at the end the processes that it waited for."""
+    """Return, for each process that waited at the end, the ones it waited for directly."""
     channels = graph.plan.channels_by_id()
     found: dict[str, tuple[str, ...]] = {}
     for lane in graph.lanes:
@@ -123,7 +123,7 @@ def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
             continue
         op = ops[now.op]
         if op.is_call:
-            continue  # it waits for a method of another graph: it stalls all the same
+            continue  # waiting for a method of another graph is a stall as well
         found[lane.process] = ()
         for channel in op.channels_in:
             writer = channels[channel].writer
@@ -140,8 +140,8 @@ def waits_for(waits: Mapping[str, tuple[str, ...]], process: str) -> set[str]:
     """Return all processes that a process waits for, directly or through others.
 
     Args:
-        waits: Of each process that waits the ones that it waits for directly.
-        process: The process; if it does not wait, there is none.
+        waits: For each process that waits, the processes that it waits for directly.
+        process: The process; if it does not wait, the result is empty.
     """
     found: set[str] = set()
     left = list(waits.get(process, ()))

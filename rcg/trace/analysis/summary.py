@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a trace as data that prints as text and travels as JSON.
+"""The figures of a trace as data, with their text and JSON forms.
 
-This file must compute nothing: every figure comes from ``figures.summarize``.
+This file computes nothing: every figure comes from ``figures.summarize``.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ from dataclasses import asdict, dataclass
 from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import Shares
 from rcg.trace.analysis.stalls import Stall
 
 __all__ = ["GraphSummary", "SlowExecution", "Summary", "stall_text"]
 
-_MOST_GRAPHS = 6
-_MOST_OPS = 24
-_MOST_STEPS = 8
-_MOST_PEERS = 3
-# Of smaller frames the time to move them is that of everything around it.
+_MAX_GRAPHS = 6
+_MAX_OPS = 24
+_MAX_STEPS = 8
+_MAX_PEERS = 3
+# Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
 
 _KINDS = {
-    Kind.COMPUTE: "compute",
-    Kind.COMMUNICATION: "communication",
-    Kind.SERIALIZATION: "serialization",
-    Kind.WAITING: "waiting",
-    Kind.IDLE: "idle",
+    TimeKind.COMPUTE: "compute",
+    TimeKind.COMMUNICATION: "communication",
+    TimeKind.SERIALIZATION: "serialization",
+    TimeKind.WAITING: "waiting",
+    TimeKind.IDLE: "idle",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SlowExecution:
-    """An execution that took long, and the op on its critical path that took longest over its use.
+    """A slow execution, and the op on its critical path that exceeded its usual time most.
 
     Attributes:
         execution: Its index.
-        latency_ns: From submission to completion.
-        text: The op that exceeded its median most; None where all were about as fast as usual, and
-            the execution waited for its turn or for the user.
-        of_execution: The execution that this op ran for; another one if that was in the way.
-        took_ns: What the op took, without waiting.
-        usual_ns: The op's median.
-        is_over: Whether it completed; the latency of one that did not is its time so far.
+        latency_ns: Time from submission to completion; time so far if it did not complete.
+        text: Displayed name of the op that exceeded its median most. None if no op was much slower
+            than usual; then the execution waited for its turn or for the user.
+        of_execution: The execution for which the op ran. It may be another one that had to finish
+            first.
+        took_ns: Time of the op, without waiting.
+        usual_ns: Median time of the op.
+        is_over: Whether the execution completed.
     """
 
     execution: int
@@ -60,27 +61,26 @@ class SlowExecution:
 
 @dataclass(frozen=True)
 class GraphSummary:
-    """The figures of one graph. Times are in ns, moments from the beginning of the trace.
+    """The figures of one graph. Points in time count in ns from the beginning of the trace.
 
-    What is not known is None.
+    A figure that is not known is None.
 
     Attributes:
         graph_id: Hex id.
-        duration_ns: How long the trace is.
-        executions: How many executions the trace holds anything of.
-        complete: How many of them it holds whole, from submission to fetch.
+        duration_ns: Length of the trace.
+        executions: Number of executions with at least one event in the trace.
+        complete: Number of executions that the trace contains from submission to fetch.
         throughput: Executions per second, from completion to completion.
-        latency_p50_ns: Median from submission to completion.
-        latency_p99_ns: All but the slowest hundredth took no longer.
-        shares: Where the time of each process went, from the first submission to the last result;
-            what was before and after that is left out.
-        critical: What the time from the first submission to the last completion hung on; of a
-            graph that hangs, to the end of the trace.
+        latency_p50_ns: Median time from submission to completion.
+        latency_p99_ns: 99th percentile of the same.
+        shares: Where the time of each process went, from the first submission to the last result.
+        critical: The critical path from the first submission to the last completion; of a graph
+            that hangs, to the end of the trace.
         slowest: The executions with the longest latency, longest first.
-        ops: What each op took.
-        lost: Events that the trace should hold and does not.
-        clock_error_ns: How far off the times of a process may be against those of another.
-        stall: What the graph hung on at the end of the trace; None if it went on as usual.
+        ops: The times of each op.
+        lost: Number of events that are missing in the trace.
+        clock_error_ns: Largest error between the times of two processes.
+        stall: The op on which the graph hung at the end of the trace; None if it did not hang.
     """
 
     graph_id: str
@@ -104,13 +104,13 @@ class GraphSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of a trace; prints as text.
+    """The figures of a trace. ``str()`` is a report.
 
     Attributes:
         graphs: One per graph.
-        duration_ns: How long the trace is.
-        events: How many events it holds.
-        lost: How many it should hold and does not.
+        duration_ns: Length of the trace.
+        events: Number of events.
+        lost: Number of events that are missing.
     """
 
     graphs: tuple[GraphSummary, ...]
@@ -122,12 +122,14 @@ class Summary:
         return _text(self)
 
     def to_json(self) -> str:
-        """Return all figures as JSON: every record an object, every kind its lower-case name."""
+        """Return all figures as JSON: each record is an object, each kind a name in lower case."""
         return json.dumps(asdict(self, dict_factory=_as_data))
 
 
 def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
-    return {name: value.name.lower() if isinstance(value, Kind) else value for name, value in items}
+    return {
+        name: value.name.lower() if isinstance(value, TimeKind) else value for name, value in items
+    }
 
 
 def _text(summary: Summary) -> str:
@@ -140,31 +142,31 @@ def _text(summary: Summary) -> str:
     stalls = [
         stall_text(graph, of=count > 1) for graph in summary.graphs if graph.stall is not None
     ]
-    lines = [*stalls[:_MOST_GRAPHS], *([""] if stalls else []), head]
+    lines = [*stalls[:_MAX_GRAPHS], *([""] if stalls else []), head]
     if not summary.graphs:
-        lines += ["", "hint: no graph was there to record: compile one, then record"]
-    for graph in summary.graphs[:_MOST_GRAPHS]:
+        lines += ["", "hint: there was no graph to record: compile one before recording"]
+    for graph in summary.graphs[:_MAX_GRAPHS]:
         lines += ["", *_graph(graph)]
-    if count > _MOST_GRAPHS:
-        more = count - _MOST_GRAPHS
+    if count > _MAX_GRAPHS:
+        more = count - _MAX_GRAPHS
         lines += [
             "",
-            f"{plural(more, 'more graph')}: print(summary.graphs[{_MOST_GRAPHS}]) shows the next",
+            f"{plural(more, 'more graph')}: print(summary.graphs[{_MAX_GRAPHS}]) shows the next",
         ]
     return "\n".join(lines)
 
 
 def _graph_text(graph: GraphSummary) -> list[str]:
-    """Return the lines about one graph; the first says what it hangs on, if it does."""
+    """Return the lines about one graph. If it hangs, the first line says on what."""
     head = [] if graph.stall is None else [stall_text(graph), ""]
     return [*head, *_graph(graph)]
 
 
 def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
-    """Return a sentence about a stall: its process, its duration, and how many wait for it.
+    """Return a sentence about a stall: its op, its duration, and how many processes wait for it.
 
     Args:
-        graph: Its figures.
+        graph: The figures of the graph.
         of: Whether to name the graph.
     """
     stall = graph.stall
@@ -174,7 +176,7 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
     waiting = (
         f"{count} process{' waits' if count == 1 else 'es wait'} for it"
         if count
-        else ("nobody waits for it yet")
+        else ("no process waits for it yet")
     )
     usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
     where = f" in graph {brief(graph.graph_id[:8], IN_LINE)}" if of else ""
@@ -202,17 +204,17 @@ def _graph(graph: GraphSummary) -> list[str]:
 def _count(graph: GraphSummary) -> str:
     if graph.executions == graph.complete:
         return plural(graph.executions, "execution")
-    return f"{graph.executions:,} executions, {graph.complete:,} of them whole,"
+    return f"{graph.executions:,} executions, {graph.complete:,} of them complete,"
 
 
 def _shares(graph: GraphSummary) -> list[str]:
     rows = [("", *(name for name in _KINDS.values()), "", "waits most for")]
     for lane in graph.shares.lanes:
         length = lane.duration_ns or 1
-        parts = (share_text(lane.of(kind) / length) for kind in Kind)
+        parts = (share_text(lane.of(kind) / length) for kind in TimeKind)
         peers = ", ".join(
             f"{brief(name, IN_LINE)} {share_text(waited / length)}"
-            for name, waited in list(lane.waiting_for.items())[:_MOST_PEERS]
+            for name, waited in list(lane.waiting_for.items())[:_MAX_PEERS]
         )
         rows.append((lane.label, *parts, "", peers))
     width = max(len(row[-1]) for row in rows)
@@ -228,13 +230,13 @@ def _shares(graph: GraphSummary) -> list[str]:
     ]
     if graph.shares.hidden is not None:
         lines.append(
-            f"    {share_text(graph.shares.hidden)} of communication was hidden: meanwhile an "
-            "actor computed"
+            f"    {share_text(graph.shares.hidden)} of communication was hidden: an actor "
+            "computed at the same time"
         )
     if graph.shares.bubble is not None:
         lines.append(
-            f"    {share_text(graph.shares.bubble)} of the actors' time from the first submission "
-            f"to {until} they waited (the bubble)"
+            f"    the actors were not busy {share_text(graph.shares.bubble)} of the time from "
+            f"first submission to {until.removeprefix('the ')} (the bubble)"
         )
     return lines
 
@@ -245,15 +247,15 @@ def _critical(graph: GraphSummary) -> list[str]:
         return []
     rows = [
         (share.text, _KINDS[share.kind], share_text(share.share))
-        for share in path.shares[:_MOST_STEPS]
+        for share in path.shares[:_MAX_STEPS]
     ]
-    left = path.shares[_MOST_STEPS:]
+    left = path.shares[_MAX_STEPS:]
     if left:
         rows.append((f"{len(left)} more", "", share_text(sum(share.share for share in left))))
     lines = ["", "  What the results waited for (the critical path of all executions)"]
     lines += columns(rows, left=2, indent="    ")
     if path.bottleneck is not None:
-        does = "to make it faster helps most" if graph.stall is None else "it has not ended"
+        does = "making it faster helps most" if graph.stall is None else "it has not ended"
         lines.append(
             f"    bottleneck: {brief(path.bottleneck.text, IN_LINE)}, "
             f"{share_text(path.bottleneck_share)} of the path; {does}"
@@ -264,7 +266,7 @@ def _critical(graph: GraphSummary) -> list[str]:
 def _ops(graph: GraphSummary) -> list[str]:
     if not graph.ops:
         return []
-    most = sorted(graph.ops, key=lambda op: -op.total_ns)[:_MOST_OPS]
+    most = sorted(graph.ops, key=lambda op: -op.total_ns)[:_MAX_OPS]
     rows = [("", "count", "median", "p99", "total", "size", "GB/s")]
     for op in graph.ops:
         if op in most:
@@ -315,7 +317,7 @@ def _why(slow: SlowExecution) -> str:
 def _hints(graph: GraphSummary) -> list[str]:
     lines = []
     if not graph.executions:
-        lines.append("hint: nothing ran while this was recorded: call execute() meanwhile")
+        lines.append("hint: nothing ran during the recording: call execute() while it lasts")
     elif graph.latency_p50_ns is None:
         lines.append(
             "hint: no execution is in the trace from its submission to its completion: record "
@@ -324,10 +326,10 @@ def _hints(graph: GraphSummary) -> list[str]:
     if graph.lost:
         lines.append(
             f"hint: {graph.lost:,} event{' was' if graph.lost == 1 else 's were'} lost, so some "
-            "figures are of fewer executions: record for a shorter time"
+            "figures are based on fewer executions: record for a shorter time"
         )
     if graph.critical is not None and not graph.critical.is_whole:
-        lines.append("hint: the critical path is not whole: events that it led to are missing")
+        lines.append("hint: the critical path is incomplete: some of its events are missing")
     if graph.clock_error_ns:
         lines.append(
             f"clocks: times of different processes may be off by {time_text(graph.clock_error_ns)}"

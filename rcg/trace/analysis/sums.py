@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of events that belong together, added up.
+"""Sums of the figures of all events of one op in one execution.
 
-In a driver an op may have several events in an execution: its inputs are encoded before there is
-room for them, and its results are decoded when the user gets them, perhaps after timeouts.
+An op of a driver may have several events in an execution: inputs are encoded before there is room
+for them, and results are decoded when the user gets them, perhaps after timeouts.
 
 This room must know neither ops nor the meaning of the figures.
 """
@@ -20,10 +20,10 @@ Ints = npt.NDArray[np.int64]
 
 
 def by_execution(op: Ints, execution: Ints, figures: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
-    """Add up the figures of events of one op in one execution.
+    """Return sums of figures over all events of one op in one execution.
 
     Returns:
-        The op of each sum, rising, and the sums of each figure.
+        The op of each sum, ascending, and the sums of each figure.
     """
     order = np.lexsort((execution, op))
     op, execution = op[order], execution[order]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values passed through channels: which Read took what a Write sent, and what lay unread.
+"""Transfers through channels: which Read received the frame of which Write, and queue depths.
 
-A channel carries one frame per execution, so the execution joins the two. In a driver an op may
-have several events in an execution, of which one moves the frame:
+A channel carries one frame per execution, so a Write and a Read of the same execution belong
+together. An op of a driver may have several events in an execution; one of them moves the frame:
 
 ```
-Write   | encodes |   others read, until there is room   | moves |
-Read    | waits, in vain or for several |  | waits | moves |       | decodes |
+Write   | encodes |   other ops, until there is room     | moves |
+Read    | waits without getting a frame |  | waits | moves |       | decodes |
 ```
 """
 
@@ -30,7 +30,7 @@ def write_of(plan: Plan, process: str, channel: str) -> int:
     """Return the index of the op of a process that writes a channel.
 
     Raises:
-        KeyError: It does not write it.
+        KeyError: The process does not write the channel.
     """
     for index, op in enumerate(plan.program(process).ops):
         if channel in op.channels_out:
@@ -42,7 +42,7 @@ def read_of(plan: Plan, process: str, channel: str) -> int:
     """Return the index of the op of a process that reads a channel.
 
     Raises:
-        KeyError: It does not read it.
+        KeyError: The process does not read the channel.
     """
     for index, op in enumerate(plan.program(process).ops):
         if channel in op.channels_in:
@@ -51,7 +51,7 @@ def read_of(plan: Plan, process: str, channel: str) -> int:
 
 
 def is_coding(events: Events) -> npt.NDArray[np.bool_]:
-    """Return which events of Reads or Writes did nothing but encode or decode."""
+    """Return which events of Reads or Writes only encoded or decoded."""
     took = events["end_ns"] - events["start_ns"]
     found: npt.NDArray[np.bool_] = (
         (events["bytes"] == 0) & (events["coded_ns"] > 0) & (events["coded_ns"] >= took)
@@ -60,13 +60,14 @@ def is_coding(events: Events) -> npt.NDArray[np.bool_]:
 
 
 def is_waiting(events: Events) -> npt.NDArray[np.bool_]:
-    """Return which events of a Read of a driver ended without a frame.
+    """Return which events of a driver's Read ended without a frame.
 
-    These have no bytes, but a frame may have none either. Where others have some, that decides;
-    where none has, only one that waited to its last nanosecond is sure to be without.
+    Such an event has no bytes, but a frame may be empty as well. If other events of the Read have
+    bytes, an event without bytes that mostly waited had no frame. Otherwise only an event that
+    waited until it ended had none.
 
     Args:
-        events: All of the Read.
+        events: All events of the Read.
     """
     took, waited, has_bytes = (
         events["end_ns"] - events["start_ns"],
@@ -79,13 +80,13 @@ def is_waiting(events: Events) -> npt.NDArray[np.bool_]:
 
 
 def movers(events: Events, shape: int) -> Ints:
-    """Return the places of the events of one op of a driver that moved its frames, by execution.
+    """Return the indexes of the events of a driver's op that moved its frames, by execution.
 
-    An execution whose frame was not moved in the trace has none. Of a Read that is in the trace
-    only as decoding, that stands for it.
+    An execution whose frame was not moved in the trace has none. If the trace contains only the
+    decoding of a Read, the decoding event is returned.
 
     Args:
-        events: All of one op, in any order.
+        events: All events of one op, in any order.
         shape: READ or WRITE.
     """
     execution, codes = events["execution"], is_coding(events)
@@ -96,7 +97,7 @@ def movers(events: Events, shape: int) -> Ints:
         rank = np.where(codes, 0, rank)
     if rank.min(initial=2) >= 2 and (np.diff(execution) > 0).all():
         return np.arange(len(events))
-    # What only waited or encoded comes before what moves, so of equals the last one did.
+    # Events that only wait or encode come before the one that moves, so the last of equals moved.
     order = np.lexsort((events["start_ns"], rank, execution))
     is_last = np.append(execution[order][1:] != execution[order][:-1], True)[: len(order)]
     found = order[is_last]
@@ -105,30 +106,32 @@ def movers(events: Events, shape: int) -> Ints:
 
 
 def taken_ns(reads: Events) -> Ints:
-    """Return when each Read had its frame: it waits first, then moves and decodes it."""
+    """Return when each Read got its frame: it waits first, then moves and decodes it."""
     taken: Ints = np.minimum(reads["start_ns"] + reads["waited_ns"], reads["end_ns"])
     return taken
 
 
 def pairs(writes: Events, reads: Events) -> tuple[Ints, Ints]:
-    """Return the places of Writes and of the Reads that took what they sent, by execution.
+    """Return the indexes of Writes and of the Reads of the same executions.
 
-    Both are only those that move frames.
+    Args:
+        writes: The Writes of a channel that move its frames.
+        reads: The Reads of one reader that move them.
     """
     _, sent, took = np.intersect1d(writes["execution"], reads["execution"], return_indices=True)
     return sent, took
 
 
 def depth(writes: Events, reads: Sequence[Events], start_ns: int) -> tuple[Ints, Ints]:
-    """Return when the number of frames that lie in a channel changed, and to how many.
+    """Return the times at which the number of unread frames in a channel changed, and the numbers.
 
-    A frame lies there from the end of its Write until the last reader has taken it. What was taken
-    and not written was there from the beginning.
+    A frame is unread from the end of its Write until the last reader has taken it. A frame that was
+    taken but whose Write is not in the trace was there from the beginning.
 
     Args:
         writes: The Writes of the channel that move its frames.
-        reads: The Reads that move them, of each reader.
-        start_ns: The beginning; the first time is that.
+        reads: The Reads that move them, one array per reader.
+        start_ns: The first of the returned times.
     """
     executions, gone = reads[0]["execution"], taken_ns(reads[0])
     for others in reads[1:]:
@@ -137,14 +140,14 @@ def depth(writes: Events, reads: Sequence[Events], start_ns: int) -> tuple[Ints,
         executions = executions[mine]
     _, sent, took = np.intersect1d(writes["execution"], executions, return_indices=True)
     came = writes["end_ns"].copy()
-    # The writer notes the end of its Write after the frame can be read.
+    # The writer records the end of its Write after the frame has become readable.
     came[sent] = np.minimum(came[sent], gone[took])
-    lay_there = len(gone) - len(took)
+    before = len(gone) - len(took)
 
     times = np.concatenate([came, gone])
     steps = np.concatenate([np.ones(len(came), np.int64), np.full(len(gone), -1, np.int64)])
-    moments, which = np.unique(np.maximum(times, start_ns), return_inverse=True)
-    changes = np.bincount(which, steps, len(moments)).astype(np.int64)
+    changed_at, which = np.unique(np.maximum(times, start_ns), return_inverse=True)
+    changes = np.bincount(which, steps, len(changed_at)).astype(np.int64)
     kept = changes != 0
-    times = np.concatenate([[start_ns], moments[kept]]).astype(np.int64)
-    return times, lay_there + np.concatenate([[0], np.cumsum(changes[kept])]).astype(np.int64)
+    times = np.concatenate([[start_ns], changed_at[kept]]).astype(np.int64)
+    return times, before + np.concatenate([[0], np.cumsum(changes[kept])]).astype(np.int64)

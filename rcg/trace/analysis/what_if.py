@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What-if: predicts figures if some ops were faster, by a replay of the measured ops with factors.
 
-The replay uses the compiler's simulator (``rcg.compiler.simulate``): every op takes what it took on
-average when it did not have to wait (``costs.py``), and waits follow from the channels. A Read or
-Write that waits continues as long after its peer as measured. The time of the user's code before
-each submission is replayed as well. So the model knows the order of the ops and their mean times;
-it does not know random delays, competition for cores, or submissions in bursts. The replay without
-factors shows how accurate the model is: every result states its error against the measurement.
+The replay uses the compiler's simulator (``rcg.compiler.simulate``). Each op takes its mean
+measured time without waiting (``costs.py``), and the waits follow from the channels. A Read or
+Write that waited continues as long after its peer's op as measured. The time of the user's code
+before each submission is replayed as well. So the model includes the order of the ops and their
+mean times. It does not include random delays, competition for cores, or submissions in bursts.
+Every result states the error of the replay without factors against the measurement.
 
 This room must know neither Ray nor how results are shown, except as text.
 """
@@ -34,28 +34,28 @@ from rcg.trace.model import GraphTrace
 
 __all__ = ["OpPrediction", "Prediction", "WhatIf", "predict", "what_if"]
 
-_MOST_TOLD: Final = 100  # characters of what was changed
+_MAX_CHANGES_CHARS: Final = 100
 
 
 @dataclass(frozen=True, repr=False)
 class WhatIf(Displayed):
-    """What a graph is predicted to do, beside what it does.
+    """The predicted and the measured figures of a graph.
 
-    Throughputs are executions per second from completion to completion, latencies medians from
-    submission to completion in ns; None where there is nothing to tell.
+    Throughputs are executions per second from completion to completion. Latencies are medians in ns
+    from submission to completion. A figure that is not known is None.
 
     Attributes:
-        changes: What was changed, as text; empty if nothing.
-        window: How many executions are kept in flight.
-        throughput: Predicted.
-        latency_ns: Predicted.
-        baseline_throughput: Of the replay without changes.
-        baseline_latency_ns: Of the replay without changes.
-        measured_throughput: Of the trace.
-        measured_latency_ns: Of the trace.
+        changes: The changes, as text.
+        window: Number of executions in flight.
+        throughput: Predicted throughput.
+        latency_ns: Predicted latency.
+        baseline_throughput: Throughput of the replay without changes.
+        baseline_latency_ns: Latency of the replay without changes.
+        measured_throughput: Throughput in the trace.
+        measured_latency_ns: Latency in the trace.
         simulation: The predicted timeline, in ns.
-        graph: The same as if it had been recorded, for the views and analyses of traces.
-        notes: What could not be modelled.
+        graph: The prediction as a record, for the views and analyses of traces.
+        notes: Assumptions of the replay that may not hold.
     """
 
     changes: tuple[str, ...]
@@ -72,18 +72,19 @@ class WhatIf(Displayed):
 
     @property
     def error_percent(self) -> float | None:
-        """How far the throughput of the unchanged replay is from the measured one; + is above."""
+        """The error of the unchanged replay's throughput; positive if above the measured one."""
         ratio = _ratio(self.baseline_throughput, self.measured_throughput)
         return None if ratio is None else (ratio - 1) * 100
 
     @property
     def speedup(self) -> float | None:
-        """Predicted throughput by that of the unchanged replay."""
+        """Predicted throughput divided by that of the unchanged replay."""
         return _ratio(self.throughput, self.baseline_throughput)
 
     def __repr__(self) -> str:
         rates = f"{rate_text(self.throughput)} instead of {rate_text(self.baseline_throughput)}"
-        return f"<WhatIf {visible(', '.join(self.changes))[:_MOST_TOLD] or 'unchanged'}: {rates}>"
+        changes = visible(", ".join(self.changes))[:_MAX_CHANGES_CHARS] or "unchanged"
+        return f"<WhatIf {changes}: {rates}>"
 
     def __str__(self) -> str:
         lines = ["What if " + (", ".join(self.changes) or "nothing were changed") + "?"]
@@ -98,7 +99,7 @@ class WhatIf(Displayed):
             ("predicted", rate_text(self.throughput), time_text(self.latency_ns)),
         ]
         lines += columns(rows)
-        lines.append(f"  {ratio_text(self.speedup)} as many executions, {self.window} under way")
+        lines.append(f"  {ratio_text(self.speedup)} as many executions, {self.window} in flight")
         if self.error_percent is not None:
             lines.append(
                 f"  The unchanged replay is {abs(self.error_percent):.1f} % "
@@ -117,18 +118,18 @@ def what_if(
     max_inflight: int | None = None,
     executions: int = 64,
 ) -> WhatIf:
-    """Predict what a graph would do if some of it took longer or shorter.
+    """Predict the figures of a graph if some of its ops took longer or shorter.
 
     Args:
         graph: The measured graph.
         scale: Factors on the time of calls, by ``Stage.fwd`` (the method on all actors of the
             class), ``a0.fwd``, ``a0 (Stage).fwd`` or the label of a lane and the method. 0.5 is
-            twice as fast. Factors of several names that fit an op multiply.
-        communication: A factor on moving bytes. Waking up is not scaled.
-        serialization: A factor on encoding and decoding.
-        max_inflight: How many executions are kept in flight; channels get as many slots if they
-            have fewer. None keeps as many as were at most in the trace.
-        executions: How many executions to simulate.
+            twice as fast. If several names match an op, their factors are multiplied.
+        communication: Factor on the time of moving bytes. Waking up is not scaled.
+        serialization: Factor on the time of encoding and decoding.
+        max_inflight: Number of executions to keep in flight. Channels with fewer slots get more.
+            None: the largest number in the trace.
+        executions: Number of executions to simulate.
 
     Raises:
         TraceError: A name is not known, a factor is not finite and above 0, a number is below 1, or
@@ -161,7 +162,7 @@ def what_if(
     changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
     changes += [f"communication took {communication:g}x"] if communication != 1 else []
     changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
-    changes += [f"{max_inflight} executions were under way"] if max_inflight else []
+    changes += [f"{max_inflight} executions were in flight"] if max_inflight else []
     return WhatIf(
         tuple(changes),
         window,
@@ -176,15 +177,15 @@ def what_if(
 
 @dataclass(frozen=True)
 class OpPrediction:
-    """One op per execution, measured and replayed; all times are means in ns.
+    """The times of one op per execution, measured and replayed. All times are means in ns.
 
     Attributes:
-        process: Whose.
+        process: Its process.
         op: Its index in the program.
-        text: For people.
-        own_ns: What it takes without waiting; the replay is fed with it.
-        waited_ns: What it waited, measured.
-        predicted_waited_ns: What it waits in the replay.
+        text: Its displayed name.
+        own_ns: Measured time without waiting, which is the input of the replay.
+        waited_ns: Measured time of waiting.
+        predicted_waited_ns: Time of waiting in the replay.
     """
 
     process: str
@@ -196,22 +197,22 @@ class OpPrediction:
 
     @property
     def period_ns(self) -> float:
-        """What it took in all, measured."""
+        """Measured time with waiting."""
         return self.own_ns + self.waited_ns
 
     @property
     def predicted_period_ns(self) -> float:
-        """What it takes in all, replayed."""
+        """Replayed time with waiting."""
         return self.own_ns + self.predicted_waited_ns
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """A replay beside what was measured: where the model fits and where it does not.
+    """A replay and the measurement side by side, to see where the model fits.
 
     Attributes:
-        period_ns: From completion to completion, measured.
-        predicted_period_ns: The same, replayed.
+        period_ns: Measured mean time from completion to completion.
+        predicted_period_ns: The same in the replay.
         ops: One per op that was recorded.
         simulation: The replay.
     """
@@ -223,7 +224,7 @@ class Prediction:
 
     @property
     def error_percent(self) -> float | None:
-        """How far the replayed period is from the measured one; + is longer."""
+        """The error of the replayed period; positive if it is longer than the measured one."""
         ratio = _ratio(self.predicted_period_ns, self.period_ns)
         return None if ratio is None else (ratio - 1) * 100
 
@@ -255,13 +256,13 @@ def predict(
     start_ns: int | None = None,
     end_ns: int | None = None,
 ) -> Prediction:
-    """Replay a graph unchanged and compare it with what was measured, op by op.
+    """Replay a graph unchanged and compare it with the measurement, op by op.
 
     Args:
         graph: The measured graph.
-        executions: How many executions to simulate.
-        start_ns: What was waited before this moment does not count, usually the trace's start.
-        end_ns: What was waited after it does not.
+        executions: Number of executions to simulate.
+        start_ns: Waiting before this time does not count; usually the start of the trace.
+        end_ns: Waiting after this time does not count.
 
     Raises:
         TraceError: The trace holds no events of the graph.
@@ -335,24 +336,24 @@ def _measured(
 
 
 def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
-    """Say which calls were never seen; they take nothing in a replay."""
+    """Return a note on the calls without events, which cost nothing in the replay."""
     texts = [
         text_of(graph, lane, at)
         for lane in graph.lanes
         for at, op in enumerate(graph.program(lane).ops)
         if op.is_call and (lane.process, at) not in measured.costs
     ]
-    return [f"not in the trace, so taken to cost nothing: {', '.join(texts)}"] if texts else []
+    return [f"not in the trace, so assumed to cost nothing: {', '.join(texts)}"] if texts else []
 
 
 def _replay(
     plan: Plan, measured: MeasuredCosts, window: int, executions: int
 ) -> tuple[Simulation, list[str]]:
-    """Simulate with measured costs; a driver of one thread does one thing at a time."""
+    """Simulate with measured costs. A driver with one thread executes one op at a time."""
     each = {place: cost.own_ns for place, cost in measured.costs.items()}
     first = _first_of_driver(plan)
     if first is not None:
-        each[DRIVER, first] = each.get((DRIVER, first), 0.0) + measured.thinking_ns
+        each[DRIVER, first] = each.get((DRIVER, first), 0.0) + measured.user_ns
     waking = {place: cost.waking_ns for place, cost in measured.costs.items()}
     costs = Costs(each, waking)
     count = max(executions, window)
@@ -360,9 +361,11 @@ def _replay(
         try:
             return simulate(plan, costs, count, window=window, is_driver_draining=False), []
         except DeadlockError:
-            pass  # with short channels only a driver that takes results meanwhile can go on
-    note = [] if measured.is_driver_parallel else ["the driver is taken to fetch while it submits"]
-    return simulate(plan, costs, count, window=window), note
+            pass  # with short channels, only a driver that fetches while it submits can continue
+    notes = []
+    if not measured.is_driver_parallel:
+        notes.append("the replay assumes that the driver fetches while it submits")
+    return simulate(plan, costs, count, window=window), notes
 
 
 def _with_slots(plan: Plan, window: int) -> Plan:
@@ -375,7 +378,7 @@ def _with_slots(plan: Plan, window: int) -> Plan:
 
 
 def _first_of_driver(plan: Plan) -> int | None:
-    """Return the driver's op that the user's time is put before: an Input, or a Write."""
+    """Return the op of the driver before which the user's time is replayed: an Input or a Write."""
     ops = plan.program(DRIVER).ops
     return next((at for at, op in enumerate(ops) if op.channels_out or isinstance(op, Input)), None)
 

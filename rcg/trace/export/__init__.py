@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording in other forms: rcg's own file, the Trace Event Format, a pandas DataFrame."""
+"""Exports of a recording: rcg's own file, the Trace Event Format, a pandas DataFrame."""

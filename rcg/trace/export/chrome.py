@@ -2,23 +2,25 @@
 """A trace as a file of the Trace Event Format, for ui.perfetto.dev, chrome://tracing and others.
 
 ```
-process  an actor's or the driver's; one pid each, numbered here (the real ones may collide)
- thread  a graph in it: op | op | op ...     and further ones where ops overlap in time
+process  an actor or the driver, with a pid that is made here (real pids of nodes may collide)
+ thread  one graph in it: op | op | op ...     and more threads if ops overlap in time
   op     one complete event (ph X); args: execution, bytes, waited_us, coded_us, peer
-   wait  inside it: what it waited for its peer
+   wait  inside an op: the time that it waited for its peer
    take  inside a Read that waited: the rest, where the arrow from its Write ends
-   span  inside a Call: the user's
- counter frames that lie unread in a channel, beside its first reader
+   span  inside a Call: a span of the user
+ counter number of unread frames in a channel, in the process of its first reader
 ```
 
-Perfetto's parser decides what else holds here. It keeps whole nanoseconds, so times are in
-microseconds with three decimals, from the beginning of the trace; what began before is cut there,
-because it drops negative times. It drops an event that overlaps another one of its thread in part.
-An arrow (ph s and f) belongs to the event that began last on its thread, and points from the one
-that began first: a Read that waited began before its Write, so its arrow ends at its ``take``. Rows
-of the same time come in the order in which they nest.
+The other rules follow from Perfetto's parser:
 
-Rows are sorted as arrays and become text in pieces, so the text is never in memory as a whole.
+* It stores whole nanoseconds, so times are in microseconds with three decimals.
+* It drops negative times, so an event that began before the trace is cut at its beginning.
+* It drops an event that partly overlaps another one of its thread.
+* An arrow (ph s and f) belongs to the event that began last on its thread, and points from the one
+  that began first. A Read that waited began before its Write, so its arrow ends at its ``take``.
+* Rows of the same time are in the order in which they nest.
+
+Rows are sorted as arrays and turned into text in pieces, so the whole text is never in memory.
 """
 
 from __future__ import annotations
@@ -46,21 +48,21 @@ Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 
 PIECE_ROWS: Final = 1 << 15
-"""How many rows are text at a time."""
+"""Number of rows that are turned into text at a time."""
 
 _COMPRESSION: Final = 1
-"""Of gzip: more takes several times as long and saves little."""
+"""Level of gzip. A higher one takes several times as long and saves little."""
 
 _ROW: Final = np.dtype(
     [("time", "<i8"), ("event", "<u4"), ("what", "u1"), ("prefix", "<u4"), ("number", "<i8")]
 )
-"""A line of the file to be: when, from the beginning of the trace; the number of the event that it
-belongs to; which of the formats; the number of the text that it begins with; one more number."""
+"""A line of the file: its time from the beginning of the trace, the number of its event, its
+format, the number of the text at its beginning, and one more number that depends on the format."""
 
 _LAST: Final = (1 << 32) - 1
-"""Instead of an event's number: after the rows of all events of that time."""
+"""An event number that sorts a row after the rows of all events of the same time."""
 
-# What a row is. Rows of one event and one time come in this order.
+# The formats of rows. Rows of one event and one time are in this order.
 _BARE, _FULL, _PEER, _OUT, _WAIT, _TAKE, _IN, _TAIL, _COUNT = range(9)
 
 _TIME: Final = "%d.%03d"
@@ -84,10 +86,10 @@ def to_chrome(trace: Recording, path: str | os.PathLike[str]) -> None:
 
     Args:
         trace: The trace.
-        path: Where to; a name that ends in ``.gz`` is compressed, which Perfetto reads as well.
+        path: The file. It is compressed if its name ends in ``.gz``; Perfetto reads that as well.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     sheet = _Sheet(trace)
     with _open(path) as file:
@@ -103,7 +105,7 @@ def _open(path: str | os.PathLike[str]) -> Iterator[BinaryIO | gzip.GzipFile]:
         if not os.fspath(path).endswith(".gz"):
             yield file
             return
-        # No name and no time of writing inside: the same trace gives the same file.
+        # Without name and time inside, the same trace gives the same file.
         with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as packed:
             yield packed
 
@@ -112,7 +114,7 @@ def _open(path: str | os.PathLike[str]) -> Iterator[BinaryIO | gzip.GzipFile]:
 
 
 class _Sheet:
-    """All lines of a file, as rows of numbers."""
+    """All lines of a file as rows of numbers."""
 
     def __init__(self, trace: Recording) -> None:
         self._trace = trace
@@ -163,7 +165,7 @@ class _Sheet:
         return _rows(tracks.start, tracks.first + np.arange(len(events)), what, prefix, number)
 
     def _waits(self, tracks: LaneTracks) -> Rows:
-        """What is inside an op: the wait for its peer."""
+        """Return the waits inside ops."""
 
         def begin(key: int) -> str:
             track, peer = divmod(key, 1 << 32)
@@ -176,13 +178,13 @@ class _Sheet:
         return _rows(tracks.waits_at[found], tracks.first + found, _WAIT, prefix, durations)
 
     def _open_op(self, tracks: LaneTracks, doing: OpenOp) -> Rows:
-        """What the lane was in at the end, up to the end, and what it waits for in that."""
+        """Return the op that was open at the end, and its wait if it waits."""
         graph, end = tracks.graph, self._trace.duration_ns
         since, waiting = (
-            min(max(moment - self._trace.start_ns, 0), end)
-            for moment in (doing.since_ns, doing.waiting_since_ns)
+            min(max(time - self._trace.start_ns, 0), end)
+            for time in (doing.since_ns, doing.waiting_since_ns)
         )
-        # Beside what has not ended by then: the driver may be in several ops.
+        # On a track without other events at that time: the driver may be in several ops.
         busy = set(tracks.track[tracks.end > since].tolist())
         track = next(n for n in range(len(tracks.threads) + 1) if n not in busy)
         if track == len(tracks.threads):
@@ -207,7 +209,7 @@ class _Sheet:
         return _rows(times, _LAST, _TAIL, first + numbers, tail + numbers)
 
     def _arrows_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> list[Rows]:
-        """An arrow from each Write to each of its Reads, and the ``take`` where it ends."""
+        """Return an arrow from each Write to each of its Reads, and the ``take`` where it ends."""
         sender = lanes[channel.writer]
         writes = sender.moving(write_of(sender.graph.plan, channel.writer, channel.id))
         rows = []
@@ -217,7 +219,7 @@ class _Sheet:
             sent, took = pairs(sender.events[writes], reader.events[reads])
             out, into = writes[sent], reads[took]
             leaves, taken = sender.start[out], reader.moves_at[into]
-            # Clocks that are off may say that a frame was taken before it was sent.
+            # With inaccurate clocks, a frame may seem to be taken before it was sent.
             arrives = np.where(taken == leaves, leaves + 1, taken)
             fits = (taken >= leaves) & ((arrives == taken) | (arrives < reader.end[into]))
             self._arrows_left_out += int(np.count_nonzero(~fits))
@@ -252,7 +254,7 @@ class _Sheet:
         sender = lanes[channel.writer]
         readers = [lanes[process] for process in channel.readers]
         if not readers or any(tracks.lane.lost for tracks in (sender, *readers)):
-            return np.empty(0, _ROW)  # it would be wrong from there on
+            return np.empty(0, _ROW)  # the count would be wrong after a lost event
         plan = sender.graph.plan
         reads = [
             reader.events[reader.moving(read_of(plan, process, channel.id))]
@@ -268,13 +270,13 @@ class _Sheet:
     def _named(
         self, tracks: LaneTracks, places: Ints, phase: str, category: str, name: str
     ) -> Ints:
-        """Return numbers of prefixes for rows beside some events, which are all called the same."""
+        """Return the numbers of prefixes for rows of some events that have the same name."""
         return self._numbered(
             tracks.track[places], lambda track: tracks.begin(phase, track, category, name)
         )
 
     def _numbered(self, keys: Ints, text: Callable[[int], str]) -> Ints:
-        """Make a prefix for each different key, and return the numbers of all."""
+        """Make a prefix for each different key, and return the number of the prefix of each key."""
         different, which = np.unique(keys, return_inverse=True)
         first = len(self._prefixes)
         self._prefixes += [text(key) for key in different.tolist()]
@@ -283,7 +285,7 @@ class _Sheet:
     # --- text ---------------------------------------------------------------------------------
 
     def head(self) -> str:
-        """Return the file up to the first row that has a time."""
+        """Return the beginning of the file, up to the first row with a time."""
         trace = self._trace
         about = {
             "rcg": __version__,
@@ -297,7 +299,7 @@ class _Sheet:
         return f'{{"displayTimeUnit":"ns","otherData":{dumps(about)},"traceEvents":[\n{names}'
 
     def pieces(self) -> Iterator[str]:
-        """Make the text of all rows, some thousands at a time."""
+        """Yield the text of all rows, some thousands at a time."""
         for begin in progress(range(0, len(self._rows), PIECE_ROWS), "writing the trace"):
             rows = self._rows[begin : begin + PIECE_ROWS]
             lines = np.empty(len(rows), object)
@@ -328,7 +330,7 @@ class _Sheet:
 
 
 def _rows(time: Ints, event: Any, what: Any, prefix: Any, number: Any) -> Rows:
-    """Return rows; all but the times may be given once for all."""
+    """Return rows. Each argument but the times may be one value for all rows."""
     rows = np.empty(len(time), _ROW)
     for name, given in zip(_ROW.names or (), (time, event, what, prefix, number), strict=True):
         rows[name] = given
@@ -336,7 +338,7 @@ def _rows(time: Ints, event: Any, what: Any, prefix: Any, number: Any) -> Rows:
 
 
 def _us(times_ns: Ints) -> tuple[list[int], list[int]]:
-    """Return whole microseconds and the nanoseconds after the point: floats would not be exact."""
+    """Return whole microseconds and the remaining nanoseconds, because floats are not exact."""
     whole, rest = np.divmod(times_ns, 1000)
     return whole.tolist(), rest.tolist()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace as a pandas DataFrame: one row per event, with names instead of numbers.
 
-pandas is loaded when a frame is asked for, and nowhere else in rcg.
+Nothing else in rcg loads pandas.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, Lane, Recording
+from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, LaneTrace, Recording
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ COLUMNS: Final = (
     "bytes",
     "peer",
 )
-"""The columns, in their order. The first six and the last are categories, the others whole numbers;
+"""The columns, in their order. The first six and the last are categories, the others integers.
 ``peer`` is missing if an event did not wait for another process."""
 
 
 def to_pandas(trace: Recording) -> pd.DataFrame:
     """Return the events of a trace as a DataFrame with ``COLUMNS``, lane by lane.
 
-    Times are nanoseconds from the beginning of the trace. ``op`` is the op's line in the plan, or
-    the name of a user's span; ``kind`` is ``call``, ``read``, ``write``, ..., or ``span``.
+    Times are nanoseconds from the beginning of the trace. ``op`` is the line of the op in the plan,
+    or the name of a user's span. ``kind`` is ``call``, ``read``, ``write``, ..., or ``span``.
 
     Args:
         trace: The trace.
@@ -72,10 +72,10 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
 
 
 _Column = tuple[list[str], Any]
-"""The different texts of a column in one lane, and which of them each event has; -1 is none."""
+"""The different texts of a column in one lane, and the index of each event's text; -1 for none."""
 
 
-def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
+def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
     ops = graph.program(lane).ops
     labels = actor_labels(graph.plan)
     numbers = lane.events["op"].astype(np.int64)
@@ -101,13 +101,13 @@ def _texts(graph: GraphTrace, lane: Lane) -> dict[str, _Column]:
 
 
 def _category(pd: Any, columns: list[_Column]) -> Any:
-    """Join a column of all lanes; each text is kept once."""
+    """Return the column of all lanes as categories. Each text is stored once."""
     numbers: dict[str, int] = {}
     codes = []
     for texts, which in columns:
         found = [numbers.setdefault(text, len(numbers)) for text in texts]
         codes.append(np.array([*found, -1])[which])
-    # Only texts that occur are categories.
+    # Texts that do not occur are no categories.
     used, which = np.unique(np.concatenate([[-1], *codes]), return_inverse=True)
     names = list(numbers)
     return pd.Categorical.from_codes(which[1:] - 1, [names[number] for number in used[1:].tolist()])

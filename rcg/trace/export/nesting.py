@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which events of a lane can be drawn on one line: events that are apart, or nested.
+"""Distributes the events of a lane to tracks on which events are disjoint or nested.
 
-Ops of an actor never overlap; those of the driver do, where several threads submit and get. Spans
-lie inside calls, one inside another or apart, unless a method's coroutines take turns.
+Ops of an actor never overlap. Ops of the driver overlap if several threads submit and get. Spans
+lie inside calls and are disjoint or nested, unless a method's coroutines alternate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Ints = npt.NDArray[np.int64]
 
 
 def nest(events: Events) -> tuple[Ints, Ints]:
-    """Return the order in which events nest, and the track of each in that order.
+    """Return the order in which events nest, and the track of each event in that order.
 
-    On a track no event overlaps another in part, an op lies inside nothing, and a span inside the
-    call or span that stands before it if that is where it can be. There are as few tracks as ops or
-    spans overlap; most often one.
+    On a track no event partly overlaps another, and no op lies inside another event. A span lies
+    inside the call or span before it if it fits. There are as many tracks as events overlap,
+    usually one.
 
     Args:
         events: The rows of a lane.
@@ -34,7 +34,7 @@ def nest(events: Events) -> tuple[Ints, Ints]:
     if not is_span.any() and bool((starts[1:] >= ends[:-1]).all()):
         return order, np.zeros(len(order), np.int64)
 
-    tracks: list[list[int]] = []  # of each the ends of what is open, the innermost last
+    tracks: list[list[int]] = []  # for each track, the ends of its open events, the innermost last
     found = []
     for start, stop, span in zip(
         starts.tolist(), ends.tolist(), is_span[order].tolist(), strict=True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes as the processes and threads of the Trace Event Format, and what is named once in a file.
+"""Lanes as processes and threads of the Trace Event Format: their numbers, names and events.
 
-This room must know nothing of the rows that stand on them.
+This file must not know the rows that are written for the events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rcg.text import time_text
 from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
-from rcg.trace.model import Events, GraphTrace, Lane
+from rcg.trace.model import Events, GraphTrace, LaneTrace
 
 __all__ = ["TrackNumbers", "LaneTracks", "dumps"]
 
@@ -27,14 +27,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class TrackNumbers:
-    """Numbers of processes and threads, and the rows that name them. No number is used twice."""
+    """The numbers of processes and threads, and the rows that name them. All numbers differ."""
 
     rows: list[str] = field(default_factory=list)
     _count: int = 0
     _processes: dict[object, int] = field(default_factory=dict)
 
-    def process(self, graph: GraphTrace, lane: Lane) -> int:
-        """Return the number of a lane's process: the same in all graphs if its pid is known."""
+    def process(self, graph: GraphTrace, lane: LaneTrace) -> int:
+        """Return the number of a lane's process: the same in all graphs if the pid is known."""
         key = (lane.node, lane.pid) if lane.pid else (graph.graph_id, lane.process)
         if key not in self._processes:
             self._processes[key] = number = self._next()
@@ -44,8 +44,8 @@ class TrackNumbers:
                 self._name("process_labels", number, number, labels=facts)
         return self._processes[key]
 
-    def thread(self, graph: GraphTrace, lane: Lane, track: int) -> str:
-        """Return ``"pid":1,"tid":2`` of a new thread."""
+    def thread(self, graph: GraphTrace, lane: LaneTrace, track: int) -> str:
+        """Return the fields of a new thread, such as ``"pid":1,"tid":2``."""
         process, number = self.process(graph, lane), self._next()
         name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
         self._name("thread_name", process, number, name=name)
@@ -61,7 +61,7 @@ class TrackNumbers:
         self.rows.append(dumps(row))
 
 
-def _facts(lane: Lane) -> str:
+def _facts(lane: LaneTrace) -> str:
     facts = [f"pid {lane.pid}"] if lane.pid else []
     facts += [lane.node] if lane.node else []
     facts += [f"clock within {time_text(lane.clock.error_ns)}"] if lane.clock.error_ns else []
@@ -69,18 +69,18 @@ def _facts(lane: Lane) -> str:
 
 
 class LaneTracks:
-    """The events of one lane, in the order in which they nest, with times from 0.
+    """The events of one lane, in the order in which they nest. Times count from 0.
 
     Args:
         graph: Its graph.
         lane: The lane.
-        first: Number of its first event; the events of a file are counted through all lanes.
-        origin_ns: When the trace began.
-        places: Where its threads get their numbers.
+        first: Number of its first event. Events are numbered over all lanes of a file.
+        origin_ns: Beginning of the trace.
+        numbers: The numbers of processes and threads in the file.
     """
 
     def __init__(
-        self, graph: GraphTrace, lane: Lane, first: int, origin_ns: int, numbers: TrackNumbers
+        self, graph: GraphTrace, lane: LaneTrace, first: int, origin_ns: int, numbers: TrackNumbers
     ) -> None:
         events = lane.events.copy()
         for name in ("start_ns", "end_ns"):
@@ -104,12 +104,12 @@ class LaneTracks:
         self._sorted_ops = self.op[self._by_op]
 
     def of(self, op: int) -> Ints:
-        """Return the places of one op's events."""
+        """Return the indexes of the events of an op."""
         begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
         return self._by_op[begin:end]
 
     def moving(self, op: int) -> Ints:
-        """Return the places of those events of a Read or Write that moved its frames."""
+        """Return the indexes of the events of a Read or Write that moved its frames."""
         found = self.of(op)
         if self.lane.process != DRIVER:
             return found
@@ -117,11 +117,11 @@ class LaneTracks:
         return found[movers(self.events[found], shape)]
 
     def begin(self, phase: str, track: int, category: str, name: str) -> str:
-        """Return what a row on a thread of this lane begins with."""
+        """Return the beginning of a row on a thread of this lane."""
         what = f'"ph":"{phase}","cat":"{category}","name":{dumps(name)}'
         return f'{{{what},{self.threads[track]},"ts":'
 
 
 def dumps(value: Any) -> str:
-    """Return JSON without blanks."""
+    """Return JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))

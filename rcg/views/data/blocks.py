@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks of blocks: boxes that span layers, in an order from top to bottom, and how they settle.
+"""Stacks of blocks: boxes that span layers, in an order from top to bottom.
 
-One order of all blocks decides who is above whom in the layers that two share, so blocks cannot
-overlap. Lines join ends, which are points of blocks. This file must not know what blocks stand for.
+One order of all blocks decides which of two blocks that share a layer is above the other, so blocks
+cannot overlap. Connectors connect ends, which are points of blocks. This file must not know what
+blocks represent.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Block", "End", "Line", "Stack", "count_crossings", "relax"]
+__all__ = ["Block", "End", "Connector", "Stack", "count_crossings", "relax"]
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Something that spans layers and has a height.
+    """A box that spans layers and has a height.
 
     Attributes:
         low: The first layer that it spans.
-        high: The last.
-        height: How high it is.
-        margin: How much room it wants above and below.
-        inner: The blocks inside.
-        y: How far it is below the upper end of its stack.
-        before: Lines that come to it: its own end, and that from where.
-        after: Lines that go from it: its own end, and that to where.
+        high: The last layer that it spans.
+        height: Its height.
+        margin: The space above and below it.
+        inner: The blocks inside it.
+        y: Distance from the upper end of its stack.
+        before: Its connectors to the left: the end at this block, and the other end.
+        after: Its connectors to the right: the end at this block, and the other end.
     """
 
     low: int
@@ -42,7 +43,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class End:
-    """A point at a fixed height of a block, which may be inside another one."""
+    """A point at a fixed height of a block, or of a block inside it."""
 
     block: Block
     inner: Block | None
@@ -50,7 +51,7 @@ class End:
 
     @property
     def y(self) -> float:
-        """How far down it is."""
+        """Distance from the upper end of the stack."""
         inner = 0.0 if self.inner is None else self.inner.y
         return self.block.y + inner + self.offset
 
@@ -62,17 +63,17 @@ class Stack:
     blocks: list[Block] = field(default_factory=list)
 
     def sort(self) -> None:
-        """Order the blocks by the height at which they would like to be."""
+        """Sort the blocks by the heights at which their connectors would be straight."""
         wanted = {id(block): block.y + block.height / 2 + _shift(block) for block in self.blocks}
         self.blocks.sort(key=lambda block: wanted[id(block)])
 
     def pack(self) -> float:
-        """Move every block up as far as those before it allow; returns the height."""
+        """Move every block up as far as those before it allow; return the height of the stack."""
         ends: dict[int, float] = {}
         height = 0.0
         for block in self.blocks:
             span = range(block.low, block.high + 1)
-            # An end includes the margin below; what is first in its layers needs none above.
+            # An end includes the margin below. The first block of a layer needs no margin above.
             block.y = max(
                 (ends[layer] + block.margin for layer in span if layer in ends), default=0.0
             )
@@ -82,7 +83,7 @@ class Stack:
         return height
 
     def neighbours(self) -> list[tuple[Block, list[Block], list[Block]]]:
-        """Return each block with those right above and right below it in any layer."""
+        """Return each block with its direct neighbours above and below, in any layer."""
         above: dict[int, dict[int, Block]] = {id(block): {} for block in self.blocks}
         below: dict[int, dict[int, Block]] = {id(block): {} for block in self.blocks}
         last: dict[int, Block] = {}
@@ -99,8 +100,8 @@ class Stack:
 
 
 def _shift(block: Block) -> float:
-    """How far down the block would have to go to be level with what it is joined to."""
-    # The median, not the mean: it makes one line straight instead of all of them nearly so.
+    """Return how far down a block would have to move for straight connectors."""
+    # The median makes one connector straight; the mean would make all of them nearly straight.
     sides = [
         median([there.y - here.y for here, there in side])
         for side in (block.before, block.after)
@@ -114,7 +115,7 @@ def relax(
     lowest: float,
     highest: float,
 ) -> None:
-    """Move each block towards where it would like to be, as far as its neighbours allow."""
+    """Move each block towards straight connectors, as far as its neighbours allow."""
     for block, above, below in neighbours:
         top = max(
             (each.y + each.height + each.margin + block.margin for each in above), default=lowest
@@ -125,22 +126,22 @@ def relax(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Two ends that a line joins, and the layer in whose right gap it goes up or down."""
+class Connector:
+    """A line between two ends, and the layer to the right of which it goes up or down."""
 
     here: End
     there: End
     gap: int
 
 
-def count_crossings(lines: Iterable[Line]) -> int:
-    """Count how often two lines cross."""
+def count_crossings(lines: Iterable[Connector]) -> int:
+    """Count the crossings of lines."""
     gaps: dict[int, list[tuple[float, float]]] = {}
     for line in lines:
         gaps.setdefault(line.gap, []).append((line.here.y, line.there.y))
     crossings = 0
     for heights in gaps.values():
-        # Those that start further up and end further down.
+        # A line crosses those that start above it and end below it.
         ended: list[float] = []
         for _, end in sorted(heights):
             crossings += len(ended) - bisect_right(ended, end)

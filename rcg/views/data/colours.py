@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours and names of kinds of time, and colours of executions. One table, for every view.
+"""Colours and names of kinds of time, and colours of executions, for all views.
 
-Colours are Okabe and Ito's, which the colour-blind can tell, and two more of their kind.
+The colours are those of Okabe and Ito, which colour-blind people can distinguish, and two more.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.slices import SPAN
 
 __all__ = ["EXECUTIONS", "HATCHED", "KIND_COLOURS", "SPAN_COLOUR", "TITLES"]
@@ -26,17 +26,17 @@ EXECUTIONS: Final = (
 """Colours of executions, by their number modulo 8."""
 
 KIND_COLOURS: Final = {
-    Kind.COMPUTE: "#0072b2",
-    Kind.COMMUNICATION: "#d55e00",
-    Kind.SERIALIZATION: "#e69f00",
+    TimeKind.COMPUTE: "#0072b2",
+    TimeKind.COMMUNICATION: "#d55e00",
+    TimeKind.SERIALIZATION: "#e69f00",
 }
-"""Colours of what a process works on, on any ground."""
+"""Colours of work, for light and dark pictures."""
 
-TITLES: Final = {**{kind.value: kind.name.lower() for kind in Kind}, SPAN: "span"}
-"""Names of kinds for people."""
+TITLES: Final = {**{kind.value: kind.name.lower() for kind in TimeKind}, SPAN: "span"}
+"""Displayed names of kinds."""
 
-HATCHED: Final = {Kind.WAITING: "#98a2ae", Kind.IDLE: "#d5dae0"}
-"""Colours of hatchings of what a process does not work on."""
+HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}
+"""Colours of hatched time, in which a process does not work."""
 
 SPAN_COLOUR: Final = "#9b6fb8"
-"""Of the user's spans."""
+"""The colour of the user's spans."""

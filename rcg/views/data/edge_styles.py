@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a value travels along an edge, and how every view shows that: one table.
+"""The kinds of edges, which say how a value travels, and their styles in all views.
 
-A kind is never told by its colour alone. Each has a dash pattern, an arrow in text and a name as
-well.
+No kind is distinguished by colour alone: each has a dash pattern, an arrow in text and a name.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ LOCAL: Final = "local"
 
 @dataclass(frozen=True, slots=True)
 class EdgeStyle:
-    """The look of one kind of edge. Colours are Okabe and Ito's, which the colour-blind can tell.
+    """The style of one kind of edge. Colour-blind people can distinguish the colours (Okabe, Ito).
 
     Attributes:
         name: The kind: ``shm``.
-        title: Its name for people.
-        arrow: What stands for it in text.
-        light: Colour on a light ground.
-        dark: Colour on a dark ground.
+        title: Its displayed name.
+        arrow: Its arrow in text.
+        light: Its light colour.
+        dark: Its dark colour.
         dashes: Lengths of dash and gap; empty for a solid line.
-        width: How wide the line is.
+        width: Width of the line.
     """
 
     name: str
@@ -53,10 +52,10 @@ _KIND_OF_CHANNEL: Final = {"ring": "shm"}
 
 
 def kind_of_channel(channel_kind: str) -> str:
-    """Return the kind of the edges that a channel carries; ``ring`` is shared memory."""
+    """Return the kind of the edges of a channel; ``ring`` is shared memory."""
     return _KIND_OF_CHANNEL.get(channel_kind, channel_kind)
 
 
 def style_of(name: str) -> EdgeStyle:
-    """Return the look of a kind; one that nobody has drawn yet is shown under its own name."""
+    """Return the style of a kind. An unknown kind is shown by its own name."""
     return _STYLES.get(name) or EdgeStyle(name, name, "--->", "#9c4f7d", "#cc79a7", "8 3 2 3", 1.5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a trace to show: some whole executions, after the pipeline has filled."""
+"""Chooses the part of a trace to show: some complete executions, after the pipeline has filled."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rcg.trace.model import SPAN_BASE, GraphTrace
 __all__ = ["Excerpt", "excerpt_of"]
 
 
-_MOST_WIDTHS: Final = 48
-"""How many calls of usual length, end to end, an excerpt should hold at most."""
+_MAX_WIDTHS: Final = 48
+"""An excerpt should last at most as long as this many calls of median length."""
 
-_LEAST: Final = 3
-"""Of how many executions an excerpt is not made shorter."""
+_MIN_EXECUTIONS: Final = 3
+"""An excerpt of so many executions is not made shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Excerpt:
     Attributes:
         start_ns: When it begins.
         end_ns: When it ends.
-        first: The first execution that lies in it with all its calls.
-        last: The last.
-        executions: How many executions the trace has with all their calls.
+        first: The first execution with all its calls in it.
+        last: The last one.
+        executions: Number of executions with all their calls in the trace.
         is_open: Whether it shows a call that had not returned when the trace ended.
     """
 
@@ -43,9 +43,9 @@ class Excerpt:
 
     @property
     def words(self) -> str:
-        """Which executions they are, for people."""
+        """A description of the executions."""
         if self.is_open:
-            return f"execution {self.first}, which is not over"
+            return f"execution {self.first}, not finished"
         if self.first == self.last:
             return f"execution {self.first}"
         return f"executions {self.first} to {self.last}"
@@ -54,18 +54,18 @@ class Excerpt:
 def excerpt_of(
     graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = 12, most_calls: int = 24
 ) -> Excerpt | None:
-    """Choose the last executions that ran while others came before and after them.
+    """Return an excerpt with the last executions that ran in a full pipeline.
 
-    As many executions as may be in flight are left out at the end, where the pipeline runs empty,
-    if there are enough. A call that had not returned when the trace ended, and took longer than all
-    that would be shown, is what one looks for: then it is shown.
+    The pipeline empties at the end, so as many executions as may be in flight are left out there,
+    if there are enough. If a call had not returned when the trace ended, and took longer than the
+    excerpt would last, the excerpt shows that call instead.
 
     Args:
         graph: The record of the graph.
-        start_ns: When the trace began.
-        end_ns: When it ended.
-        most: How many executions to show at most.
-        most_calls: How many calls of one process to show at most; one execution is always shown.
+        start_ns: Beginning of the trace.
+        end_ns: End of the trace.
+        most: Limit of executions.
+        most_calls: Limit of calls of one process. At least one execution is shown.
 
     Returns:
         The excerpt; None if no execution has all its calls in the trace.
@@ -88,11 +88,11 @@ def excerpt_of(
         return held
     count = max(1, min(most, most_calls // busiest, len(whole)))
     first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
-    # Where calls are far between, fewer executions, so that a call is wide enough to be read.
+    # With long gaps between calls, fewer executions are shown, so that a call is wide enough.
     usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
-    too_long = (ended - begun) / usual / _MOST_WIDTHS
-    if too_long > 1 and count > _LEAST:
-        count = max(_LEAST, int(count / too_long))
+    too_long = (ended - begun) / usual / _MAX_WIDTHS
+    if too_long > 1 and count > _MIN_EXECUTIONS:
+        count = max(_MIN_EXECUTIONS, int(count / too_long))
         first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
     if held is not None and held.end_ns - held.start_ns > ended - begun:
         return held
@@ -103,7 +103,7 @@ def excerpt_of(
 
 
 def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Excerpt | None:
-    """Return the excerpt of the call that has not returned for longest, if there is one."""
+    """Return the excerpt of the longest call that has not returned; None without one."""
     calls = [
         lane.open
         for lane in graph.lanes
@@ -123,7 +123,7 @@ def _held(graph: GraphTrace, start_ns: int, end_ns: int, executions: int) -> Exc
 def _chosen(
     rows: npt.NDArray[np.void], whole: npt.NDArray[np.int64], count: int, limit: int
 ) -> tuple[int, int, int, int]:
-    """The first and the last of so many executions, and when they began and ended."""
+    """Return the first and the last of ``count`` executions, and when they began and ended."""
     end = len(whole) - min(limit, len(whole) - count)
     first, last = int(whole[end - count]), int(whole[end - 1])
     shown = rows[(rows["execution"] >= first) & (rows["execution"] <= last)]

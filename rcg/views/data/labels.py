@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of the parts of a topology, and the room that they take, for every view."""
+"""Labels of the parts of a topology, and their sizes, for all views."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Final
 from rcg.text import brief, plural, visible
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
-from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology
+from rcg.views.data.topology import Actor, Channel, Topology, TopologyEdge, TopologyNode
 
 __all__ = [
-    "LEAST_NODE",
-    "MOST_NAME",
+    "MIN_NODE_WIDTH",
+    "MAX_NAME_WIDTH",
     "TopologyLabels",
     "channel_text",
     "node_text",
     "slots_text",
 ]
 
-MOST_NAME: Final = 190.0
-"""How wide a name may be; a longer one is shortened."""
+MAX_NAME_WIDTH: Final = 190.0
+"""The largest width of a name. A longer one is shortened."""
 
-LEAST_NODE: Final = 84.0
-"""How wide a call is at least."""
+MIN_NODE_WIDTH: Final = 84.0
+"""The smallest width of a call."""
 
-_MOST_ARGUMENTS: Final = 8
+_MAX_ARGUMENTS: Final = 8
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 
 
-def node_text(node: Node) -> str:
-    """Return what is written into the box of a node."""
+def node_text(node: TopologyNode) -> str:
+    """Return the text in the box of a node."""
     match node.kind:
         case "call":
             return visible(node.name)
@@ -41,13 +41,13 @@ def node_text(node: Node) -> str:
 
 
 def channel_text(channel: Channel) -> str:
-    """Return the id of a channel, how it carries values, and how many frames it holds."""
+    """Return the id, the kind and the number of slots of a channel."""
     kind = visible(style_of(channel.kind).title)
     return f"{channel.id} {DOT} {kind} {DOT} {slots_text(channel)}"
 
 
 def slots_text(channel: Channel) -> str:
-    """Return how many frames a channel holds."""
+    """Return the number of slots of a channel as text."""
     return plural(channel.slots, "slot")
 
 
@@ -59,16 +59,16 @@ class TopologyLabels:
         self._channels = {channel.id: channel for channel in topology.channels}
         self._actors = {actor.id: actor for actor in topology.actors}
 
-    def is_owned(self, edge: Edge) -> bool:
-        """Return whether an edge joins an owner to what it owns, which stand side by side."""
+    def is_owned(self, edge: TopologyEdge) -> bool:
+        """Return whether an edge connects an owner and its part, which are drawn side by side."""
         return self._topology.nodes[edge.target].owner == edge.source
 
-    def channel(self, edge: Edge) -> Channel | None:
-        """Return what carries the value of an edge; None inside a process."""
+    def channel(self, edge: TopologyEdge) -> Channel | None:
+        """Return the channel of an edge; None inside a process."""
         return None if edge.channel is None else self._channels[edge.channel]
 
-    def full_name(self, node: Node) -> str:
-        """Return the name of a node with that of its actor or owner."""
+    def full_name(self, node: TopologyNode) -> str:
+        """Return the name of a node, with that of its actor or owner."""
         match node.kind:
             case "call":
                 actor = self._actors.get(node.process)
@@ -80,28 +80,28 @@ class TopologyLabels:
             case _:
                 return node.kind
 
-    def edge_lines(self, edge: Edge) -> list[str]:
-        """Return what is told of an edge: its ends, as what the value is taken, and the way."""
+    def edge_lines(self, edge: TopologyEdge) -> list[str]:
+        """Return a description of an edge: its ends, its arguments, and how the value travels."""
         nodes = self._topology.nodes
         source, target = nodes[edge.source], nodes[edge.target]
         lines = [f"{self.full_name(source)} {_ARROW} {self.full_name(target)}"]
         if edge.arguments:
             what = "result" if target.kind == "output" else "argument"
-            names = ", ".join(map(brief, edge.arguments[:_MOST_ARGUMENTS]))
-            more = len(edge.arguments) - _MOST_ARGUMENTS
+            names = ", ".join(map(brief, edge.arguments[:_MAX_ARGUMENTS]))
+            more = len(edge.arguments) - _MAX_ARGUMENTS
             lines.append(f"as {what} {names}" + (f" and {more} more" if more > 0 else ""))
         channel = self.channel(edge)
         way = "inside the process" if channel is None else f"by {channel_text(channel)}"
         return [*lines, way]
 
     def counts(self) -> list[str]:
-        """Return how many actors, calls and channels there are."""
+        """Return the numbers of actors, calls and channels as text."""
         topology = self._topology
         calls = sum(node.kind == "call" for node in topology.nodes)
         counts = ((len(topology.actors), "actor"), (calls, "call"))
         return [plural(*each) for each in (*counts, (len(topology.channels), "channel"))]
 
     def head_width(self, actor: Actor, identity: str) -> float:
-        """Return how wide the head of an actor's box is: its name above what identifies it."""
+        """Return the width of the head of an actor's box: its name above its id."""
         name = width_of(visible(actor.label), SIZE, bold=True)
-        return min(MOST_NAME, max(name, width_of(identity, SMALL)))
+        return min(MAX_NAME_WIDTH, max(name, width_of(identity, SMALL)))

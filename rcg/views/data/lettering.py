@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in pictures: escaping characters that cannot be shown, its width, and shortening it.
+"""The width of text in pictures, and shortening it.
 
-A picture is made where no font is at hand, so widths come from a table: those of DejaVu Sans, which
-is wider than what most systems take instead. Text may end up narrower than its box, not wider.
+No font is available where a picture is made, so widths come from a table for DejaVu Sans, which is
+wider than most other fonts. So text may be narrower than its box, but not wider.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _WIDTHS: Final = (
 )
 _WIDTH_OF: Final = {each: width / 1000 for width, group in _WIDTHS for each in group}
 _OTHER_WIDTH: Final = 0.85
-_WIDE_WIDTH: Final = 1.3  # as wide as emoji come; CJK is one em
+_WIDE_WIDTH: Final = 1.3  # the widest emoji; CJK is 1 em
 _MONOSPACE_WIDTH: Final = 0.61
 _BOLD: Final = 1.13
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:
-    """Return how wide a line of text is at most.
+    """Return the largest width of a line of text.
 
     Args:
         text: The line.
         size: The font's size; the result is in the same unit.
         bold: Whether it is bold.
-        monospace: Whether the font has one width.
+        monospace: Whether the font is monospaced.
     """
     return size * (_BOLD if bold else 1.0) * sum(_width_of(each, monospace) for each in text)
 
@@ -63,7 +63,7 @@ def _width_of(character: str, monospace: bool) -> float:
     if unicodedata.east_asian_width(character) in "WF":
         return _WIDE_WIDTH
     if monospace:
-        # Characters that the font lacks come from another one, which is none of one width.
+        # Characters that the font lacks come from another font, which may not be monospaced.
         return _MONOSPACE_WIDTH if character.isascii() else _OTHER_WIDTH
     return _WIDTH_OF.get(character, _OTHER_WIDTH)
 
@@ -71,10 +71,10 @@ def _width_of(character: str, monospace: bool) -> float:
 def shorten(
     text: str, room: float, size: float, *, bold: bool = False, monospace: bool = False
 ) -> str:
-    """Return the text, or as much of both its ends as fits with an ellipsis between.
+    """Return the text, or as much of its beginning and end as fits, with an ellipsis between.
 
-    Both, because names of a family differ in their ends as often as in their beginnings. A number
-    is never cut: it is left out whole, or, at the end of the text, shown alone.
+    Both are kept, because similar names often differ in their ends. A number is never cut: it is
+    left out, or, at the end of the text, shown alone.
 
     >>> shorten("forward", 1000, 12)
     'forward'
@@ -101,7 +101,7 @@ def shorten(
     kept = whole_numbers(text, first, last)
     number = last_number(text)
     if number and kept[1] > len(text) - len(number):
-        # There is no room for it at the end: what fits before it, or it alone.
+        # The number does not fit together with both ends: keep a shorter beginning, or it alone.
         before = [
             each
             for each in range(len(text) - len(number))

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-__all__ = ["Payload"]
+__all__ = ["ViewPayload"]
 
 
-class Payload(NamedTuple):
-    """What one view shows.
+class ViewPayload(NamedTuple):
+    """The data of one view.
 
     Attributes:
-        head: What JSON can hold.
-        columns: One-dimensional arrays of numbers, of any length each, by name.
+        head: JSON data.
+        columns: One-dimensional arrays of numbers, by name. Their lengths may differ.
     """
 
     head: dict[str, Any]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many frames wait in front of each process: written, and not read yet.
+"""Queue depths: the number of frames that were written and not yet read, per reading process.
 
-A channel is written once and read once by each reader in every execution, in order. So what lies in
-it follows from which execution was written last and which was read last, whatever was lost between.
+In every execution a channel is written once, and read once by each reader, in order. So its depth
+follows from the last written and the last read execution, even if events between were lost.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class QueueDepth:
-    """Frames that wait for one process, over time.
+    """The queue depth of one process over time.
 
     Attributes:
-        at: Moments, in nanoseconds from the start of the slices; the first is 0.
-        depth: How many frames wait from that moment on, in all channels that it reads.
-        slots: How many may wait.
+        at: Times of changes, in nanoseconds from the start of the slices. The first is 0.
+        depth: Number of unread frames from then on, in all channels that it reads.
+        slots: Number of slots in these channels.
     """
 
     at: Ints
@@ -35,7 +35,7 @@ class QueueDepth:
 
 
 def queues_of(slices: Slices) -> dict[int, QueueDepth]:
-    """Return the queue of each lane that reads a channel which was used."""
+    """Return the queue depth of each lane that reads a used channel."""
     queues: dict[int, QueueDepth] = {}
     changes_of: dict[int, list[tuple[Ints, Ints]]] = {}
     slots: dict[int, int] = {}
@@ -55,7 +55,7 @@ def queues_of(slices: Slices) -> dict[int, QueueDepth]:
     for reader, changes in changes_of.items():
         at = np.concatenate([each for each, _ in changes])
         change = np.concatenate([each for _, each in changes])
-        # What is written comes before what is read at the same moment.
+        # At equal times, a write comes before a read.
         order = np.lexsort((-change, at))
         depth = before[reader] + np.concatenate(([0], np.cumsum(change[order])))
         at = np.concatenate(([0], at[order]))
@@ -64,7 +64,7 @@ def queues_of(slices: Slices) -> dict[int, QueueDepth]:
 
 
 def _times(ends: TransferEnds | None) -> tuple[Ints, Ints]:
-    """When frames were written or taken, and in which executions."""
+    """Return when frames were written or taken, and their executions."""
     if ends is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     return ends.at, ends.execution

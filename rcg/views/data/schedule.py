@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schedule as the widget draws it: ops by execution, as measured and as predicted."""
+"""The schedule for the widget: ops by execution, measured and predicted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.lettering import DOT
-from rcg.views.data.payload import Payload
-from rcg.views.data.slices import name_of_op
+from rcg.views.data.payload import ViewPayload
+from rcg.views.data.slicing import name_of_op
 
 __all__ = ["schedule_payload"]
 
-_UNIT_NS: Final = 1e6  # what a call counts for where nothing was measured
-_MOST_MEASURED: Final = 200  # executions, unless the user says how many
-_MOST_PREDICTED: Final = 8
+_UNIT_NS: Final = 1e6  # the length of a call without a measurement
+_MAX_MEASURED: Final = 200  # executions, unless the user says how many
+_MAX_PREDICTED: Final = 8
 
 _COLUMNS: Final = (
     ("start", "<f8"),
@@ -45,22 +45,23 @@ def schedule_payload(
     origin_ns: int = 0,
     executions: int | None = None,
     op_cost: Callable[[Op], float] | None = None,
-) -> Payload:
+) -> ViewPayload:
     """Return the payload of a schedule.
 
     Args:
-        plan: What runs.
-        record: What it did, if that is known.
-        origin_ns: Where times are counted from.
-        executions: How many executions at most: the last ones of a record, the first ones of a
-            plan; None for as many as can be told apart.
-        op_cost: How long an op takes in nanoseconds, for the prediction; None for as measured.
+        plan: The plan.
+        record: Its record; None without a measurement.
+        origin_ns: The origin of times.
+        executions: Limit of executions: the last ones of a record, the first ones of a plan. None:
+            a number that can be distinguished.
+        op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
+            measured ones.
     """
     measured = _nothing()
     if record is not None:
-        measured = _measured(record, executions or _MOST_MEASURED, origin_ns)
+        measured = _measured(record, executions or _MAX_MEASURED, origin_ns)
     shown = np.unique(measured["execution"])
-    count = executions or _MOST_PREDICTED if record is None else len(shown)
+    count = executions or _MAX_PREDICTED if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
     predicted = _predicted(plan, record, op_cost, first, count)
     head = {
@@ -77,11 +78,11 @@ def schedule_payload(
     }
     columns = {f"measured_{name}": column for name, column in measured.items()}
     columns |= {f"predicted_{name}": column for name, column in predicted.items()}
-    return Payload(head, columns)
+    return ViewPayload(head, columns)
 
 
 def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
-    """What each op did when it did not wait, in the last executions; times from an origin on."""
+    """Return the time of each op without waiting, in the last executions."""
     starts, ends, executions, lanes, ops = [], [], [], [], []
     for number, lane in enumerate(record.lanes):
         events = lane.events[lane.events["op"] < SPAN_BASE]
@@ -107,8 +108,8 @@ def _predicted(
     first: int,
     count: int,
 ) -> Columns:
-    """Bars of as many executions, in the state that the pipeline was in: full, or just started."""
-    # No more were under way than there were.
+    """Return the predicted ops of as many executions, with the pipeline as full as measured."""
+    # No more executions were in flight than there are.
     window = min(record.limit, max(count, 1)) if record is not None else 10
     before = min(first, window) if record is not None else 0
     after = window if record is not None else 0

@@ -1,34 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices: what one graph's processes did when, as columns, and the transfers that join them.
+"""Slices: what the processes of one graph did and when, as columns, and the transfers of frames.
 
 ```
 event   Read c1, execution 7     waited 30 µs    moved 4 µs      decoded 2 µs
 slices  "read c1"                WAITING         COMMUNICATION   SERIALIZATION     three
 ```
 
-One slice per part of an event, so that a slice is one kind of time. Slices are columns of numbers,
-not objects: a trace has millions, and what draws them (SVG here, a canvas in a notebook) wants
-arrays.
+A slice is one part of an event, so a slice has one kind of time. A trace has millions of slices.
+They are stored as columns of numbers, which both SVG files and a widget's canvas are drawn from.
 This file must not know how anything is drawn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rcg.compiler.simulate import Simulation
-from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Op
-from rcg.text import visible
-from rcg.trace.analysis.parts import READ, WRITE, Kind, Parts, events_of, parts_of
-from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
-from rcg.trace.analysis.transfers import movers, taken_ns
-from rcg.trace.model import SPAN_BASE, Events, GraphTrace, Lane
-from rcg.views.data.payload import Payload
+from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data.payload import ViewPayload
 
 __all__ = [
     "COLUMNS",
@@ -41,28 +33,23 @@ __all__ = [
     "LaneHead",
     "Slices",
     "SliceName",
-    "slices_of",
-    "slices_of_simulation",
-    "name_of_op",
     "repeats_of",
 ]
 
 SPAN: Final = 5
-"""The kind of a user's span; the others are those of ``rcg.trace.analysis.parts.Kind``."""
+"""The kind of a user's span. The other kinds are those of ``TimeKind``."""
 
 OPS: Final = 0
 """The track of a lane's ops."""
 
 SPANS: Final = 1
-"""The track of the user's spans; tracks from 2 on are streams of communicators."""
+"""The track of the user's spans."""
 
 NOBODY: Final = (1 << 16) - 1
 """``peer`` of a slice that does not wait for another process."""
 
 NO_OP: Final = (1 << 16) - 1
-"""``op`` of a span, and of what the plan does not have."""
-
-_MOST_NAMES: Final = 1 << 16
+"""``op`` of a span, and of an op that the plan does not have."""
 
 COLUMNS: Final = (
     ("start", "<f8"),
@@ -78,16 +65,16 @@ COLUMNS: Final = (
     ("transfers", "<i4"),
     ("transfer_times", "<f8"),
 )
-"""The columns of a payload. ``start``, ``duration`` and ``transfer_times`` are
-microseconds; ``transfers`` is pairs of rows, one after the other, and ``transfer_times`` when a
-frame left the first and arrived in the second; each of the others has one number per slice."""
+"""The columns of a payload. ``start``, ``duration`` and ``transfer_times`` are in microseconds.
+``transfers`` has two rows per transfer, and ``transfer_times`` the times when its frame left the
+first and arrived in the second. Each other column has one number per slice."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class LaneHead:
-    """What stands at the left of a lane: its process, its name for people, what else is known."""
+    """The head of a lane: its process, its displayed name, and more facts."""
 
     process: str
     label: str
@@ -96,10 +83,10 @@ class LaneHead:
 
 @dataclass(frozen=True, slots=True)
 class SliceName:
-    """What a slice is called.
+    """The name of a slice.
 
     Attributes:
-        text: The name: ``fwd``, ``read c1``; of a span, what the user called it.
+        text: The name: ``fwd``, ``read c1``, or the name that the user gave to a span.
         role: ``call``, ``read``, ``write``, ``input``, ``output``, ``build``, ``free``, ``span``;
             ``unknown`` for an op that the plan does not have.
         channel: The channel that is read or written, or "".
@@ -112,11 +99,11 @@ class SliceName:
 
 @dataclass(frozen=True, eq=False)
 class TransferEnds:
-    """TransferEnds of the ways of frames through one channel, of one process.
+    """The writes, or the reads, of one process at one channel: the ends of its transfers.
 
     Attributes:
         row: The slice of each.
-        at: When each was, in nanoseconds from the start of the slices, and no later than their end.
+        at: When the frame was written or taken, in nanoseconds from the start of the slices.
         execution: The execution of each.
     """
 
@@ -127,33 +114,32 @@ class TransferEnds:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """The slices of one graph, by lane and in a lane by start; spans after the ops.
+    """The slices of one graph, sorted by lane and then by start. Spans come after the ops.
 
     Attributes:
         graph_id: Hex id of the graph.
-        start_ns: When the window began, on the driver's monotonic clock.
-        end_ns: When it ended.
-        origin_ns: When the trace began that it is of: what is shown counts from there.
+        start_ns: When the window begins, on the driver's monotonic clock.
+        end_ns: When it ends.
+        origin_ns: When the trace began. Displayed times count from here.
         heads: One per lane.
-        names: What ``name`` counts in.
+        names: The names; ``name`` is an index in it.
         lane: Index of the lane.
         track: ``OPS``, ``SPANS`` or a stream.
         name: Index of the name.
-        kind: What the time went into: ``Kind``, or ``SPAN``.
+        kind: The kind of time: ``TimeKind``, or ``SPAN``.
         peer: Index of the lane that it waited for, or ``NOBODY``.
         start: When it began, in nanoseconds from ``start_ns``.
-        duration: How long it took, in nanoseconds.
-        execution: Which execution it belongs to.
-        bytes: How many bytes the whole event moved.
+        duration: Its duration in nanoseconds.
+        execution: Index of its execution.
+        bytes: Number of bytes that the whole event moved.
         op: Index of the op in the program of its process, or ``NO_OP``.
-        written: By channel, where its writes ended.
-        taken: By channel and index of a lane that reads it, where that had each frame.
-        transfers: Pairs of rows [number of transfers, 2]: of a write, and of a read of the same
-            frame.
-        transfer_times: When each of these frames left and when it arrived [number of transfers,
-            2], in nanoseconds from ``start_ns``; it never arrives before it left.
-        reads: For each channel, the lanes that read it.
-        slots: For each channel, how many frames it holds.
+        written: The ends of the writes, by channel.
+        taken: When frames were taken, by channel and by index of the reading lane.
+        transfers: The rows of the write and of the read of each transfer [number of transfers, 2].
+        transfer_times: When each of these frames left and arrived [number of transfers, 2], in
+            nanoseconds from ``start_ns``. No frame arrives before it left.
+        reads: The lanes that read each channel.
+        slots: The number of slots of each channel.
     """
 
     graph_id: str
@@ -184,19 +170,19 @@ class Slices:
 
     @property
     def duration_ns(self) -> int:
-        """How long the window is."""
+        """The length of the window."""
         return self.end_ns - self.start_ns
 
     def where(self, role: str) -> npt.NDArray[np.bool_]:
-        """Return which slices have a name of a role."""
+        """Return which slices have a role."""
         has = np.array([name.role == role for name in self.names] or [False])
         return np.asarray(has[self.name])
 
-    def to_payload(self) -> Payload:
+    def to_payload(self) -> ViewPayload:
         """Return a head and the columns.
 
         The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
-        ``duration_us``, ``count`` and ``transfers`` (how many of each), ``lanes``, ``names``,
+        ``duration_us``, ``count`` and ``transfers`` (the numbers of each), ``lanes``, ``names``,
         ``kinds`` (the names of ``kind``) and ``channels``. The columns are those of ``COLUMNS``.
         """
         values = {
@@ -228,257 +214,21 @@ class Slices:
                 {"text": name.text, "role": name.role, "channel": name.channel}
                 for name in self.names
             ],
-            "kinds": [*(kind.name.lower() for kind in Kind), "span"],
+            "kinds": [*(kind.name.lower() for kind in TimeKind), "span"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()
             },
         }
-        return Payload(
+        return ViewPayload(
             head, {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS}
         )
 
 
-def slices_of(
-    graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None
-) -> Slices:
-    """Return the slices of what a graph's processes did between two moments.
-
-    Args:
-        graph: The record of the graph.
-        start_ns: The window's start, on the driver's monotonic clock.
-        end_ns: Its end.
-        origin_ns: When the trace began, from where moments are counted; None is ``start_ns``.
-
-    Raises:
-        ValueError: The window ends before it starts.
-    """
-    if end_ns < start_ns:
-        raise ValueError(f"the window ends {start_ns - end_ns} ns before it starts")
-    found = _Collector(graph, start_ns, end_ns, start_ns if origin_ns is None else origin_ns)
-    for number, lane in enumerate(graph.lanes):
-        found.add_ops(number, lane)
-        found.add_spans(number, lane)
-    return found.slices()
-
-
-def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
-    """Return the slices of a prediction, as if it had been recorded.
-
-    Args:
-        simulation: How a plan is predicted to run.
-        unit_ns: How many nanoseconds a unit of its time is.
-    """
-    scaled = replace(
-        simulation,
-        timeline=tuple(
-            span._replace(start=span.start * unit_ns, end=span.end * unit_ns)
-            for span in simulation.timeline
-        ),
-    )
-    return slices_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
-
-
 def repeats_of(slices: Slices) -> int:
-    """Return how often at most a process calls one method in one execution."""
-    calls = slices.where("call") & (slices.kind != Kind.WAITING)
+    """Return the largest number of calls of one method by one process in one execution."""
+    calls = slices.where("call") & (slices.kind != TimeKind.WAITING)
     key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
     key = key[:, np.lexsort(key)]
     begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
     return int(np.diff(np.append(begins, key.shape[1])).max(initial=0))
-
-
-class _Collector:
-    """Columns, lane by lane, and where in them the ends of each frame's way are."""
-
-    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
-        self._graph = graph
-        self._start_ns, self._end_ns, self._origin_ns = start_ns, end_ns, origin_ns
-        self._numbers: dict[SliceName, int] = {}
-        self._columns: list[dict[str, npt.NDArray[Any]]] = []
-        self._count = 0
-        self._written: dict[str, TransferEnds] = {}
-        self._taken: dict[tuple[str, int], TransferEnds] = {}
-        # By channel, when its writes began: a frame that was had before that was had by a clock
-        # that is off.
-        self._begun: dict[str, Ints] = {}
-
-    def add_ops(self, number: int, lane: Lane) -> None:
-        ops = self._graph.program(lane).ops
-        parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
-        if not len(parts):
-            return
-        rows = events_of(lane, self._end_ns)
-        events = rows[parts.row]
-        op = np.minimum(events["op"], len(ops)).astype(np.int64)
-        names = [self._number(name_of_op(each)) for each in ops]
-        if (op == len(ops)).any():
-            names.append(self._number(SliceName("unknown op", "unknown")))
-        is_waiting_for = (parts.kind == Kind.WAITING) & (events["peer"] < len(self._graph.lanes))
-        moves = np.arange(len(rows)) < len(lane.events)  # what is open has moved nothing yet
-        if lane.process == DRIVER:
-            self._leave_out(ops, lane.events, moves)
-        self._find_ends(number, ops, op, rows, parts, moves)
-        self._add(
-            number,
-            OPS,
-            name=np.array(names)[op],
-            kind=parts.kind,
-            peer=np.where(is_waiting_for, events["peer"], NOBODY),
-            start=parts.start_ns,
-            end=parts.end_ns,
-            execution=events["execution"],
-            bytes=events["bytes"],
-            op=np.where(op < len(ops), np.minimum(op, NO_OP), NO_OP),
-        )
-
-    def _leave_out(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
-        """Take out events of Reads and Writes that did not move the frame of their execution."""
-        for position, each in enumerate(ops):
-            if each.channels_in or each.channels_out:
-                at = np.flatnonzero(rows["op"] == position)
-                moves[at] = False
-                moves[at[movers(rows[at], READ if each.channels_in else WRITE)]] = True
-
-    def _find_ends(
-        self,
-        number: int,
-        ops: tuple[Op, ...],
-        op: Ints,
-        rows: Events,
-        parts: Parts,
-        moves: npt.NDArray[np.bool_],
-    ) -> None:
-        # By event; those of a driver's threads may lie between each other.
-        order = np.argsort(parts.row, kind="stable")
-        row, is_waiting = parts.row[order], parts.kind[order] == Kind.WAITING
-        is_last = np.append(row[1:] != row[:-1], True)
-        # A read takes its frame where it stops to wait.
-        is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
-        takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
-        is_last &= moves[row]
-        ended, taken = rows["end_ns"], taken_ns(rows)
-        for position, each in enumerate(ops):
-            for channel in each.channels_out:
-                at = order[(op[order] == position) & is_last]
-                found, kept = self._ends(at, parts, ended, rows)
-                self._written[channel] = found
-                self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
-            for channel in each.channels_in:
-                at = order[(op[order] == position) & takes]
-                self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
-
-    def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
-        """Return the ends at these parts whose times the window holds, and which these are."""
-        row = parts.row[at]
-        kept = (times[row] >= self._start_ns) & (times[row] <= self._end_ns)
-        at, row = at[kept], row[kept]
-        found = TransferEnds(
-            at + self._count,
-            (times[row] - self._start_ns).astype(np.int64),
-            rows["execution"][row].astype(np.int64),
-        )
-        return found, at
-
-    def add_spans(self, number: int, lane: Lane) -> None:
-        events = lane.events
-        events = events[
-            (events["op"] >= SPAN_BASE)
-            & (events["end_ns"] > self._start_ns)
-            & (events["start_ns"] < self._end_ns)
-        ]
-        if not len(events):
-            return
-        used, which = np.unique(events["op"], return_inverse=True)
-        names = np.array(
-            [self._number(SliceName(visible(lane.span_name(int(op))), "span")) for op in used],
-            np.uint16,
-        )
-        self._add(
-            number,
-            SPANS,
-            name=names[which],
-            kind=np.full(len(events), SPAN),
-            peer=np.full(len(events), NOBODY),
-            start=np.maximum(events["start_ns"], self._start_ns),
-            end=np.minimum(events["end_ns"], self._end_ns),
-            execution=events["execution"],
-            bytes=events["bytes"],
-            op=np.full(len(events), NO_OP),
-        )
-
-    def _add(self, number: int, track: int, **columns: npt.NDArray[Any]) -> None:
-        count = len(columns["start"])
-        columns["lane"] = np.full(count, number)
-        columns["track"] = np.full(count, track)
-        self._columns.append(columns)
-        self._count += count
-
-    def _number(self, name: SliceName) -> int:
-        if len(self._numbers) >= _MOST_NAMES - 1 and name not in self._numbers:
-            name = SliceName("...", name.role)
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    def _transfers(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """Return which slices a frame went from and to, and when it left and arrived."""
-        pairs, times = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
-        for (channel, _), taken in self._taken.items():
-            written = self._written.get(channel)
-            if written is None:
-                continue
-            _, at, to = np.intersect1d(written.execution, taken.execution, return_indices=True)
-            fits = self._begun[channel][at] <= taken.at[to]
-            at, to = at[fits], to[fits]
-            # The writer notes the end of its Write after the frame can be read.
-            left = np.minimum(written.at[at], taken.at[to])
-            pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
-            times.append(np.column_stack([left, taken.at[to]]))
-        return np.concatenate(pairs), np.concatenate(times)
-
-    def slices(self) -> Slices:
-        def column(name: str, dtype: str) -> npt.NDArray[Any]:
-            parts = [columns[name].astype(dtype) for columns in self._columns]
-            return np.concatenate([np.empty(0, dtype), *parts])
-
-        graph = self._graph
-        numbers = {lane.process: number for number, lane in enumerate(graph.lanes)}
-        start, end = column("start", "<i8"), column("end", "<i8")
-        return Slices(
-            graph.graph_id,
-            self._start_ns,
-            self._end_ns,
-            self._origin_ns,
-            tuple(map(_head_of, graph.lanes)),
-            tuple(self._numbers),
-            column("lane", "<u2"),
-            column("track", "u1"),
-            column("name", "<u2"),
-            column("kind", "u1"),
-            column("peer", "<u2"),
-            start - self._start_ns,
-            end - start,
-            column("execution", "<i8"),
-            column("bytes", "<i8"),
-            column("op", "<u2"),
-            self._written,
-            self._taken,
-            *self._transfers(),
-            {
-                channel.id: tuple(numbers[reader] for reader in channel.readers)
-                for channel in graph.plan.channels
-            },
-            {channel.id: channel.slots for channel in graph.plan.channels},
-        )
-
-
-def _head_of(lane: Lane) -> LaneHead:
-    detail = [lane.process] if lane.process != lane.label else []
-    detail += [f"pid {lane.pid}"] if lane.pid else []
-    detail += [f"node {visible(lane.node)}"] if lane.node else []
-    return LaneHead(lane.process, visible(lane.label), " \N{MIDDLE DOT} ".join(detail))
-
-
-def name_of_op(op: Op) -> SliceName:
-    """Return what the slices of an op are called."""
-    channels = (*op.channels_in, *op.channels_out)
-    return SliceName(visible(op.title()), op.word, *channels[:1])

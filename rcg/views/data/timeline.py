@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A timeline as the widget draws it: slices, queues, and the words around them."""
+"""The timeline for the widget: slices, queues, and the texts around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rcg.text import plural, time_text
 from rcg.trace.model import GraphTrace
 from rcg.views.data.colours import HATCHED, KIND_COLOURS, SPAN_COLOUR, TITLES
 from rcg.views.data.lettering import DOT
-from rcg.views.data.payload import Payload
+from rcg.views.data.payload import ViewPayload
 from rcg.views.data.queues import queues_of
 from rcg.views.data.slices import SPAN, Slices
 
@@ -21,21 +21,21 @@ __all__ = ["timeline_payload"]
 Numbers = npt.NDArray[Any]
 
 
-def timeline_payload(record: GraphTrace, slices: Slices) -> Payload:
+def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     """Return the payload of a timeline.
 
-    Beside what ``Slices.to_payload`` gives, the head has ``subtitle``, ``looks`` (title and colour
-    by kind; no colour is a hatching) and ``queues``: for each lane that reads, where its part of
-    the columns ``queue_time`` (microseconds) and ``queue_depth`` is.
+    In addition to ``Slices.to_payload``, the head has ``subtitle``, ``looks`` (title and colour by
+    kind; hatched if there is no colour) and ``queues``: for each reading lane, the position of its
+    part of the columns ``queue_time`` (microseconds) and ``queue_depth``.
 
     Args:
         record: The record of the graph.
-        slices: What its processes did.
+        slices: Its slices.
     """
     head, columns = slices.to_payload()
     queues, times, depths = _queues(slices)
     head |= {"subtitle": _subtitle(record, slices), "queues": queues, "looks": _looks()}
-    return Payload(head, {**columns, "queue_time": times, "queue_depth": depths})
+    return ViewPayload(head, {**columns, "queue_time": times, "queue_depth": depths})
 
 
 def _subtitle(record: GraphTrace, slices: Slices) -> str:
@@ -45,7 +45,11 @@ def _subtitle(record: GraphTrace, slices: Slices) -> str:
         first, last = f"{executions[0]:,}", f"{executions[-1]:,}"
         which = f"executions {first} to {last}" if first != last else f"execution {first}"
     lost = sum(lane.lost for lane in record.lanes)
-    words = [which, f"{time_text(slices.duration_ns)} in all", "each transfer joins its two ends"]
+    words = [
+        which,
+        f"{time_text(slices.duration_ns)} in all",
+        "a line connects the two ends of a transfer",
+    ]
     if lost:
         words.append(f"{plural(lost, 'event')} {'was' if lost == 1 else 'were'} lost")
     return f" {DOT} ".join(words)
@@ -60,10 +64,10 @@ def _looks() -> list[dict[str, str | None]]:
 
 
 def _submitted(slices: Slices) -> Numbers:
-    """Which executions are shown, ascending.
+    """Return the executions that are shown, ascending.
 
-    At the end actors wait to read the input of an execution that nobody submitted: what was only
-    read does not count, unless nothing else was seen.
+    At the end of a trace, actors wait to read the input of an execution that was not submitted. So
+    executions with nothing but reads do not count, unless there are no others.
     """
     is_more = ~slices.where("read") & (slices.kind != SPAN)
     return np.unique(slices.execution[is_more if is_more.any() else slice(None)])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topology of a plan: what is computed where, and how values get there. Plain data.
+"""The topology of a plan: what is computed where, and how values travel. Plain data.
 
-A plan tells programs; a topology forgets their order and keeps who takes whose value, by which
-channel. This is what all pictures of a graph are made of.
+A plan has programs. A topology leaves out the order of their ops and keeps which node takes the
+value of which other node, through which channel. All pictures of a graph are made from it.
 
 >>> from rcg.ir.plan import Plan
 >>> plan = Plan.from_text('''
@@ -44,8 +44,8 @@ from rcg.views.data.edge_styles import LOCAL, kind_of_channel
 __all__ = [
     "Actor",
     "Channel",
-    "Edge",
-    "Node",
+    "TopologyEdge",
+    "TopologyNode",
     "NodeKind",
     "Topology",
     "nodes_of_calls",
@@ -59,7 +59,7 @@ _JSON_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """An actor: its id in the plan, its name for people, its id in Ray (hex, or empty)."""
+    """An actor: its id in the plan, its displayed name, its id in Ray (hex, or empty)."""
 
     id: str
     label: str
@@ -67,14 +67,14 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One thing that is computed, given or returned.
+class TopologyNode:
+    """An input, a call, an output, or a part of an input or a call.
 
     Attributes:
         id: Its position in ``Topology.nodes``.
         kind: ``input``; ``attribute``, one argument of it; ``call`` of a method; ``part``, one of
             the values of a call that returns several; ``output``.
-        process: Where it is: ``driver`` or an actor's id.
+        process: Its process: ``driver`` or an actor's id.
         name: The method, the argument's key or the part's index; empty for input and output.
         owner: The input of an attribute, the call of a part; None for others.
     """
@@ -96,17 +96,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """One node takes the value of another.
+class TopologyEdge:
+    """The value of one node that another node takes.
 
     Attributes:
-        source: The node whose value it is.
+        source: The node that makes the value.
         target: The node that takes it.
         kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ...
-        channel: The channel that carries it; None inside a process. A channel serves all edges
-            of its values.
-        arguments: As what the target takes it: positions and names of arguments, positions in the
-            list of results. Empty between an owner and what it owns.
+        channel: The channel that carries it; None inside a process. All edges of a value use the
+            same channel, which may carry other values as well.
+        arguments: The arguments of the target that it is: positions and names of arguments, or
+            positions in the list of results. Empty between an owner and its parts.
     """
 
     source: int
@@ -118,7 +118,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The way of values between processes: its id, its kind (see ``Edge``), and its frames."""
+    """A channel: its id, its kind (as of edges), and its number of slots."""
 
     id: str
     kind: str
@@ -130,15 +130,15 @@ class Topology:
     """A graph as people draw it.
 
     Attributes:
-        nodes: In the order in which Ray numbers them: from the input outward, breadth first.
-        edges: By source, then by target; at most one between two nodes.
-        actors: In the order of the plan.
-        channels: In the order of the plan.
+        nodes: The nodes, in Ray's order: from the input, breadth first.
+        edges: The edges, sorted by source and target. At most one between two nodes.
+        actors: The actors, in the order of the plan.
+        channels: The channels, in the order of the plan.
         is_multi: Whether an execution returns a list.
     """
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[TopologyNode, ...]
+    edges: tuple[TopologyEdge, ...]
     actors: tuple[Actor, ...]
     channels: tuple[Channel, ...]
     is_multi: bool
@@ -157,7 +157,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
 
     Args:
         plan: The plan, from any pass of the compiler.
-        actor_ids: The id in Ray, in hex, of each actor of the plan; what the plan knows, without.
+        actor_ids: The id in Ray, in hex, of each actor; None uses the ids in the plan.
     """
     found = _Search(plan)
     numbers = found.number()
@@ -166,7 +166,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
         for node in found.nodes
     ]
     edges = [
-        Edge(
+        TopologyEdge(
             source=numbers[source],
             target=numbers[target],
             kind=found.kind_of(channel),
@@ -189,7 +189,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
 
 
 def nodes_of_calls(plan: Plan) -> dict[int, int]:
-    """Return, by the ``node`` of each call of a plan, which node of its topology the call is."""
+    """Return the node in the topology of each call of a plan, by the ``node`` of the call."""
     found = _Search(plan)
     numbers = found.number()
     return {call: numbers[node] for call, node in found.calls.items()}
@@ -200,14 +200,14 @@ def _renumbered(node: int | None, numbers: Mapping[int, int]) -> int | None:
 
 
 class _Search:
-    """Two walks over the programs: who makes which value, then who takes it."""
+    """Finds, in two passes over the programs, which node makes and which nodes take each value."""
 
     def __init__(self, plan: Plan) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[TopologyNode] = []
         self.edges: dict[tuple[int, int], tuple[str | None, list[str]]] = {}
         self._kinds = {channel.id: kind_of_channel(channel.kind) for channel in plan.channels}
-        # A slot holds the value of a node; a container that was built, those of several. A value
-        # with several parts has no node before somebody takes it: what nobody takes is not drawn.
+        # A slot holds the value of a node, or a container with the values of several. A part of a
+        # value gets a node when another node takes it. Parts that no node takes are not drawn.
         self._made: dict[tuple[str, int], tuple[int, int | None]] = {}
         self._carried: dict[str, list[tuple[int, int | None]]] = {}
         self._parts: dict[tuple[int, int], int] = {}
@@ -219,7 +219,7 @@ class _Search:
         ]
         self._make_inputs(plan.program(DRIVER))
         self.calls: dict[int, int] = {}
-        # In the order in which they were bound, whatever the schedule made of it.
+        # In the order in which they were bound, independent of the schedule.
         for op, process in sorted(calls, key=lambda each: each[0].node):
             self.calls[op.node] = self._add("call", process, op.method)
             for index, out in enumerate(op.outs):
@@ -236,7 +236,7 @@ class _Search:
             self._take(program)
 
     def _add(self, kind: NodeKind, process: str, name: str, owner: int | None = None) -> int:
-        self.nodes.append(Node(len(self.nodes), kind, process, name, owner))
+        self.nodes.append(TopologyNode(len(self.nodes), kind, process, name, owner))
         return len(self.nodes) - 1
 
     def _make_inputs(self, driver: Program) -> None:
@@ -295,9 +295,9 @@ class _Search:
         return LOCAL if channel is None else self._kinds[channel]
 
     def number(self) -> dict[int, int]:
-        """Return the number of each node, as Ray counts them.
+        """Return the number of each node, as in Ray.
 
-        From the input, breadth first, each node's takers before what it takes itself.
+        The order is breadth first from the input. The targets of a node come before its sources.
         """
         down: dict[int, list[int]] = {node.id: [] for node in self.nodes}
         up: dict[int, list[int]] = {node.id: [] for node in self.nodes}
@@ -305,7 +305,7 @@ class _Search:
             down[source].append(target)
             up[target].append(source)
         numbers: dict[int, int] = {}
-        # What nothing joins to the input begins anew.
+        # Nodes that are not connected to the input follow in their order.
         for first in range(len(self.nodes)):
             queue = deque([first])
             while queue:
@@ -317,7 +317,7 @@ class _Search:
         return numbers
 
     def _bound(self, edge: tuple[int, int]) -> tuple[int, ...]:
-        """Sort edges as they were bound: parts by their index, the output last."""
+        """Return a sort key for edges: as they were bound, parts by index, the output last."""
         order = []
         for end in edge:
             node = self.nodes[end]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topology as the widget draws it: boxes, lines and words, with what was measured."""
+"""The topology for the widget: boxes, lines and texts, with measured figures."""
 
 from __future__ import annotations
 
@@ -14,34 +14,42 @@ from rcg.ir.plan import Plan
 from rcg.text import bytes_text, plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
+from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import style_of
-from rcg.views.data.labels import LEAST_NODE, MOST_NAME, TopologyLabels, node_text
-from rcg.views.data.layout import Rect, Sizes, lay_out
+from rcg.views.data.labels import MAX_NAME_WIDTH, MIN_NODE_WIDTH, TopologyLabels, node_text
+from rcg.views.data.layout import Rect, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
-from rcg.views.data.payload import Payload
-from rcg.views.data.topology import Actor, Edge, Node, Topology, nodes_of_calls, topology_of
+from rcg.views.data.payload import ViewPayload
+from rcg.views.data.topology import (
+    Actor,
+    Topology,
+    TopologyEdge,
+    TopologyNode,
+    nodes_of_calls,
+    topology_of,
+)
 
 __all__ = ["topology_payload"]
 
 _HEAD: Final = 42.0
 _PAD: Final = 12.0
-_MOST_GB_PER_S: Final = 100  # faster is no copy: the block was handed on
+_MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
 
 Times = Mapping[tuple[str, int], OpTimes]
 
 
-def topology_payload(plan: Plan, record: GraphTrace | None) -> Payload:
+def topology_payload(plan: Plan, record: GraphTrace | None) -> ViewPayload:
     """Return the payload of a topology, which has no columns.
 
     Args:
-        plan: What runs.
-        record: What it did, if that is known.
+        plan: The plan.
+        record: Its record; None without a measurement.
     """
-    return Payload(_Drawing(plan, record).head(), {})
+    return ViewPayload(_TopologyHead(plan, record).head(), {})
 
 
-class _Drawing:
-    """Boxes, lines and words of one topology."""
+class _TopologyHead:
+    """Makes the head of the payload of one topology."""
 
     def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
         self._topology: Topology = topology_of(plan)
@@ -76,7 +84,7 @@ class _Drawing:
             "actors": [
                 {
                     "process": actor.id,
-                    "label": shorten(visible(actor.label), MOST_NAME, SIZE, bold=True),
+                    "label": shorten(visible(actor.label), MAX_NAME_WIDTH, SIZE, bold=True),
                     "detail": self._identity(actor),
                     "name": visible(actor.label),
                     "box": _box(layout.actors[actor.id]),
@@ -90,7 +98,7 @@ class _Drawing:
                     "process": node.process,
                     "op": self._ops.get(node.id),
                     "name": shorten(
-                        node_text(node), MOST_NAME, SIZE, monospace=node.kind == "call"
+                        node_text(node), MAX_NAME_WIDTH, SIZE, monospace=node.kind == "call"
                     ),
                     "time": self._time(node),
                     "tell": self._tell_node(node),
@@ -116,7 +124,7 @@ class _Drawing:
     # Ops
 
     def _ops_of_nodes(self, plan: Plan) -> dict[int, int]:
-        """The index of the op that each node is, in the program of its process."""
+        """Return the op of each node, as an index in the program of its process."""
         nodes = nodes_of_calls(plan)
         found = {
             nodes[op.node]: at
@@ -136,8 +144,8 @@ class _Drawing:
                         found[node.id] = at
         return found
 
-    def _edge_ops(self, edge: Edge) -> list[tuple[str, int]]:
-        """The write and the read of an edge's value, each with its process."""
+    def _edge_ops(self, edge: TopologyEdge) -> list[tuple[str, int]]:
+        """Return the write and the read of an edge's value, each with its process."""
         if edge.channel is None:
             return []
         reader = self._topology.nodes[edge.target].process
@@ -157,14 +165,14 @@ class _Drawing:
             head=_HEAD,
         )
 
-    def _size(self, node: Node) -> tuple[float, float]:
+    def _size(self, node: TopologyNode) -> tuple[float, float]:
         is_part = node.owner is not None
-        name = min(MOST_NAME, width_of(node_text(node), SIZE, monospace=node.kind == "call"))
+        name = min(MAX_NAME_WIDTH, width_of(node_text(node), SIZE, monospace=node.kind == "call"))
         time = self._time(node)
         width = name + (width_of(time, SMALL) + 14 if time else 0)
         if is_part:
             return ceil(width + 14), 22
-        return max(LEAST_NODE, ceil(width + 2 * _PAD)), 34
+        return max(MIN_NODE_WIDTH, ceil(width + 2 * _PAD)), 34
 
     # Words
 
@@ -180,25 +188,25 @@ class _Drawing:
             words.append(f"median times and mean sizes of {plural(ran, 'execution')}")
         return f" {DOT} ".join(words)
 
-    def _took(self, node: Node) -> OpTimes | None:
+    def _took(self, node: TopologyNode) -> OpTimes | None:
         op = self._ops.get(node.id)
         return None if op is None else self._times.get((node.process, op))
 
-    def _time(self, node: Node) -> str:
+    def _time(self, node: TopologyNode) -> str:
         took = self._took(node)
         return time_text(took.median_ns) if took is not None and node.kind == "call" else ""
 
-    def _moved(self, edge: Edge) -> str:
-        """How large its value is; told once, on the first of the edges that a channel serves."""
+    def _moved(self, edge: TopologyEdge) -> str:
+        """Return the mean size of an edge's value, only for the first edge of its channel."""
         times = self._write_times(edge)
         first = next(each for each in self._topology.edges if each.channel == edge.channel)
         is_told = times is not None and times.bytes and first is edge
         return bytes_text(times.bytes / times.count) if times is not None and is_told else ""
 
-    def _write_times(self, edge: Edge) -> OpTimes | None:
+    def _write_times(self, edge: TopologyEdge) -> OpTimes | None:
         return None if edge.channel is None else self._times.get(self._writes[edge.channel])
 
-    def _tell_node(self, node: Node) -> list[str]:
+    def _tell_node(self, node: TopologyNode) -> list[str]:
         lines = [self._labels.full_name(node)]
         took = self._took(node)
         if took is not None and node.kind == "call":
@@ -208,7 +216,7 @@ class _Drawing:
             lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
         return lines
 
-    def _tell_edge(self, edge: Edge) -> list[str]:
+    def _tell_edge(self, edge: TopologyEdge) -> list[str]:
         lines = self._labels.edge_lines(edge)
         write = self._write_times(edge)
         if write is not None:
@@ -221,9 +229,9 @@ class _Drawing:
 
 
 def _took(times: OpTimes) -> str:
-    """Its own time, how fast that was, and what it waited before."""
+    """Return the own time, the rate and the wait of an op as text."""
     words = [time_text(times.median_ns)]
-    if times.gb_per_s is not None and times.gb_per_s <= _MOST_GB_PER_S:
+    if times.gb_per_s is not None and times.gb_per_s <= _MAX_GB_PER_S:
         words.append(speed_text(times.gb_per_s))
     waited = times.waited_ns / times.count
     words += [f"after waiting {time_text(waited)}"] if waited >= 1 else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and cards in HTML, in the colours of the pictures, light and dark; no script."""
+"""Tables and cards in HTML without a script, in the light and dark colours of the pictures."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _DARK_HOSTS: Final = (
     "body.vscode-high-contrast:not(.vscode-high-contrast-light)",
     'html[theme="dark"] body',
 )
-"""Where JupyterLab, VS Code and Colab say which theme they have; the browser is asked without."""
+"""How JupyterLab, VS Code and Colab state their theme. Elsewhere the browser's setting counts."""
 
 
 def _inside(hosts: Sequence[str]) -> str:
     return ",".join(f"{host} .rcg.rcg-is-auto" for host in hosts)
 
 
-# Notebooks have a style for every table (stripes, a hover) and every <pre>, hence "!important".
+# Notebooks have styles for all tables (stripes, hover) and <pre>, hence "!important".
 STYLE: Final = (
     "<style>"
     f".rcg{{{_LIGHT};color:var(--rcg-text);font:13px/1.45 {SANS}}}"
@@ -80,17 +80,17 @@ STYLE: Final = (
     ".rcg details{margin-top:10px}.rcg summary{cursor:pointer}"
     "</style>"
 )
-"""The style sheet of cards and tables; once per page is enough, more do no harm."""
+"""The style sheet of cards and tables. One per page is enough, and more are harmless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is in a table.
+    """A cell of a table.
 
     Attributes:
         text: The text.
-        classes: How it looks: ``rcg-number``, ``rcg-code``, ``rcg-strong``, ...
-        hover: What is told where the pointer rests.
+        classes: Its classes in the style sheet: ``rcg-number``, ``rcg-code``, ``rcg-strong``, ...
+        hover: Its hover text.
     """
 
     text: str
@@ -98,7 +98,7 @@ class Cell:
     hover: str = ""
 
     def html(self) -> str:
-        """Return it as an element."""
+        """Return the cell as an element."""
         classes = f' class="{escape(self.classes)}"' if self.classes else ""
         hover = f' title="{escaped(self.hover)}"' if self.hover else ""
         return f"<td{classes}{hover}>{escaped(self.text)}</td>"
@@ -109,12 +109,12 @@ def table(
     rows: Sequence[Sequence[Cell]],
     marked: Sequence[bool] | None = None,
 ) -> str:
-    """Return a table; columns of numbers are those whose first cell is one.
+    """Return a table. A column is one of numbers if its first cell is a number.
 
     Args:
         head: Names of the columns.
         rows: The cells.
-        marked: Which rows are what is looked for.
+        marked: Which rows are highlighted.
     """
     is_number = [
         bool(rows) and "rcg-number" in rows[0][column].classes for column in range(len(head))
@@ -132,22 +132,22 @@ def table(
 
 
 def card(title: str, about: str, body: str) -> str:
-    """Return a card: a title, a line that says what is shown, and the rest, which is HTML."""
+    """Return a card: a title, a line below it, and HTML."""
     line = f'<p class="rcg-about">{escape(visible(about))}</p>' if about else ""
     return f'<section class="rcg-static"><h2>{escape(visible(title))}</h2>{line}{body}</section>'
 
 
 def themed(body: str, *, dark: bool | None) -> str:
-    """Return HTML with the style sheet it needs.
+    """Return HTML with its style sheet.
 
     Args:
         body: HTML.
-        dark: Whether the ground is dark; None leaves it to the notebook, or the reader's browser.
+        dark: Whether to use dark colours; None leaves it to the notebook, or the reader's browser.
     """
     theme = "rcg-is-auto" if dark is None else "rcg-is-dark" if dark else "rcg-is-light"
     return f'<div class="rcg {theme}">{STYLE}{body}</div>'
 
 
 def escaped(text: str) -> str:
-    """Return text for HTML: lines stay, and whatever else cannot be shown is told by its escape."""
+    """Return text for HTML. Line breaks stay; other characters that cannot be shown are escaped."""
     return "\n".join(escape(visible(line)) for line in text.split("\n"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTML of the results of analyses: executions, paths, predictions, comparisons.
 
-Each is text beside a table or a picture. This room must compute nothing but lengths of bars.
+Each result has a text and a table or a picture. This file must compute nothing but lengths of bars.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = [
 _TOP: Final = MARGIN + 58
 _LINE: Final = 24.0
 _BAR: Final = 15.0
-_MOST_NAME: Final = 300.0
-_MOST_STEPS: Final = 36
-_MOST_OPS: Final = 24
-_MOST_GRAPHS: Final = 3
+_MAX_NAME_WIDTH: Final = 300.0
+_MAX_STEPS: Final = 36
+_MAX_OPS: Final = 24
+_MAX_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
 
 
 def of_executions(executions: Executions) -> Mimebundle:
-    """Return what is shown of executions: a table with its head and its tail."""
+    """Return the mimebundle of executions: a table of the first and the last ones."""
     count = len(executions)
     places = cut(range(count), lambda _: -1)
     number = "rcg-number"
@@ -65,20 +65,22 @@ def of_executions(executions: Executions) -> Mimebundle:
         else [Cell(text, number) for text in execution_row(executions[place])]
         for place in places
     ]
-    about = f"{count_text(count)} executions, {count_text(int(executions.is_complete.sum()))} whole"
-    about += f" {DOT} times of submission from the beginning of the trace on"
+    about = (
+        f"{count_text(count)} executions, {count_text(int(executions.is_complete.sum()))} complete"
+    )
+    about += f" {DOT} submission times count from the beginning of the trace"
     body = table(EXECUTION_HEAD, rows) if rows else ""
     html = themed(card("Executions", about, body), dark=None)
     return {**mimebundle(str(executions), []), "text/html": html}
 
 
 def of_path(path: CriticalPath) -> Mimebundle:
-    """Return what is shown of a critical path: its steps, one below the other, over time."""
+    """Return the mimebundle of a critical path: its steps over time, one per line."""
     return mimebundle(str(path), [("Critical path", path_picture(path))] if path else [])
 
 
 def of_what_if(found: WhatIf) -> Mimebundle:
-    """Return what is shown of a prediction: its figures, and the schedule that it foresees."""
+    """Return the mimebundle of a prediction: its figures and the predicted schedule."""
     about = f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
     picture = schedule_of(
         predicted=found.simulation, unit_ns=1.0, title="Predicted", about=about, width=WIDTH
@@ -87,28 +89,28 @@ def of_what_if(found: WhatIf) -> Mimebundle:
 
 
 def of_comparison(found: Comparison) -> Mimebundle:
-    """Return what is shown of a comparison: before and after, op by op, of each graph."""
+    """Return the mimebundle of a comparison: each op of each graph before and after."""
     return _compared(str(found), found.graphs)
 
 
 def of_graph_comparison(found: GraphComparison) -> Mimebundle:
-    """Return the same of one graph."""
+    """Return the mimebundle of the comparison of one graph."""
     return _compared(str(found), [found])
 
 
 def _compared(text: str, graphs: Sequence[GraphComparison]) -> Mimebundle:
-    more = len(graphs) - _MOST_GRAPHS
-    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MOST_GRAPHS}]"
-    pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MOST_GRAPHS]]
+    more = len(graphs) - _MAX_GRAPHS
+    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MAX_GRAPHS}]"
+    pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MAX_GRAPHS]]
     return mimebundle(text, pictures, note if more > 0 else "")
 
 
 def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | None = None) -> str:
-    """Return the steps of a critical path as the text of an SVG file: a bar for each, over time."""
+    """Return a critical path as the text of an SVG file: one bar per step, over time."""
     canvas = Canvas(dark)
     shown = _longest(path)
     start, total = path[0].start_ns, max(path[-1].end_ns - path[0].start_ns, 1)
-    names = min(_MOST_NAME, max(width_of(visible(step.text), SIZE) for step in shown))
+    names = min(_MAX_NAME_WIDTH, max(width_of(visible(step.text), SIZE) for step in shown))
     left = MARGIN + names + 14
     room = width - left - MARGIN - _COLUMN
     scale = room / total
@@ -151,13 +153,13 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
 def comparison_picture(
     found: GraphComparison, *, width: float = WIDTH, dark: bool | None = None
 ) -> str:
-    """Return two bars for each figure, before and after, as the text of an SVG file."""
+    """Return a comparison as the text of an SVG file: two bars per figure."""
     canvas = Canvas(dark)
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
     canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
-    ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MOST_OPS]
+    ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MAX_OPS]
     names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
-    widest = min(_MOST_NAME, max(width_of(visible(name), SIZE, bold=True) for name in names))
+    widest = min(_MAX_NAME_WIDTH, max(width_of(visible(name), SIZE, bold=True) for name in names))
     left = MARGIN + widest + 14
     room = width - left - MARGIN - 3 * _COLUMN
     about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
@@ -198,8 +200,8 @@ def comparison_picture(
 
 
 def _longest(path: Sequence[Step]) -> list[Step]:
-    """Return so many steps as can be shown, the longest, in the order of time."""
-    longest = sorted(path, key=lambda step: -step.duration_ns)[:_MOST_STEPS]
+    """Return the longest steps, as many as can be shown, by time."""
+    longest = sorted(path, key=lambda step: -step.duration_ns)[:_MAX_STEPS]
     return sorted(longest, key=lambda step: step.start_ns)
 
 

@@ -23,17 +23,17 @@ from rcg.views.svg.pictures import (
 
 __all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
 
-_MOST_GRAPHS: Final = 3  # whose pictures are shown; the page of a trace has more
-_MOST_NODES: Final = 400  # of a plan that is drawn
+_MAX_GRAPHS: Final = 3  # with pictures; the page of a trace has more
+_MAX_NODES: Final = 400  # of a plan whose topology is drawn
 
 
 def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
-    """Return text beside pictures.
+    """Return a mimebundle of text and pictures.
 
     Args:
-        text: What is shown where there are no pictures.
-        pictures: What each shows, and the text of its SVG file.
-        note: What is said below them.
+        text: The text, for where pictures cannot be shown.
+        pictures: The alternative text of each picture, and the text of its SVG file.
+        note: A line below the pictures.
     """
     html = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
     if html and note:
@@ -44,21 +44,21 @@ def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -
 def of_plan(
     plan: Plan, text: str = "", title: str = "Plan", actor_ids: Mapping[str, str] | None = None
 ) -> Mimebundle:
-    """Return what is shown of a plan: its text, and its topology unless it is very large."""
+    """Return the mimebundle of a plan: its text, and its topology unless it is very large."""
     pictures = []
-    if sum(len(program.ops) for program in plan.programs) <= _MOST_NODES:
+    if sum(len(program.ops) for program in plan.programs) <= _MAX_NODES:
         pictures = [("Topology", topology_picture(plan, title=title, actor_ids=actor_ids))]
     return mimebundle(text or str(plan), pictures)
 
 
 def of_trace(trace: Recording) -> Mimebundle:
-    """Return what is shown of a trace: its summary as text and as pictures."""
+    """Return the mimebundle of a trace: its summary as text and as pictures."""
     whole, trace = trace, trace.active
     summary = summarize(trace)
     pictures: list[tuple[str, str]] = []
-    for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MOST_GRAPHS]:
+    for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MAX_GRAPHS]:
         name = f"CompiledDAG({graph.graph_id[:8]})"
-        if sum(len(program.ops) for program in graph.plan.programs) <= _MOST_NODES:
+        if sum(len(program.ops) for program in graph.plan.programs) <= _MAX_NODES:
             topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
             pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
@@ -68,14 +68,14 @@ def of_trace(trace: Recording) -> Mimebundle:
         ):
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
-    more = len(trace.graphs) - _MOST_GRAPHS
+    more = len(trace.graphs) - _MAX_GRAPHS
     notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
     notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
     return mimebundle(_joined(str(summary), whole), pictures, "; ".join(notes))
 
 
 def text_of(trace: Recording) -> str:
-    """Return the summary of a trace as text, of the graphs that did something."""
+    """Return the summary of the active graphs of a trace as text."""
     return _joined(str(summarize(trace.active)), trace)
 
 
@@ -84,7 +84,7 @@ def _joined(text: str, trace: Recording) -> str:
 
 
 def of_reports(reports: Iterable[Any], text: str) -> Mimebundle:
-    """Return what is shown of reports: their text and a table of each."""
+    """Return the mimebundle of reports: their text, and a table of each."""
     html = "".join(
         report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
     )

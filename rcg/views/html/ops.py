@@ -14,7 +14,7 @@ _UNKNOWN = "-"
 
 
 def ops_table(summary: GraphSummary) -> str:
-    """Return a table of what each op took, as HTML, in the order of the programs."""
+    """Return a table of the times of each op as HTML, in the order of the programs."""
     head = ("process", "op", "count", "median", "p99", "total", "waited", "moved", "speed")
     labels = {lane.process: lane.label for lane in summary.shares.lanes}
     rows = [_op_row(labels.get(each.process, each.process), each) for each in summary.ops]

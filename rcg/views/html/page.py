@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything about a trace on one page: a file that needs no network, no script and no rcg.
+"""A trace as one HTML page that needs no network, no script and no rcg.
 
-For each graph its topology with what was measured, where the time went, the schedule beside its
-prediction, the timeline up close and as a whole, and a table of its ops. Of many graphs the later
-ones have fewer pictures, so that the file stays small.
+For each graph it has the topology with measured values, where the time went, the schedule beside
+its prediction, the timeline of a few executions and of the whole trace, and a table of ops. With
+many graphs, the later ones have fewer pictures, so that the file stays small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import topology_of
 from rcg.views.html.elements import STYLE, card, escaped
-from rcg.views.html.image import MOST_SHRINKING
+from rcg.views.html.image import MAX_SHRINKING
 from rcg.views.html.ops import ops_table
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
@@ -32,9 +32,9 @@ from rcg.views.svg.pictures import (
 
 __all__ = ["page_of"]
 
-_MOST_GRAPHS: Final = 6
-_MOST_OPS: Final = 2000
-_MOST_NODES: Final = 600
+_MAX_GRAPHS: Final = 6
+_MAX_OPS: Final = 2000
+_MAX_NODES: Final = 600
 
 _STYLE: Final = (
     "<style>"
@@ -55,8 +55,8 @@ def page_of(trace: Recording, title: str) -> str:
     """Return a trace as one HTML file.
 
     Args:
-        trace: What was recorded.
-        title: What stands above it all.
+        trace: The trace.
+        title: The title of the page.
     """
     whole, trace = trace, trace.active
     summary = summarize(trace)
@@ -65,7 +65,7 @@ def page_of(trace: Recording, title: str) -> str:
         for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
     ]
     if not parts:
-        parts = [card("Nothing", "no graph was alive while this was recorded", "")]
+        parts = [card("Nothing", "there was no live graph during the recording", "")]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -105,25 +105,25 @@ def _about(trace: Recording) -> str:
 def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: int) -> str:
     head = f'<h2 class="rcg-graph">CompiledDAG({escaped(graph.graph_id[:8])})</h2>'
     parts = [head] if len(trace.graphs) > 1 else []
-    has_pictures = number < _MOST_GRAPHS
+    has_pictures = number < _MAX_GRAPHS
     if has_pictures:
         parts += _topology(graph, summary)
     parts.append(_fitting(summary_picture(summary)))
     if has_pictures and graph.num_events:
         parts += _times(trace, graph)
-    if len(summary.ops) <= _MOST_OPS:
-        about = "without waiting, which stands apart; the bottleneck is marked"
+    if len(summary.ops) <= _MAX_OPS:
+        about = "times without waiting, which has its own column; the bottleneck is marked"
         parts.append(card("Operations", about, ops_table(summary)))
     return "\n".join(parts)
 
 
 def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
-    if len(topology_of(graph.plan).nodes) > _MOST_NODES:
+    if len(topology_of(graph.plan).nodes) > _MAX_NODES:
         return []
     title = f"CompiledDAG({graph.graph_id[:8]})"
     picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
     width = re.match(r'<svg[^>]* width="([\d.]+)"', picture)
-    fits = width is not None and float(width[1]) <= WIDTH * MOST_SHRINKING
+    fits = width is not None and float(width[1]) <= WIDTH * MAX_SHRINKING
     is_small = width is not None and float(width[1]) <= WIDTH
     if fits and not is_small:
         return [_fitting(picture)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report as a table: what each process does, since when, and which process it waits for.
 
-The processes that hold up the rest are marked, with their line of source: a process that is not
-waiting itself, has been in its op for a while, and for which others wait, directly or through
-others; and a process that died. This file must not know where a report comes from.
+Processes that hold up others are marked and show their line of source. A process holds up others if
+it died, or if it has been in its op for a while without waiting and others wait for it, directly or
+through others. This file must not know where a report comes from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rcg.views.html.elements import Cell, card, escaped, table, themed
 __all__ = ["ActivityData", "BacklogData", "ReportData", "report_of"]
 
 _LONG_S: Final = 1.0
-"""How long something lasts before it is called stuck."""
+"""A process that others wait for is called stuck after this time."""
 
 _STATES: Final = {
     "running": ("\N{BLACK CIRCLE}", "rcg-good"),
@@ -53,7 +53,7 @@ class ActivityData(Protocol):
 
 
 class BacklogData(Protocol):
-    """Frames that wait for a reader (``rcg.runtime.observe.report.Backlog``)."""
+    """The unread frames of a reader (``rcg.runtime.observe.report.Backlog``)."""
 
     @property
     def channel(self) -> str: ...  # noqa: D102
@@ -66,7 +66,7 @@ class BacklogData(Protocol):
 
 
 class ReportData(Protocol):
-    """What a graph does at one moment (``rcg.runtime.observe.report.Report``)."""
+    """What a graph does now (``rcg.runtime.observe.report.Report``)."""
 
     @property
     def graph_id(self) -> str: ...  # noqa: D102
@@ -96,9 +96,9 @@ def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = 
     """Return a report as HTML without a script.
 
     Args:
-        report: What a graph does.
-        title: What stands above.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        report: The report.
+        title: The title.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
     marked = _holding_up(report)
     rows = [
@@ -116,7 +116,7 @@ def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = 
 
 
 def _holding_up(report: ReportData) -> list[bool]:
-    """Which processes the others wait for in the end, and which are dead."""
+    """Return which processes are dead, or running while others wait for them."""
     by_label = {activity.label: activity for activity in report.processes}
     wanted: set[str] = set()
     for activity in report.processes:
@@ -148,7 +148,7 @@ def _row(report: ReportData, activity: ActivityData, *, is_marked: bool) -> list
     state = "stuck" if is_marked and activity.state == "running" else activity.state
     sign, colour = _STATES.get(state, ("\N{BULLET}", ""))
     where = ""
-    if activity.stack:  # the file's name says enough here: the whole stack stands below
+    if activity.stack:  # the table has the name of the file; the whole stack is below it
         where = f"\n{activity.stack[-1].rpartition('/')[2]}"
     elif _is_silent(report, activity):
         where = "\ndoes not answer"
@@ -170,7 +170,7 @@ def _is_silent(report: ReportData, activity: ActivityData) -> bool:
 
 
 def _queue(report: ReportData, activity: ActivityData) -> Cell:
-    """Of the channels that it reads the fullest, and all of them where the pointer rests."""
+    """Return the fullest channel that a process reads, with all of them in the hover text."""
     queues = [queue for queue in report.backlogs if queue.reader == activity.label]
     if not queues:
         return Cell("0", "rcg-number rcg-dim")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bars on bands, as many as a picture can take: the rest becomes density.
+"""Bars on bands. Bars that are too narrow or too many are merged and drawn as density.
 
-A bar narrower than a pixel cannot be seen, and a million of them cannot be kept. So bars below some
-width are merged: in each column of pixels, stacked by look, as high as the share of the time that
-they take. That width grows until the picture is as small as it has to be::
+A bar narrower than a pixel is invisible, and a million bars make a file too large. So bars below a
+certain width are merged. A column of pixels then shows, for each look, the share of time that the
+bars take, as a height. The limit of width grows until the picture is small enough::
 
     each on its own      ▐███▌ ▐█▌▐██▌ ▐███▌
     merged               ▄▅▄▄▅▄▄▅▄▄▄▅▄▄▅▄▄▅
 
-The time in a column is exact, whatever the widths: it is the difference of how much was covered up
-to its two ends. Nothing here loops over bars that are merged.
+The share of a column is exact for bars of any width: it is the difference of the time covered up to
+its two edges. Nothing here loops over merged bars.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _BAR_BYTES: Final = 24
 _HOVER_BYTES: Final = 150
 _RUN_BYTES: Final = 22
 _LABEL_BYTES: Final = 60
-_MOST_HOVERS: Final = 900
-_MOST_LABELS: Final = 900
-_LEAST_TEXT_HEIGHT: Final = 12.0
-_LEAST_TEXT_WIDTH: Final = 12.0
+_MAX_HOVERS: Final = 900
+_MAX_LABELS: Final = 900
+_MIN_TEXT_HEIGHT: Final = 12.0
+_MIN_TEXT_WIDTH: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Where bars lie: from ``y`` on, ``height`` high."""
+    """The vertical range of bars: its upper end and its height."""
 
     y: float
     height: float
@@ -51,14 +51,14 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Bars as columns; by band, and in a band by ``left``.
+    """Bars as columns, sorted by band and then by ``left``.
 
     Attributes:
         band: Index of the band.
-        left: Where it begins, in pixels of the plot.
-        width: How wide it is.
+        left: Left end, in pixels of the plot.
+        width: Width in pixels.
         look: Index of the look.
-        row: What it stands for.
+        row: Row of the data that the bar shows.
     """
 
     band: Ints
@@ -70,7 +70,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was drawn, from back to front, and the rows of the bars that were merged."""
+    """The shapes, from back to front, and the rows of the merged bars."""
 
     shapes: list[str]
     merged: Ints
@@ -90,24 +90,24 @@ def draw(
     """Draw bars into a plot whose left end is at 0.
 
     Args:
-        canvas: What to draw with.
-        bands: Where they lie.
-        looks: How they look.
+        canvas: The canvas.
+        bands: The bands.
+        looks: The looks.
         bars: The bars.
-        plot_width: How wide the plot is.
-        labels_of: What may be written into the bar of a row, the best first.
-        hover_of: What is told about it.
-        budget: How many bytes the drawing may take, about.
+        plot_width: Width of the plot.
+        labels_of: Returns the possible labels of a row's bar, the preferred one first.
+        hover_of: Returns the hover text of a row's bar.
+        budget: Approximate limit of the drawing's size in bytes.
     """
     groups = _Groups(bars, len(looks))
-    has_labels = any(band.height >= _LEAST_TEXT_HEIGHT for band in bands)
+    has_labels = any(band.height >= _MIN_TEXT_HEIGHT for band in bands)
     for level in range(12):
         least = 1.0 * 2**level
         is_single = bars.width >= least
         count = int(is_single.sum())
-        labels = min(int((bars.width >= _LEAST_TEXT_WIDTH).sum()), _MOST_LABELS) * has_labels
+        labels = min(int((bars.width >= _MIN_TEXT_WIDTH).sum()), _MAX_LABELS) * has_labels
         size = labels * _LABEL_BYTES
-        is_hovering = count <= _MOST_HOVERS and size + count * _HOVER_BYTES <= budget
+        is_hovering = count <= _MAX_HOVERS and size + count * _HOVER_BYTES <= budget
         size += count * (_HOVER_BYTES if is_hovering else _BAR_BYTES)
         if size > budget and count:
             continue
@@ -140,7 +140,7 @@ class _Groups:
 
     def __init__(self, bars: Bars, num_looks: int) -> None:
         key = bars.band * num_looks + bars.look
-        # 16 bits are sorted by counting.
+        # NumPy sorts 16-bit integers by counting.
         is_short = len(key) == 0 or int(key.max()) < 1 << 16
         order = np.argsort(key.astype(np.uint16) if is_short else key, kind="stable")
         found, begins = np.unique(key[order], return_index=True)
@@ -168,7 +168,7 @@ class _Groups:
                 share = _covered(left[is_small], width[is_small], edges) / column
                 below = np.minimum(below + share, 1.0)
                 top = np.round(below * band.height)
-                # A little is shown as a little, not as nothing.
+                # A small share is drawn one pixel high instead of not at all.
                 top = np.maximum(top, np.where(share > 0.01, bottom + 1, bottom))
                 top = np.minimum(top, band.height)
                 boxes = _merge(bottom, top, column, band)
@@ -179,13 +179,13 @@ class _Groups:
 
 
 def _covered(left: Floats, width: Floats, edges: Floats) -> Floats:
-    """How much the bars, by ``left``, cover of what lies between each two edges."""
+    """Return the length that bars, sorted by ``left``, cover between each two edges."""
     total = _before(left, edges) - _before(np.sort(left + width, kind="stable"), edges)
     return np.maximum(np.diff(total), 0.0)
 
 
 def _before(points: Floats, edges: Floats) -> Floats:
-    """For each edge the sum of its distances from the points before it."""
+    """Return, for each edge, the sum of its distances from the points before it."""
     count = np.searchsorted(points, edges)
     sums = np.concatenate(([0.0], np.cumsum(points)))
     return np.asarray(count * edges - sums[count])
@@ -194,7 +194,7 @@ def _before(points: Floats, edges: Floats) -> Floats:
 def _merge(
     bottom: Floats, top: Floats, column: int, band: Band
 ) -> list[tuple[float, float, float, float]]:
-    """Join neighbouring columns of one height."""
+    """Return boxes, with neighbouring columns of equal height joined."""
     changes = np.flatnonzero((np.diff(bottom) != 0) | (np.diff(top) != 0)) + 1
     begins = np.concatenate(([0], changes))
     ends = np.concatenate((changes, [len(top)]))
@@ -231,7 +231,7 @@ def _singles(
         found = []
         for row in rows.tolist():
             band, width = bands[bars.band[row]], float(bars.width[row])
-            # A little air between bars, where there is room for it.
+            # Leave a small gap between bars if there is room for it.
             found.append(
                 (float(bars.left[row]), band.y, width - 0.6 if width > 4 else width, band.height)
             )
@@ -259,12 +259,12 @@ def _labels(
     labels_of: Callable[[int], Sequence[str]],
 ) -> list[str]:
     groups: dict[tuple[str, float], list[str]] = {}
-    wide = single[bars.width[single] >= _LEAST_TEXT_WIDTH]
-    if len(wide) > _MOST_LABELS:
-        wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MOST_LABELS]])
+    wide = single[bars.width[single] >= _MIN_TEXT_WIDTH]
+    if len(wide) > _MAX_LABELS:
+        wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MAX_LABELS]])
     for row in wide.tolist():
         band, width = bands[bars.band[row]], float(bars.width[row])
-        if band.height < _LEAST_TEXT_HEIGHT:
+        if band.height < _MIN_TEXT_HEIGHT:
             continue
         size = min(10.5, round(band.height * 0.7, 1))
         for label in labels_of(int(bars.row[row])):
@@ -282,5 +282,5 @@ def _labels(
 
 
 def _short(value: float) -> str:
-    """A number to a tenth of a pixel."""
+    """Return a number rounded to a tenth of a pixel."""
     return f"{round(value, 1):g}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The canvas of all pictures: colours by role, text fitted to its room, and the SVG around them.
 
-A role is what something is for ("text", "lane"); it has colours on light and on dark ground. They
-are attributes, and the dark ones come from a style sheet that only speaks to browsers: programs
-that know no style sheets show the light picture. Pictures have no script, no font and nothing to
-load; they have a ground of their own, so they can be read wherever they are put.
+A role names the purpose of a shape ("text", "lane") and has a light and a dark colour. Light
+colours are attributes. Dark colours are in a style sheet, so programs without style sheets show the
+light picture. A picture has no script, no font and nothing to load. It has its own background, so
+it can be read on any page.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, A
 MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 WIDTH: Final = 1080
-"""Of every picture but a topology, which is as wide as it has to be."""
+"""The width of all pictures except topologies, whose width depends on the graph."""
 
 MARGIN: Final = 24.0
-"""Between the picture and its edge."""
+"""The space at each edge of a picture."""
 
-_LONGEST_HOVER: Final = 160
+_MAX_HOVER_CHARS: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """An attribute and its colour on light and on dark ground."""
+    """An attribute, and its light and its dark colour."""
 
     attribute: str
     light: str
@@ -61,15 +61,15 @@ _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "marked": (Paint("fill", "#fbeadf", "#33231a"),),
 }
 
-# Stands for an id while a picture is drawn; cannot come from a name, which is visible text.
+# A placeholder for the picture's id. It cannot occur in a name, which is visible text.
 _KEY: Final = "\x00"
 
 
 class Canvas:
-    """Makes shapes as text, and remembers which colours and hatchings they use.
+    """Returns shapes as text, and collects the colours and patterns that they use.
 
     Args:
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
 
     def __init__(self, dark: bool | None) -> None:
@@ -83,7 +83,7 @@ class Canvas:
         self._roles[role] = paints
 
     def paint(self, role: str) -> str:
-        """Return the attributes of a role, with a blank before them."""
+        """Return the attributes of a role, with a leading space."""
         self._used[role] = None
         colours = "".join(
             f' {each.attribute}="{each.dark if self._dark else each.light}"'
@@ -92,13 +92,13 @@ class Canvas:
         return f' class="rcg-{role}"{colours}'
 
     def hatch(self, ground: str, lines: str, *, slant: int = 1, gap: int = 7) -> str:
-        """Return the ``fill`` of a hatched ground, with a blank before it.
+        """Return the ``fill`` of a hatched area, with a leading space.
 
         Args:
-            ground: Role of what is between the lines.
+            ground: Role of the area between the lines.
             lines: Role of the lines.
             slant: 1 for lines that rise to the right, -1 for lines that fall.
-            gap: From line to line.
+            gap: Distance between two lines.
         """
         name = f"{ground}-{lines}-{gap}-{'up' if slant > 0 else 'down'}"
         if name not in self._hatches:
@@ -113,13 +113,13 @@ class Canvas:
         return f' fill="url(#rcg-{_KEY}-{name})"'
 
     def dotted(self, ground: str, dots: str, *, gap: int = 6) -> str:
-        """Return the ``fill`` of a ground with dots, with a blank before it."""
+        """Return the ``fill`` of a dotted area, with a leading space."""
         at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
         shapes = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
         return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{shapes}</g>")
 
     def crossed(self, ground: str, lines: str, *, gap: int = 7) -> str:
-        """Return the ``fill`` of a ground with lines across each other."""
+        """Return the ``fill`` of an area with crossing lines, with a leading space."""
         path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
         return self._pattern(ground, "crossed", gap, path)
 
@@ -146,7 +146,7 @@ class Canvas:
         anchor: str = "start",
         is_whole_in_hover: bool = True,
     ) -> str:
-        """Return one line of text, shortened to its room; more of it is in the hover then."""
+        """Return one line of text. If it is shortened to its room, it gets a hover text."""
         text = visible(text)
         shown = shorten(text, room, size, bold=bold, monospace=monospace)
         attributes = f'{self.paint(role)} x="{x:g}" y="{y:g}" font-size="{size:g}"'
@@ -157,12 +157,12 @@ class Canvas:
         if monospace:
             attributes += f' font-family="{MONOSPACE}"'
         is_in_hover = is_whole_in_hover and shown != text
-        hover = f"<title>{escape(brief(text, _LONGEST_HOVER))}</title>" if is_in_hover else ""
+        hover = f"<title>{escape(brief(text, _MAX_HOVER_CHARS))}</title>" if is_in_hover else ""
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
 
     @staticmethod
     def with_hover(shape: str, hover: str, name: str) -> str:
-        """Return a shape with a text that shows where the pointer rests."""
+        """Return a shape with a hover text."""
         return f'<g class="{name}"><title>{escape(hover)}</title>{shape}</g>'
 
     def heading(self, title: str, subtitle: str, room: float) -> list[str]:
@@ -173,7 +173,7 @@ class Canvas:
         ]
 
     def legend(self, entries: Iterable[tuple[str, str]], x: float, y: float, room: float) -> Legend:
-        """Return explanations in rows: for each its shape, drawn in 14 x 10 from 0 0, and words."""
+        """Return a legend in rows; each entry is a shape in 14 x 10 from (0, 0), and words."""
         shapes: list[str] = []
         at, row = x, y
         for shape, words in entries:
@@ -188,13 +188,13 @@ class Canvas:
         return Legend(shapes, row - y + 18 if shapes else 0.0)
 
     def document(self, body: Iterable[str], width: float, height: float, label: str) -> str:
-        """Return the file: a ground, and the body on it.
+        """Return the file: a background, and the shapes on it.
 
         Args:
             body: Shapes, from back to front.
             width: Its width.
             height: Its height.
-            label: What it is, for those who cannot see it.
+            label: A description for people who cannot see it.
         """
         size = f'width="{width:g}" height="{height:g}"'
         auto = ' class="rcg-auto"' if self._dark is None else ""
@@ -213,7 +213,7 @@ class Canvas:
                 "</svg>\n",
             ]
         )
-        # Ids are seen by the whole page that a picture is put into, so they tell pictures apart.
+        # Ids are global in the page that contains a picture, so each picture has its own.
         return text.replace(_KEY, f"{crc32(text.encode('utf-8', 'replace')):08x}")
 
     def _style(self) -> list[str]:
@@ -233,7 +233,7 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """Explanations, and how high they are together."""
+    """The shapes of a legend, and their height."""
 
     shapes: list[str]
     height: float

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of pictures over time: a lane for each process, names at the left, an axis below.
+"""The chart of all pictures over time: a lane per process, names at the left, an axis below.
 
-Every such picture has the same frame, so that a lane is found again from one to the next.
+All such pictures use it, so a lane has the same position in each of them.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
-__all__ = ["Frame", "Row", "heights_for"]
+__all__ = ["LaneChart", "ChartRow", "heights_for"]
 
-_LEAST_NAMES: Final = 60.0
-_MOST_NAMES: Final = 170.0
+_MIN_NAMES_WIDTH: Final = 60.0
+_MAX_NAMES_WIDTH: Final = 170.0
 _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One lane: what it is called and how high it is.
+class ChartRow:
+    """One lane of a chart.
 
     Attributes:
         label: Its name.
-        detail: What else is known, for the hover.
+        detail: More facts, for the hover text.
         height: Its height.
-        parts: What is in it, if several things are: a word and the height of its middle, from the
-            upper end of the lane.
-        grounds: Where it is hatched as idle: from and to, from its upper end.
+        parts: The names of its parts if it has several, each with the y of the part's middle below
+            the upper end of the lane.
+        grounds: The areas that are hatched as idle: upper and lower end, below the upper end of the
+            lane.
     """
 
     label: str
@@ -45,21 +46,21 @@ class Row:
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
-    """Return a height that suits so many lanes: up to 8, up to 24, or more."""
+    """Return the height for a number of lanes: up to 8, up to 24, or more."""
     return few if count <= 8 else some if count <= 24 else many
 
 
-class Frame:
-    """Where lanes are, and the shapes around them.
+class LaneChart:
+    """The positions of lanes, and the shapes around them.
 
     Args:
-        canvas: What to draw with.
+        canvas: The canvas.
         rows: The lanes, from top to bottom.
-        gap: Between two lanes.
-        width: Of the whole picture.
+        gap: The space between two lanes.
+        width: Width of the picture.
     """
 
-    def __init__(self, canvas: Canvas, rows: Sequence[Row], gap: float, width: float) -> None:
+    def __init__(self, canvas: Canvas, rows: Sequence[ChartRow], gap: float, width: float) -> None:
         self._canvas = canvas
         self._rows = rows
         self._size = SIZE if len(rows) <= _MANY else SMALL
@@ -69,7 +70,7 @@ class Frame:
         names = max(
             (width_of(visible(row.label), self._size, bold=True) for row in rows), default=0.0
         )
-        self._names = min(max(names, _LEAST_NAMES), _MOST_NAMES)
+        self._names = min(max(names, _MIN_NAMES_WIDTH), _MAX_NAMES_WIDTH)
         self.left = round(MARGIN + self._names + 14 + parts)
         self.plot_width = max(120.0, width - self.left - MARGIN)
         self.tops: list[float] = []
@@ -92,11 +93,11 @@ class Frame:
 
         Args:
             title: The title.
-            subtitle: One line that says what is shown.
-            ticks: Places on the axis, in pixels of the plot, and their labels.
-            body: Shapes in the coordinates of the plot, whose upper left end is 0 0.
-            legend: Shapes and what they mean.
-            label: What it is, for those who cannot see it.
+            subtitle: The line below the title.
+            ticks: Positions on the axis, in pixels of the plot, and their labels.
+            body: Shapes in the coordinates of the plot, whose upper left corner is (0, 0).
+            legend: Shapes and their meaning.
+            label: A description for people who cannot see it.
         """
         canvas = self._canvas
         width = self.left + self.plot_width + MARGIN
@@ -139,7 +140,7 @@ class Frame:
                     word,
                     self.left - MARGIN - 10,
                     top + y + SMALL * 0.36,
-                    _MOST_NAMES,
+                    _MAX_NAMES_WIDTH,
                     role="faint",
                     size=SMALL,
                     anchor="end",

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The looks of bars: kinds of time, and executions. One table, for every picture.
+"""The looks of bars: kinds of time, and executions. All pictures use this table.
 
-A kind is never told by its colour alone, so greyscale serves as well: communication is dotted,
-serialization crossed, waiting and idling are hatched, spans are outlined, executions have their
-number, and kinds of time are named in bars, tables and legends.
+No kind is distinguished by colour alone, so pictures work in greyscale: communication is dotted,
+serialization is crossed, waiting and idle time is hatched, spans are outlined, executions show
+their number, and bars, tables and legends name the kinds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR
 from rcg.views.data.slices import SPAN
 from rcg.views.svg.canvas import Canvas, Paint
@@ -20,12 +20,12 @@ __all__ = ["Look", "execution_looks", "kind_looks"]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How bars of a sort are drawn.
+    """How a group of bars is drawn.
 
     Attributes:
-        attributes: Of the bar, with a blank before them.
+        attributes: The attributes of a bar, with a leading space.
         text: The role of text on it.
-        radius: Of its corners.
+        radius: The radius of its corners.
     """
 
     attributes: str
@@ -39,8 +39,8 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
         int(kind): Look(_fill(canvas, kind, colour), _on(canvas, colour, kind))
         for kind, colour in KIND_COLOURS.items()
     }
-    looks[Kind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
-    looks[Kind.IDLE] = Look(idle(canvas), "faint", 0.0)
+    looks[TimeKind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
+    looks[TimeKind.IDLE] = Look(idle(canvas), "faint", 0.0)
     canvas.define(
         "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", SPAN_COLOUR, "#b98fd4")
     )
@@ -49,7 +49,7 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
 
 
 def execution_looks(canvas: Canvas) -> list[Look]:
-    """Return the looks of executions: full ones, tinted ones, then outlines."""
+    """Return the looks of executions: full, then tinted, then outlined."""
     full = [Look(f' fill="{colour}"', _on(canvas, colour)) for colour in EXECUTIONS]
     tinted = [
         Look(f' fill="{colour}" fill-opacity=".5" stroke="{colour}"', "text")
@@ -63,37 +63,37 @@ def execution_looks(canvas: Canvas) -> list[Look]:
 
 
 def idle(canvas: Canvas) -> str:
-    """Return the ``fill`` of time in which nothing is done."""
+    """Return the ``fill`` of idle time."""
     return canvas.hatch("lane", "idle-line", gap=8)
 
 
-def _fill(canvas: Canvas, kind: Kind, colour: str) -> str:
-    if kind == Kind.COMPUTE:
+def _fill(canvas: Canvas, kind: TimeKind, colour: str) -> str:
+    if kind == TimeKind.COMPUTE:
         return f' fill="{colour}"'
     name = kind.name.lower()
     canvas.define(name, Paint("fill", colour, colour))
-    if kind == Kind.COMMUNICATION:
+    if kind == TimeKind.COMMUNICATION:
         canvas.define(f"{name}-dots", Paint("fill", "#f7c9a5", "#f7c9a5"))
         return canvas.dotted(name, f"{name}-dots")
     canvas.define(f"{name}-lines", Paint("stroke", "#7a5200", "#7a5200"))
     return canvas.crossed(name, f"{name}-lines")
 
 
-def _on(canvas: Canvas, colour: str, kind: Kind = Kind.COMPUTE) -> str:
-    """The role of text that can be read on a colour, on any ground."""
+def _on(canvas: Canvas, colour: str, kind: TimeKind = TimeKind.COMPUTE) -> str:
+    """Return the role of text that is legible on a colour, in light and dark pictures."""
     role = "on-dark" if _contrast_with_white(colour) >= 3.6 else "on-bright"
     tone = "#ffffff" if role == "on-dark" else "#16191d"
-    if kind == Kind.COMPUTE:
+    if kind == TimeKind.COMPUTE:
         canvas.define(role, Paint("fill", tone, tone))
         return role
-    # With a rim, as there is a pattern below it.
+    # The text has a rim, because there is a pattern below it.
     role = f"on-{kind.name.lower()}"
     canvas.define(role, Paint("fill", tone, tone), Paint("stroke", colour, colour))
     return role
 
 
 def _contrast_with_white(colour: str) -> float:
-    """WCAG 2.1's contrast ratio."""
+    """Return the contrast ratio with white, as in WCAG 2.1."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts

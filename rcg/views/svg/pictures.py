@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a graph and of what was recorded of it, chosen and put together.
+"""The pictures of a graph and of its record.
 
-What to draw is decided here (which executions, which prediction, which numbers), how to draw it in
-the views themselves. A page and a notebook show the same pictures.
+This file decides what is drawn: which executions, which prediction, which figures. The other files
+decide how it is drawn. Pages and notebooks show the same pictures.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.excerpt import excerpt_of
-from rcg.views.data.measured import figures_of, measured_of
-from rcg.views.data.slices import slices_of
+from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.schedule import schedule_of
@@ -37,9 +37,9 @@ __all__ = [
     "whole_timeline_picture",
 ]
 
-_CLOSE: Final = 4  # executions that a timeline shows up close
-_FORESEEN: Final = 8  # executions of a prediction without a measurement
-_MOST_SIMULATED: Final = 100_000
+_NUM_IN_TIMELINE: Final = 4  # executions in a timeline
+_NUM_PREDICTED: Final = 8  # executions of a prediction without a measurement
+_MAX_SIMULATED: Final = 100_000
 
 
 def topology_picture(
@@ -53,27 +53,27 @@ def topology_picture(
     """Return actors, methods and the values between them as the text of an SVG file.
 
     Args:
-        plan: What runs.
-        title: What stands above.
-        actor_ids: Ray's ids of the actors, for hovering.
-        channel_details: Tell which channel carries each value.
-        measured: A record of it, whose medians are written next to what they are of.
+        plan: The plan.
+        title: The title.
+        actor_ids: Ray's ids of the actors, for hover texts.
+        channel_details: Show which channel carries each value.
+        measured: A record of the graph and its summary, for times and sizes in the picture.
     """
     return svg_of(
         topology_of(plan, actor_ids),
         title=title,
         channel_details=channel_details,
-        measured=None if measured is None else measured_of(*measured),
+        measured=None if measured is None else topology_figures_of(*measured),
     )
 
 
 def summary_picture(summary: GraphSummary) -> str:
     """Return where the time of each actor went, and the key figures."""
-    return summary_of(figures_of(summary), width=WIDTH)
+    return summary_of(card_of(summary), width=WIDTH)
 
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
-    """Return what each actor did when, beside the prediction; None if no execution is whole."""
+    """Return what each actor did when, and the prediction; None without a complete execution."""
     excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns)
     if excerpt is None:
         return None
@@ -88,17 +88,21 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
 
 
 def predicted_schedule(plan: Plan, limit: int) -> str:
-    """Return how a plan is predicted to run, with calls that all take equally long.
+    """Return the predicted schedule of a plan in which all calls take equally long.
 
     Args:
-        plan: What runs.
-        limit: How many executions may be in flight.
+        plan: The plan.
+        limit: The limit of executions in flight.
     """
-    return schedule_of(predicted=simulate(plan, executions=_FORESEEN, window=limit), width=WIDTH)
+    return schedule_of(
+        predicted=simulate(plan, executions=_NUM_PREDICTED, window=limit), width=WIDTH
+    )
 
 
-def timeline_picture(trace: Recording, graph: GraphTrace, *, most: int = _CLOSE) -> str | None:
-    """Return the timeline of some executions up close; None if no execution is whole."""
+def timeline_picture(
+    trace: Recording, graph: GraphTrace, *, most: int = _NUM_IN_TIMELINE
+) -> str | None:
+    """Return the timeline of a few executions; None without a complete execution."""
     excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns, most=most)
     if excerpt is None:
         return None
@@ -107,25 +111,24 @@ def timeline_picture(trace: Recording, graph: GraphTrace, *, most: int = _CLOSE)
 
 
 def whole_timeline_picture(trace: Recording, graph: GraphTrace) -> str:
-    """Return the timeline from the first moment of a trace to the last."""
+    """Return the timeline of a whole trace."""
     slices = slices_of(graph, trace.start_ns, trace.end_ns)
     about = f"all {time_text(trace.duration_ns)}"
     return timeline_of(slices, title="Whole trace", about=about, width=WIDTH)
 
 
 def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
-    """Return how a graph is predicted to run with what its ops took, in ns; None if that fails.
+    """Return a prediction from the measured costs of a graph, in ns; None if that fails.
 
     Args:
         graph: The record of the graph.
-        executions: How many executions the prediction is to be compared in; some more come before
-            and after them.
+        executions: Number of executions to compare. The prediction has more before and after them.
     """
     count = executions + 6 * graph.limit
     ops = sum(len(program.ops) for program in graph.plan.programs)
-    if ops * executions > _MOST_SIMULATED:
+    if ops * executions > _MAX_SIMULATED:
         return None
-    most = max(executions, _MOST_SIMULATED // ops)
+    most = max(executions, _MAX_SIMULATED // ops)
     try:
         return predict(graph, executions=min(count, most)).simulation
     except (TraceError, DeadlockError):

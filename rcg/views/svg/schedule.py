@@ -6,14 +6,14 @@ a0 (Stage)  fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ███�
             ┌────────┐┌─────────┐┌─────────┐          predicted: outlines below
 ```
 
-Methods are full bars, other ops of an actor are thin bars, and the background is hatched while it
-does nothing. Without a measurement only the prediction is drawn.
+Methods are full bars, other ops are thin bars, and the background is hatched while the actor does
+nothing. Without a measurement only the prediction is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,27 +21,21 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.fit import CALL_NS, execution_range, fit
 from rcg.views.data.lettering import DOT, width_of
-from rcg.views.data.slices import OPS, Slices, repeats_of, slices_of_simulation
+from rcg.views.data.slices import OPS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint
-from rcg.views.svg.lanes import Frame, Row, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
 
 __all__ = ["schedule_of"]
 
-_CALL: Final = 1e6
-"""How many nanoseconds stand for one call, where calls are the unit of time."""
-
-_BUDGET: Final = 240_000
-_MOST_TRIED: Final = 40
-_MOST_MISFIT: Final = 4
-"""By how many calls a prediction may be off, on average, to be shown."""
-
-_LANES_APART: Final = 6  # at most, between the numbers of an execution
-_MOST_NUMBERS: Final = 400
+_MAX_BARS_BYTES: Final = 240_000
+_LANES_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many lanes
+_MAX_NUMBERS: Final = 400
 _NUM: Final = len(EXECUTIONS)
 _BUSY: Final = 3 * _NUM
 _OUTLINE: Final = 2 * _NUM
@@ -60,15 +54,15 @@ def schedule_of(
     """Return the schedule as the text of an SVG file.
 
     Args:
-        slices: What was measured, of some executions (see ``excerpt_of``).
-        predicted: How it was predicted to go. Of several executions the last ones that are not
-            where the pipeline runs empty are compared.
-        unit_ns: How long a unit of the prediction is. Without, a unit is a call, and all calls are
-            taken to cost the same; over a measurement it is stretched to fit.
-        title: What stands above.
-        about: What is shown, for the line below the title: ``executions 7 to 18``.
-        width: Of the picture.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        slices: The measured slices of some executions (see ``excerpt_of``).
+        predicted: The prediction. Its last executions before the pipeline empties are compared with
+            the measured ones.
+        unit_ns: The length of a unit of the prediction in nanoseconds. None: a unit is a call, and
+            all calls cost the same, as much as the mean measured call.
+        title: The title.
+        about: The line below the title, such as ``executions 7 to 18``.
+        width: Width of the picture.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
 
     Raises:
         ValueError: There is neither a measurement nor a prediction.
@@ -80,7 +74,7 @@ def schedule_of(
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """Bars of one picture: whose, and how far they are shifted and stretched."""
+    """The measured or the predicted bars, and how far they are shifted."""
 
     slices: Slices
     shift_ns: float = 0.0
@@ -112,7 +106,7 @@ class _Schedule:
         self._both = len(layers) == 2
         methods = [name.text for name in self._slices.names if name.role == "call"]
         initials = {method: method[:1].upper() for method in dict.fromkeys(methods)}
-        # Methods by their first letters, where these tell them apart.
+        # Methods are labelled by their first letters if these differ.
         is_clear = 1 < len(initials) == len(set(initials.values())) <= 4
         self._initials = initials if is_clear else {}
         self._is_repeated = repeats_of(self._slices) > 1
@@ -125,34 +119,12 @@ class _Schedule:
     def _predicted(
         self, simulation: Simulation, unit_ns: float | None, slices: Slices | None
     ) -> list[_Layer]:
-        """The prediction; nothing where it says too little of what was measured."""
-        scale = unit_ns
-        if scale is None:
-            scale = _CALL
-            self._note = "predicted, equal cost per call"
-            if slices is not None:
-                measured = _mean_call(slices)
-                rough = _mean_call(slices_of_simulation(simulation, _CALL))
-                scale = _CALL * measured / rough if measured and rough else _CALL
-                self._note += f", {time_text(scale)} each"
-        else:
-            self._note = "predicted from measured costs"
-        made = slices_of_simulation(simulation, scale)
-        if slices is None:
-            return [_Layer(made, is_outlined=True)]
-        first, last = _span_of(slices)
-        count = last - first + 1
-        spare = max(0, simulation.executions - count)
-        misfit, offset, shift = _aligned(
-            _starts(slices), _starts(made), range(first, last + 1), spare
-        )
-        if misfit > _MOST_MISFIT * max(_mean_call(slices), 1.0):
-            self._note = "the prediction is left out: it does not fit"
-            if misfit < float("inf"):
-                self._note += f", calls begin {time_text(misfit)} off"
+        """Return the prediction; nothing if it does not fit the measurement."""
+        found = fit(simulation, unit_ns, slices)
+        self._note = found.note
+        if found.slices is None:
             return []
-        made = replace(made, execution=made.execution + offset)
-        return [_Layer(made, shift, is_outlined=True)]
+        return [_Layer(found.slices, found.shift_ns, is_outlined=True)]
 
     def text(self, title: str, about: str) -> str:
         canvas = self._canvas
@@ -162,7 +134,7 @@ class _Schedule:
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         height = bar + below + (2 if below else 0)
         rows = [
-            Row(
+            ChartRow(
                 slices.heads[lane].label,
                 slices.heads[lane].detail,
                 height,
@@ -170,7 +142,7 @@ class _Schedule:
             )
             for lane in self._lanes
         ]
-        frame = Frame(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
+        frame = LaneChart(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
         looks = self._looks()
         body: list[str] = []
         merged = 0
@@ -202,7 +174,7 @@ class _Schedule:
     def _about(self, about: str) -> str:
         if about or not len(self._slices):
             return about
-        first, last = _span_of(self._slices)
+        first, last = execution_range(self._slices)
         return f"execution {first}" if first == last else f"executions {first} to {last}"
 
     def _looks(self) -> list[Look]:
@@ -211,7 +183,7 @@ class _Schedule:
         return [*execution_looks(canvas), Look(canvas.paint("busy"), "text", 0.0)]
 
     def _draw(
-        self, layer: _Layer, frame: Frame, bands: Sequence[Band], looks: Sequence[Look]
+        self, layer: _Layer, frame: LaneChart, bands: Sequence[Band], looks: Sequence[Look]
     ) -> tuple[list[str], int]:
         slices = layer.slices
         is_call = slices.where("call")
@@ -222,7 +194,7 @@ class _Schedule:
         left = (slices.start + layer.shift_ns) * scale
         right = left + slices.duration * scale
         left, right = np.maximum(left, 0), np.minimum(right, frame.plot_width)
-        is_shown = (slices.track == OPS) & (lane >= 0) & (slices.kind != Kind.WAITING)
+        is_shown = (slices.track == OPS) & (lane >= 0) & (slices.kind != TimeKind.WAITING)
         is_shown &= right > left
         if layer.is_outlined and self._both:
             is_shown &= is_call
@@ -246,7 +218,7 @@ class _Schedule:
             frame.plot_width,
             labels_of=lambda at: self._labels(slices, at, int(number_of[at])),
             hover_of=lambda at: self._hover(layer, at),
-            budget=_BUDGET // len(self._layers),
+            budget=_MAX_BARS_BYTES // len(self._layers),
         )
         kind = "rcg-predicted" if layer.is_outlined else "rcg-measured"
         merged = int(is_call[drawn.merged].sum())
@@ -258,8 +230,8 @@ class _Schedule:
     def _numbers(
         self, slices: Slices, bars: Bars, bands: Sequence[Band], number_of: Ints, plot_width: float
     ) -> list[str]:
-        """Numbers beside bars that are too narrow for them, here and there, where there is room."""
-        # What is no call is thin, and may lie below a number.
+        """Return numbers beside bars that are too narrow for them, if there is room."""
+        # Other ops than calls are thin, so a number may cover them.
         calls = np.flatnonzero(bars.look != _BUSY)
         lane = bars.band // 2
         calls = calls[np.lexsort((bars.left[calls], lane[calls]))]
@@ -274,7 +246,7 @@ class _Schedule:
             row = int(bars.row[at])
             number = int(number_of[row])
             key, here = (int(slices.execution[row]), number), int(lane[at])
-            if here - latest.get(key, -_LANES_APART) < _LANES_APART:
+            if here - latest.get(key, -_LANES_PER_NUMBER) < _LANES_PER_NUMBER:
                 continue
             band, width = bands[int(bars.band[at])], float(bars.width[at])
             room = width_of(f"{number}", size, bold=True)
@@ -291,7 +263,7 @@ class _Schedule:
             latest[key] = here
             y = band.y + band.height / 2 + size * 0.36
             texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{number}</text>')
-            if len(texts) == _MOST_NUMBERS:
+            if len(texts) == _MAX_NUMBERS:
                 break
         if not texts:
             return []
@@ -302,11 +274,11 @@ class _Schedule:
         ]
 
     def _number_of(self, slices: Slices) -> Ints:
-        """What the colour and the number of a bar are: its execution, or which call in that."""
+        """Return each bar's number, which decides its colour: its execution, or its call in it."""
         if not self._is_repeated:
             return slices.execution.astype(np.int64)
         number = np.zeros(len(slices), np.int64)
-        calls = np.flatnonzero(slices.where("call") & (slices.kind != Kind.WAITING))
+        calls = np.flatnonzero(slices.where("call") & (slices.kind != TimeKind.WAITING))
         key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(
             int
         )
@@ -315,8 +287,8 @@ class _Schedule:
         begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
         counts = np.diff(np.append(begins, len(order)))
         rank = np.arange(len(order)) - np.repeat(begins, counts)
-        # Of what began before the window, only the last calls are in it.
-        first, _ = _span_of(slices)
+        # An execution that began before the window has only its last calls in it.
+        first, _ = execution_range(slices)
         missing = np.where(key[2, begins] < first, counts.max(initial=0) - counts, 0)
         number[calls[order]] = rank + np.repeat(missing, counts)
         return number
@@ -331,7 +303,7 @@ class _Schedule:
         return [f"{name.text} {number}", f"{number}"]
 
     def _is_tinted(self, slices: Slices) -> npt.NDArray[np.bool_]:
-        """Whether a bar is of another method than the first one of its actor."""
+        """Return which bars are of another method than the first one of their actor."""
         is_call = slices.where("call")
         first = np.full(max(len(slices.heads), 1), -1)
         for lane in self._lanes:
@@ -346,7 +318,7 @@ class _Schedule:
         what = "predicted" if layer.is_outlined else "measured"
         words = [f"{brief(head)} {brief(name)}", f"execution {slices.execution[row]}"]
         if self._is_in_calls:
-            words.append(f"{slices.duration[row] / _CALL:.3g} calls long, {what}")
+            words.append(f"{slices.duration[row] / CALL_NS:.3g} calls long, {what}")
         else:
             words.append(f"{time_text(float(slices.duration[row]))}, {what}")
         return "\n".join(words)
@@ -358,10 +330,10 @@ class _Schedule:
         if not self._is_in_calls:
             first = self._slices.start_ns - self._slices.origin_ns
             return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
-        # A unit is a call: whole ones only.
-        ticks = ticks_of(duration / _CALL * 1e9, most)
+        # A unit is a call, so ticks are whole numbers.
+        ticks = ticks_of(duration / CALL_NS * 1e9, most)
         return [
-            (at / 1e9 * _CALL * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
+            (at / 1e9 * CALL_NS * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
             for at, _ in ticks
             if at % 1_000_000_000 == 0
         ]
@@ -393,60 +365,3 @@ class _Schedule:
             (busy, "not in a method"),
             (tall.format(idle(canvas)), "waiting or idle"),
         ]
-
-
-def _mean_call(slices: Slices) -> float:
-    calls = slices.where("call") & (slices.kind == Kind.COMPUTE)
-    # Those that the window does not cut.
-    calls &= (slices.start > 0) & (slices.start + slices.duration < slices.duration_ns)
-    return float(slices.duration[calls].mean()) if calls.any() else 0.0
-
-
-def _span_of(slices: Slices) -> tuple[int, int]:
-    """The first and the last execution of which there is the most to see."""
-    calls = slices.where("call")
-    found, counts = np.unique(slices.execution[calls], return_counts=True)
-    if not len(found):
-        return 0, 0
-    whole = found[counts == counts.max()]
-    return int(whole[0]), int(whole[-1])
-
-
-def _aligned(
-    ours: dict[tuple[int, int], int],
-    theirs: dict[tuple[int, int], int],
-    executions: range,
-    spare: int,
-) -> tuple[float, int, float]:
-    """How well a prediction fits, which of its executions are those measured, and its shift.
-
-    Of those before it runs empty the ones that fit best: executions may go in groups, as many as
-    are under way at once.
-    """
-    wanted = [key for key in ours if key[1] in executions]
-    latest = spare - spare // 3
-    found = (float("inf"), executions.start - latest, 0.0)
-    for begin in range(latest, max(-1, latest - _MOST_TRIED), -1):
-        offset = executions.start - begin
-        apart = np.array(
-            [
-                ours[lane, execution] - theirs[lane, execution - offset]
-                for lane, execution in wanted
-                if (lane, execution - offset) in theirs
-            ]
-        )
-        if len(apart):
-            shift = float(np.median(apart))
-            misfit = float(np.abs(apart - shift).mean())
-            if misfit < found[0] * 0.98:
-                found = (misfit, offset, shift)
-    return found
-
-
-def _starts(slices: Slices) -> dict[tuple[int, int], int]:
-    """When each lane began its first call of each execution."""
-    starts: dict[tuple[int, int], int] = {}
-    for row in np.flatnonzero(slices.where("call")).tolist():
-        key = int(slices.lane[row]), int(slices.execution[row])
-        starts[key] = min(starts.get(key, int(slices.start[row])), int(slices.start[row]))
-    return starts

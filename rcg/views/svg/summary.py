@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile at a glance: where the time of each process went, and the figures that matter.
+"""The profile's card: where the time of each process went, and the key figures.
 
 ```
 a0 (Stage)  █ compute 62 % █▓ 14 %▓░ waiting 20 % ░   1.5 ms   throughput        515 /s
@@ -13,10 +13,10 @@ from html import escape
 from typing import Final
 
 from rcg.text import brief, share_text, time_text, visible
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
+from rcg.views.data.figures import CardRow, ProfileCard
 from rcg.views.data.lettering import SIZE, SMALL, width_of
-from rcg.views.data.measured import CardRow, ProfileCard
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
 from rcg.views.svg.looks import kind_looks
@@ -27,13 +27,13 @@ _TOP: Final = MARGIN + 50
 _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
 _LINE: Final = 25.0
-_LONGEST_LINE: Final = 80  # of a hover
+_MAX_LINE_CHARS: Final = 80  # of a hover
 _ORDER: Final = (
-    Kind.COMPUTE,
-    Kind.COMMUNICATION,
-    Kind.SERIALIZATION,
-    Kind.WAITING,
-    Kind.IDLE,
+    TimeKind.COMPUTE,
+    TimeKind.COMMUNICATION,
+    TimeKind.SERIALIZATION,
+    TimeKind.WAITING,
+    TimeKind.IDLE,
 )
 
 
@@ -47,10 +47,10 @@ def summary_of(
     """Return the profile as the text of an SVG file.
 
     Args:
-        figures: What to show.
-        title: What stands above.
-        width: Of the picture; where there is room figures stand beside the bars, else below.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        figures: The figures.
+        title: The title.
+        width: Width of the picture. Key figures are beside the bars if there is room, else below.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
     return _Summary(figures, Canvas(dark), width).text(title)
 
@@ -135,7 +135,9 @@ class _Summary:
                 is_whole_in_hover=False,
             )
             hover = "\n".join(
-                brief(line, _LONGEST_LINE) for line in (each.label, *each.hover.split("\n")) if line
+                brief(line, _MAX_LINE_CHARS)
+                for line in (each.label, *each.hover.split("\n"))
+                if line
             )
             shapes.append(canvas.with_hover(name, hover, "rcg-head"))
             shapes += self._stack(each, left, y, plot)
@@ -182,7 +184,7 @@ class _Summary:
                     round(x + width / 2, 1),
                     y + self._bar / 2 + size * 0.36,
                     width,
-                    role=looks[kind].text if kind != Kind.IDLE else "on-idle",
+                    role=looks[kind].text if kind != TimeKind.IDLE else "on-idle",
                     size=size,
                     bold=True,
                     anchor="middle",

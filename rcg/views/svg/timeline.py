@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeline: what every process did at each moment, and how values went from one to the next.
+"""The timeline: what each process did when, and the transfers of values between processes.
 
 ```
 a0 (Stage)  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████  colour = kind of time
                                        ╲
-a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│    a line joins a write and its read
+a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│    a line from a write to its read
             queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          frames written and not read yet
 ```
 
-A lane has a band for each of its tracks, so streams of communicators will be bands as well.
+A lane has one band per track.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Final
 import numpy as np
 
 from rcg.text import brief, bytes_text, plural, ticks_of, time_text
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
 from rcg.views.data.lettering import DOT
 from rcg.views.data.queues import QueueDepth, queues_of
 from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
-from rcg.views.svg.lanes import Frame, Row, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import idle, kind_looks
 
 __all__ = ["timeline_of"]
 
-_BUDGET: Final = 210_000
-_MOST_TRANSFERS: Final = 180
+_MAX_BARS_BYTES: Final = 210_000
+_MAX_TRANSFERS: Final = 180
 _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 
 
@@ -47,11 +47,11 @@ def timeline_of(
     """Return the timeline as the text of an SVG file, of at most about 300 KB.
 
     Args:
-        slices: What to show: all of it. To look closer, take slices of less time.
-        title: What stands above.
-        about: What is shown, for the line below the title: ``executions 7 to 18``.
-        width: Of the picture.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
+        slices: The slices to show.
+        title: The title.
+        about: The line below the title, such as ``executions 7 to 18``.
+        width: Width of the picture.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
     return _Timeline(slices, Canvas(dark), width).text(title, about)
 
@@ -61,7 +61,7 @@ class _Timeline:
         self._slices = slices
         self._canvas = canvas
         self._queues = queues_of(slices)
-        # Whether an execution's number does not tell the calls of a process apart.
+        # Whether several calls of a process have the same execution number.
         self._is_repeated = repeats_of(slices) > 1
         count = len(slices.heads)
         self._bar = heights_for(count, 20.0, 15.0, 10.0)
@@ -75,10 +75,10 @@ class _Timeline:
         self._offsets: list[dict[int, Band]] = []
         self._queue_offsets: list[float] = []
         rows = [self._row(lane) for lane in range(count)]
-        self._frame = Frame(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
+        self._frame = LaneChart(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
 
-    def _row(self, lane: int) -> Row:
+    def _row(self, lane: int) -> ChartRow:
         y = 0.0
         bands: dict[int, Band] = {}
         parts, grounds = [], []
@@ -99,7 +99,7 @@ class _Timeline:
         else:
             y -= self._between
         head = self._slices.heads[lane]
-        return Row(head.label, head.detail, y, tuple(parts), tuple(grounds))
+        return ChartRow(head.label, head.detail, y, tuple(parts), tuple(grounds))
 
     @property
     def _processes(self) -> str:
@@ -117,7 +117,7 @@ class _Timeline:
             frame.plot_width,
             labels_of=self._labels,
             hover_of=self._hover,
-            budget=_BUDGET,
+            budget=_MAX_BARS_BYTES,
         )
         transfers, note = self._transfers()
         words = [about or f"{time_text(slices.duration_ns)} of {self._processes}"]
@@ -137,7 +137,7 @@ class _Timeline:
             ticks,
             body,
             self._legend(has_transfers=bool(transfers)),
-            f"{title}: what {self._processes} did at each moment",
+            f"{title}: what {self._processes} did when",
         )
 
     # Bars
@@ -152,7 +152,7 @@ class _Timeline:
                 bands.append(Band(self._frame.tops[lane] + band.y, band.height))
         left = np.clip(slices.start * self._scale, 0, self._frame.plot_width)
         right = np.clip((slices.start + slices.duration) * self._scale, 0, self._frame.plot_width)
-        # Slices are by lane and by track already, and by start.
+        # Slices are already sorted by lane, track and start.
         return (
             Bars(
                 number[slices.lane, slices.track],
@@ -167,7 +167,7 @@ class _Timeline:
     def _labels(self, row: int) -> Sequence[str]:
         slices = self._slices
         name = slices.names[slices.name[row]]
-        if slices.kind[row] == Kind.WAITING:
+        if slices.kind[row] == TimeKind.WAITING:
             peer = int(slices.peer[row])
             return [] if peer == NOBODY else [f"waits for {slices.heads[peer].label}"]
         if name.role == "call":
@@ -175,7 +175,7 @@ class _Timeline:
             return [f"{name.text} {execution}", name.text if self._is_repeated else execution]
         if name.role == "span":
             return [name.text]
-        if slices.kind[row] == Kind.SERIALIZATION:
+        if slices.kind[row] == TimeKind.SERIALIZATION:
             return []
         return [name.text]
 
@@ -188,7 +188,7 @@ class _Timeline:
         since = int(slices.start[row]) + slices.start_ns - slices.origin_ns
         words.append(f"{time_text(time_ns)} at {time_text(since)}")
         amount = int(slices.bytes[row])
-        if amount and slices.kind[row] == Kind.COMMUNICATION and time_ns:
+        if amount and slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
             rate = bytes_text(amount / time_ns * 1e9)
             words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
         elif amount:
@@ -205,7 +205,7 @@ class _Timeline:
         count = len(slices.transfers)
         if not count:
             return [], []
-        if count > _MOST_TRANSFERS:
+        if count > _MAX_TRANSFERS:
             return [], [f"{plural(count, 'transfer')} not drawn"]
         self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths = []
@@ -244,7 +244,7 @@ class _Timeline:
         return [f"<g{self._canvas.paint('queue')}>", *paths, "</g>"]
 
     def _steps(self, queue: QueueDepth, top: float) -> str:
-        """The area below the depth; of each column of pixels its highest."""
+        """Return the area below the depth. A column of pixels has its highest depth."""
         column = 1 if len(self._queues) <= 12 else 2
         edges = np.arange(0, self._frame.plot_width, column)
         at = queue.at * self._scale
@@ -275,7 +275,7 @@ class _Timeline:
         used = set(np.unique(self._slices.kind).tolist())
         entries = [
             (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
-            for kind in (*KIND_COLOURS, Kind.WAITING, SPAN)
+            for kind in (*KIND_COLOURS, TimeKind.WAITING, SPAN)
             if kind in used
         ]
         entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', "idle"))

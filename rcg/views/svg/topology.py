@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topology as one SVG file: no script, no font, nothing to load.
 
-Actors are boxes with their name, calls are boxes in them, and lines are values. The look of a line
-says how the value travels (see ``rcg.views.data.edge_styles``); that is all that colour is for.
-What was measured can be written where it belongs: how long a call takes into its box, how much a
-value is above its line.
+Actors are boxes with their name, calls are boxes inside them, and lines are values. The style of a
+line shows how the value travels (see ``rcg.views.data.edge_styles``). Measured figures can be shown
+as well: the time of a call in its box, the size of a value above its line.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from typing import Any, Final
 
 from rcg.ir.ids import DRIVER
 from rcg.text import brief, bytes_text, time_text, visible
+from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import EdgeStyle, style_of
+from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.labels import (
-    LEAST_NODE,
-    MOST_NAME,
+    MAX_NAME_WIDTH,
+    MIN_NODE_WIDTH,
     TopologyLabels,
     channel_text,
     node_text,
     slots_text,
 )
-from rcg.views.data.layout import Point, Rect, Sizes, TopologyLayout, lay_out
+from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
-from rcg.views.data.measured import TopologyFigures
-from rcg.views.data.topology import Actor, Channel, Edge, Node, Topology
+from rcg.views.data.topology import Actor, Channel, Topology, TopologyEdge, TopologyNode
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
 __all__ = ["svg_of"]
@@ -54,13 +54,12 @@ def svg_of(
     """Return a picture of a topology as the text of an SVG file.
 
     Args:
-        topology: What to show.
-        title: What is written above it.
-        channel_details: Write next to each value which channel carries it and how many frames that
-            holds.
-        legend: Explain the lines.
-        dark: Whether the ground is dark; None leaves it to the reader's browser.
-        measured: What was measured, to be written next to what it is of.
+        topology: The topology.
+        title: The title.
+        channel_details: Show which channel carries each value, and its number of slots.
+        legend: Draw a legend of the lines.
+        dark: Whether to use dark colours; None leaves it to the reader's browser.
+        measured: The measured figures to show.
     """
     return _Drawing(topology, title, channel_details, legend, dark, measured).text()
 
@@ -136,7 +135,7 @@ class _Drawing:
             head=_HEAD,
         )
 
-    def _size(self, node: Node) -> tuple[float, float]:
+    def _size(self, node: TopologyNode) -> tuple[float, float]:
         is_part = node.owner is not None
         width = max(
             [
@@ -146,11 +145,11 @@ class _Drawing:
         )
         height = (22 if is_part else 32) + _LINE * len(self._detail_lines(node))
         if is_part:
-            return ceil(min(width, MOST_NAME) + 2 * _PART_PAD), height
-        return max(LEAST_NODE, ceil(min(width, MOST_NAME) + 2 * _NODE_PAD)), height
+            return ceil(min(width, MAX_NAME_WIDTH) + 2 * _PART_PAD), height
+        return max(MIN_NODE_WIDTH, ceil(min(width, MAX_NAME_WIDTH) + 2 * _NODE_PAD)), height
 
-    def _detail_lines(self, node: Node) -> list[str]:
-        """What is written below a node's name: its time, and the channel of its value."""
+    def _detail_lines(self, node: TopologyNode) -> list[str]:
+        """Return the lines below a node's name: its time, and the channel of its value."""
         time_ns = self._measured.call_ns.get(node.id)
         channel = self._channel(node) if self._details else None
         lines = [] if time_ns is None else [time_text(time_ns)]
@@ -158,26 +157,26 @@ class _Drawing:
             lines = [f"not ended: {time_text(so_far)}"]
         return lines + ([] if channel is None else [f"{channel.id} {DOT} {slots_text(channel)}"])
 
-    def _channel(self, node: Node) -> Channel | None:
+    def _channel(self, node: TopologyNode) -> Channel | None:
         channel = self._carried.get(node.id)
         return None if channel is None else self._channels[channel]
 
     # Shapes
 
     def _actor(self, actor: Actor, rect: Rect) -> str:
-        # Never wider than the first column, which has this much room: lines may cross the box
-        # between columns.
+        # The text is no wider than the first column, because lines may cross the box between
+        # columns.
         label, identity = visible(actor.label), _identity(actor)
         x = rect.x + 12
         return (
             f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
             f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
-            + self._text(label, x, rect.y + 19, MOST_NAME, bold=True)
-            + self._text(identity, x, rect.y + 34, MOST_NAME, role="faint", size=SMALL)
+            + self._text(label, x, rect.y + 19, MAX_NAME_WIDTH, bold=True)
+            + self._text(identity, x, rect.y + 34, MAX_NAME_WIDTH, role="faint", size=SMALL)
             + "</g>"
         )
 
-    def _node(self, node: Node, rect: Rect) -> str:
+    def _node(self, node: TopologyNode, rect: Rect) -> str:
         is_part = node.owner is not None
         lines = self._detail_lines(node)
         pad = _PART_PAD if is_part else _NODE_PAD
@@ -212,7 +211,7 @@ class _Drawing:
             )
         return "".join([*shapes, "</g>"])
 
-    def _edge(self, edge: Edge, layout: TopologyLayout) -> str:
+    def _edge(self, edge: TopologyEdge, layout: TopologyLayout) -> str:
         kind = style_of(edge.kind)
         told = "\n".join(self._labels.edge_lines(edge))
         hover = f"<title>{escape(told)}</title>"
@@ -231,7 +230,7 @@ class _Drawing:
         )
 
     def _amounts(self, layout: TopologyLayout) -> list[str]:
-        """How much each value is, at its line where that leaves what makes it."""
+        """Return the size of each value, at the beginning of its line."""
         starts: dict[int, tuple[float, float, str]] = {}
         is_rising: dict[int, bool] = {}
         for edge in self._topology.edges:
@@ -242,8 +241,8 @@ class _Drawing:
             if edge.source not in starts or y < starts[edge.source][1]:
                 starts[edge.source] = (x, y, channel)
             is_rising[edge.source] = is_rising.get(edge.source, True) and to_y < y
-        # Below a line that rises, if there is room. A rim in the ground's colour keeps lines that
-        # pass from crossing out the number.
+        # Below a rising line, if there is room. A rim in the colour of the background keeps the
+        # number legible where lines cross it.
         return [
             f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
             + self._text(
@@ -266,10 +265,10 @@ class _Drawing:
             shapes.append(
                 f'<g class="rcg-key"><path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
                 f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
-                + self._text(title, x + 40, 4, MOST_NAME, role="faint")
+                + self._text(title, x + 40, 4, MAX_NAME_WIDTH, role="faint")
                 + "</g>"
             )
-            x += 40 + min(MOST_NAME, width_of(title, SIZE)) + 24
+            x += 40 + min(MAX_NAME_WIDTH, width_of(title, SIZE)) + 24
         return shapes, max(0.0, x - 24)
 
     def _is_part(self, node: int) -> bool:
@@ -279,7 +278,7 @@ class _Drawing:
         return "rim" if self._topology.nodes[source].process == DRIVER else "actor-rim"
 
     def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
-        """A text whose hover is that of the group that it is in."""
+        """Return a text without a hover text of its own: its group has one."""
         return self._canvas.text(text, x, y, room, is_whole_in_hover=False, **style)
 
     # Words
@@ -288,7 +287,7 @@ class _Drawing:
         words = self._labels.counts()
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
-    def _hover(self, node: Node) -> str:
+    def _hover(self, node: TopologyNode) -> str:
         channel = self._channel(node)
         carried = "" if channel is None else f"\nits value travels by {channel_text(channel)}"
         return f"{self._labels.full_name(node)}{carried}"
@@ -298,12 +297,12 @@ class _Drawing:
 
 
 def _identity(actor: Actor) -> str:
-    """An actor's id in the plan, and the first digits of that in Ray."""
+    """Return an actor's id in the plan, and the first digits of its id in Ray."""
     return f"{actor.id} {DOT} {visible(actor.key[:6])}" if actor.key else actor.id
 
 
 def _class(kind: EdgeStyle) -> str:
-    """A kind as part of a class name."""
+    """Return a kind as part of a CSS class."""
     return "".join(each if each.isascii() and each.isalnum() else "-" for each in kind.name)
 
 
@@ -316,7 +315,7 @@ def _frame(rect: Rect) -> str:
 
 
 def _curve(points: tuple[Point, ...]) -> str:
-    """A path through the points that ends at the foot of its arrow."""
+    """Return a path through the points that ends at the base of its arrow."""
     path = [f"M{points[0][0]:g} {points[0][1]:g}"]
     for position, ((x, y), (to_x, to_y)) in enumerate(pairwise(points), start=2):
         if position == len(points):

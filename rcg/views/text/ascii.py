@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""A topology as text, in the sections that Ray prints.
 
-The drawing has a line for each node and a rail for each value: it starts where the value is made
-(``*``) and runs down (``|``) to the last node that takes it (``o``). So any graph can be drawn, no
-line is lost where others cross, and its width is the number of values that are alive at once::
+The drawing has one line per node and one column per value. A column starts where the value is made
+(``*``) and runs down (``|``) to the last node that takes the value (``o``). So any graph can be
+drawn without crossing lines, and the width is the largest number of values that exist at once::
 
     0:InputNode           *
     1:Loader_54777d:load  o-*
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from rcg.text import visible
 from rcg.views.data.edge_styles import LOCAL, style_of
-from rcg.views.data.layout import layers_of
-from rcg.views.data.topology import Node, Topology
+from rcg.views.data.layers import layers_of
+from rcg.views.data.topology import Topology, TopologyNode
 
 __all__ = ["ascii_of"]
 
@@ -48,7 +48,7 @@ def _legend(topology: Topology) -> list[str]:
     ]
 
 
-def _label(topology: Topology, node: Node) -> str:
+def _label(topology: Topology, node: TopologyNode) -> str:
     name = visible(node.name)
     match node.kind:
         case "input":
@@ -64,7 +64,7 @@ def _label(topology: Topology, node: Node) -> str:
     return f"Task {node.id}  {text}"
 
 
-def _short_name(topology: Topology, node: Node) -> str:
+def _short_name(topology: Topology, node: TopologyNode) -> str:
     name = visible(node.name)
     match node.kind:
         case "input":
@@ -81,15 +81,15 @@ def _short_name(topology: Topology, node: Node) -> str:
             return f"{node.id}:{label}_{_key(topology, node)}:{name}"
 
 
-def _key(topology: Topology, node: Node, dots: str = "") -> str:
-    """The first digits of the actor's id in Ray, or its id in the plan."""
+def _key(topology: Topology, node: TopologyNode, dots: str = "") -> str:
+    """Return the first digits of an actor's id in Ray, or its id in the plan."""
     actor = topology.actor(node.process)
     return f"{visible(actor.key[:6])}{dots}" if actor is not None and actor.key else node.process
 
 
 def _draw(topology: Topology) -> list[str]:
     layers = layers_of(topology)
-    # What is owned comes right after its owner, so every value is made above those who take it.
+    # Owned nodes come right after their owner, so every value is made above the nodes that take it.
     order = sorted(
         topology.nodes,
         key=lambda node: (
@@ -128,7 +128,7 @@ def _draw(topology: Topology) -> list[str]:
 
 
 def _row(rails: list[int | None], taken: list[int], made: int | None) -> str:
-    """One line of the drawing: the places of a node, joined, and the rails that pass it."""
+    """Return one line of the drawing: the connected columns of a node, and those that pass it."""
     places = [*taken, *([] if made is None else [made])]
     first, last = min(places, default=0), max(places, default=0)
     row: list[str] = []

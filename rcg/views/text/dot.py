@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topology as Graphviz source, with the names, labels and shapes that Ray gives it.
 
-Only text is made here; no Graphviz is needed for that.
+This needs no Graphviz.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final
 
 from rcg.text import plural, visible
 from rcg.views.data.edge_styles import LOCAL, style_of
-from rcg.views.data.topology import Actor, Channel, Node, Topology
+from rcg.views.data.topology import Actor, Channel, Topology, TopologyNode
 
 __all__ = ["dot_of"]
 
 _INPUT, _OUTPUT, _PART = "lightblue", "yellow", "orange"
-# Okabe and Ito's colours but for the two that stand for something else here.
+# Okabe and Ito's colours, except the two that have another meaning here.
 _ACTOR_COLOURS: Final = ("#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#d55e00")
-# How much white is mixed in, each time that the colours have been used up.
+# The share of white that is mixed in, in each round through the colours.
 _WHITES: Final = (0.6, 0.8, 0.4)
 
 
@@ -25,9 +25,9 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
     """Return a topology as Graphviz source.
 
     Args:
-        topology: What to show.
-        channel_details: Label each edge with its channel: id, kind and how many frames it holds.
-        legend: Explain the lines, below the graph.
+        topology: The topology.
+        channel_details: Label each edge with its channel: id, kind and number of slots.
+        legend: Add a legend of the lines below the graph.
     """
     actors = {actor.id: actor for actor in topology.actors}
     fills = {actor.id: _fill(number) for number, actor in enumerate(topology.actors)}
@@ -51,7 +51,7 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
     return "\n".join([*lines, "}\n"])
 
 
-def _label(node: Node, actors: dict[str, Actor]) -> list[str]:
+def _label(node: TopologyNode, actors: dict[str, Actor]) -> list[str]:
     task = f"Task {node.id}"
     name = visible(node.name)
     match node.kind:
@@ -69,7 +69,7 @@ def _label(node: Node, actors: dict[str, Actor]) -> list[str]:
             return [task, f"Actor: {visible(actor.label)}", f"ID: {key}", f"Method: {name}"]
 
 
-def _colour(node: Node, fills: dict[str, str]) -> str:
+def _colour(node: TopologyNode, fills: dict[str, str]) -> str:
     match node.kind:
         case "input" | "attribute":
             return _INPUT
@@ -82,7 +82,7 @@ def _colour(node: Node, fills: dict[str, str]) -> str:
 
 
 def _fill(number: int) -> str:
-    """A light colour for the actor of a number; six hues in three tints, then the same again."""
+    """Return a light colour for an actor's number: six hues in three tints, repeated."""
     turn, hue = divmod(number, len(_ACTOR_COLOURS))
     white = _WHITES[turn % len(_WHITES)]
     colour = _ACTOR_COLOURS[hue]

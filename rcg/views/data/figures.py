@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the figures of a trace that pictures and tables show; computes nothing."""
+"""Selects the figures of a trace that pictures show. It computes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from rcg.ir.ops import Call
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
-from rcg.trace.analysis.parts import Kind
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
-__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "figures_of", "measured_of"]
+__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "card_of", "topology_figures_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class CardRow:
     """Where the time of one process went.
 
     Attributes:
-        label: Its name for people.
-        ns: Time by kind, in the order of ``Kind``.
-        note: What stands at the right end.
-        hover: What else is known.
+        label: Its displayed name.
+        ns: Time by kind, in the order of ``TimeKind``.
+        note: The text at the right end.
+        hover: The hover text.
     """
 
     label: str
@@ -37,13 +37,13 @@ class CardRow:
 
 @dataclass(frozen=True, slots=True)
 class ProfileCard:
-    """What the picture shows.
+    """The content of a profile's card.
 
     Attributes:
-        about: What was measured, for the line below the title.
-        shares: One per process.
-        keys: Names and values of figures.
-        note_title: What the notes of shares are.
+        about: The line below the title.
+        shares: One row per process.
+        keys: Names and values of the key figures.
+        note_title: The title of the notes.
     """
 
     about: str
@@ -54,13 +54,14 @@ class ProfileCard:
 
 @dataclass(frozen=True, slots=True)
 class TopologyFigures:
-    """What was measured of a graph.
+    """The measured figures in the picture of a topology.
 
     Attributes:
-        call_ns: How long calls take, by their node in the topology.
-        channel_bytes: How much one frame of a channel holds, by the channel's id.
-        title: What the numbers are, for the line below the title.
-        open_ns: How long calls have taken that did not end, by their node; it stands instead.
+        call_ns: Duration of calls, by their node in the topology.
+        channel_bytes: Size of one frame, by the id of the channel.
+        title: A description of the figures, for the line below the title.
+        open_ns: Time so far of calls that did not end, by their node. It is shown instead of
+            ``call_ns``.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
@@ -69,12 +70,12 @@ class TopologyFigures:
     open_ns: Mapping[int, float] = field(default_factory=dict)
 
 
-def figures_of(graph: GraphSummary) -> ProfileCard:
-    """Return what the profile's card shows of a graph's figures."""
+def card_of(graph: GraphSummary) -> ProfileCard:
+    """Return the profile's card of a graph."""
     return ProfileCard(
         about=f" {DOT} ".join(
             [
-                # It is long, and the figures beside it say how many executions there are.
+                # A stall replaces the number of executions, which is among the key figures.
                 stall_text(graph)
                 or f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}",
                 *(
@@ -113,14 +114,14 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     whole = count_text(graph.complete)
     if graph.complete != graph.executions:
         whole += f" of {count_text(graph.executions)}"
-    keys.append(("whole executions", whole))
+    keys.append(("complete executions", whole))
     keys.append(("events lost", count_text(graph.lost)))
     keys.append(("clock error, at most", time_text(graph.clock_error_ns)))
     return keys
 
 
 def _shares(lane: LaneShares, executions: int) -> CardRow:
-    times = [lane.of(kind) for kind in Kind]
+    times = [lane.of(kind) for kind in TimeKind]
     return CardRow(
         label=lane.label,
         ns=(times[0], times[1], times[2], times[3], times[4]),
@@ -132,8 +133,8 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     )
 
 
-def measured_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
-    """Return what is written into a graph's topology: medians of calls, means of values."""
+def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
+    """Return the figures for a graph's topology: median times of calls, mean sizes of values."""
     numbers = nodes_of_calls(graph.plan)
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
@@ -148,7 +149,7 @@ def measured_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:
-    """Which calls ran on at the end of the trace of a graph that hangs, and for how long."""
+    """Yield the running calls at the end of the trace of a graph that hangs, with their times."""
     stall = summary.stall
     if stall is None:
         return

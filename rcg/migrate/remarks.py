@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remarks: the lines that the user has to check, such as uses of names that are still Ray's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from rcg.migrate.exports import exports_of
+from rcg.migrate.imports import dotted
+from rcg.migrate.moves import home_of
+
+__all__ = ["Remark", "remarks_on_uses"]
+
+# The last part of the names of functions whose string argument names a module or an attribute.
+_TAKES_A_PATH: Final = frozenset(
+    {
+        "__import__",
+        "delattr",
+        "delitem",
+        "find_spec",
+        "import_module",
+        "importorskip",
+        "patch",
+        "setattr",
+        "setitem",
+    }
+)
+_PATH_OF_RAY: Final = re.compile(r"ray(\.\w+)*")
+
+
+@dataclass(frozen=True, order=True)
+class Remark:
+    """A line that the user has to check.
+
+    Attributes:
+        line: The line in the source text, counted from 1.
+        text: What is there and what to do.
+        cell: The cell of a notebook, counted from 1; 0 where there are no cells.
+    """
+
+    line: int
+    text: str
+    cell: int = 0
+
+
+def remarks_on_uses(wrapper: MetadataWrapper, names: Mapping[str, str]) -> list[Remark]:
+    """Return remarks on uses of names, outside of imports, that differ from Ray after the rewrite.
+
+    Args:
+        wrapper: The syntax tree.
+        names: What is bound to rcg or one of its modules, such as ``{"ray": "rcg"}``.
+    """
+    uses = _Uses(names)
+    wrapper.visit(uses)
+    return uses.remarks
+
+
+class _Uses(cst.CSTVisitor):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__()
+        self._names = names
+        self.remarks: list[Remark] = []
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        return False  # a name in it is not a use of the name
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        return False
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        head, _, path = dotted(node).partition(".")
+        module = self._names.get(head)
+        if module is None or not path:
+            return
+        *rooms, name = path.split(".")
+        module = ".".join((module, *rooms))
+        told = f"`{dotted(node)}`"
+        if module == "rcg" and name == "__version__":
+            told += " is rcg's version now; `from ray import __version__` gives Ray's"
+        elif module == "rcg" and name.startswith("_") and not name.startswith("__"):
+            told += f" does not reach Ray; `from ray import {name}` does"
+        elif module == "rcg.dag":
+            exports = exports_of(module)
+            if exports is None or exports.has(name) or name.startswith("__"):
+                return
+            home = home_of(f"ray.dag.{name}")
+            told += f" is not there; {_holds(name, home)}"
+        else:
+            return
+        self._remark(node, told)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        function = dotted(node.func)
+        is_lookup = re.search(r"\bmodules\.(get|pop|setdefault)$", function) is not None
+        if is_lookup or function.rpartition(".")[2] in _TAKES_A_PATH:
+            for argument in node.args:
+                self._mention(node, argument.value)
+
+    def visit_Subscript(self, node: cst.Subscript) -> None:
+        if dotted(node.value).rpartition(".")[2] == "modules":
+            for element in node.slice:
+                if isinstance(element.slice, cst.Index):
+                    self._mention(node, element.slice.value)
+
+    def _mention(self, node: cst.CSTNode, value: cst.BaseExpression) -> None:
+        if isinstance(value, cst.SimpleString | cst.ConcatenatedString):
+            text = value.evaluated_value
+            if isinstance(text, str) and _PATH_OF_RAY.fullmatch(text):
+                self._remark(
+                    node, f'the string "{text}" names Ray\'s own; write rcg if that is meant'
+                )
+
+    def _remark(self, node: cst.CSTNode, text: str) -> None:
+        line: int = self.get_metadata(PositionProvider, node).start.line
+        self.remarks.append(Remark(line, text))
+
+
+def _holds(name: str, home: str | None) -> str:
+    if home is None:
+        return f"rcg.dag has no {name}"
+    return f"what ray.dag.{name} holds is in {home} itself"

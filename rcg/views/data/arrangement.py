@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vertical positions of a topology's parts: which blocks there are, and their order.
+
+An actor, a node of the driver, and a value that skips layers each are a block. A block spans some
+layers and has a height. One order of all blocks, from top to bottom, decides which of two blocks
+that share a layer is above the other, so boxes cannot overlap.
+
+The search moves each block to the median height of the blocks that it is connected to (after
+Gansner, Koutsofios, North and Vo, "A technique for drawing directed graphs", 1993). In small graphs
+it also swaps neighbours. It keeps the best order. The calls inside an actor are ordered in the same
+way. The result is deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import Final
+
+from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings, relax
+from rcg.views.data.layers import layers_of
+from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
+
+__all__ = ["ACTOR_PAD", "Arrangement", "Sizes"]
+
+ACTOR_PAD: Final = 12.0
+"""The space between the box of an actor and the boxes inside."""
+
+PORT_GAP: Final = 9.0
+"""The space between two lines that end at the same box."""
+
+_PART_GAP_DOWN: Final = 4.0
+_MARGINS: Final = {"actor": 9.0, "driver": 8.0, "lane": 6.0, "call": 5.0}
+_MAX_SWEEPS: Final = 10
+_NUM_RELAXATIONS: Final = 24
+_CROSSING_COST: Final = 150.0  # as much as this height difference
+_MAX_TO_SWAP: Final = 3000  # blocks times lines; more would take too long
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The room that texts need.
+
+    Attributes:
+        nodes: The least width and height of each node.
+        actors: The least width of the head of each actor's box.
+        head: The height of that head.
+    """
+
+    nodes: Mapping[int, tuple[float, float]]
+    actors: Mapping[str, float]
+    head: float
+
+
+class Arrangement:
+    """The blocks of a topology, ordered from top to bottom.
+
+    Attributes:
+        layers: The layer of each node.
+        edges: The edges that are drawn as lines: not those from an owner to what it owns.
+        actor_blocks: The block of each actor, by its process.
+    """
+
+    def __init__(self, topology: Topology, sizes: Sizes) -> None:
+        self._topology = topology
+        self._sizes = sizes
+        self.layers = layers_of(topology)
+        self._owned: dict[int, list[TopologyNode]] = {}
+        for node in topology.nodes:
+            if node.owner is not None:
+                self._owned.setdefault(node.owner, []).append(node)
+        self.edges = [
+            edge for edge in topology.edges if topology.nodes[edge.target].owner != edge.source
+        ]
+        self._taken: dict[int, int] = {}
+        for edge in self.edges:
+            self._taken[edge.target] = self._taken.get(edge.target, 0) + 1
+        self._stack = Stack()
+        self.actor_blocks: dict[str, Block] = {}
+        self._ends: dict[int, End] = {}  # of nodes
+        self._lanes: dict[tuple[int, bool], End] = {}
+        self._make_blocks()
+        self._make_lanes()
+        self._lines = self._join()
+        self._arrange()
+
+    def parts_of(self, node: TopologyNode) -> list[TopologyNode]:
+        """Return the nodes that a node owns."""
+        return self._owned.get(node.id, [])
+
+    def y_of(self, node: TopologyNode) -> float:
+        """Return the y of a node's middle."""
+        return self._ends[node.id].y
+
+    def y_of_lane(self, edge: TopologyEdge) -> float:
+        """Return the y of the lane of an edge that skips layers."""
+        return self._lanes[edge.source, self._is_inside(edge)].y
+
+    # Blocks
+
+    def _make_blocks(self) -> None:
+        for node in self._topology.nodes:
+            if node.owner is not None:
+                continue
+            layer, height = self.layers[node.id], self.height_of(node)
+            if node.kind == "call":
+                outer = self._actor_block(node.process, layer)
+                own = Block(layer, layer, height, _MARGINS["call"])
+                self._inside(outer).blocks.append(own)
+                head = self._sizes.head
+                self._ends[node.id] = End(outer, own, head + height / 2)
+            else:
+                outer = Block(layer, layer, height, _MARGINS["driver"])
+                own, head = None, 0.0
+                self._stack.blocks.append(outer)
+                self._ends[node.id] = End(outer, None, height / 2)
+            for part, offset in self.offsets_of(node, height):
+                self._ends[part.id] = End(outer, own, head + offset)
+
+    def height_of(self, node: TopologyNode) -> float:
+        """Return the height of a node's box, with room for its parts and for arriving lines."""
+        parts = [self._sizes.nodes[part.id][1] for part in self.parts_of(node)]
+        height = max(
+            self._sizes.nodes[node.id][1],
+            len(parts) * (max(parts, default=0.0) + _PART_GAP_DOWN),
+            PORT_GAP * (self._taken.get(node.id, 0) + 1),
+        )
+        # The middles are whole numbers, too.
+        unit = 2 * max(1, len(parts))
+        return unit * ceil(height / unit)
+
+    def offsets_of(self, node: TopologyNode, height: float) -> list[tuple[TopologyNode, float]]:
+        """Return the node's parts, each with the y of its middle below the node's upper end."""
+        parts = self.parts_of(node)
+        step = height / max(1, len(parts))
+        return [(part, step * (position + 0.5)) for position, part in enumerate(parts)]
+
+    def _actor_block(self, process: str, layer: int) -> Block:
+        block = self.actor_blocks.get(process)
+        if block is None:
+            block = Block(layer, layer, 0.0, _MARGINS["actor"], inner=Stack())
+            self.actor_blocks[process] = block
+            self._stack.blocks.append(block)
+        block.low, block.high = min(block.low, layer), max(block.high, layer)
+        return block
+
+    @staticmethod
+    def _inside(block: Block) -> Stack:
+        if block.inner is None:
+            block.inner = Stack()
+        return block.inner
+
+    def _is_inside(self, edge: TopologyEdge) -> bool:
+        """Return whether an edge stays inside the box of an actor."""
+        source, target = self._topology.nodes[edge.source], self._topology.nodes[edge.target]
+        return source.process == target.process and source.process in self.actor_blocks
+
+    def _make_lanes(self) -> None:
+        """Make a lane for each value that skips layers, one inside its actor and one outside."""
+        last: dict[tuple[int, bool], int] = {}
+        for edge in self.edges:
+            if self.layers[edge.target] > self.layers[edge.source] + 1:
+                key = (edge.source, self._is_inside(edge))
+                last[key] = max(last.get(key, 0), self.layers[edge.target])
+        for (source, is_inside), high in last.items():
+            lane = Block(self.layers[source] + 1, high - 1, 0.0, _MARGINS["lane"])
+            end = self._ends[source]
+            if is_inside:
+                self._inside(end.block).blocks.append(lane)
+                self._lanes[source, True] = End(end.block, lane, self._sizes.head)
+            else:
+                # It starts next to the node that makes its value.
+                self._stack.blocks.insert(self._stack.blocks.index(end.block) + 1, lane)
+                self._lanes[source, False] = End(lane, None, 0.0)
+
+    def _join(self) -> list[Connector]:
+        """Return the lines between ends, and add them to their blocks."""
+        lines: dict[tuple[int, int], Connector] = {}
+        for edge in self.edges:
+            ends = self.ends_of(edge)
+            gaps = (self.layers[edge.source], self.layers[edge.target] - 1)
+            # A lane has one line from the node that makes its value, for any number of readers.
+            for (here, there), gap in zip(pairwise(ends), gaps, strict=False):
+                lines[id(here), id(there)] = Connector(here, there, gap)
+        for line in lines.values():
+            here, there = line.here, line.there
+            if here.block is not there.block:
+                here.block.after.append((here, there))
+                there.block.before.append((there, here))
+            if here.inner is not None:
+                here.inner.after.append((here, there))
+            if there.inner is not None:
+                there.inner.before.append((there, here))
+        return list(lines.values())
+
+    def ends_of(self, edge: TopologyEdge) -> list[End]:
+        """Return the ends that an edge connects: source, its lane if it has one, target."""
+        ends = [self._ends[edge.source], self._ends[edge.target]]
+        if self.layers[edge.target] > self.layers[edge.source] + 1:
+            ends.insert(1, self._lanes[edge.source, self._is_inside(edge)])
+        return ends
+
+    # Heights
+
+    def _stacks(self) -> list[Stack]:
+        return [
+            self._stack,
+            *(block.inner for block in self._stack.blocks if block.inner is not None),
+        ]
+
+    def _pack(self) -> float:
+        for block in self._stack.blocks:
+            if block.inner is not None:
+                block.height = self._sizes.head + block.inner.pack() + ACTOR_PAD
+        return self._stack.pack()
+
+    def _relax(self, times: int) -> None:
+        inner = [
+            (block.inner.neighbours(), block.height - self._sizes.head - ACTOR_PAD)
+            for block in self._stack.blocks
+            if block.inner is not None
+        ]
+        outer = self._stack.neighbours()
+        infinite = float("inf")
+        for turn in range(times):
+            step = 1 if turn % 2 else -1
+            relax(outer[::step], -infinite, infinite)
+            for neighbours, room in inner:
+                if len(neighbours) > 1:
+                    relax(neighbours[::step], 0.0, room)
+
+    def _cost(self) -> float:
+        """Return the cost of the order: the vertical length of the lines, and their crossings."""
+        self._pack()
+        self._relax(2)
+        way = sum(abs(line.here.y - line.there.y) for line in self._lines)
+        return way + _CROSSING_COST * count_crossings(self._lines)
+
+    def _arrange(self) -> None:
+        """Find a good order, and set the vertical positions."""
+        best, cost = self._orders(), self._cost()
+        for _ in range(_MAX_SWEEPS):
+            before = self._orders()
+            for stack in self._stacks():
+                stack.sort()
+            if before == self._orders():
+                break
+            found = self._cost()
+            if found < cost:
+                best, cost = self._orders(), found
+        self._restore(best)
+        if len(self._stack.blocks) * len(self._lines) <= _MAX_TO_SWAP:
+            self._swap(cost)
+        self._pack()
+        self._relax(_NUM_RELAXATIONS)
+        # Whole numbers make sharp lines and short files. The margins are wide enough for rounding.
+        for stack in self._stacks():
+            for block in stack.blocks:
+                block.y = round(block.y)
+        top = min(block.y for block in self._stack.blocks)
+        for block in self._stack.blocks:
+            block.y -= top
+
+    def _swap(self, cost: float) -> None:
+        """Swap neighbours as long as that lowers the cost. It is fast enough for small graphs."""
+        blocks = self._stack.blocks
+        is_better = True
+        while is_better:
+            is_better = False
+            for at in range(len(blocks) - 1):
+                one, other = blocks[at : at + 2]
+                if one.low > other.high or other.low > one.high:
+                    continue
+                blocks[at : at + 2] = other, one
+                found = self._cost()
+                # Lower by at least 1, so that rounding errors cannot cause an endless loop.
+                if found <= cost - 1:
+                    cost, is_better = found, True
+                else:
+                    blocks[at : at + 2] = one, other
+
+    def _orders(self) -> list[list[Block]]:
+        return [list(stack.blocks) for stack in self._stacks()]
+
+    def _restore(self, orders: Sequence[list[Block]]) -> None:
+        self._stack.blocks = list(orders[0])
+        inner = [block.inner for block in self._stack.blocks if block.inner is not None]
+        for stack, blocks in zip(inner, orders[1:], strict=True):
+            stack.blocks = list(blocks)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts the record of a graph, or a simulation, into slices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.compiler.simulate import Simulation
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
+from rcg.text import visible
+from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
+from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
+from rcg.trace.analysis.transfers import movers, taken_ns
+from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
+from rcg.views.data.slices import (
+    NO_OP,
+    NOBODY,
+    OPS,
+    SPAN,
+    SPANS,
+    Ints,
+    LaneHead,
+    SliceName,
+    Slices,
+    TransferEnds,
+)
+
+__all__ = ["name_of_op", "slices_of", "slices_of_simulation"]
+
+_MAX_NAMES: Final = 1 << 16
+
+
+def slices_of(
+    graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None
+) -> Slices:
+    """Return the slices of a graph in a window.
+
+    Args:
+        graph: The record of the graph.
+        start_ns: Beginning of the window, on the driver's monotonic clock.
+        end_ns: End of the window.
+        origin_ns: When the trace began; None is ``start_ns``.
+
+    Raises:
+        ValueError: The window ends before it starts.
+    """
+    if end_ns < start_ns:
+        raise ValueError(f"the window ends {start_ns - end_ns} ns before it starts")
+    found = _Collector(graph, start_ns, end_ns, start_ns if origin_ns is None else origin_ns)
+    for number, lane in enumerate(graph.lanes):
+        found.add_ops(number, lane)
+        found.add_spans(number, lane)
+    return found.slices()
+
+
+def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
+    """Return the slices of a simulation, as if it had been recorded.
+
+    Args:
+        simulation: The simulation of a plan.
+        unit_ns: The length of a unit of its time in nanoseconds.
+    """
+    scaled = replace(
+        simulation,
+        timeline=tuple(
+            span._replace(start=span.start * unit_ns, end=span.end * unit_ns)
+            for span in simulation.timeline
+        ),
+    )
+    return slices_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
+
+
+class _Collector:
+    """Collects the columns, lane by lane, and the ends of transfers in them."""
+
+    def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
+        self._graph = graph
+        self._start_ns, self._end_ns, self._origin_ns = start_ns, end_ns, origin_ns
+        self._numbers: dict[SliceName, int] = {}
+        self._columns: list[dict[str, npt.NDArray[Any]]] = []
+        self._count = 0
+        self._written: dict[str, TransferEnds] = {}
+        self._taken: dict[tuple[str, int], TransferEnds] = {}
+        # When the writes of each channel began. A frame that was taken before that has a time from
+        # an inaccurate clock.
+        self._begun: dict[str, Ints] = {}
+
+    def add_ops(self, number: int, lane: LaneTrace) -> None:
+        ops = self._graph.program(lane).ops
+        parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
+        if not len(parts):
+            return
+        rows = events_of(lane, self._end_ns)
+        events = rows[parts.row]
+        op = np.minimum(events["op"], len(ops)).astype(np.int64)
+        names = [self._number(name_of_op(each)) for each in ops]
+        if (op == len(ops)).any():
+            names.append(self._number(SliceName("unknown op", "unknown")))
+        is_waiting_for = (parts.kind == TimeKind.WAITING) & (
+            events["peer"] < len(self._graph.lanes)
+        )
+        moves = np.arange(len(rows)) < len(lane.events)  # an open op has moved nothing yet
+        if lane.process == DRIVER:
+            self._exclude(ops, lane.events, moves)
+        self._find_ends(number, ops, op, rows, parts, moves)
+        self._add(
+            number,
+            OPS,
+            name=np.array(names)[op],
+            kind=parts.kind,
+            peer=np.where(is_waiting_for, events["peer"], NOBODY),
+            start=parts.start_ns,
+            end=parts.end_ns,
+            execution=events["execution"],
+            bytes=events["bytes"],
+            op=np.where(op < len(ops), np.minimum(op, NO_OP), NO_OP),
+        )
+
+    def _exclude(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
+        """Exclude events of Reads and Writes that did not move the frame of their execution."""
+        for position, each in enumerate(ops):
+            if each.channels_in or each.channels_out:
+                at = np.flatnonzero(rows["op"] == position)
+                moves[at] = False
+                moves[at[movers(rows[at], READ if each.channels_in else WRITE)]] = True
+
+    def _find_ends(
+        self,
+        number: int,
+        ops: tuple[Op, ...],
+        op: Ints,
+        rows: Events,
+        parts: Parts,
+        moves: npt.NDArray[np.bool_],
+    ) -> None:
+        # Sorted by event; events of a driver's threads may interleave.
+        order = np.argsort(parts.row, kind="stable")
+        row, is_waiting = parts.row[order], parts.kind[order] == TimeKind.WAITING
+        is_last = np.append(row[1:] != row[:-1], True)
+        # A read takes its frame when it stops waiting.
+        is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
+        takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
+        is_last &= moves[row]
+        ended, taken = rows["end_ns"], taken_ns(rows)
+        for position, each in enumerate(ops):
+            for channel in each.channels_out:
+                at = order[(op[order] == position) & is_last]
+                found, kept = self._ends(at, parts, ended, rows)
+                self._written[channel] = found
+                self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
+            for channel in each.channels_in:
+                at = order[(op[order] == position) & takes]
+                self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
+
+    def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
+        """Return the ends at those parts whose times are in the window, and these parts."""
+        row = parts.row[at]
+        kept = (times[row] >= self._start_ns) & (times[row] <= self._end_ns)
+        at, row = at[kept], row[kept]
+        found = TransferEnds(
+            at + self._count,
+            (times[row] - self._start_ns).astype(np.int64),
+            rows["execution"][row].astype(np.int64),
+        )
+        return found, at
+
+    def add_spans(self, number: int, lane: LaneTrace) -> None:
+        events = lane.events
+        events = events[
+            (events["op"] >= SPAN_BASE)
+            & (events["end_ns"] > self._start_ns)
+            & (events["start_ns"] < self._end_ns)
+        ]
+        if not len(events):
+            return
+        used, which = np.unique(events["op"], return_inverse=True)
+        names = np.array(
+            [self._number(SliceName(visible(lane.span_name(int(op))), "span")) for op in used],
+            np.uint16,
+        )
+        self._add(
+            number,
+            SPANS,
+            name=names[which],
+            kind=np.full(len(events), SPAN),
+            peer=np.full(len(events), NOBODY),
+            start=np.maximum(events["start_ns"], self._start_ns),
+            end=np.minimum(events["end_ns"], self._end_ns),
+            execution=events["execution"],
+            bytes=events["bytes"],
+            op=np.full(len(events), NO_OP),
+        )
+
+    def _add(self, number: int, track: int, **columns: npt.NDArray[Any]) -> None:
+        count = len(columns["start"])
+        columns["lane"] = np.full(count, number)
+        columns["track"] = np.full(count, track)
+        self._columns.append(columns)
+        self._count += count
+
+    def _number(self, name: SliceName) -> int:
+        if len(self._numbers) >= _MAX_NAMES - 1 and name not in self._numbers:
+            name = SliceName("...", name.role)
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def _transfers(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Return the slices of the write and the read of each frame, and when it left and came."""
+        pairs, times = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
+        for (channel, _), taken in self._taken.items():
+            written = self._written.get(channel)
+            if written is None:
+                continue
+            _, at, to = np.intersect1d(written.execution, taken.execution, return_indices=True)
+            fits = self._begun[channel][at] <= taken.at[to]
+            at, to = at[fits], to[fits]
+            # The writer records the end of its Write after the frame has become readable.
+            left = np.minimum(written.at[at], taken.at[to])
+            pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
+            times.append(np.column_stack([left, taken.at[to]]))
+        return np.concatenate(pairs), np.concatenate(times)
+
+    def slices(self) -> Slices:
+        def column(name: str, dtype: str) -> npt.NDArray[Any]:
+            parts = [columns[name].astype(dtype) for columns in self._columns]
+            return np.concatenate([np.empty(0, dtype), *parts])
+
+        graph = self._graph
+        numbers = {lane.process: number for number, lane in enumerate(graph.lanes)}
+        start, end = column("start", "<i8"), column("end", "<i8")
+        return Slices(
+            graph.graph_id,
+            self._start_ns,
+            self._end_ns,
+            self._origin_ns,
+            tuple(map(_head_of, graph.lanes)),
+            tuple(self._numbers),
+            column("lane", "<u2"),
+            column("track", "u1"),
+            column("name", "<u2"),
+            column("kind", "u1"),
+            column("peer", "<u2"),
+            start - self._start_ns,
+            end - start,
+            column("execution", "<i8"),
+            column("bytes", "<i8"),
+            column("op", "<u2"),
+            self._written,
+            self._taken,
+            *self._transfers(),
+            {
+                channel.id: tuple(numbers[reader] for reader in channel.readers)
+                for channel in graph.plan.channels
+            },
+            {channel.id: channel.slots for channel in graph.plan.channels},
+        )
+
+
+def _head_of(lane: LaneTrace) -> LaneHead:
+    detail = [lane.process] if lane.process != lane.label else []
+    detail += [f"pid {lane.pid}"] if lane.pid else []
+    detail += [f"node {visible(lane.node)}"] if lane.node else []
+    return LaneHead(lane.process, visible(lane.label), " \N{MIDDLE DOT} ".join(detail))
+
+
+def name_of_op(op: Op) -> SliceName:
+    """Return the name of the slices of an op."""
+    channels = (*op.channels_in, *op.channels_out)
+    return SliceName(visible(op.title()), op.word, *channels[:1])
