@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcg.ir.plan import Plan
 from rcg.text import visible
 from rcg.views.data.edge_styles import style_of
+from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.lettering import shorten, width_of
 from rcg.views.data.topology import Topology, topology_of
 from rcg.views.svg.topology import svg_of
@@ -137,3 +139,45 @@ def test_shortened_text_fits(text: str, room: float, bold: bool, monospace: bool
     fits = width_of(shown, 12, bold=bold, monospace=monospace) <= room
     assert fits or shown in ("", "\N{HORIZONTAL ELLIPSIS}")
     assert visible(text).isprintable()
+
+
+PACKED = """
+plan positional=2 keywords=[] returns=list
+actor a0 'Loader' ''
+actor a1 'Model' ''
+channel c0 driver -> a0 ring node=0, 1 slots=10
+channel c1 a0 -> a1 ring node=3, 4 slots=10
+channel c2 a1 -> driver ring node=5 slots=10
+program driver
+  Input 0 -> s0
+  Input 1 -> s1
+  Write s0, s1 -> c0
+  Read c2 -> s2
+  Output s2
+program a0
+  Read c0 -> s0, s1
+  Call a0.load(s0, s1) -> s2, s3 #2
+  Write s2, s3 -> c1
+program a1
+  Read c1 -> s0, s1
+  Call a1.fwd(s0, s1) -> s2 #5
+  Write s2 -> c2
+"""
+
+
+def test_values_of_one_frame_are_drawn_apart_and_their_size_is_told_once_for_all():
+    topology = topology_of(Plan.from_text(PACKED))
+    assert [(each.id, each.values) for each in topology.channels] == [
+        ("c0", 2),
+        ("c1", 2),
+        ("c2", 1),
+    ]
+    by_channel = [edge.channel for edge in topology.edges if edge.channel]
+    assert by_channel == ["c0", "c0", "c1", "c1", "c2"]
+    figures = TopologyFigures(
+        title="", call_ns={}, channel_bytes={"c0": 1000, "c1": 3 << 20, "c2": 5}, open_ns={}
+    )
+    drawn = svg_of(topology, measured=figures)
+    sizes = re.findall(r">([^<>]* [KM]?i?B)<", drawn)
+    assert sorted(sizes) == ["5 B", "\u03a30.977 KiB", "\u03a33 MiB"]
+    assert "2 values in a frame" in drawn

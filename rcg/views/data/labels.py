@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rcg.text import brief, plural, visible
+from rcg.text import brief, bytes_text, plural, visible
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
 from rcg.views.data.topology import Actor, Channel, Topology, TopologyEdge, TopologyNode
@@ -27,6 +27,7 @@ MIN_NODE_WIDTH: Final = 84.0
 
 _MAX_ARGUMENTS: Final = 8
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
+_SUM: Final = "\N{GREEK CAPITAL LETTER SIGMA}"
 
 
 def node_text(node: TopologyNode) -> str:
@@ -41,9 +42,16 @@ def node_text(node: TopologyNode) -> str:
 
 
 def channel_text(channel: Channel) -> str:
-    """Return the id, the kind and the number of slots of a channel."""
+    """Return the id, the kind and the number of slots of a channel, and of values in a frame."""
     kind = visible(style_of(channel.kind).title)
-    return f"{channel.id} {DOT} {kind} {DOT} {slots_text(channel)}"
+    text = f"{channel.id} {DOT} {kind} {DOT} {slots_text(channel)}"
+    return text if channel.values == 1 else f"{text} {DOT} {channel.values} values in a frame"
+
+
+def size_text(channel: Channel, frame_bytes: float) -> str:
+    """Return the size of a channel's frame: that of its value, or the sum of its values."""
+    text = bytes_text(frame_bytes)
+    return text if channel.values == 1 else f"{_SUM}{text}"
 
 
 def slots_text(channel: Channel) -> str:
@@ -66,6 +74,14 @@ class TopologyLabels:
     def channel(self, edge: TopologyEdge) -> Channel | None:
         """Return the channel of an edge; None inside a process."""
         return None if edge.channel is None else self._channels[edge.channel]
+
+    def source_of_size(self, channel: str) -> int:
+        """Return the node at which the size of a channel's frames is told.
+
+        One value is told where it is made. Of several in a frame only their sum is known, which is
+        told at the first of them.
+        """
+        return next(edge.source for edge in self._topology.edges if edge.channel == channel)
 
     def full_name(self, node: TopologyNode) -> str:
         """Return the name of a node, with that of its actor or owner."""

@@ -118,11 +118,19 @@ class TopologyEdge:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel: its id, its kind (as of edges), and its number of slots."""
+    """A channel.
+
+    Attributes:
+        id: Its id in the plan.
+        kind: How it carries values, as of edges.
+        slots: How many frames it holds.
+        values: How many values travel in one frame.
+    """
 
     id: str
     kind: str
     slots: int
+    values: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +189,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
         edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
         actors=tuple(Actor(actor.id, actor.label, ids[actor.id]) for actor in plan.actors),
         channels=tuple(
-            Channel(channel.id, kind_of_channel(channel.kind), channel.slots)
+            Channel(channel.id, kind_of_channel(channel.kind), channel.slots, len(channel.nodes))
             for channel in plan.channels
         ),
         is_multi=plan.is_multi,

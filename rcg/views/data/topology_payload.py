@@ -11,12 +11,18 @@ from typing import Any, Final
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
-from rcg.text import bytes_text, plural, speed_text, time_text, visible
+from rcg.text import plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
 from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import style_of
-from rcg.views.data.labels import MAX_NAME_WIDTH, MIN_NODE_WIDTH, TopologyLabels, node_text
+from rcg.views.data.labels import (
+    MAX_NAME_WIDTH,
+    MIN_NODE_WIDTH,
+    TopologyLabels,
+    node_text,
+    size_text,
+)
 from rcg.views.data.layout import Rect, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
 from rcg.views.data.payload import ViewPayload
@@ -200,8 +206,10 @@ class _TopologyHead:
         """Return the mean size of an edge's value, only for the first edge of its channel."""
         times = self._write_times(edge)
         first = next(each for each in self._topology.edges if each.channel == edge.channel)
-        is_told = times is not None and times.bytes and first is edge
-        return bytes_text(times.bytes / times.count) if times is not None and is_told else ""
+        channel = self._labels.channel(edge)
+        if channel is None or times is None or not times.bytes or first is not edge:
+            return ""
+        return size_text(channel, times.bytes / times.count)
 
     def _write_times(self, edge: TopologyEdge) -> OpTimes | None:
         return None if edge.channel is None else self._times.get(self._writes[edge.channel])
@@ -220,7 +228,9 @@ class _TopologyHead:
         lines = self._labels.edge_lines(edge)
         write = self._write_times(edge)
         if write is not None:
-            lines.append(f"{bytes_text(write.bytes / write.count)}, the mean")
+            channel = self._labels.channel(edge)
+            if channel is not None:
+                lines.append(f"{size_text(channel, write.bytes / write.count)}, the mean")
             lines.append(f"write {_took(write)}")
         read = self._times.get(ops[1]) if len(ops := self._edge_ops(edge)) > 1 else None
         if read is not None:

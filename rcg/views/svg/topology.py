@@ -14,7 +14,7 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.ir.ids import DRIVER
-from rcg.text import brief, bytes_text, time_text, visible
+from rcg.text import brief, time_text, visible
 from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
@@ -24,6 +24,7 @@ from rcg.views.data.labels import (
     TopologyLabels,
     channel_text,
     node_text,
+    size_text,
     slots_text,
 )
 from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
@@ -39,7 +40,7 @@ _PART_PAD: Final = 7.0
 _HEAD: Final = 44.0
 _LINE: Final = 15.0
 _LEGEND_LINE: Final = 34.0
-_AMOUNT_ROOM: Final = 62.0  # less than the gap between columns
+_AMOUNT_ROOM: Final = 66.0  # less than the gap between columns
 
 
 def svg_of(
@@ -230,12 +231,14 @@ class _Drawing:
         )
 
     def _amounts(self, layout: TopologyLayout) -> list[str]:
-        """Return the size of each value, at the beginning of its line."""
+        """Return the size of each value, or of those in one frame, where its line begins."""
         starts: dict[int, tuple[float, float, str]] = {}
         is_rising: dict[int, bool] = {}
         for edge in self._topology.edges:
             channel = edge.channel
             if channel is None or channel not in self._measured.channel_bytes:
+                continue
+            if edge.source != self._labels.source_of_size(channel):
                 continue
             (x, y), (_, to_y), *_ = layout.routes[edge.source, edge.target]
             if edge.source not in starts or y < starts[edge.source][1]:
@@ -246,7 +249,7 @@ class _Drawing:
         return [
             f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
             + self._text(
-                bytes_text(self._measured.channel_bytes[channel]),
+                size_text(self._channels[channel], self._measured.channel_bytes[channel]),
                 x + 6,
                 y + (15 if is_rising[source] and not self._is_part(source) else -6),
                 _AMOUNT_ROOM,
