@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder: any value becomes (kind, pickle bytes, buffers), and back.
+
+Two picklers share the work. C pickle is fast and right for nearly everything; it is *wrong*, and
+silently so, for classes and functions of ``__main__`` (it writes their name, and the reader's
+``__main__`` is another program) and for handles whose pickle needs the cluster's own bookkeeping.
+So the fast pickle is discarded, and the value pickled by value, if the bytes mention ``__main__``,
+if the value contains an opaque type (an ObjectRef, an actor handle), or if C pickle fails.
+
+Arrays and tensors go out of band: the channel gets their bytes as buffers, and the pickle has only
+dtype and shape.
+
+This room knows nothing of Ray, channels or graphs: the cluster's pickler and its opaque types are
+passed in.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rcg.error_text import describe_error, is_ctrl_c_possible, shielded, shortened, type_name
+from rcg.errors import UnpicklableError
+from rcg.serialization.arrays import reduce_array, reduce_buffer
+from rcg.serialization.encoded import (
+    KIND_BYTES,
+    KIND_PICKLE,
+    PROTOCOL,
+    Encoded,
+    join_parts,
+    tuple_of_parts,
+)
+from rcg.serialization.tensors import Storages, TensorBytes
+
+__all__ = ["Codec", "loads"]
+
+loads: Final = pickle.loads
+
+_ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
+_BY_NAME_ELSEWHERE: Final = b"__main__"
+_MAX_SEARCH_DEPTH: Final = 20
+_MAX_KEY_CHARS: Final = 80
+
+
+class _Opaque(Exception):
+    """An object was met that only the cluster's pickler can write."""
+
+
+def _refuse(_: object) -> Any:
+    raise _Opaque
+
+
+class _Sink:
+    """The file of a pickler: a list of pieces."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self.write = write
+
+
+class _Fast:
+    """A C pickler that is used again and again, which halves the cost of a small value."""
+
+    __slots__ = ("buffers", "clear", "dump", "pieces", "storages")
+
+    def __init__(self, table: dict[type, Callable[[Any], Any]], dtypes: dict[Any, str]) -> None:
+        self.pieces: list[bytes] = []
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.storages = Storages(self.buffers, dtypes)
+        sink: Any = _Sink(self.pieces.append)
+        pickler = pickle.Pickler(sink, PROTOCOL, buffer_callback=self.buffers.append)
+        pickler.dispatch_table = {**table, **self.storages.reducers()}
+        self.dump = pickler.dump
+        self.clear = pickler.clear_memo
+
+
+class Codec:
+    """Encodes values; one per process and graph. Decoding is ``loads`` alone and needs no codec.
+
+    Any thread may encode.
+
+    Args:
+        by_value_pickler: A pickler class like cloudpickle's (``reducer_override``), which writes
+            classes and functions of ``__main__`` by value and knows how to keep opaque objects
+            alive.
+        opaque_types: Exact types that only this pickler may write.
+        registered_by_value: Says which whole modules the user asked to be pickled by value.
+        buffer_types: Types of buffers that arrive in values and are passed on as they are.
+    """
+
+    def __init__(
+        self,
+        by_value_pickler: type[Any],
+        opaque_types: Iterable[type] = (),
+        registered_by_value: Callable[[], Iterable[str]] = tuple,
+        buffer_types: Iterable[type] = (),
+    ) -> None:
+        reducers: dict[type, Callable[[Any], Any]] = {
+            np.ndarray: reduce_array,
+            **dict.fromkeys(buffer_types, reduce_buffer),
+        }
+        self._reducers = reducers
+        self._registered_by_value = registered_by_value
+        self._table = dict(copyreg.dispatch_table)
+        self._table.update(reducers)
+        self._table.update(dict.fromkeys(opaque_types, _refuse))
+        self._copyreg_seen = len(copyreg.dispatch_table)
+        self._dtypes: dict[Any, str] = {}  # torch's, once it is imported
+
+        class ByValuePickler(by_value_pickler):
+            def __init__(
+                self, file: Any, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]
+            ) -> None:
+                super().__init__(file, PROTOCOL, buffer_callback=buffers.append)
+                self.storages = Storages(buffers, dtypes)
+                self.tensor_reducers = self.storages.reducers()
+
+            def reducer_override(self, obj: Any) -> Any:
+                kind = type(obj)
+                reduce = self.tensor_reducers.get(kind) or reducers.get(kind)
+                return reduce(obj) if reduce is not None else super().reducer_override(obj)
+
+        self._by_value = ByValuePickler
+        # Picklers at rest. Taken out while in use: other threads, and values whose own pickling
+        # encodes, find none and make another. A new list when their tables are no longer right.
+        self._spare: list[_Fast] = []
+
+    def encode(self, value: object) -> Encoded:
+        """Return the value as bytes and buffers; the buffers still point into the value.
+
+        Raises:
+            UnpicklableError: Some part of the value cannot be pickled; the text says which.
+        """
+        if type(value) is bytes:
+            return KIND_BYTES, value, None, 0
+        if type(value) in _ATOMS:
+            return KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
+        if not self._dtypes or len(copyreg.dispatch_table) != self._copyreg_seen:
+            self._catch_up()
+        buffers: list[pickle.PickleBuffer] = []
+        spare = self._spare
+        try:
+            fast = spare.pop() if spare else _Fast(self._table, self._dtypes)
+        except IndexError:  # another thread was quicker
+            fast = _Fast(self._table, self._dtypes)
+        try:
+            if self._registered_by_value():
+                raise _Opaque
+            fast.dump(value)
+            pieces = fast.pieces
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            fast.clear()
+            if fast.buffers:
+                buffers = fast.buffers.copy()
+                fast.buffers.clear()
+                if fast.storages.known:
+                    fast.storages.finish(buffers)
+            spare.append(fast)
+            if _BY_NAME_ELSEWHERE in data:
+                raise _Opaque
+        except BaseException as error:
+            # Whatever made C pickle refuse, the second pickler decides.
+            if self._came_from_outside(error, value):
+                raise
+            data = self._encode_by_value(value, buffers := [])
+        if not buffers:
+            return KIND_PICKLE, data, None, 0
+        return KIND_PICKLE, data, buffers, self._writable(buffers)
+
+    def encode_parts(self, values: Sequence[object]) -> Encoded:
+        """Return several values as one frame has them; see ``encode``."""
+        return tuple_of_parts(values) or join_parts(list(map(self.encode, values)))
+
+    def _encode_by_value(self, value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
+        file = io.BytesIO()
+        try:
+            pickler = self._by_value(file, buffers, self._dtypes)
+            pickler.dump(value)
+            pickler.storages.finish(buffers)
+        except BaseException as error:
+            if self._came_from_outside(error, value):
+                raise
+            where, part = shielded(
+                self._find_unpicklable, value, "value", otherwise=("value", value)
+            )
+            raise UnpicklableError(
+                f"{where} cannot be sent to another process: {type_name(type(part))} does not "
+                f"pickle ({describe_error(error)})",
+                where=where,
+            ) from error
+        return file.getvalue()
+
+    def _came_from_outside(self, error: BaseException, value: object) -> bool:
+        """Return whether an exception during pickling did not come from the value.
+
+        That is so for Ctrl-C, and for an exception that ends a program if pickling the value again
+        does not raise it: then a signal handler raised it.
+        """
+        if issubclass(type(error), Exception):
+            return False
+        if issubclass(type(error), KeyboardInterrupt) and is_ctrl_c_possible():
+            return True
+        return not self._raises(value)
+
+    def _raises(self, value: object) -> bool:
+        """Return whether pickling a value raises, with nothing but Ctrl-C let through."""
+
+        def pickle_it() -> bool:
+            self._by_value(io.BytesIO(), [], self._dtypes).dump(value)
+            return False
+
+        return shielded(pickle_it, otherwise=True)
+
+    def _find_unpicklable(self, value: object, path: str, depth: int = 0) -> tuple[str, object]:
+        """The innermost part that does not pickle on its own, and the way to it."""
+        children: Iterable[tuple[str, object]]
+        if isinstance(value, dict):
+            children = [(f"{path}[{_key_text(key)}]", child) for key, child in value.items()]
+        elif isinstance(value, (list, tuple)):
+            children = [(f"{path}[{i}]", child) for i, child in enumerate(value)]
+        elif isinstance(value, (set, frozenset)):
+            children = [(f"{path}{{...}}", child) for child in value]
+        elif hasattr(value, "__dict__") and not isinstance(value, type):
+            children = [(f"{path}.{name}", child) for name, child in vars(value).items()]
+        else:
+            children = ()
+        if depth < _MAX_SEARCH_DEPTH:
+            for where, child in children:
+                if self._raises(child):
+                    return self._find_unpicklable(child, where, depth + 1)
+        return path, value
+
+    def _writable(self, buffers: list[pickle.PickleBuffer]) -> int | bytes:
+        if not self._dtypes:
+            return 0
+        tensors = [isinstance(memoryview(buffer).obj, TensorBytes) for buffer in buffers]
+        if len(buffers) > 64:
+            return bytes(tensors)
+        return sum(1 << i for i, is_tensor in enumerate(tensors) if is_tensor)
+
+    def _catch_up(self) -> None:
+        """Update the pickler for modules and types that appeared since the last value."""
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and not self._dtypes and hasattr(torch, "storage"):
+            found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
+            self._dtypes = {kind: str(kind).removeprefix("torch.") for kind in found}
+            self._spare = []
+        if len(copyreg.dispatch_table) != self._copyreg_seen:
+            self._copyreg_seen = len(copyreg.dispatch_table)
+            for kind, reduce in copyreg.dispatch_table.items():
+                self._table.setdefault(kind, reduce)
+            self._spare = []
+
+
+def _key_text(key: object) -> str:
+    """Return a key as part of the path to a value."""
+    text = shielded(repr, key, otherwise=None)
+    return "..." if text is None else shortened("".join((text,)), _MAX_KEY_CHARS)
