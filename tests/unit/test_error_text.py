@@ -113,7 +113,7 @@ def test_a_false_exception_is_raised_in_its_own_type() -> None:
         raise to_exception(captured("__bool__ is false"))
 
 
-@pytest.mark.parametrize("length", [10, 5_000, 1_000_000])
+@pytest.mark.parametrize("length", [10, 5_000, 200_000])
 def test_a_failure_gets_smaller_until_it_fits_anywhere(length: int) -> None:
     text = "begin " + "\udc80" * length + " end"
     for failure in (

@@ -28,8 +28,11 @@ def opened(boards: Any, decode: Any) -> tuple[OutputBuffer, list[SimpleNamespace
     return buffer, [result, result]
 
 
-def test_who_holds_what_unpickling_waits_for_gets_the_result(boards: Any) -> None:
+def test_who_holds_what_unpickling_waits_for_gets_the_result(
+    boards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One thread unpickles and needs a lock of the user's; the one that holds it gets that ref."""
+    monkeypatch.setattr(buffers, "_MAX_DECODE_POLLS", 50)
     lock, begun = threading.Lock(), threading.Event()
     guard_s = 60.0
 
