@@ -158,6 +158,7 @@ def test_everybody_hears_of_the_end_once(
     session.forget_close(forgotten)  # any number of times
     assert not heard
     end(session)
+    assert heard[:2] == ["bad", "early"]
     session.on_end(lambda: heard.append("late"))
     closed = ["bad", "close"]
     assert heard == ["bad", "early", *(closed if session.is_closed else []), "late"]
