@@ -744,25 +744,37 @@ def reversed_calls(program: Program) -> list[Op]:
     return [calls.pop() if isinstance(op, Call) else op for op in program.ops]
 
 
-def test_slots_are_freed_in_the_order_of_their_numbers():
+def test_slots_are_freed_in_the_order_of_their_numbers_after_every_write():
     plan = Plan.from_text(
         """
-        plan positional=1 keywords=[] returns=one
+        plan positional=1 keywords=[] returns=list
         actor a0 'Stage' ''
         channel c0 driver -> a0 ring node=0 slots=1
         channel c1 a0 -> driver ring node=1 slots=1
+        channel c2 a0 -> driver ring node=2 slots=1
         program driver
           Input * -> s0
           Write s0 -> c0
           Read c1 -> s1
-          Output s1
+          Read c2 -> s2
+          Output s1, s2
         program a0
           Read c0 -> s2
           Call a0.f(s2) -> s1 #1
+          Call a0.g() -> s3 #2
           Write s1 -> c1
+          Write s1 -> c2
         """
     )
-    assert body(schedule(plan), "a0").endswith("Free s1, s2")
+    assert body(schedule(plan), "a0").split("\n") == [
+        "Read c0 -> s2",
+        "Call a0.f(s2) -> s1 #1",
+        "Write s1 -> c1",
+        "Write s1 -> c2",
+        "Free s1, s2",
+        "Call a0.g() -> s3 #2",
+        "Free s3",
+    ]
 
 
 def test_a_list_of_one_output_is_a_list():

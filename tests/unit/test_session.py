@@ -222,3 +222,15 @@ def test_the_last_words_are_those_of_the_process(driven: Callable[..., Driven]) 
     run_once(graph.loop(type("Stage", (), {"make": lambda self, value: value})()))
     assert graph.session.last_words(ACTOR) == "Write s1 -> c1, execution 0"
     assert graph.session.last_words("nobody") == "unknown"
+
+
+def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = driven().session
+    assert session.report(0).state == "running"
+    monkeypatch.setattr(session.control, "gone", {ACTOR})
+    die(session)
+    assert session.report(0).state == "broken"
+    session.close_nowait()
+    assert session.report(0).state == "closed"
