@@ -49,9 +49,10 @@ quickstart: setup
 lab: setup
 	$(PY) -m jupyterlab --notebook-dir=notebooks $(LAB)
 
+# No unit test looks at captured log records, and capturing them visits each of torch's loggers for every test.
 ## the tests that start no process and need no Ray: half a minute
 unit: setup
-	$(PY) -m pytest -q --hypothesis-profile=quick tests/unit
+	$(PY) -m pytest -q -p no:logging --hypothesis-profile=quick tests/unit
 
 ## pass every test that needs no GPU, notebooks included, the cheap layers first
 test: setup

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests.board import Board
+from tests.driven import Driven
 from tests.peers import descriptors, until
 from tests.served import Served, control_threads, listening
 
@@ -92,3 +93,17 @@ def graphs() -> Iterator[Callable[..., Served]]:
         each.close()
     assert not control_threads() and not listening(os.getpid())
     until(lambda: descriptors() <= before)
+
+
+@pytest.fixture
+def driven() -> Iterator[Callable[..., Driven]]:
+    """Makes graphs whose actor is the test, with the arguments of ``Driven``."""
+    made: list[Driven] = []
+
+    def make(*args: Any, **options: Any) -> Driven:
+        made.append(Driven(*args, **options))
+        return made[-1]
+
+    yield make
+    for graph in made:
+        graph.close()

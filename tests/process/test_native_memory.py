@@ -99,7 +99,7 @@ def test_a_pull_goes_on_where_it_stopped() -> None:
         except _native.TimedOut:
             continue
         break
-    assert attempts > 3
+    assert attempts > 1
     assert [bytes(each) for each in found] == [pattern(32 * MB), pattern(20 * MB, 1)]
     finish(owner, "\n")
     board.close()

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from rcg.compiler import compile_graph
 from rcg.compiler.place import MAX_PROCESSES, place
 from rcg.compiler.schedule import schedule
-from rcg.compiler.simulate import check_deadlock_free, default_op_cost, simulate
+from rcg.compiler.simulate import (
+    Costs,
+    Simulation,
+    check_deadlock_free,
+    default_op_cost,
+    simulate,
+)
 from rcg.errors import DeadlockError, InternalError, PlacementError
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
@@ -541,8 +547,11 @@ def test_of_a_long_program_only_the_part_around_the_blocked_op_is_shown():
         simulate(replace(CROSSED, programs=(CROSSED.programs[0], long, CROSSED.programs[2])))
     shown = caught.value.programs.split("\n")
     assert len(shown) < 40
-    assert "      ... 95 ops" in shown
-    assert "   => Read c2 -> s1     waits for a1 (Right) to write c2" in shown
+    # Six ops on either side, and how many are left out.
+    start = shown.index("      ... 95 ops")
+    around = [f"      {op}" for op in long.ops[95:108]]
+    around[6] = "   => Read c2 -> s1     waits for a1 (Right) to write c2"
+    assert shown[start : start + 15] == ["      ... 95 ops", *around, "      ... 96 ops"]
 
 
 LINE = graph(
@@ -730,6 +739,144 @@ def test_the_timeline_shows_stages_overlap():
     ]
     alone = simulate(plan, lambda op: cost.get(type(op), 1.0), executions=1).duration
     assert simulation.duration < 3 * alone
+
+
+def spans_of(simulation: Simulation, process: str, op: int) -> list[tuple[float, float]]:
+    return [
+        (span.start, span.end)
+        for span in simulation.timeline
+        if (span.process, span.op) == (process, op)
+    ]
+
+
+@pytest.mark.parametrize("slow", ["a0", "a1"])
+def test_a_write_waits_for_the_slowest_reader(slow: str):
+    plan = planned(
+        graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 0), outputs=(1, 2)),
+        channel_slots=2,
+    )
+    costs = Costs({("driver", 1): 1.0, (slow, 0): 1.0, (slow, 1): 10.0})
+    simulation = simulate(plan, costs, executions=6)
+    reads = spans_of(simulation, slow, 0)
+    writes = spans_of(simulation, DRIVER, 1)
+    assert [end for _, end in reads] == [2.0, 13.0, 24.0, 35.0, 46.0, 57.0]
+    assert [start for start, _ in writes] == [0.0, 1.0, 2.0, 13.0, 24.0, 35.0]
+    driver = [(span.execution, span.op) for span in simulation.timeline if span.process == DRIVER]
+    assert driver == sorted(driver)
+
+
+def test_waking_up_takes_time_after_a_wait_and_no_time_without():
+    plan = planned(LINE, channel_slots=1)
+    write, read = ("driver", 1), ("a0", 0)
+    each = {write: 10.0}
+
+    def reads(waking: float) -> list[tuple[float, float]]:
+        costs = Costs({**each, ("a0", 1): 25.0}, {read: waking})
+        return spans_of(simulate(plan, costs, executions=2), *read)
+
+    assert reads(0.0) == [(10.0, 10.0), (35.0, 35.0)]
+    assert reads(3.0) == [(13.0, 13.0), (38.0, 38.0)]  # the second did not wait
+    assert reads(-4.0) == [(6.0, 6.0), (31.0, 31.0)]
+    assert reads(-40.0)[0] == (0.0, 0.0)  # never before its own thread is there
+    costs = Costs({**each, ("a0", 1): 25.0}, {write: 3.0})
+    starts = [start for start, _ in spans_of(simulate(plan, costs, executions=3), *write)]
+    assert starts == [0.0, 10.0, 38.0]  # the third waits for the second read, at 35
+
+
+def test_a_full_channel_names_the_readers_that_are_late():
+    """One reader has left the slot, the other never comes."""
+    plan = Plan.from_text(
+        """
+        plan positional=1 keywords=[] returns=list
+        actor a0 'Left' ''
+        actor a1 'Right' ''
+        channel c0 driver -> a0 a1 ring node=0 slots=1
+        channel c1 a0 -> driver ring node=1 slots=1
+        channel c2 a1 -> driver ring node=2 slots=1
+        program driver
+          Input * -> s0
+          Write s0 -> c0
+          Read c1 -> s1
+          Read c2 -> s2
+          Output s1, s2
+        program a0
+          Read c0 -> s0
+          Call a0.f(s0) -> s1 #1
+          Write s1 -> c1
+        program a1
+          Call a1.f() -> s1 #2
+          Write s1 -> c2
+          Read c0 -> s0
+        """
+    )
+    with pytest.raises(DeadlockError) as raised:
+        simulate(plan, executions=9, window=9, is_driver_draining=False)
+    blocked = [line for line in (raised.value.programs or "").split("\n") if "=> Write s0" in line]
+    assert len(blocked) == 1
+    late = {"a0 (Left)", "a1 (Right)"} & {
+        name for name in ("a0 (Left)", "a1 (Right)") if name in blocked[0]
+    }
+    assert late == {"a1 (Right)"}
+
+
+def test_scheduling_orders_calls_that_do_not_depend_on_each_other_as_bound():
+    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a0", 0), outputs=(1, 2))
+    placed = place(built, here(built), HERE, 1)
+    driver, program = placed.programs
+    turned = replace(placed, programs=(driver, Program("a0", tuple(reversed_calls(program)))))
+    assert body(turned, "a0") != body(placed, "a0")
+    assert schedule(turned) == schedule(placed)
+
+
+def reversed_calls(program: Program) -> list[Op]:
+    calls = [op for op in program.ops if isinstance(op, Call)]
+    return [calls.pop() if isinstance(op, Call) else op for op in program.ops]
+
+
+def test_slots_are_freed_in_the_order_of_their_numbers_after_every_write():
+    plan = Plan.from_text(
+        """
+        plan positional=1 keywords=[] returns=list
+        actor a0 'Stage' ''
+        channel c0 driver -> a0 ring node=0 slots=1
+        channel c1 a0 -> driver ring node=1 slots=1
+        channel c2 a0 -> driver ring node=2 slots=1
+        program driver
+          Input * -> s0
+          Write s0 -> c0
+          Read c1 -> s1
+          Read c2 -> s2
+          Output s1, s2
+        program a0
+          Read c0 -> s2
+          Call a0.f(s2) -> s1 #1
+          Call a0.g() -> s3 #2
+          Write s1 -> c1
+          Write s1 -> c2
+        """
+    )
+    assert body(schedule(plan), "a0").split("\n") == [
+        "Read c0 -> s2",
+        "Call a0.f(s2) -> s1 #1",
+        "Write s1 -> c1",
+        "Write s1 -> c2",
+        "Free s1, s2",
+        "Call a0.g() -> s3 #2",
+        "Free s3",
+    ]
+
+
+def test_a_list_of_one_output_is_a_list():
+    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), outputs=(1,))
+    assert planned(built).is_multi
+    assert not planned(replace(built, is_multi=False)).is_multi
+
+
+def test_an_actor_elsewhere_is_named_by_its_first_call():
+    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a0", 1), outputs=(2,))
+    with pytest.raises(PlacementError) as raised:
+        place(built, {"a0": "node-2"}, HERE, 1)
+    assert raised.value.site == site(2)
 
 
 @pytest.mark.parametrize("wrong", [{"executions": 0}, {"window": 0}])

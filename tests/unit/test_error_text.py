@@ -12,13 +12,22 @@ from typing import Any
 import pytest
 
 from rcg.channels.shm import Failure
-from rcg.error_text import describe_error, format_error, shielding, shortened, trace_of
+from rcg.error_text import (
+    describe_error,
+    format_error,
+    shielded,
+    shielding,
+    shortened,
+    trace_of,
+    type_name,
+)
 from rcg.errors import ExecutionError, RcgError, UnpicklableError
 from rcg.log import Log
 from rcg.runtime.failure import (
     Origin,
     capture,
     capture_own,
+    error_of_unpickling,
     smaller_failures,
     summary_of,
     to_exception,
@@ -113,7 +122,7 @@ def test_a_false_exception_is_raised_in_its_own_type() -> None:
         raise to_exception(captured("__bool__ is false"))
 
 
-@pytest.mark.parametrize("length", [10, 5_000, 1_000_000])
+@pytest.mark.parametrize("length", [10, 5_000, 200_000])
 def test_a_failure_gets_smaller_until_it_fits_anywhere(length: int) -> None:
     text = "begin " + "\udc80" * length + " end"
     for failure in (
@@ -136,6 +145,121 @@ def test_a_failure_that_is_shorter_is_still_of_its_type() -> None:
     error = to_exception(next(smaller_failures(failure)))
     assert isinstance(error, UnpicklableError)
     assert (error.where, error.execution) == ("value[1]", 3)  # type: ignore[attr-defined]
+
+
+def test_a_failure_names_the_execution_and_leaves_the_users_facts() -> None:
+    class WithExecution(ValueError):
+        execution = "of the user's own"
+
+    def there_and_back(error: Exception) -> Any:
+        try:
+            raise error
+        except Exception as caught:  # noqa: BLE001 - as in the actor
+            return to_exception(capture(caught, ORIGIN, "method", 3))
+
+    plain = there_and_back(ValueError("x"))
+    assert plain.execution == 3
+    assert plain.__notes__ == ["(execution 3 of a compiled graph)"]
+    assert there_and_back(WithExecution("x")).execution == "of the user's own"
+
+
+def test_a_failure_that_does_not_pickle_arrives_as_its_text() -> None:
+    error: Any = ValueError("the text")
+    error.lock = threading.Lock()
+    try:
+        raise error
+    except ValueError as caught:
+        found: Any = to_exception(capture(caught, ORIGIN, "method", 3))
+    assert not isinstance(found, ValueError)
+    assert str(found.cause) == "ValueError: the text"
+
+
+def test_a_failure_of_rcg_is_summed_up_by_its_class_and_text() -> None:
+    assert summary_of(capture_own(ExecutionError("what"))) == "ExecutionError: what"
+
+
+# --- exceptions of unpickling a result
+
+
+def of_unpickling(first: BaseException, again: Callable[[], object]) -> Exception:
+    try:
+        raise first
+    except BaseException as error:  # noqa: BLE001 - as in the output buffer
+        return error_of_unpickling(error, again)
+
+
+def never() -> None:
+    raise AssertionError("it is not asked again")
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def raise_it() -> object:
+        raise error
+
+    return raise_it
+
+
+def test_an_exception_of_unpickling_is_the_result() -> None:
+    error = ValueError("bad")
+    assert of_unpickling(error, never) is error
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+def test_what_would_end_the_program_is_the_result_if_unpickling_raises_it_again(
+    kind: type[BaseException],
+) -> None:
+    error = kind("bad")
+    found = of_unpickling(error, raising(kind("bad")))
+    assert type(found) is ExecutionError and "bad" in str(found)
+    assert found.__cause__ is error
+
+
+def test_what_a_signal_handler_raised_while_unpickling_goes_on() -> None:
+    with pytest.raises(SystemExit):
+        of_unpickling(SystemExit(), lambda: "a value")
+    with pytest.raises(KeyboardInterrupt):  # Ctrl-C comes during the second look
+        of_unpickling(SystemExit(), raising(KeyboardInterrupt()))
+
+
+def test_ctrl_c_is_ctrl_c_on_the_main_thread_alone() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        of_unpickling(KeyboardInterrupt(), never)
+    again = raising(KeyboardInterrupt("bad"))
+    found = in_thread(lambda: of_unpickling(KeyboardInterrupt("bad"), again))
+    assert type(found) is ExecutionError
+
+
+# --- pieces
+
+
+def test_a_class_is_named_with_its_module_unless_everybody_knows_it() -> None:
+    local = type("Local", (), {"__module__": "__main__"})
+    assert [type_name(kind) for kind in (ValueError, local, threading.Thread)] == [
+        "ValueError",
+        "Local",
+        "threading.Thread",
+    ]
+
+
+class NoText(ValueError):
+    """``traceback`` can do nothing with it, so the chain is formatted by hand."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_each_member_of_a_chain_is_shown_once_also_in_a_cycle() -> None:
+    first, second = NoText("one"), ValueError("two")
+    first.__cause__, second.__cause__ = second, first
+    assert format_error(first, None).count("Traceback") == 2
+
+
+def test_a_context_that_was_suppressed_is_not_shown() -> None:
+    error = NoText("one")
+    error.__context__ = ValueError("two")
+    assert "two" in format_error(error, None)
+    error.__suppress_context__ = True
+    assert "two" not in format_error(error, None)
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
@@ -162,6 +286,8 @@ def test_what_is_shielded_ends_only_the_block(kind: type[BaseException]) -> None
 
 
 def test_ctrl_c_on_the_main_thread_is_not_shielded() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        shielded(raising(KeyboardInterrupt()), otherwise=None)
     with pytest.raises(KeyboardInterrupt), shielding():
         raise KeyboardInterrupt
 

@@ -375,3 +375,74 @@ def test_whatever_is_sent_and_held_arrives_and_the_cap_is_kept(
     held.clear()
     assert claimed(sender) == 0
     board.close()
+
+
+# --- what others still have
+
+
+def test_a_block_of_a_dead_and_a_living_reader_stays_claimed() -> None:
+    board = Board(3, [Ring(0, (1, 2))])
+    owner = board.member(0)
+
+    def counted() -> tuple[int, int]:
+        """The bytes that are claimed, by the ledger and by the blocks themselves."""
+        return owner.survey(0, 1, 1)[0], claimed(owner)
+
+    dead, alive = (reader(board.member(number)) for number in (1, 2))
+    owner.writer(0, 0).write(PICKLE, b"", [pattern(MB)])
+    (kept,), _ = alive.read(0), dead.read(0)
+    assert counted() == (MB, MB)
+    owner.forget(1)
+    assert counted() == (MB, MB)
+    assert bytes(kept) == pattern(MB)
+    del kept
+    assert counted() == (0, 0)
+    board.close()
+
+
+def test_an_owner_that_joins_again_leaves_alone_what_its_earlier_self_sent() -> None:
+    """Addresses are few, so that its own free blocks are merged: those of before are not."""
+    board = Board(2, [Ring(0, (1,), slots=16)], cap_bytes=64 * MB, reserve_bytes=8 * MB)
+    end = reader(board.member(1))
+    earlier = board.member(0)
+    writer = earlier.writer(0, 0)
+    for seed in range(3):
+        writer.write(PICKLE, b"", [pattern(MB, seed)])
+    (kept,) = end.read(0)
+    for _ in range(2):
+        end.read(0)
+    del writer, earlier
+    again = board.member(0).writer(0, 0)
+    for size in (MB, MB, 2 * MB, 3 * MB, 4 * MB):
+        again.write(PICKLE, b"", [pattern(size, 9)])
+        (found,) = end.read(0)
+        assert bytes(found) == pattern(size, 9)
+        assert bytes(kept) == pattern(MB)
+        del found
+    with pytest.raises(_native.NoMemory):
+        again.write(PICKLE, b"", [bytes(7 * MB)])
+    assert bytes(kept) == pattern(MB)
+    board.close()
+
+
+def test_the_account_of_an_execution_is_not_touched_by_one_long_before() -> None:
+    """Accounts are used again after so many executions; a result may be held for longer."""
+    accounts = 1024
+    board = Board(2, [Ring(0, (1,), slots=2)], cap_bytes=64 * MB)
+    driver = board.member(0)
+    end = reader(board.member(1))
+    writer = driver.writer(0, 0)
+    writer.write(PICKLE, b"", [bytes(MB)])
+    (kept,) = end.read(0)
+    for _ in range(accounts - 1):
+        writer.write(PICKLE, b"x")
+        end.read(0)
+    writer.write(PICKLE, b"", [bytes(2 * MB)])
+    (found,) = end.read(0)
+    count = accounts + 1
+    assert driver.survey(accounts, accounts, count) == (3 * MB, 0, 2 * MB, 2 * MB)
+    del kept
+    assert driver.survey(accounts, accounts, count) == (2 * MB, 0, 2 * MB, 2 * MB)
+    del found
+    assert driver.survey(accounts, accounts, count) == (0, 0, 0, 2 * MB)
+    board.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -29,10 +30,15 @@ KNOW_THE_CORE = {
 }
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported_from_the_package(path: Path) -> set[str]:
     """What a file imports by ``from rcg import ...`` and ``import rcg...``."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rcg":
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -58,7 +64,7 @@ def test_nothing_below_imports_the_face() -> None:
     """Contracts between rooms ignore imports of the package itself: they are of rooms by name."""
     rooms = {path.stem for path in PACKAGE.iterdir()} | {"_native"}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and node.module == "rcg":
                 assert {alias.name for alias in node.names} <= rooms, path
 

@@ -740,7 +740,6 @@ def strange_tensors() -> dict[str, Any]:
         dense = torch.eye(50)
         return {
             "nested": torch.nested.nested_tensor(rows),
-            "nested jagged": torch.nested.nested_tensor(rows, layout=torch.jagged),
             "sparse": dense.to_sparse(),
             "compressed rows": dense.to_sparse_csr(),
             "compressed columns": dense.to_sparse_csc(),

@@ -122,3 +122,25 @@ def test_a_full_window_says_it_in_rays_words() -> None:
         "increase `_max_inflight_executions`. "
         "`dag.experimental_compile(_max_inflight_executions=...)`"
     )
+
+
+def test_memory_narrows_the_window_and_never_widens_it() -> None:
+    window = Window(limit=4, buffered_limit=10, outputs=1)
+    for room, admitted in ((None, 4), (1, 1), (3, 3), (4, 4), (9, 4)):
+        window.look(0, 0, room)
+        assert (window.admitted, window.free_until) == (admitted, admitted)
+
+
+def test_the_users_limit_may_be_more_than_the_channels_hold() -> None:
+    """Then it limits the unfetched, and the channels those in flight."""
+    window = Window(limit=2, capacity=4, buffered_limit=0, outputs=1, is_strict=True)
+    for number in range(3):
+        window.look(number, number)
+        assert window.free_until == min(number + 2, 4)
+        window.left[number] = window.wanted
+    window.look(3, 3)
+    assert window.free_until == 4
+    window.left[3] = window.wanted
+    with pytest.raises(CapacityExceededError) as raised:
+        window.look(4, 4)
+    assert raised.value.limit == 4

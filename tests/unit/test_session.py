@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session: running, broken by a death, and closed; the test says who died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcg import cluster
+from rcg.channels.base import GraphEnded, NoMemory
+from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, OutOfSharedMemory
+from rcg.runtime.driver.session import Session
+from rcg.wire.liveness import Ending, How
+from tests.driven import ACTOR, Driven, run_once
+
+MB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here asks Ray, also where a session of Ray's runs."""
+    monkeypatch.setattr(cluster, "is_connected", lambda: False)
+
+
+def die(session: Session, how: How = How.DIED, why: str = "", process: str = ACTOR) -> None:
+    session._member_gone(process, Ending(how, why))
+
+
+def test_a_death_breaks_the_graph_and_is_its_error(driven: Callable[..., Driven]) -> None:
+    graph = driven()
+    session = graph.session
+    session.check_running()
+    assert (session.is_over, session.is_broken, session.has_cause) == (False, False, True)
+    graph.engine.execute(0)
+    graph.take()
+    die(session)
+    assert (session.is_over, session.is_broken, session.is_closed) == (True, True, False)
+    assert not session.has_cause
+    with pytest.raises(GraphEnded):
+        graph.take()  # every wait of every member has ended
+    with pytest.raises(ActorDiedError) as raised:
+        session.check_running()
+    assert session.has_cause
+    assert raised.value.actor == session.plan.label(ACTOR)
+    assert raised.value.actor_id == bytes(16).hex()
+    assert "its process ended" in str(raised.value)
+    assert "Read c0" in str(raised.value)  # the last thing it did
+
+
+def test_an_error_is_new_each_time_and_its_cause_is_found_once(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = driven().session
+    asked: list[str] = []
+    find = session._find_cause
+
+    def counting(process: str, ending: Ending) -> Any:
+        asked.append(process)
+        return find(process, ending)
+
+    monkeypatch.setattr(session, "_find_cause", counting)
+    die(session)
+    first, second = session.end_error(), session.end_error()
+    assert first is not second
+    assert (str(first), type(first), first.facts) == (str(second), type(second), second.facts)
+    assert asked == [ACTOR]
+
+
+def test_the_first_death_is_the_cause(driven: Callable[..., Driven]) -> None:
+    session = driven().session
+    die(session, How.FAILED, "the first")
+    die(session, How.FAILED, "the second")
+    assert "the first" in str(session.end_error())
+
+
+def test_a_loop_that_failed_is_no_death(driven: Callable[..., Driven]) -> None:
+    session = driven().session
+    die(session, How.FAILED, "what it said")
+    error = session.end_error()
+    assert isinstance(error, ChannelBroken)
+    assert not isinstance(error, ActorDiedError)
+    assert "what it said" in str(error)
+    assert error.peer == session.plan.label(ACTOR)
+
+
+@pytest.mark.parametrize("how", How)
+def test_what_a_dead_process_held_is_let_go_and_what_a_living_one_holds_is_not(
+    driven: Callable[..., Driven], how: How
+) -> None:
+    graph = driven()
+    graph.engine.execute(np.zeros(MB, np.uint8))
+    kept = graph.take()
+    assert graph.session.node.memory().claimed_bytes >= MB
+    die(graph.session, how)
+    claimed = graph.session.node.memory().claimed_bytes
+    assert claimed >= MB if how is How.FAILED else claimed == 0
+    assert not kept.any()
+
+
+def test_closed_comes_before_broken(driven: Callable[..., Driven]) -> None:
+    session = driven().session
+    die(session)
+    session.close_nowait()
+    assert session.is_closed
+    assert session.has_cause
+    assert type(session.end_error()) is ChannelClosed
+    with pytest.raises(ChannelClosed):
+        session.check_running()
+
+
+def test_a_member_that_leaves_a_closed_graph_breaks_nothing(
+    driven: Callable[..., Driven],
+) -> None:
+    session = driven().session
+    session.close_nowait()
+    die(session)
+    assert not session.is_broken
+    assert session.report(0).state == "closed"
+
+
+def test_what_channels_raise_becomes_the_error_of_the_graph(
+    driven: Callable[..., Driven],
+) -> None:
+    session = driven().session
+    session.close_nowait()
+    assert type(session.public(GraphEnded(True))) is ChannelClosed
+    assert "torn down" in str(session.public(GraphEnded(True)))
+    assert type(session.public(NoMemory(1, 2, 3, 28))) is OutOfSharedMemory
+
+
+ENDS: dict[str, Callable[[Session], None]] = {
+    "death": die,
+    "close": lambda session: session.close_nowait(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_everybody_hears_of_the_end_once(
+    driven: Callable[..., Driven], end: Callable[[Session], None]
+) -> None:
+    session = driven().session
+    heard: list[str] = []
+
+    def bad() -> None:
+        heard.append("bad")
+        raise ValueError("a user's")
+
+    session.on_end(bad)  # keeps no other from hearing of it
+    session.on_end(lambda: heard.append("early"))
+    session.on_close(bad)
+    session.on_close(lambda: heard.append("close"))
+    forgotten = lambda: heard.append("forgotten")  # noqa: E731 - it is compared
+    session.on_close(forgotten)
+    session.forget_close(forgotten)
+    session.forget_close(forgotten)  # any number of times
+    assert not heard
+    end(session)
+    assert heard[:2] == ["bad", "early"]
+    session.on_end(lambda: heard.append("late"))
+    closed = ["bad", "close"]
+    assert heard == ["bad", "early", *(closed if session.is_closed else []), "late"]
+    session.close_nowait()
+    session.on_close(lambda: heard.append("late close"))
+    assert heard.count("close") == heard.count("late close") == heard.count("early") == 1
+    assert "forgotten" not in heard
+
+
+def test_closing_ends_waits_and_gives_the_memory_back(driven: Callable[..., Driven]) -> None:
+    graph = driven()
+    stopped: list[bool] = []
+    stop = graph.session.control.stop
+    graph.session.control.stop = lambda: (  # type: ignore[method-assign]
+        stopped.append(graph.node.is_over),
+        stop(),
+    )
+    graph.session.control.forget([ACTOR])  # its loop has never begun
+    assert graph.session.close(timeout_s=0) == []
+    assert stopped == [False]  # first, or a loop would seem to end unasked
+    assert graph.node.is_over
+    assert graph.session.host.descriptors()[1] == []
+
+
+def test_a_loop_that_has_not_ended_keeps_the_graph_open_and_is_named(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = driven()
+    session = graph.session
+    let_go: list[None] = []
+    late = [ACTOR]
+    monkeypatch.setattr(session, "_let_go", lambda: let_go.append(None))
+    monkeypatch.setattr(session.control, "wait_stopped", lambda deadline: list(late))
+    said: list[str] = []
+    assert session.close(timeout_s=60, warn=said.append) == [ACTOR]
+    (text,) = said
+    assert session.plan.label(ACTOR) in text and "kill_actors=True" in text
+    assert not let_go
+    late.clear()
+    assert session.close(timeout_s=60, warn=said.append) == []
+    assert len(said) == 1 and let_go
+
+
+def test_a_forked_child_has_no_graph_to_close(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = driven()
+    heard: list[str] = []
+    graph.session.on_close(lambda: heard.append("closed"))
+    monkeypatch.setattr(graph.session, "pid", 0)
+    graph.session.close_nowait()
+    assert graph.session.close(timeout_s=None) == []
+    assert graph.session.is_closed
+    assert not graph.node.is_over and not heard
+    monkeypatch.undo()
+
+
+def test_the_last_words_are_those_of_the_process(driven: Callable[..., Driven]) -> None:
+    graph = driven()
+    graph.engine.execute(0)
+    run_once(graph.loop(type("Stage", (), {"make": lambda self, value: value})()))
+    assert graph.session.last_words(ACTOR) == "Write s1 -> c1, execution 0"
+    assert graph.session.last_words("nobody") == "unknown"
+
+
+def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = driven().session
+    assert session.report(0).state == "running"
+    monkeypatch.setattr(session.control, "gone", {ACTOR})
+    die(session)
+    assert session.report(0).state == "broken"
+    session.close_nowait()
+    assert session.report(0).state == "closed"
