@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -35,15 +36,16 @@ def test_arguments_that_never_fit_are_refused_with_their_size(
     more = size_of(encode(make(MB))) - MB
     size = MB - more
     assert size_of(encode(make(size))) == MB
-    graph.submission.encode((make(size),), {})  # exactly the cap
     for call in (
-        lambda: graph.submission.encode((make(size + 1),), {}),
-        lambda: graph.engine.execute(make(size + 1)),
+        lambda value: graph.engine.execute(value),
+        lambda value: asyncio.run(graph.engine.execute_async(value)),
     ):
         with pytest.raises(MessageTooLarge) as raised:
-            call()
+            call(make(size + 1))
         assert (raised.value.size_bytes, raised.value.limit_bytes) == (MB + 1, MB)
     assert graph.submission.submitted == 0
+    graph.engine.execute(make(size))  # exactly the cap: it waits on the heap
+    assert graph.submission.submitted == 1
 
 
 # --- the window
