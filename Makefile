@@ -52,7 +52,7 @@ lab: setup
 # No unit test looks at captured log records, and capturing them visits each of torch's loggers for every test.
 ## the tests that start no process and need no Ray: half a minute
 unit: setup
-	$(PY) -m pytest -q -p no:logging --hypothesis-profile=quick tests/unit
+	$(PY) -m pytest -q -p no:logging -n 2 --dist loadfile --hypothesis-profile=quick tests/unit
 
 ## pass every test that needs no GPU, notebooks included, the cheap layers first
 test: setup

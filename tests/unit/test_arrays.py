@@ -220,7 +220,7 @@ def test_what_has_no_use_in_shared_memory_is_an_ordinary_array(
         (5000, 3.5),
         (5000, [("a",)]),
     ],
-    ids=repr,
+    ids=lambda each: type(each).__name__,
 )
 def test_it_refuses_what_numpy_refuses_in_the_same_way(pair: Pair, shape: Any, dtype: Any) -> None:
     with pytest.raises(Exception) as wanted:
