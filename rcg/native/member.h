@@ -12,8 +12,13 @@ enum { POLICY_AUTO, POLICY_FUTEX, POLICY_YIELD, POLICY_SPIN };
 /* What a waiting end learned about its peer (all times in ns). */
 typedef struct {
     uint64_t budget;
-    uint32_t probe, together, together_limit, apart, apart_limit;
+    uint32_t probe, apart, apart_limit;
     bool is_quick; /* the last wait was short */
+    /* of waits for a peer on the same processor: how many in a row, how many are endured, now and at least; how long
+     * they take (a moving mean); and the waits since this side last stepped aside */
+    uint32_t together, together_limit, together_least, apart_waits;
+    bool is_together, has_stepped;
+    uint64_t together_ns, apart_ns;
 } Learned;
 
 typedef struct {

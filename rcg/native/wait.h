@@ -9,7 +9,11 @@
 
 static Learned learned_nothing(uint32_t member) {
     /* the two sides must not change processors together */
-    return (Learned){.budget = BUDGET_PROBE, .apart_limit = 16, .together_limit = member == 0 ? 24 : 8};
+    bool is_first = member == 0;
+    return (Learned){.budget = BUDGET_PROBE,
+                     .apart_limit = 16,
+                     .together_limit = is_first ? 24 : 8,
+                     .together_least = is_first ? 4 : 8};
 }
 
 typedef struct {
@@ -23,6 +27,7 @@ typedef struct {
 #define CROWDED_BUDGET 50000u
 #define QUICK 200000u /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
+#define BUDGET_STEPPED 100000u
 #define CROWDED_LIMIT 48
 #define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
 
@@ -46,13 +51,32 @@ static void nudge(uint32_t cpu, bool onto) {
 }
 
 /* Both sides on one processor: spinning would only keep the peer from running, and the scheduler may leave them there
- * for seconds. Every so often step off this processor; the two sides use different limits, or they would move
- * together. */
-static void step_aside(Learned *l, uint32_t cpu, uint32_t most) {
-    if (++l->together < l->together_limit) return;
-    l->together = 0;
-    if (l->together_limit < most) l->together_limit *= 2;
+ * for seconds, or bring them together again and again while other processes run. Every so often step off this
+ * processor; the two sides use different limits, or they would move together. If waits were shorter after the last
+ * step, the next comes sooner; if not, another process needs the other processor, and the next comes later.
+ *
+ * Whether it stepped. Then it must not sleep soon, although caches are cold: its peer, which would wake it, would bring
+ * it back. */
+static bool step_aside(Learned *l, uint32_t cpu, uint32_t most) {
+    if (++l->together < l->together_limit) return false;
+    bool has_paid = l->apart_waits && l->apart_ns / l->apart_waits < l->together_ns;
+    if (has_paid && l->together_limit > l->together_least) l->together_limit /= 2;
+    if (!has_paid && l->has_stepped && l->together_limit < most) l->together_limit *= 2;
+    l->has_stepped = true;
+    l->together = l->apart_waits = 0;
+    l->apart_ns = 0;
+    l->budget = BUDGET_STEPPED;
     nudge(cpu, false);
+    return true;
+}
+
+/* A wait took so long, for a peer on the same processor or on another one. */
+static void note_wait(Learned *l, uint64_t took) {
+    if (l->is_together) l->together_ns = (7 * l->together_ns + took) / 8;
+    else {
+        l->apart_ns += took;
+        l->apart_waits++;
+    }
 }
 
 /* The futex policy never spins, and waking an idle processor takes ten times as long as a switch on this one (on
@@ -79,6 +103,7 @@ static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, ui
 /* The part of a wait that keeps the processor: how long it took until ready, or 0. */
 static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
     uint64_t budget, pause_phase;
+    l->is_together = false;
     switch (m->policy) {
     case POLICY_FUTEX: return 0;
     case POLICY_YIELD: budget = CROWDED_BUDGET, pause_phase = 0; break;
@@ -94,12 +119,11 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
         if ((!m->crowded || !m->looping) && w->cpu) {
             int cpu = sched_getcpu();
             if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
-                step_aside(l, (uint32_t)cpu, m->crowded ? CROWDED_LIMIT : 65536);
-                return 0;
-            } else {
-                l->together = 0;
-                if (l->together_limit > 8 && !(++l->apart & 1023)) l->together_limit /= 2;
+                l->is_together = !step_aside(l, (uint32_t)cpu, m->crowded ? CROWDED_LIMIT : 65536);
+                if (l->is_together || m->crowded) return 0;
+                budget = l->budget;
             }
+            l->together = 0;
         }
     }
     for (uint64_t t = 0; t < budget; t = since_ns(start)) {
@@ -118,6 +142,7 @@ ready:
     atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
     uint64_t took = since_ns(start);
     learn(m, l, took, 2, 10000);
+    note_wait(l, took);
     return took + !took;
 }
 
@@ -185,6 +210,7 @@ static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
         atomic_store_explicit(&m->recorder->waiting_since_ns, 0, memory_order_relaxed);
         count_wait(m, slept);
     }
+    note_wait(l, slept);
     l->is_quick = outcome == DONE && slept < QUICK;
     if (l->is_quick) learn(m, l, slept, 1, 5000);
     *took += slept;
