@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from rcg.errors import (
@@ -30,7 +30,7 @@ from rcg.errors import (
     ChannelTimeout,
     OutOfSharedMemory,
 )
-from rcg.serialization import Encoded
+from rcg.serialization import Encoded, Failure
 
 __all__ = [
     "Frame",
@@ -41,7 +41,6 @@ __all__ = [
     "GraphEnded",
     "InputPublisher",
     "NoMemory",
-    "PartFailed",
     "PartsReader",
     "PartsWriter",
     "Reader",
@@ -142,22 +141,6 @@ class FrameDamaged(Signal):
         return ChannelError(f"shared memory is damaged: {self.args[0]}", channel=channel)
 
 
-class PartFailed(Exception):
-    """A part of a frame cannot be written: ``PartFailed(part, error)``. Nothing was written.
-
-    The caller may write the frame again with something else in its place.
-
-    Attributes:
-        part: Its position in the frame.
-        error: What its pickling raised; or ``NoMemory``, and the part is the largest one.
-    """
-
-    def __init__(self, part: int, error: BaseException) -> None:
-        super().__init__(part, error)
-        self.part = part
-        self.error = error
-
-
 # --- the ends -------------------------------------------------------------------------------------
 
 
@@ -208,12 +191,14 @@ class PartsWriter(Protocol):
     def seq(self) -> int:
         """See ``Writer``."""
 
-    def write(self, values: list[Any], /) -> None:
+    def write(self, values: list[Any], failed: Callable[[BaseException], Failure], /) -> None:
         """Publish the values, or ``Failure`` objects in their places, as the next frame.
 
+        A value that cannot be pickled or stored fails alone: ``failed(error)`` takes its place, in
+        ``values`` as well.
+
         Raises:
-            PartFailed: One of them cannot be written.
-            NoMemory: There is no room for any of them.
+            NoMemory: There is no room for the failures either; nothing was written.
             GraphEnded, FrameDamaged: The channel cannot be used any more.
         """
 

@@ -94,8 +94,8 @@ class LocalWriter(_End):
         super().__init__(queue, op, queue.writer, queue.reader)
         self._has_parts = queue.has_parts
 
-    def write(self, value: Any, /) -> None:
-        """See ``base.Writer``. The reader gets this very object, or these parts as a tuple."""
+    def write(self, value: Any, failed: object = None, /) -> None:
+        """See ``base.Writer`` and ``base.PartsWriter``. The reader gets the very objects."""
         if self._has_parts:
             value = tuple(value)
         queue = self._queue

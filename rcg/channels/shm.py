@@ -7,6 +7,7 @@ over the native one: it encodes. The native core raises the signals of ``base``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rcg import _native
@@ -17,7 +18,6 @@ from rcg.channels.base import (
     FrameWriter,
     GraphEnded,
     NoMemory,
-    PartFailed,
     TimedOut,
 )
 from rcg.errors import InternalError
@@ -33,7 +33,6 @@ from rcg.serialization import (
     encoded_failure,
     join_parts,
     loads,
-    size_of,
     tuple_of_parts,
 )
 
@@ -120,43 +119,94 @@ class RingWriter:
             self._write(*encoded)
 
 
-class RingPartsWriter(RingWriter):
-    """The writing end of a ring whose frames have several parts; see ``base.PartsWriter``."""
+class RingPartsWriter:
+    """The writing end of a ring whose frames have several parts; see ``base.PartsWriter``.
 
-    __slots__ = ()
+    Args:
+        ring: The native end.
+        endpoint: Encodes the values.
+    """
 
-    def write(self, values: list[Any], /) -> None:
+    __slots__ = ("_encode", "_ring", "_write")
+
+    def __init__(self, ring: _native.Writer, endpoint: Endpoint) -> None:
+        self._ring = ring
+        self._write = ring.write
+        self._encode = endpoint.encode
+
+    @property
+    def seq(self) -> int:
+        """See ``base.PartsWriter``."""
+        return self._ring.seq
+
+    def write(self, values: list[Any], failed: Callable[[BaseException], Failure], /) -> None:
         """See ``base.PartsWriter``."""
         first = values[0]
         if type(first) is Failure and all(value is first for value in values):
             self._write(KIND_FAILURE, first.data)
             return
-        self._open()  # encoding is part of the write
-        parts: list[Encoded] = []
-        encoded = tuple_of_parts(values)
-        if encoded is None:
-            parts = [self._encoded_part(number, value) for number, value in enumerate(values)]
-            encoded = join_parts(parts)
+        self._ring.open()  # encoding is part of the write
         try:
-            self._write(*encoded)
-        except NoMemory as signal:
-            if parts and all(part[0] == KIND_FAILURE for part in parts):
-                raise
-            sizes = [0 if part[0] == KIND_FAILURE else 1 + size_of(part) for part in parts] or [0]
-            raise PartFailed(sizes.index(max(sizes)), signal) from None
-
-    def _encoded_part(self, number: int, value: Any) -> Encoded:
-        if type(value) is Failure:
-            return encoded_failure(value)
-        try:
-            return self._encode(value)
-        except BaseException as error:  # noqa: BLE001 - pickling runs any code
+            encoded = tuple_of_parts(values)
+            parts = (
+                [] if encoded else [self._encoded(values, at, failed) for at in range(len(values))]
+            )
+        except BaseException:
             self._ring.shut()
-            raise PartFailed(number, error) from None
+            raise
+        while True:
+            try:
+                self._write(*(encoded or join_parts(parts)))
+                return
+            except (GraphEnded, FrameDamaged):
+                raise
+            except BaseException as error:
+                parts = parts or list(map(self._encode, values))
+                encoded = None
+                at = _to_blame(parts, error)
+                if at is None:
+                    raise
+                values[at] = failed(error)
+                parts[at] = encoded_failure(values[at])
+
+    def _encoded(
+        self, values: list[Any], at: int, failed: Callable[[BaseException], Failure]
+    ) -> Encoded:
+        value = values[at]
+        if type(value) is not Failure:
+            try:
+                return self._encode(value)
+            except BaseException as error:  # noqa: BLE001 - pickling runs any code
+                value = values[at] = failed(error)
+        return encoded_failure(value)
 
 
-def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> RingWriter:
-    """Return the writing end of a ring; ``op`` is its Write in the program."""
+def _to_blame(parts: Sequence[Encoded], error: BaseException) -> int | None:
+    """Return which part is the cause of a failed write; None if all of them are failures.
+
+    It is the one with the buffer that found no memory, or with a buffer that cannot be had. If
+    there is none, it is the largest.
+    """
+    largest, most = None, -1
+    for at, (kind, data, buffers, _) in enumerate(parts):
+        if kind == KIND_FAILURE:
+            continue
+        try:
+            sizes = [memoryview(each).nbytes for each in (data, *(buffers or ()))]
+        except (ValueError, BufferError):  # it was released meanwhile
+            return at
+        if type(error) is NoMemory and error.args[0] in sizes:
+            return at
+        if sum(sizes) > most:
+            largest, most = at, sum(sizes)
+    return largest
+
+
+def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Any:
+    """Return the writing end of a ring; ``op`` is its Write in the program.
+
+    That of a ring whose frames have several parts is a ``RingPartsWriter``.
+    """
     kind = RingWriter if len(spec.nodes) == 1 else RingPartsWriter
     return kind(endpoint.member.writer(endpoint.rings[spec.id], op), endpoint)
 

@@ -15,6 +15,7 @@ from rcg.ir.channels import CHANNEL_KINDS, LOCAL, MOST_SLOTS, RING, TCP, TENSOR,
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Op, Output
 from rcg.ir.programs import PlanData, Program
+from rcg.text import plural
 
 __all__ = ["check"]
 
@@ -117,7 +118,7 @@ class _Checker:
             if not channel.readers or len(ends) != len(channel.readers) + 1:
                 self._fail(f"{channel.id} must have readers, each once, and not its own writer")
             if not channel.nodes or len(set(channel.nodes)) != len(channel.nodes):
-                self._fail(f"{channel.id} must carry values, each once, it has {channel.nodes}")
+                self._fail(f"{channel.id} must carry one node or more, each once: {channel.nodes}")
             if not 1 <= channel.slots <= MOST_SLOTS:
                 self._fail(f"{channel.id} has {channel.slots} slots, not 1 to {MOST_SLOTS}")
             self._check_kind(channel)
@@ -214,7 +215,7 @@ class _Checker:
     def _check_parts(self, channel: str, count: int, process: str, op: Op) -> None:
         nodes = self._channels[channel].nodes
         if count != len(nodes):
-            self._fail(f"{channel} carries {len(nodes)} values, not {count}", process, op)
+            self._fail(f"{channel} carries {plural(len(nodes), 'value')}, not {count}", process, op)
 
     def _check_op(self, process: str, op: Op, *, is_last: bool) -> None:
         match op:

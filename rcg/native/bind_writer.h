@@ -46,6 +46,7 @@ static void sending_begin(Sending *s, EndObject *end) {
 static int sending_parse(Sending *s, PyObject *const *args, Py_ssize_t nargs) {
     s->core.kind = (uint32_t)PyLong_AsUnsignedLong(args[0]);
     if (PyErr_Occurred()) return -1;
+    s->core.apart = s->core.kind == KIND_PARTS;
     s->buffers = nargs > 2 && args[2] != Py_None ? args[2] : NULL;
     if (s->buffers && !PyList_Check(s->buffers)) {
         PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");

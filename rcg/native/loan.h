@@ -10,12 +10,14 @@
 #include "memory.h"
 
 /* Takes a block of the member's own arena: a writable lease, zeroed before, that ends with loan_end(). False if there
- * is no shared memory for it now, or it is so small that sending copies it anyway. What a driver borrows belongs to no
- * execution yet, so half of the cap is left to those; what a loop borrows is part of the execution that it runs. */
+ * is no shared memory for it now, the graph has ended, or it is so small that sending copies it anyway. What a driver
+ * borrows belongs to no execution yet, so it gets no more once half of the cap is claimed; what a loop borrows is part
+ * of the execution that it runs. */
 static bool loan_begin(Lease *l, Member *m, uint64_t bytes) {
     Arena *mine = m->arenas[m->index];
     uint64_t claimed = atomic_load_explicit(&m->ledger->ledger->claimed_bytes, memory_order_relaxed);
-    if (bytes <= INLINE_BUFFER || !member_is_ours(m) || (!m->looping && claimed > m->board->cap_bytes / 2))
+    if (bytes <= INLINE_BUFFER || !member_is_ours(m) || poisoned(m) ||
+        (!m->looping && claimed > m->board->cap_bytes / 2))
         return false;
     int64_t found = arena_take(m, bytes, claim_unit(mine, m->index));
     if (found < 0) return false;

@@ -8,6 +8,9 @@
 
 #include "send.h"
 
+#define COPY_RATE 8u
+#define LONGEST_HANDOVER 50000u /* ns */
+
 /* A frame that is being read. */
 typedef struct {
     Frame head;          /* a copy */
@@ -137,6 +140,20 @@ static bool is_only_ours(const Claim *c) {
     return atomic_load_explicit(&a->header->block[c->block].claims, memory_order_acquire) == claim_unit(a, a->holder);
 }
 
+/* is_only_ours(), waiting a moment for the maker of a loan to let go of it: it does so as soon as it comes back from
+ * publishing. Not longer than copying would take, at COPY_RATE bytes per ns. */
+static bool becomes_only_ours(const Claim *c, uint64_t bytes) {
+    if (is_only_ours(c)) return true;
+    uint64_t budget = bytes / COPY_RATE, start = now_ns();
+    if (budget > LONGEST_HANDOVER) budget = LONGEST_HANDOVER;
+    do {
+        for (int i = 0; i < 16; i++) relax();
+        if (is_only_ours(c)) return true;
+        sched_yield(); /* it may need this processor */
+    } while (since_ns(start) < budget);
+    return is_only_ours(c);
+}
+
 /* Says where buffer number i is, and holds its block. */
 static Outcome incoming_part(End *e, Incoming *in, uint32_t i, Part *p) {
     const Desc *d = &in->table[i];
@@ -157,8 +174,8 @@ static Outcome incoming_part(End *e, Incoming *in, uint32_t i, Part *p) {
     if (outcome) return outcome;
     p->claim = &in->claims[in->nclaims - 1];
     Arena *a = p->claim->arena;
-    p->leases = (!p->writable || (e->nreaders == 1 && is_only_ours(p->claim))) && !memory_is_short(e->member, a) &&
-                arena_map(a, p->writable);
+    p->leases = (!p->writable || (e->nreaders == 1 && becomes_only_ours(p->claim, p->bytes))) &&
+                !memory_is_short(e->member, a) && arena_map(a, p->writable);
     return DONE;
 }
 

@@ -57,6 +57,7 @@ typedef struct {
     End *end;
     uint32_t kind;
     bool stashes; /* what there is no memory for goes to the stash */
+    bool apart;   /* its buffers are of several values, each of which has to fit, and not all together */
     Span data;
     const Span *spans; /* the buffers; like the data they must live as long as this does */
     uint32_t nspans;
@@ -75,6 +76,7 @@ static void outgoing_begin(Outgoing *o, End *end, uint32_t kind) {
     o->end = end;
     o->kind = kind;
     o->stashes = end->member->looping;
+    o->apart = false;
     o->data = (Span){0};
     o->spans = NULL;
     o->nspans = o->ntaken = o->nlent = 0;
@@ -230,14 +232,16 @@ static Outcome outgoing_fill(Outgoing *o, uint64_t body, bool spills) {
 static Outcome prepare(Outgoing *o) {
     End *e = o->end;
     uint32_t n = o->nspans;
-    uint64_t body = n * sizeof(Desc) + o->data.bytes, total = o->data.bytes;
+    uint64_t body = n * sizeof(Desc) + o->data.bytes, total = o->data.bytes, largest = 0;
     for (uint32_t i = 0; i < n; i++) {
         total += o->spans[i].bytes;
+        if (o->spans[i].bytes > largest) largest = o->spans[i].bytes;
         if (o->spans[i].bytes <= INLINE_BUFFER) body += o->spans[i].bytes;
     }
     bool spills = sizeof(Frame) + body > e->slot_bytes;
     uint64_t outside = total - (body - n * sizeof(Desc)); /* of the slot: the large buffers */
     if (spills) outside += body;
+    if (o->apart) outside = spills && body > largest ? body : largest;
     /* no order of executions would make this fit */
     if (outside > e->member->board->cap_bytes) return outgoing_refuse(o, outside, EFBIG);
     if (n > FEW && (!(o->table = calloc(n, sizeof *o->table)) || !(o->taken = calloc(n + 1ull, sizeof *o->taken))))

@@ -90,6 +90,9 @@ def join_parts(parts: Sequence[Encoded]) -> Encoded:
     >>> list(array("I", heads)), buffers
     ([2, 0, 2, 0], [b'x', b'x'])
     """
+    if not any(own for _, _, own, _ in parts):
+        heads = array("I", [number for part in parts for number in (part[0], 0)])
+        return KIND_PARTS, heads.tobytes(), [data for _, data, _, _ in parts], 0
     heads = array("I")
     buffers: list[Any] = []
     writable = 0

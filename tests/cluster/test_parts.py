@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,27 @@ def _refuse() -> None:
     raise LookupError("no such thing here")
 
 
+class Sent:
+    """Its pickle has a buffer."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return bytes, (self.buffer,)
+
+
+class Releasing:
+    """Pickling it lets go of a buffer that is on its way already."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.buffer.release()
+        return int, (5,)
+
+
 class Maker:
     """Takes and returns several values."""
 
@@ -60,6 +82,11 @@ class Maker:
                 return "one", Undecodable(), np.ones(10)
             case "raises":
                 raise KeyError(kind)
+            case "released":
+                gone = pickle.PickleBuffer(bytearray(100_000))
+                return "one", [Sent(gone), Releasing(gone)], np.ones(10)
+            case "large":
+                return tuple(np.full(12 * MEGABYTE // 8, float(i)) for i in range(3))
             case "huge":
                 return "one", np.ones(40 * MEGABYTE // 8), np.ones(10)
         return kind, [kind], {"kind": kind}
@@ -149,6 +176,24 @@ def test_a_value_that_does_not_pickle_fails_alone(three):
     refused(two, UnpicklableError, "three.* execution 0|lock")
     assert array.get(timeout=GUARD_S).sum() == 10
     assert rcg.get(three.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
+
+
+def test_a_value_whose_bytes_are_gone_fails_alone(three):
+    one, two, array = three.execute("released")
+    assert one.get(timeout=GUARD_S) == "one"
+    refused(two, ValueError, "released")
+    assert array.get(timeout=GUARD_S).sum() == 10
+    assert rcg.get(three.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
+
+
+def test_values_that_fit_one_by_one_need_not_fit_together(makers):
+    with InputNode() as kind:
+        dag = MultiOutputNode(list(makers[0].three.bind(kind)))
+    with rcg.compile(dag, memory_cap_bytes=16 * MEGABYTE) as graph:
+        for _ in range(3):
+            found = rcg.get(graph.execute("large"), timeout=GUARD_S)
+            assert [array[0] for array in found] == [0.0, 1.0, 2.0]
+            del found
 
 
 def test_a_value_that_does_not_unpickle_fails_alone(three):

@@ -6,6 +6,7 @@ A new kind of channel adds a line to ``KINDS``: a function that opens a writer a
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ import pytest
 
 from rcg import _native, cluster
 from rcg.channels import open_reader, open_writer
-from rcg.channels.base import GraphEnded, NoMemory, PartFailed, Signal, TimedOut, timeout_ns
+from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.local import LocalQueue
 from rcg.channels.shm import BUFFER_TYPES, ERRORS
 from rcg.errors import (
@@ -553,8 +554,15 @@ def values_of(parts: Any, count: int) -> list[Any]:
     return [part.decode() for part in parts] if type(parts) is list else list(parts)
 
 
-def send_parts(opened: Channel, values: list[Any]) -> list[list[Any]]:
-    return [values_of(parts, len(values)) for parts in opened.send(values)]
+def no_failure(error: BaseException) -> Failure:
+    raise AssertionError from error
+
+
+def send_parts(
+    opened: Channel, values: list[Any], failed: Callable[[BaseException], Failure] = no_failure
+) -> list[list[Any]]:
+    opened.writer.write(values, failed)
+    return [values_of(reader.read(0), len(values)) for reader in opened.readers]
 
 
 def assert_all_same(found: list[Any], wanted: list[Any]) -> None:
@@ -609,17 +617,58 @@ def test_one_failure_in_place_of_all_parts(channel: Open) -> None:
         assert_all_same(found, [failure] * 3)
 
 
-def test_a_part_that_does_not_pickle_is_named_and_nothing_is_written(copying: Open) -> None:
-    opened = copying(readers=2, parts=3)
-    values = [as_array(100_000), threading.Lock(), "after"]
-    for _ in range(2):
-        with pytest.raises(PartFailed) as caught:
-            opened.writer.write(values)
-        assert (caught.value.part, type(caught.value.error)) == (1, UnpicklableError)
-        assert opened.writer.seq == 0
-    values[1] = Failure(b"in its place")
-    for found in send_parts(opened, values):
-        assert_all_same(found, values)
+class Gone:
+    """Its pickle has a buffer, which ``Goer`` lets go of before it is sent."""
+
+    def __init__(self) -> None:
+        self.buffer = pickle.PickleBuffer(bytearray(100_000))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return bytes, (self.buffer,)
+
+
+class Goer:
+    def __init__(self, gone: Gone) -> None:
+        self.gone = gone
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.gone.buffer.release()
+        return int, (5,)
+
+
+def a_released_buffer() -> Any:
+    gone = Gone()
+    return [gone, Goer(gone)]
+
+
+@pytest.mark.parametrize(
+    ("make", "error_type"),
+    [(threading.Lock, UnpicklableError), (a_released_buffer, ValueError)],
+)
+def test_a_part_that_cannot_be_written_fails_alone(
+    copying: Open, make: Callable[[], Any], error_type: type[Exception]
+) -> None:
+    opened = copying(readers=2, parts=4)
+    errors: list[BaseException] = []
+    counted = [0]
+
+    def failed(error: BaseException) -> Failure:
+        errors.append(error)
+        return Failure(b"in its place")
+
+    class Counted:
+        def __reduce__(self) -> Any:
+            counted[0] += 1
+            return int, (7,)
+
+    values = [Counted(), make(), as_array(100_000), make()]
+    for found in send_parts(opened, values, failed):
+        assert_all_same(found, [7, Failure(b"in its place"), as_array(100_000), values[3]])
+    assert type(values[1]) is type(values[3]) is Failure
+    assert [type(error) for error in errors] == [error_type] * 2
+    assert counted == [1]
+    del found
+    assert opened.claimed() == 0
 
 
 class Undecodable:
@@ -633,7 +682,7 @@ def _refuse() -> None:
 
 def test_a_part_that_does_not_unpickle_harms_no_other(copying: Open) -> None:
     opened = copying(parts=3)
-    opened.writer.write([1, Undecodable(), as_array(10_000)])
+    opened.writer.write([1, Undecodable(), as_array(10_000)], no_failure)
     first, second, third = opened.reader.read(0)
     for _ in range(2):
         with pytest.raises(ValueError, match="not again"):
@@ -643,20 +692,32 @@ def test_a_part_that_does_not_unpickle_harms_no_other(copying: Open) -> None:
     assert send_parts(opened, [1, 2, 3]) == [[1, 2, 3]]
 
 
-def test_the_largest_part_is_named_where_there_is_no_memory(copying: Open) -> None:
+def test_parts_that_find_no_memory_fail_alone(copying: Open) -> None:
     opened = copying(parts=3, cap_bytes=1 << 20)
-    for size in (900_000, 2_000_000):  # two of them, or one, are too much
+    for size, count in ((900_000, 1), (2_000_000, 2)):  # one of them has room, or none
+        errors: list[BaseException] = []
+
+        def failed(error: BaseException, errors: list[BaseException] = errors) -> Failure:
+            errors.append(error)
+            return Failure(b"too large")
+
         values = [as_array(size), "small", as_array(size + 1)]
-        for part in (2, 0)[: 1 + (size > 1 << 20)]:
-            with pytest.raises(PartFailed) as caught:
-                opened.writer.write(values)
-            assert (caught.value.part, type(caught.value.error)) == (part, ERRORS[2])
-            assert opened.writer.seq == opened.reader.seq
-            values[part] = Failure(b"too large")
-        (found,) = send_parts(opened, values)
+        (found,) = send_parts(opened, values, failed)
+        assert [type(error) for error in errors] == [ERRORS[2]] * count
+        assert sum(type(value) is Failure for value in values) == count
         assert_all_same(found, values)
         del found
     assert opened.claimed() == 0
+
+
+def test_parts_that_fit_one_by_one_need_not_fit_together() -> None:
+    spec = ChannelSpec("c0", DRIVER, ("a0",), "ring", (0, 1, 2), 4)
+    segments, (writing, reading) = open_nodes([spec], 1 << 20, is_looping=True)
+    writer, reader = open_writer(spec, 0, writing), open_reader(spec, 0, reading)
+    values = [as_array(700_000), as_array(900_000), as_array(1_000_000)]
+    writer.write(values, no_failure)  # a loop keeps what has no room on its heap
+    assert_all_same(values_of(reader.read(), 3), values)
+    segments.close()
 
 
 def test_each_part_holds_its_own_memory(copying: Open) -> None:
@@ -684,7 +745,7 @@ def test_parts_are_collected_apart(framed: Open) -> None:
     values: list[list[Any]] = [[i, as_array(5000 + i), Failure(b"%d" % i)] for i in range(3)]
     values.append([1, 2.0, "plain"])
     for each in values:
-        opened.writer.write(each)
+        opened.writer.write(each, no_failure)
     dicts: tuple[dict[int, Any], ...] = ({}, {}, {})
     opened.reader.collect(dicts, 1, 0)
     assert [list(frames) for frames in dicts] == [[0, 1]] * 3

@@ -326,14 +326,17 @@ def with_line(old: str, new: str) -> Any:
             "in its own actor's program, once",
         ),
         (with_line("  Write s4 -> c4", ""), "a1 never writes c4"),
-        (with_line("  Write s4 -> c4", "  Write s3, s4 -> c4"), "c4 carries 1 values, not 2"),
-        (with_line("  Read c0 -> s0\n  Read c2 -> s1", "  Read c0 -> s0, s1"), "c0 carries 1 val"),
+        (with_line("  Write s4 -> c4", "  Write s3, s4 -> c4"), "c4 carries 1 value, not 2"),
+        (
+            with_line("  Read c0 -> s0\n  Read c2 -> s1", "  Read c0 -> s0, s1"),
+            "c0 carries 1 value, not 2",
+        ),
         (
             with_line(
                 "channel c4 a1 -> driver ring node=6 slots=1",
                 "channel c4 a1 -> driver ring node=6, 6 slots=1",
             ),
-            "c4 must carry values, each once",
+            "c4 must carry one node or more, each once",
         ),
         (with_line("  Write s2 -> c3", ""), "a0 never writes c3"),
         (with_line("  Output s3, s4, s3", "  Output s3, s4, s3\n  Free s4"), "last op"),

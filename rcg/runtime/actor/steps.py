@@ -20,7 +20,6 @@ from rcg.channels.base import (
     FrameDamaged,
     GraphEnded,
     NoMemory,
-    PartFailed,
     TimedOut,
 )
 from rcg.error_text import type_name
@@ -198,7 +197,8 @@ class Steps:
 
     def _write(self, index: int, op: Write) -> _Step:
         writer = open_writer(self._spec.channels[op.channel], index, self._node)
-        slots, sources, write, channel = self._slots, op.slots, writer.write, op.channel
+        slots, sources, channel = self._slots, op.slots, op.channel
+        write: Any = writer.write
         loop, source = self._loop, op.slots[0]
 
         # What failed was not written: the graph goes on with a failure in place of the value.
@@ -222,9 +222,12 @@ class Steps:
             shorter: tuple[Failure, ...] = ()
             for shorter in zip(*map(smaller_failures, failures), strict=True):
                 with contextlib.suppress(NoMemory):
-                    write(shorter[0] if len(sources) == 1 else list(shorter))
+                    if len(sources) == 1:
+                        write(shorter[0])
+                    else:
+                        write(list(shorter), failure_of)
                     return
-            write([shorter[0]] * len(sources))  # one in place of all parts always fits
+            write([shorter[0]] * len(sources), failure_of)  # one in place of all always fits
 
         def step() -> None:
             try:
@@ -236,15 +239,14 @@ class Steps:
 
         def step_of_parts() -> None:
             values = [slots[each] for each in sources]
-            while True:
-                try:
-                    write(values)
-                    return
-                except PartFailed as failed:
-                    values[failed.part] = failure_of(failed.error)
-                except NoMemory:  # not even for failures
-                    write_shortened(values)
-                    return
+            try:
+                write(values, failure_of)
+            except (GraphEnded, FrameDamaged):
+                raise
+            except NoMemory:  # all of them are failures
+                write_shortened(values)
+            except BaseException as error:  # noqa: BLE001 - there is no memory to encode them
+                write_shortened([failure_of(error)] * len(values))
 
         return step if len(sources) == 1 else step_of_parts
 

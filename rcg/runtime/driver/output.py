@@ -118,8 +118,10 @@ class OutputBuffer:
             GraphEnded, FrameDamaged: There is no result any more.
         """
         execution, frames = result.execution, self.frames
+        before = self.reader.seq if self._siblings else 0
         self._collect(self._into, execution, None if timeout_s is None else timeout_ns(timeout_s))
-        if self.dropped or self.awaited or self._siblings:
+        # What came for siblings is told by the one that took it.
+        if self.dropped or self.awaited or (self._siblings and self.reader.seq != before):
             self._tell()
         looks = 0
         while True:

@@ -32,22 +32,25 @@ here: Final[ContextVar[Lender | None]] = ContextVar("rcg_lender", default=None)
 def empty(shape: Any, dtype: Any = np.float64) -> Any:
     """Return a new array that lies in the shared memory of the graph whose method runs.
 
-    A method that returns it, a view of it, or a value with either inside (in a dict, a list, an
-    attribute) sends it without a copy::
+    A method that returns it, a contiguous view of it, or a value with either inside (in a dict, a
+    list, an attribute) sends it without a copy::
 
         def forward(self, batch):
             out = rcg.empty(batch.shape, np.float32)
             np.multiply(batch, self.scale, out=out)
             return out
 
-    ``CompiledDAG.empty`` is the same for the process that executes the graph.
+    ``CompiledDAG.empty`` is the same for the process that compiled the graph.
 
     From the moment it is sent the array is read-only, and so is the view that was sent; it may be
     read, kept and sent again. Take a new array for the next value. Do not write through another
-    view that was made before and is still held, which cannot be found. Torch has no read-only
-    tensors: do not write to a tensor that was sent. Readers may see what is written in spite of
-    this. A reader gets a tensor without a copy only if its maker has dropped it by then. A child
-    that is forked meanwhile shares the memory.
+    view, a memoryview or a tensor over the same memory that was made before: they cannot be found.
+    Torch has no read-only tensors: do not write to a tensor that was sent. Readers may see what is
+    written in spite of this.
+
+    A reader gets a tensor without a copy if its maker drops it when it is sent, as a method does
+    that returns it. Such a tensor cannot grow (``resize_``). Strided views and subclasses of arrays
+    are copied. A child that is forked meanwhile shares the memory.
 
     An array that is never sent gives its memory back when it is dropped, as do those that were sent
     when the last process has dropped them.
