@@ -28,6 +28,7 @@ typedef struct {
 #define QUICK 200000u /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
 #define BUDGET_STEPPED 100000u
+#define TOGETHER_LIMIT 256 /* a step that does not pay costs some 100 us, as much as a tenth of so many turns */
 #define CROWDED_LIMIT 48
 #define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
 
@@ -57,10 +58,10 @@ static void nudge(uint32_t cpu, bool onto) {
  *
  * Whether it stepped. Then it must not sleep soon, although caches are cold: its peer, which would wake it, would bring
  * it back. */
-static bool step_aside(Learned *l, uint32_t cpu, uint32_t most) {
+static bool step_aside(Learned *l, uint32_t cpu, uint32_t least, uint32_t most) {
     if (++l->together < l->together_limit) return false;
     bool has_paid = l->apart_waits && l->apart_ns / l->apart_waits < l->together_ns;
-    if (has_paid && l->together_limit > l->together_least) l->together_limit /= 2;
+    if (has_paid && l->together_limit > least) l->together_limit /= 2;
     if (!has_paid && l->has_stepped && l->together_limit < most) l->together_limit *= 2;
     l->has_stepped = true;
     l->together = l->apart_waits = 0;
@@ -119,7 +120,8 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
         if ((!m->crowded || !m->looping) && w->cpu) {
             int cpu = sched_getcpu();
             if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
-                l->is_together = !step_aside(l, (uint32_t)cpu, m->crowded ? CROWDED_LIMIT : 65536);
+                l->is_together = m->crowded ? !step_aside(l, (uint32_t)cpu, CROWDED_LIMIT / 2, CROWDED_LIMIT)
+                                            : !step_aside(l, (uint32_t)cpu, l->together_least, TOGETHER_LIMIT);
                 if (l->is_together || m->crowded) return 0;
                 budget = l->budget;
             }

@@ -174,8 +174,24 @@ class Submission:
         else:
             started_ns = now_ns()
             encoded = self._codec.encode(value)
-        if self._submit_now(((self._first, *encoded),), refs, started_ns):
-            return refs
+        window = self.window
+        try:  # as in _submit_now, without a call more
+            if (
+                self._submit(
+                    ((self._first, *encoded),),
+                    window.free_until,
+                    window.left,
+                    window.wanted,
+                    refs,
+                    started_ns,
+                )
+                is not None
+            ):
+                return refs
+        except (NoMemory, TimedOut):
+            pass
+        except Signal as signal:
+            raise self._session.public(signal) from None
         return self._submit_later(Inputs([encoded], started_ns, now_ns()), refs)
 
     def submit(self, inputs: Inputs, refs: Any) -> Any:
