@@ -55,9 +55,7 @@ static void nudge(uint32_t cpu, bool onto) {
  * for seconds, or bring them together again and again while other processes run. Every so often step off this
  * processor; the two sides use different limits, or they would move together. If waits were shorter after the last
  * step, the next comes sooner; if not, another process needs the other processor, and the next comes later.
- *
- * Whether it stepped. Then it must not sleep soon, although caches are cold: its peer, which would wake it, would bring
- * it back. */
+ * Whether it stepped. */
 static bool step_aside(Learned *l, uint32_t cpu, uint32_t least, uint32_t most) {
     if (++l->together < l->together_limit) return false;
     bool has_paid = l->apart_waits && l->apart_ns / l->apart_waits < l->together_ns;
@@ -66,7 +64,6 @@ static bool step_aside(Learned *l, uint32_t cpu, uint32_t least, uint32_t most) 
     l->has_stepped = true;
     l->together = l->apart_waits = 0;
     l->apart_ns = 0;
-    l->budget = BUDGET_STEPPED;
     nudge(cpu, false);
     return true;
 }
@@ -123,7 +120,9 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
                 l->is_together = m->crowded ? !step_aside(l, (uint32_t)cpu, CROWDED_LIMIT / 2, CROWDED_LIMIT)
                                             : !step_aside(l, (uint32_t)cpu, l->together_least, TOGETHER_LIMIT);
                 if (l->is_together || m->crowded) return 0;
-                budget = l->budget;
+                /* It must not sleep soon, although caches are cold: its peer, which would wake it, would bring it
+                 * back. */
+                budget = l->budget = BUDGET_STEPPED;
             }
             l->together = 0;
         }

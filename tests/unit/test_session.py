@@ -168,14 +168,18 @@ def test_everybody_hears_of_the_end_once(
     assert "forgotten" not in heard
 
 
-def test_closing_ends_waits_and_gives_the_memory_back(driven: Callable[..., Driven]) -> None:
+def test_closing_ends_waits_and_gives_the_memory_back(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = driven()
     stopped: list[bool] = []
     stop = graph.session.control.stop
-    graph.session.control.stop = lambda: (  # type: ignore[method-assign]
-        stopped.append(graph.node.is_over),
-        stop(),
-    )
+
+    def noted_stop() -> None:
+        stopped.append(graph.node.is_over)
+        stop()
+
+    monkeypatch.setattr(graph.session.control, "stop", noted_stop)
     graph.session.control.forget([ACTOR])  # its loop has never begun
     assert graph.session.close(timeout_s=0) == []
     assert stopped == [False]  # first, or a loop would seem to end unasked
