@@ -34,7 +34,7 @@ _OUTPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameReader]
 
 
 def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Reader:
-    """Return this process's reading end of a channel.
+    """Return this process's reading end of a channel; a ``PartsReader`` if it has several parts.
 
     Args:
         spec: The channel, of the plan.
@@ -48,7 +48,10 @@ def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Reader:
 
 
 def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Writer:
-    """Return this process's writing end of a channel; see ``open_reader``."""
+    """Return this process's writing end; a ``PartsWriter`` if it has several parts.
+
+    See ``open_reader``.
+    """
     return _opener(_WRITERS, spec)(spec, op, endpoint)
 
 

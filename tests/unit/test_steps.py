@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from rcg.channels.base import GraphEnded
+from rcg.channels.base import GraphEnded, NoMemory
 from rcg.errors import ExecutionError, OutOfSharedMemory, UnpicklableError
 from rcg.ir.containers import Template
+from rcg.ir.ops import Write
 from rcg.runtime.actor import steps
 from rcg.runtime.actor.turns import turns
+from rcg.runtime.failure import capture
+from rcg.serialization import Failure
 from tests.driven import ACTOR, Driven, run_once
 
 MB = 1 << 20
@@ -409,3 +412,38 @@ def test_a_freed_value_lives_no_longer(
     run_once(loop)
     assert ref.get(**NOW) == 2
     assert alive() == 0
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("attempts", [3, 1000])
+def test_a_failure_is_shortened_until_there_is_room_and_never_lost(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch, outputs: int, attempts: int
+) -> None:
+    """There is room for one failure, from some attempt on or never; silence would be a hang."""
+    tried: list[Any] = []
+
+    def write(*args: Any) -> None:
+        value, *rest = args
+        assert len(rest) == (outputs > 1)
+        tried.append(value)
+        is_one = type(value) is Failure if outputs == 1 else value[0] is value[1]
+        if not is_one or len(tried) < attempts:
+            raise NoMemory(1, 2, 3, 28)
+
+    graph = driven()
+    loop = graph.loop(raises(KeyError("too long")))
+    monkeypatch.setattr(steps, "open_writer", lambda *_: SimpleNamespace(write=write))
+    made = steps.Steps(loop, None, loop._spec, graph.node)
+    made._slots[:outputs] = [
+        capture(KeyError("too long " * 1000), loop.origin, "make", 0) for _ in range(outputs)
+    ]
+    step = made._write(0, Write(tuple(range(outputs)), "c1"))
+    if attempts == 3:
+        step()
+    else:
+        with pytest.raises(NoMemory):
+            step()
+    assert len(tried) >= 3
+    last = tried[-1] if outputs == 1 else tried[-1][0]
+    assert type(last) is Failure
+    assert attempts == 3 or len(last.data) < 1000  # it says only that there was no room

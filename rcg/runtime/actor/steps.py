@@ -219,15 +219,18 @@ class Steps:
                 write_shortened([failure])
 
         def write_shortened(failures: Sequence[Failure]) -> None:
-            shorter: tuple[Failure, ...] = ()
+            shorter = tuple(failures)
             for shorter in zip(*map(smaller_failures, failures), strict=True):
                 with contextlib.suppress(NoMemory):
-                    if len(sources) == 1:
-                        write(shorter[0])
-                    else:
-                        write(list(shorter), failure_of)
+                    put(shorter)
                     return
-            write([shorter[0]] * len(sources), failure_of)  # one in place of all always fits
+            put([shorter[0]] * len(sources))  # one in place of all always fits
+
+        def put(failures: Sequence[Failure]) -> None:
+            if len(sources) == 1:
+                write(failures[0])
+            else:
+                write(list(failures), failure_of)
 
         def step() -> None:
             try:
