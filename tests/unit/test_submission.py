@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rcg.errors import CapacityExceededError, ChannelClosed, MessageTooLarge, OutOfSharedMemory
+from rcg.errors import (
+    CapacityExceededError,
+    ChannelClosed,
+    MessageTooLarge,
+    OutOfSharedMemory,
+    RcgError,
+)
 from rcg.runtime.driver.submission import NoRoom
+from rcg.runtime.failure import capture_own
 from rcg.serialization import size_of
 from tests.driven import Driven
 
@@ -247,3 +254,16 @@ def test_nothing_is_recorded_of_an_execution_that_another_thread_was_quicker_wit
     assert not graph.submission.try_submit(inputs, graph.engine._refs())
     assert graph.submission.submitted == 2
     assert all(execution < 2 for _, execution in events(graph))
+
+
+def test_statistics_count_a_dropped_failure_that_nobody_took_off_the_ring(
+    driven: Callable[..., Driven],
+) -> None:
+    graph = driven(outputs=2)
+    refs = graph.engine.execute(1)
+    graph.take()
+    for output in range(2):
+        graph.answer(capture_own(RcgError("no")), output)
+    del refs
+    assert [buffer.arrived for buffer in graph.buffers] == [0, 0]
+    assert graph.engine.statistics().failures_dropped == 2

@@ -307,6 +307,7 @@ class Engine:
     def report(self, patience_s: float) -> Report:
         """Return the report, waiting at most this long for the stacks of live actors."""
         found = self.session.report(patience_s)
+        self._take_dropped()
         completed = self._completed()
         in_flight = self._submission.submitted - completed  # in this order: others submit meanwhile
         return dataclasses.replace(
@@ -316,6 +317,14 @@ class Engine:
             failures_dropped=self._failures_dropped(),
             last_dropped=self._last_dropped(),
         )
+
+    def _take_dropped(self) -> None:
+        """Count what came for refs that are gone, also what still lies on the rings."""
+        for buffer in self._buffers:
+            if buffer.dropped:
+                with contextlib.suppress(Signal):  # the graph ended, or a later frame is damaged
+                    buffer.take_pending()
+                buffer.discard_dropped()
 
     def _completed(self) -> int:
         return min(buffer.here for buffer in self._buffers)
@@ -332,7 +341,7 @@ class Engine:
 
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and the memory it uses; prints as text."""
-        self._submission.discard_dropped()
+        self._take_dropped()
         window, found = self._submission.window, self.session.report(0)
         completed = self._completed()
         executions = self._submission.submitted
