@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol of communicators: tensors among the fixed ranks of a group.
+
+A communicator is one rank's end of a group. All ranks open it together (``open``), call its
+operations in the same order, and destroy it. Every operation blocks until this rank's part is done.
+Tensors are torch tensors, contiguous, on a device that the communicator serves. Results are written
+into tensors that the caller gives.
+
+Operations are called by one thread. ``abort`` may be called by any thread at any time, also while
+``open`` runs: it ends the operation that is pending and refuses all later ones.
+
+This room must know neither Ray nor graphs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Protocol, Self
+
+__all__ = ["Communicator", "Membership", "ReduceOp", "Store"]
+
+
+class ReduceOp(Enum):
+    """How a collective combines the tensors of all ranks, element by element."""
+
+    SUM = "sum"
+    PRODUCT = "product"
+    MAX = "max"
+    MIN = "min"
+    AVG = "avg"
+    """The sum divided by the number of ranks; towards zero for whole numbers."""
+
+
+class Store(Protocol):
+    """Keys and values that all ranks of a group see, for their rendezvous. Any thread may call."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value.
+
+        Raises:
+            GroupAborted: The store is closed.
+        """
+
+    def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
+        """Return the values of keys; blocks until all are there.
+
+        Raises:
+            TimeoutError: They did not come in time.
+            GroupAborted: The store is closed, also while this waited.
+        """
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are there.
+
+        Raises:
+            GroupAborted: The store is closed.
+        """
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter, which begins at 0, and return its new value.
+
+        Raises:
+            GroupAborted: The store is closed.
+        """
+
+    def close(self) -> None:
+        """End every wait; idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What one rank needs to open its end of a group.
+
+    Attributes:
+        group: The name of the group, for errors and thread names.
+        rank: This rank.
+        labels: What errors call each rank; its length is the size of the group.
+        store: Where the ranks meet; no other group uses its keys.
+        timeout_s: How long ``open`` may take; None for no limit.
+    """
+
+    group: str
+    rank: int
+    labels: tuple[str, ...]
+    store: Store
+    timeout_s: float | None = None
+
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return len(self.labels)
+
+
+class Communicator(ABC):
+    """One rank's end of a group.
+
+    Attributes:
+        is_tagged: Whether ``send`` and ``recv`` are matched by tag. If not, those between two ranks
+            are matched in the order in which they are called, and tags are ignored.
+        devices: The types of devices whose tensors it takes: ``cpu``, ``cuda``.
+        group, rank, size: See ``Membership``.
+    """
+
+    is_tagged: ClassVar[bool]
+    devices: ClassVar[frozenset[str]]
+
+    def __init__(self, membership: Membership) -> None:
+        self.group = membership.group
+        self.rank = membership.rank
+        self.size = membership.size
+
+    @classmethod
+    @abstractmethod
+    def open(cls, membership: Membership) -> Self:
+        """Meet the other ranks; returns when all of them are connected.
+
+        Raises:
+            TimeoutError: Some rank did not come in time.
+            GroupAborted: The store was closed meanwhile.
+            CommError: The connection cannot be made; nothing of it is left over.
+        """
+
+    @abstractmethod
+    def unsupported(self, dtype: Any, op: ReduceOp | None = None) -> str | None:
+        """Return why it cannot move, or with ``op`` reduce, tensors of a dtype; None if it can."""
+
+    # Each raises ``GroupAborted`` if the group was aborted or destroyed, before or meanwhile, and
+    # ``CommError`` if the operation failed; the group cannot be used after that.
+
+    @abstractmethod
+    def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
+        """Send tensors to a rank; returns when they may be overwritten."""
+
+    @abstractmethod
+    def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
+        """Receive tensors from a rank, of the same number and the same sizes as are sent."""
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[Any], root: int) -> None:
+        """Give the tensors of the rank ``root`` to all others."""
+
+    @abstractmethod
+    def allreduce(self, tensor: Any, op: ReduceOp) -> None:
+        """Combine the tensors [*shape] of all ranks, in place, everywhere."""
+
+    @abstractmethod
+    def allgather(self, output: Any, tensor: Any) -> None:
+        """Put the tensors [n, *rest] of all ranks one after another: output [size * n, *rest]."""
+
+    @abstractmethod
+    def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
+        """Combine the tensors [size * n, *rest], and give each rank its part: output [n, *rest]."""
+
+    @abstractmethod
+    def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
+        """Combine the tensors [*shape] in place at ``root``; elsewhere the content is undefined."""
+
+    @abstractmethod
+    def gather(self, output: Any | None, tensor: Any, root: int) -> None:
+        """As ``allgather``, at ``root`` only; ``output`` is None elsewhere."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    @abstractmethod
+    def abort(self, why: str) -> None:
+        """End the pending operation, here and so at its peers, and refuse later ones.
+
+        Any thread; idempotent; does not block.
+        """
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Close all connections and end all threads; idempotent. No operation may be pending."""
