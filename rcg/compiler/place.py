@@ -25,6 +25,7 @@ from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
     Argument,
+    CollectiveCall,
     ConstArg,
     InputValue,
     MethodCall,
@@ -108,7 +109,7 @@ class _Placement:
         match self._graph.nodes[node_id]:
             case InputValue():
                 return DRIVER
-            case MethodCall(actor=actor):
+            case MethodCall(actor=actor) | CollectiveCall(actor=actor):
                 return actor
             case Part(call=call):
                 return self._home_of(call)
@@ -139,7 +140,7 @@ class _Placement:
         match self._graph.nodes[node_id]:
             case InputValue():
                 return None
-            case MethodCall():
+            case MethodCall() | CollectiveCall():
                 return node_id
             case Part(call=call):
                 return call

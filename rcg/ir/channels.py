@@ -15,6 +15,8 @@ gate n1 in a2
 lane a0.comm of a0
 >>> print(Group("g0", "gloo", ("a0", "a2.comm")))
 group g0 gloo a0 a2.comm
+>>> print(ChannelSpec("c4", "a0", ("a1",), "tensor", (3,), 10, "g0", is_static_shape=True))
+channel c4 a0 -> a1 tensor @g0 node=3 slots=10 static
 
 This room must know neither how a plan is made nor how channels work.
 """
@@ -30,8 +32,12 @@ from rcg.ir.fields import (
     Backend,
     ChannelId,
     ChannelKind,
+    CommunicatorId,
+    Device,
     GateId,
     GroupId,
+    IsDirect,
+    IsStatic,
     LaneId,
     NodeNumbers,
     OptionalGroup,
@@ -47,6 +53,7 @@ __all__ = [
     "LOCAL",
     "MOST_SLOTS",
     "RING",
+    "STATUS",
     "TCP",
     "TENSOR",
     "ActorSpec",
@@ -65,12 +72,17 @@ TCP: Final = "tcp"
 """A connection to the gate of another node."""
 
 TENSOR: Final = "tensor"
-"""Tensors over a transport; the rest of the value goes through shared memory."""
+"""Tensors over a communicator. The rest of the value goes through a ring, and its frame says
+whether tensors follow: it is the status of the value."""
+
+STATUS: Final = "status"
+"""A ring by which a rank of a collective tells the others whether it has its tensors, and their
+shapes."""
 
 LOCAL: Final = "local"
 """Between two lanes of one process."""
 
-CHANNEL_KINDS: Final = (RING, TCP, TENSOR, LOCAL)
+CHANNEL_KINDS: Final = (RING, TCP, TENSOR, STATUS, LOCAL)
 
 MOST_SLOTS: Final = 4096
 """The most frames that a channel holds."""
@@ -128,14 +140,16 @@ class Group(Record):
         id: ``g0``, ``g1``, ...
         backend: The library that sends the tensors: ``gloo``, ``nccl``, or a user's own.
         members: Actors or lanes of actors; a member's rank is its position.
+        communicator: The user's own communicator in the bindings, if it is one.
     """
 
     keyword: ClassVar[str] = "group"
-    form: ClassVar[str] = "{id} {backend} {members}"
+    form: ClassVar[str] = "{id} {backend} {members}{communicator}"
 
     id: GroupId
     backend: Backend
     members: ProcessIds
+    communicator: CommunicatorId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +168,17 @@ class ChannelSpec(Record):
         nodes: The graph node of each part of a frame.
         slots: How many frames it holds before a write waits.
         group: The group whose communicator carries the tensors, for a tensor channel that has one.
+            With several readers it has exactly the writer and them: tensors are broadcast.
+        device: Where tensors arrive; ``default`` is a device of the type that they were on.
+        is_static_shape: Whether tensors have the shapes and dtypes of the first execution.
+        is_direct_return: Whether the value is exactly one tensor.
     """
 
     keyword: ClassVar[str] = "channel"
-    form: ClassVar[str] = "{id} {writer} -> {readers} {kind}{group} node={nodes} slots={slots}"
+    form: ClassVar[str] = (
+        "{id} {writer} -> {readers} {kind}{group} node={nodes} slots={slots}"
+        "{device}{is_static_shape}{is_direct_return}"
+    )
 
     id: ChannelId
     writer: ProcessId
@@ -166,6 +187,9 @@ class ChannelSpec(Record):
     nodes: NodeNumbers
     slots: SlotCount
     group: OptionalGroup = None
+    device: Device = "default"
+    is_static_shape: IsStatic = False
+    is_direct_return: IsDirect = False
 
 
 def slots_for(executions: int) -> int:

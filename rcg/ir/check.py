@@ -11,15 +11,27 @@ from collections import Counter
 from typing import NoReturn
 
 from rcg.errors import InternalError
-from rcg.ir.channels import CHANNEL_KINDS, LOCAL, MOST_SLOTS, RING, TCP, TENSOR, ChannelSpec
+from rcg.ir.channels import (
+    CHANNEL_KINDS,
+    LOCAL,
+    MOST_SLOTS,
+    RING,
+    STATUS,
+    TCP,
+    TENSOR,
+    ChannelSpec,
+)
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Input, Op, Output
+from rcg.ir.ops import Call, Collective, Input, Op, Output
 from rcg.ir.programs import PlanData, Program
 from rcg.text import plural
 
 __all__ = ["check"]
 
 _LIVE, _FREED = 1, 2
+
+_CollectiveKey = tuple[type[Collective], str | None, int | None, str, frozenset[str]]
+"""What all ranks of a collective have in common: class, reduction, root, group and channels."""
 
 
 def check(plan: PlanData) -> None:
@@ -45,6 +57,9 @@ class _Checker:
         self._reads: set[tuple[str, str]] = set()
         self._written: set[str] = set()
         self._called: set[int] = set()
+        self._groups = {group.id: group for group in plan.groups}
+        # The parts of each collective, by its class, what it does, and the channels of its ranks.
+        self._collectives: dict[_CollectiveKey, list[str]] = {}
 
     def run(self) -> None:
         plan = self._plan
@@ -60,6 +75,7 @@ class _Checker:
                 if (channel.id, reader) not in self._reads:
                     self._fail(f"{reader} is a reader of {channel.id} but never reads it")
         self._check_inputs()
+        self._check_collectives()
 
     def _fail(self, text: str, process: str | None = None, op: Op | None = None) -> NoReturn:
         raise InternalError(f"a plan breaks its rules: {text}", process=process, op=op)
@@ -137,9 +153,13 @@ class _Checker:
         elif channel.kind == LOCAL:
             if len(readers) != 1 or len(hosts) != 1:
                 self._fail(f"{channel.id} is a local channel: it must join two lanes of a process")
-        elif channel.kind == TENSOR:
+        elif channel.kind in (TENSOR, STATUS):
             if not hosts <= self._actors:
-                self._fail(f"{channel.id} is a tensor channel: its ends must be actors or lanes")
+                self._fail(
+                    f"{channel.id} is a {channel.kind} channel: its ends must be actors or lanes"
+                )
+            if len(channel.nodes) > 1:
+                self._fail(f"{channel.id} is a {channel.kind} channel: it carries one value")
         elif channel.kind != RING:
             known = ", ".join(CHANNEL_KINDS)
             self._fail(f"{channel.id} is of the unknown kind {channel.kind!r}, known are {known}")
@@ -154,11 +174,14 @@ class _Checker:
     def _check_group_of(self, channel: ChannelSpec) -> None:
         if channel.group is None:
             return
-        group = next((each for each in self._plan.groups if each.id == channel.group), None)
+        group = self._groups.get(channel.group)
         if channel.kind != TENSOR or group is None:
             self._fail(f"{channel.id} names {channel.group}: a tensor channel names a group")
-        if not {channel.writer, *channel.readers} <= set(group.members):
+        ends = {channel.writer, *channel.readers}
+        if not ends <= set(group.members):
             self._fail(f"{channel.id} has an end that is not in {group.id}")
+        if len(channel.readers) > 1 and ends != set(group.members):
+            self._fail(f"{channel.id} is a broadcast: its ends must be all members of {group.id}")
 
     # Programs
 
@@ -183,13 +206,13 @@ class _Checker:
                 state.update(dict.fromkeys(freed, _FREED))
             for channel in op.channels_in:
                 self._check_read(channel, process, op)
-                self._check_parts(channel, len(made), process, op)
+                self._check_parts(channel, made, process, op)
                 received.update(made)
             for channel in op.channels_out:
                 if process == DRIVER and not received.isdisjoint(used):
                     self._fail("the driver sends inputs only", process, op)
                 self._check_write(channel, process, op)
-                self._check_parts(channel, len(used), process, op)
+                self._check_parts(channel, used, process, op)
             if process in self._gates and made and not op.channels_in:
                 self._fail("a gate makes no values, it passes them on", process, op)
             self._check_op(process, op, is_last=position == len(ops) - 1)
@@ -212,9 +235,12 @@ class _Checker:
             self._fail(f"{channel} is written twice in one execution", process, op)
         self._written.add(channel)
 
-    def _check_parts(self, channel: str, count: int, process: str, op: Op) -> None:
-        nodes = self._channels[channel].nodes
-        if count != len(nodes):
+    def _check_parts(self, channel: str, slots: tuple[int, ...], process: str, op: Op) -> None:
+        spec = self._channels[channel]
+        if isinstance(op, Collective) != (spec.kind == STATUS):
+            self._fail(f"{channel} is a {spec.kind} channel, not for {op.word}", process, op)
+        count, nodes = len(slots), spec.nodes
+        if spec.kind != STATUS and count != len(nodes):
             self._fail(f"{channel} carries {plural(len(nodes), 'value')}, not {count}", process, op)
 
     def _check_op(self, process: str, op: Op, *, is_last: bool) -> None:
@@ -223,6 +249,8 @@ class _Checker:
                 if actor != process or not outs or node in self._called:
                     self._fail("a call is in its own actor's program, once", process, op)
                 self._called.add(node)
+            case Collective():
+                self._check_rank(process, op)
             case Input():
                 if process != DRIVER:
                     self._fail("only the driver takes inputs", process, op)
@@ -231,6 +259,37 @@ class _Checker:
                     self._fail("an output is the last op of the driver", process, op)
             case _:
                 pass
+
+    def _check_rank(self, process: str, op: Collective) -> None:
+        """Check one rank's part in a collective."""
+        group = self._groups.get(op.group)
+        if group is None or process not in group.members:
+            self._fail(f"{process} is no member of {op.group}", process, op)
+        others = [member for member in group.members if member != process]
+        tells = [self._known(channel, process, op) for channel in op.tells]
+        hears = [self._known(channel, process, op) for channel in op.hears]
+        if len(tells) != bool(others) or any(set(each.readers) != set(others) for each in tells):
+            self._fail(f"{process} must tell all other members of {group.id}", process, op)
+        if [each.writer for each in hears] != others:
+            self._fail(f"{process} must hear the other members of {group.id}", process, op)
+        if op.root is not None and not 0 <= op.root < len(group.members):
+            self._fail(f"{group.id} has no rank {op.root}", process, op)
+        is_receiver = op.word == "broadcast" and group.members.index(process) != op.root
+        if len(op.slots) != len(op.outs) and not (is_receiver and not op.slots):
+            self._fail("a collective fills a slot for each of its tensors", process, op)
+        if not group.members[1:]:
+            return
+        key = (type(op), op.reduction, op.root, op.group, frozenset((*op.tells, *op.hears)))
+        self._collectives.setdefault(key, []).append(process)
+
+    def _check_collectives(self) -> None:
+        for (_, _, _, group, channels), found in self._collectives.items():
+            missing = set(self._groups[group].members) - set(found)
+            if missing:
+                self._fail(
+                    f"{sorted(missing)} have no part in the collective of {group} over "
+                    f"{sorted(channels)}"
+                )
 
     def _known(self, channel: str, process: str, op: Op) -> ChannelSpec:
         spec = self._channels.get(channel)

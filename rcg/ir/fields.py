@@ -37,9 +37,16 @@ __all__ = [
     "ChannelKind",
     "ChannelRead",
     "ChannelWritten",
+    "ChannelsRead",
+    "ChannelsWritten",
+    "CommunicatorId",
+    "Device",
     "GateId",
     "GroupId",
+    "GroupUsed",
     "InputKey",
+    "IsDirect",
+    "IsStatic",
     "Keywords",
     "LaneId",
     "MethodName",
@@ -50,8 +57,11 @@ __all__ = [
     "ProcessId",
     "ProcessIds",
     "Quoted",
+    "Reduction",
+    "Root",
     "SlotCount",
     "SlotMade",
+    "SlotsIfAny",
     "SlotsMade",
     "SlotsUsed",
     "TemplateId",
@@ -167,6 +177,128 @@ class _Group(FieldType[str | None]):
         return None if data is None else _GROUP.value(data)
 
 
+class _OptionalConst(FieldType[str | None]):
+    """A constant of the bindings after a word, or nothing."""
+
+    def __init__(self, what: str, word: str) -> None:
+        super().__init__(what)
+        self._word = word
+
+    def text(self, value: str | None) -> str:
+        return "" if value is None else f" {self._word} {value}"
+
+    def parse(self, line: Line) -> str | None:
+        return line.take("const") if line.skip(self._word) else None
+
+    def value(self, data: object) -> str | None:
+        return None if data is None else _CONST.value(data)
+
+    def constants(self, value: str | None) -> tuple[str, ...]:
+        return () if value is None else (value,)
+
+
+class _Device(FieldType[str]):
+    """``device=cuda``, or nothing for the default."""
+
+    def text(self, value: str) -> str:
+        return "" if value == "default" else f" device={value}"
+
+    def parse(self, line: Line) -> str:
+        return line.take("word") if line.skip("device=") else "default"
+
+    def value(self, data: object) -> str:
+        return stored_text(self.what, data)
+
+
+class _Flag(FieldType[bool]):
+    """A word, or nothing."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+
+    def text(self, value: bool) -> str:
+        return f" {self.what}" if value else ""
+
+    def parse(self, line: Line) -> bool:
+        return line.skip(self.what)
+
+    def value(self, data: object) -> bool:
+        if not isinstance(data, bool):
+            refuse(self.what, data)
+        return data
+
+
+class _OptionalNumber(FieldType[int | None]):
+    """A number after a word, or nothing."""
+
+    def __init__(self, what: str, word: str) -> None:
+        super().__init__(what)
+        self._word = word
+
+    def text(self, value: int | None) -> str:
+        return "" if value is None else f" {self._word} {value}"
+
+    def parse(self, line: Line) -> int | None:
+        return line.number() if line.skip(self._word) else None
+
+    def value(self, data: object) -> int | None:
+        return None if data is None else stored_number(self.what, data)
+
+
+class _OptionalWord(FieldType[str | None]):
+    """A word in parentheses, or nothing."""
+
+    def text(self, value: str | None) -> str:
+        return "" if value is None else f" ({value})"
+
+    def parse(self, line: Line) -> str | None:
+        if not line.skip("("):
+            return None
+        found = line.take("word")
+        line.expect(")")
+        return found
+
+    def value(self, data: object) -> str | None:
+        return None if data is None else stored_text(self.what, data)
+
+
+class _Channels(FieldType[tuple[str, ...]]):
+    """Channels with blanks between, after a word; without them, nothing."""
+
+    def __init__(self, what: str, use: Use, word: str) -> None:
+        super().__init__(what, use)
+        self._word = word
+
+    def text(self, value: tuple[str, ...]) -> str:
+        return f" {self._word} {' '.join(value)}" if value else ""
+
+    def parse(self, line: Line) -> tuple[str, ...]:
+        return line.tokens("channel") if line.skip(self._word) else ()
+
+    def value(self, data: object) -> tuple[str, ...]:
+        return tuple([_CHANNEL.value(each) for each in stored_list(self.what, data)])
+
+    def channels(self, value: tuple[str, ...]) -> tuple[str, ...]:
+        return value
+
+
+class _SlotsIfAny(ListType[int]):
+    """Slots, or nothing."""
+
+    def items(self, value: tuple[int, ...]) -> list[str]:
+        return [f"s{slot}" for slot in value]
+
+    def try_item(self, line: Line) -> int | None:
+        found = line.try_take("slot")
+        return None if found is None else int(found)
+
+    def value(self, data: object) -> tuple[int, ...]:
+        return tuple([stored_number("slot", each) for each in stored_list(self.what, data)])
+
+    def slots(self, value: tuple[int, ...]) -> tuple[int, ...]:
+        return value
+
+
 class _Word(FieldType[str]):
     def text(self, value: str) -> str:
         return value
@@ -278,6 +410,8 @@ class _Keywords(ListType[tuple[str, Operand]]):
 
 
 _PROCESS: Final = _Id("process")
+_CHANNEL: Final = _Id("channel")
+_CONST: Final = _Id("const")
 _GROUP: Final = _Id("group")
 CHANNEL_READ: Final = _Channel("channel", Use.IN, is_subject=True)
 
@@ -302,6 +436,16 @@ GateId = Annotated[str, _Id("gate")]
 ProcessId = Annotated[str, _PROCESS]
 ProcessIds = Annotated[tuple[str, ...], _Processes("processes")]
 ChannelId = Annotated[str, _Id("channel")]
+ChannelsRead = Annotated[tuple[str, ...], _Channels("channels", Use.IN, "hears")]
+ChannelsWritten = Annotated[tuple[str, ...], _Channels("channels", Use.OUT, "tells")]
+SlotsIfAny = Annotated[tuple[int, ...], _SlotsIfAny("slots", Use.IN)]
+Reduction = Annotated[str | None, _OptionalWord("reduction", is_subject=False)]
+Root = Annotated[int | None, _OptionalNumber("root of a collective", "root")]
+GroupUsed = Annotated[str, _Id("group", is_subject=True)]
+Device = Annotated[str, _Device("device")]
+IsStatic = Annotated[bool, _Flag("static")]
+IsDirect = Annotated[bool, _Flag("direct")]
+CommunicatorId = Annotated[str | None, _OptionalConst("communicator", "by")]
 ChannelKind = Annotated[str, _Word("kind of a channel")]
 SlotCount = Annotated[int, _Number("number of slots")]
 GroupId = Annotated[str, _GROUP]

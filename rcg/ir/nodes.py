@@ -14,6 +14,8 @@ from rcg.ir.channels import ActorSpec
 
 __all__ = [
     "Argument",
+    "CollectiveCall",
+    "CommunicatorSpec",
     "ConstArg",
     "GraphData",
     "InputValue",
@@ -23,6 +25,7 @@ __all__ = [
     "NodeArg",
     "Part",
     "Site",
+    "TensorHint",
     "upstream_of",
 ]
 
@@ -37,6 +40,29 @@ class Site:
     def __str__(self) -> str:
         name = os.path.basename(self.file)
         return f"{name}:{self.line}" if self.line else name
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHint:
+    """How the tensors in a node's value travel to other processes (``with_tensor_transport``).
+
+    Attributes:
+        transport: ``auto``, ``shm``, or the name of a communicator's class: ``gloo``.
+        site: Where the user gave the hint.
+        device: Where tensors arrive: ``default`` (a device of the type that they were on), ``cpu``
+            or ``cuda``.
+        is_static_shape: Whether the tensors of every execution have the shapes and dtypes of the
+            first.
+        is_direct_return: Whether the value is exactly one tensor.
+        communicator: The id of the user's communicator in the bindings (``k3``), if it is one.
+    """
+
+    transport: str
+    site: Site
+    device: str = "default"
+    is_static_shape: bool = False
+    is_direct_return: bool = False
+    communicator: str | None = None
 
 
 # --- arguments --------------------------------------------------------------------------------
@@ -77,6 +103,7 @@ class InputValue:
     id: int
     key: int | str | None
     site: Site
+    hint: TensorHint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +117,7 @@ class MethodCall:
     kwargs: tuple[tuple[str, Argument], ...]
     num_returns: int
     site: Site
+    hint: TensorHint | None = None
 
     def arguments(self) -> Iterator[Argument]:
         """Yield the positional arguments, then those given by keyword."""
@@ -106,9 +134,42 @@ class Part:
     call: int
     index: int
     site: Site
+    hint: TensorHint | None = None
 
 
-Node = InputValue | MethodCall | Part
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One rank's part in a collective. With ``num_returns`` above 1, its values are its parts.
+
+    Attributes:
+        collective: Which collective of the graph it belongs to; its ranks have the same number, and
+            all ranks are in the graph.
+        actor: The actor that is this rank.
+        rank: Its position among the ranks.
+        kind: One of ``rcg.ir.ops.COLLECTIVES``: ``allreduce``, ``broadcast``, ...
+        args: The nodes of its tensors; none where it only receives.
+        num_returns: How many tensors it yields.
+        reduction: ``sum``, ``product``, ``max``, ``min`` or ``avg``, for kinds that reduce.
+        root: The rank that sends or receives alone, for kinds that have one.
+        communicates: The transport of the collective itself, and where the user chose it.
+        hint: How its values travel on.
+    """
+
+    id: int
+    collective: int
+    actor: str
+    rank: int
+    kind: str
+    args: tuple[int, ...]
+    num_returns: int
+    reduction: str | None
+    root: int | None
+    communicates: TensorHint
+    site: Site
+    hint: TensorHint | None = None
+
+
+Node = InputValue | MethodCall | Part | CollectiveCall
 
 
 def upstream_of(node: Node) -> list[int]:
@@ -118,6 +179,8 @@ def upstream_of(node: Node) -> list[int]:
             return []
         case Part(call=call):
             return [call]
+        case CollectiveCall(args=args):
+            return list(args)
         case MethodCall():
             found: list[int] = []
             for argument in node.arguments():
@@ -127,6 +190,21 @@ def upstream_of(node: Node) -> list[int]:
                     case NestedArg(nodes=nested):
                         found.extend(nested)
             return found
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorSpec:
+    """A communicator that the user made.
+
+    Attributes:
+        const: Its id in the bindings.
+        backend: The name of its transport.
+        members: Its actors in the order of their ranks.
+    """
+
+    const: str
+    backend: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +220,7 @@ class GraphData:
         actors: The actors that the nodes use, ``a0`` first.
         num_positional: How many positional arguments ``execute`` takes.
         keywords: Which keyword arguments ``execute`` takes.
+        communicators: The user's communicators that hints and collectives name.
     """
 
     nodes: tuple[Node, ...]
@@ -150,6 +229,7 @@ class GraphData:
     actors: tuple[ActorSpec, ...]
     num_positional: int
     keywords: tuple[str, ...]
+    communicators: tuple[CommunicatorSpec, ...] = ()
 
     def describe(self, node_id: int) -> str:
         """Return the node as a person would name it: ``Stage.fwd (pipeline.py:12)``."""
@@ -163,8 +243,12 @@ class GraphData:
             case InputValue(key=key):
                 return f"InputNode[{key!r}]"
             case MethodCall(actor=actor, method=method):
-                label = next((spec.label for spec in self.actors if spec.id == actor), actor)
-                return f"{label}.{method}"
+                return f"{self._label(actor)}.{method}"
+            case CollectiveCall(actor=actor, kind=kind):
+                return f"{kind} of {self._label(actor)}"
             case Part(call=call, index=index):
-                is_call = 0 <= call < node_id and isinstance(self.nodes[call], MethodCall)
+                is_call = 0 <= call < node_id and not isinstance(self.nodes[call], Part)
                 return f"{self.name(call)}[{index}]" if is_call else f"node {node_id}"
+
+    def _label(self, actor: str) -> str:
+        return next((spec.label for spec in self.actors if spec.id == actor), actor)

@@ -14,33 +14,60 @@ Call a0.fwd(s0, k0, scale=k1) -> s1 #7
 >>> read = Read("c3", (2,))
 >>> read.channels_in, read.is_rendezvous, read.title()
 (('c3',), True, 'read c3')
+>>> print(AllReduce((2,), "sum", None, "g0", ("c4",), ("c5", "c6"), (3,), 7))
+AllReduce s2 (sum) @g0 tells c4 hears c5 c6 -> s3 #7
+>>> print(Broadcast((), None, 0, "g0", ("c4",), ("c5",), (3,), 7))
+Broadcast root 0 @g0 tells c4 hears c5 -> s3 #7
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import rcg.checked as checked
 from rcg.ir.field_type import FieldType, Use
 from rcg.ir.fields import (
     ActorId,
     ChannelRead,
+    ChannelsRead,
+    ChannelsWritten,
     ChannelWritten,
+    GroupUsed,
     InputKey,
     Keywords,
     MethodName,
     NodeNumber,
     Positional,
+    Reduction,
+    Root,
     SlotMade,
+    SlotsIfAny,
     SlotsMade,
     SlotsUsed,
     TemplateId,
 )
 from rcg.ir.record import Record
 
-__all__ = ["Build", "Call", "Free", "Input", "Op", "Output", "Read", "Write"]
+__all__ = [
+    "COLLECTIVES",
+    "AllGather",
+    "AllReduce",
+    "Broadcast",
+    "Build",
+    "Call",
+    "Collective",
+    "Free",
+    "Gather",
+    "Input",
+    "Op",
+    "Output",
+    "Read",
+    "Reduce",
+    "ReduceScatter",
+    "Write",
+]
 
 _Find = Callable[[Any], tuple[Any, ...]]
 """Finds something in an op, or in the value of one of its fields."""
@@ -228,6 +255,74 @@ class Write(Op):
 
     slots: SlotsUsed
     channel: ChannelWritten
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Op):
+    """Take part in a collective of a group; the base of one class for each kind.
+
+    Each rank tells the others whether it has its tensors, and their shapes, and hears the same from
+    them. Then all enter the collective, or none does.
+
+    Attributes:
+        slots: This rank's tensors; none where it only receives.
+        reduction: How tensors are combined, for kinds that combine them.
+        root: The rank that sends or receives alone, for kinds that have one.
+        group: The group whose communicator is used.
+        tells: The channel of this rank's status; none in a group of one.
+        hears: The channels of the other ranks' statuses, in the order of ranks.
+        outs: The slots of the results; where a kind has none, they are filled with None.
+        node: The graph node of this rank's part.
+    """
+
+    form: ClassVar[str] = "{slots}{reduction}{root} @{group}{tells}{hears} -> {outs} #{node}"
+    cost: ClassVar[float] = 0.05
+    is_rendezvous: ClassVar[bool] = True
+
+    slots: SlotsIfAny
+    reduction: Reduction
+    root: Root
+    group: GroupUsed
+    tells: ChannelsWritten
+    hears: ChannelsRead
+    outs: SlotsMade
+    node: NodeNumber
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce(Collective):
+    """Combine the tensors of all ranks, everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather(Collective):
+    """Put the tensors of all ranks one after another, everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter(Collective):
+    """Combine the tensors of all ranks, and give each rank its part of the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast(Collective):
+    """Give the root's tensors to all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Collective):
+    """Combine the tensors of all ranks at the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Collective):
+    """Put the tensors of all ranks one after another at the root."""
+
+
+COLLECTIVES: Final[Mapping[str, type[Collective]]] = {
+    kind.word: kind for kind in (AllReduce, AllGather, ReduceScatter, Broadcast, Reduce, Gather)
+}
+"""The collectives by ``CollectiveCall.kind``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,14 +71,14 @@ class Record:
     # Text
 
     def __str__(self) -> str:
-        shown = [self.keyword, " "]
+        shown = []
         for piece in self._pieces:
             if isinstance(piece, str):
                 shown.append(piece)
             else:
                 texts = [declared.text(getattr(self, name)) for name, declared in piece]
                 shown.append(texts[0] if len(texts) == 1 else ", ".join(filter(None, texts)))
-        return "".join(shown)
+        return f"{self.keyword} {''.join(shown).lstrip()}"  # the first field may be empty
 
     @classmethod
     def parse(cls, line: Line) -> Self:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,14 +14,32 @@ from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
 from rcg.errors import InternalError
 from rcg.ir.fields import ChannelRead, ChannelWritten, SlotMade, SlotsUsed, TemplateId
+from rcg.ir.line import Line
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Build, Call, Free, Input, Op, Output, Read, Write
+from rcg.ir.ops import (
+    COLLECTIVES,
+    AllReduce,
+    Broadcast,
+    Build,
+    Call,
+    Collective,
+    Free,
+    Input,
+    Op,
+    Output,
+    Read,
+    Write,
+)
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.parts import READ, WRITE, shapes_of
 from rcg.views.data.topology import topology_of
 
 CALL = Call("a0", "fwd", (Slot(1), Const("k2")), (("x", Slot(3)), ("y", Const("k4"))), (5, 6), 7)
+RANKS = [
+    kind((1, 2), "sum", 1, "g0", ("c3",), ("c4", "c5"), (6, 7), 8) for kind in COLLECTIVES.values()
+]
 OPS = [
+    *RANKS,
     Input(None, 0),
     Input(2, 0),
     Input("x", 0),
@@ -41,6 +60,8 @@ OPS = [
         (Build("k1", (2, 3, 2), 4), (2, 3, 2), (4,), (), (), (), ("k1",)),
         (CALL, (1, 3), (5, 6), (), (), (), ("k2", "k4")),
         (Write((1,), "c3"), (1,), (), (), ("c3",), (), ()),
+        (RANKS[0], (1, 2), (6, 7), ("c4", "c5"), ("c3",), (), ()),
+        (Broadcast((), None, 0, "g0", (), (), (3,), 7), (), (3,), (), (), (), ()),
         (Output((1, 2)), (1, 2), (), (), (), (), ()),
         (Free((1, 2)), (1, 2), (), (), (), (1, 2), ()),
     ],
@@ -61,6 +82,7 @@ def test_what_an_op_uses_follows_from_its_fields(op, used, made, read, written, 
         (Build("k1", (2, 3), 4), "build k1", "build"),
         (CALL, "fwd", "call"),
         (Write((1,), "c3"), "write c3", "write"),
+        (RANKS[0], "allreduce g0", "allreduce"),
         (Output((1, 2)), "output", "output"),
         (Free((1, 2)), "free", "free"),
     ],
@@ -71,14 +93,32 @@ def test_an_op_names_itself(op: Op, title: str, word: str):
     assert op.title({}) == ("a0.fwd" if op is CALL else title)
 
 
-def test_only_reads_and_writes_may_wait_for_another_process():
-    assert {op.word for op in OPS if op.is_rendezvous} == {"read", "write"}
+def test_reads_writes_and_collectives_may_wait_for_another_process():
+    assert {op.word for op in OPS if op.is_rendezvous} == {"read", "write", *COLLECTIVES}
     assert {op.word for op in OPS if op.is_call} == {"call"}
     assert {op.word for op in OPS if op.is_holding} == {"build"}
 
 
 def test_every_op_is_in_these_tests():
-    assert {type(op).__name__ for op in OPS} == set(Op._classes)
+    assert {type(op) for op in OPS} == {*Op._classes.values()} - {Collective}
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (RANKS[0], "AllReduce s1, s2 (sum) root 1 @g0 tells c3 hears c4 c5 -> s6, s7 #8"),
+        (AllReduce((1,), "max", None, "g0", (), (), (2,), 3), "AllReduce s1 (max) @g0 -> s2 #3"),
+        (
+            Broadcast((), None, 0, "g0", ("c1",), ("c2",), (3,), 7),
+            "Broadcast root 0 @g0 tells c1 hears c2 -> s3 #7",
+        ),
+    ],
+)
+def test_a_collective_prints_and_parses(op: Collective, text: str):
+    assert str(op) == text
+    line = Line(text)
+    assert Op.named(line.take("word")).parse(line) == op
+    assert Op.named(op.keyword).from_data(json.loads(json.dumps(op.to_data()))) == op
 
 
 # --- one class more -----------------------------------------------------------------------------

@@ -230,7 +230,7 @@ GROUP = "group g0 nccl a0.comm a1"
         (
             TENSOR,
             "channel c4 a0.comm -> a1 pigeon node=2 slots=3",
-            "unknown kind 'pigeon', known are ring, tcp, tensor, local",
+            "unknown kind 'pigeon', known are ring, tcp, tensor, status, local",
         ),
         ("  Write s0 -> c2", "  Call n1.f(s0) -> s1 #9", "expected a actor"),
         ("  Write s0 -> c2", "  Call a1.f(s0) -> s1 #9", "a gate makes no values, it passes them"),
