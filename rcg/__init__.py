@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rcg.runtime.observe.report import Reports
     from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
     from rcg.runtime.remote.handle import CompiledDAGHandle
+    from rcg.serialization import register_array_type
     from rcg.trace.spans import span
     from rcg.trace.trace import Trace
 
@@ -58,8 +59,9 @@ __all__ = [
     "get",
     "put",
     "wait",
-    # arrays in shared memory
+    # arrays and tensors
     "empty",
+    "register_array_type",
     # DAGs
     "CompiledDAG",
     "CompiledDAGFuture",
@@ -105,6 +107,7 @@ _HOMES: Final = {
     **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
     "compile": "rcg.interop",
     "empty": "rcg.runtime.node.arrays",
+    "register_array_type": "rcg.serialization",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",

@@ -7,9 +7,11 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
     member of the graph             the process that compiled it
       Hello                    -->
                                <--  Welcome + descriptors of the board and the arenas
+      Prepared                 -->                     once its communicator groups are open
       ...                           ...
                                <--  Where
       Here                     -->
+                               <--  Broken             if another member is gone
                                <--  Stop
       Stopped                  -->                     or: Failed
 
@@ -37,6 +39,7 @@ from rcg.wire.codec import Message, message
 __all__ = [
     "Again",
     "AskReport",
+    "Broken",
     "Carrying",
     "Completed",
     "Execute",
@@ -45,6 +48,7 @@ __all__ = [
     "Here",
     "Message",
     "Opening",
+    "Prepared",
     "Ready",
     "Refused",
     "Rejected",
@@ -174,6 +178,16 @@ class Here(Message):
     number: Number
     clock_ns: Number
     stack: tuple[str, ...]
+
+
+@message
+class Prepared(Message):
+    """A member has opened its communicator groups."""
+
+
+@message
+class Broken(Message):
+    """Another member is gone, so the graph is broken."""
 
 
 @message

@@ -20,7 +20,18 @@ from rcg.errors import PlacementError
 from rcg.runtime.control.joining import join
 from rcg.trace.clocks import clock_identity, now_ns
 from rcg.wire import sockets
-from rcg.wire.messages import Failed, Hello, Here, Message, Stop, Stopped, Welcome, Where
+from rcg.wire.messages import (
+    Broken,
+    Failed,
+    Hello,
+    Here,
+    Message,
+    Prepared,
+    Stop,
+    Stopped,
+    Welcome,
+    Where,
+)
 from rcg.wire.sockets import Received
 
 __all__ = ["ControlClient", "Watched"]
@@ -39,6 +50,9 @@ class Watched(Protocol):
 
     def on_stop(self) -> None:
         """The graph ends."""
+
+    def on_broken(self) -> None:
+        """A process of the graph is gone."""
 
     def on_owner_gone(self) -> None:
         """The driver has ended before the loop."""
@@ -113,6 +127,8 @@ class ControlClient:
         match message:
             case Stop():
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
+            case Broken():
+                loop.on_broken()
             case Where():
                 found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
                 stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
@@ -122,6 +138,11 @@ class ControlClient:
                 sockets.send(self._socket, answer, may_wait=False)
             case _:
                 raise ValueError("a member expects no such message")
+
+    def prepared(self) -> None:
+        """Report that the communicator groups are open, and the loop runs."""
+        with contextlib.suppress(OSError):  # the watching thread hears of it
+            sockets.send(self._socket, Prepared())
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.

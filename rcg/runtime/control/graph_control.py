@@ -34,11 +34,13 @@ from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import (
     AskReport,
+    Broken,
     Failed,
     Hello,
     Here,
     Message,
     Opening,
+    Prepared,
     Stop,
     Stopped,
     Use,
@@ -81,6 +83,7 @@ class GraphControl:
         self.secret = secrets.token_hex(16)
         self.processes = processes
         self.pids: dict[str, int] = {}
+        self.prepared: set[str] = set()  # those that have opened their communicator groups
         self.gone: set[str] = set()  # ended without a request to stop
         self.gone_ns: dict[str, int] = {}  # and when that was detected
         self._descriptors_for = descriptors_for
@@ -195,6 +198,7 @@ class GraphControl:
                 self.gone_ns[peer.name] = now_ns()
                 self.gone.add(peer.name)
                 self._on_gone(peer.name, ending)
+                self._tell_members(Broken())
         finally:
             self._mark_over(peer.name)
 
@@ -251,6 +255,10 @@ class GraphControl:
         self._questions.hear(peer.name, answer)
         return True
 
+    def _prepared(self, peer: Peer, _: Prepared) -> bool:
+        self.prepared.add(peer.name)
+        return True
+
     def _stopped(self, peer: Peer, _: Stopped) -> bool:
         # Unasked only the poison that follows the first failure may end a loop.
         if not self._was_told() and not self.gone:
@@ -268,6 +276,7 @@ class GraphControl:
         Use: _pass_on,
         AskReport: _pass_on,
         Here: _hear,
+        Prepared: _prepared,
         Stopped: _stopped,
         Failed: _failed,
     }

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values taken apart for a transport: the bytes of their tensors, and the skeleton that is left.
+
+The pickle of a value has a place for each buffer. The buffers of tensors are the *payloads*:
+they travel over a communicator, and the reader puts its own memory in their places. Everything else
+is the *skeleton*: the pickle, and the buffers of arrays that are not tensors. So whatever pickles
+through shared memory, pickles here: nested tensors, views that share a storage, empty ones, any
+dtype.
+
+The *table* tells the reader how large the payloads are and where they belong::
+
+    >>> table = Table(places=(0, 2), sizes=(400, 64))
+    >>> Table.read(table.written())
+    (Table(places=(0, 2), sizes=(400, 64)), 40)
+
+A value that is exactly one tensor can travel without a skeleton (``DirectTable``).
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from rcg.errors import TensorMismatch
+from rcg.serialization.encoded import PROTOCOL, Encoded
+from rcg.serialization.tensors import Described
+
+__all__ = ["DirectTable", "Skeleton", "Table", "described_text", "put_back", "take_out"]
+
+_WORD: Final = 8
+
+
+class Table(NamedTuple):
+    """Where the payloads of a value belong.
+
+    Attributes:
+        places: The index of each among the buffers of the pickle, ascending.
+        sizes: The bytes of each.
+    """
+
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    def written(self) -> bytes:
+        """Return the table as bytes that ``read`` reads."""
+        return array("Q", [len(self.places), *self.places, *self.sizes]).tobytes()
+
+    @classmethod
+    def read(cls, data: bytes | memoryview) -> tuple[Table, int]:
+        """Return the table at the beginning of some bytes, and where it ends."""
+        count = int.from_bytes(data[:_WORD], sys.byteorder)
+        end = (1 + 2 * count) * _WORD
+        numbers = array("Q", bytes(data[_WORD:end])).tolist()
+        return cls(tuple(numbers[:count]), tuple(numbers[count:])), end
+
+
+class DirectTable(NamedTuple):
+    """What a value is that is exactly one tensor.
+
+    Attributes:
+        dtype: Its name in torch: ``bfloat16``.
+        shape: Its shape.
+        requires_grad: Whether it requires a gradient.
+        size: Its bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+    size: int
+
+    def written(self) -> bytes:
+        """Return the table as bytes that ``read`` reads."""
+        return pickle.dumps(tuple(self), PROTOCOL)
+
+    @classmethod
+    def read(cls, data: bytes) -> DirectTable:
+        """Return the table that these bytes are."""
+        return cls(*pickle.loads(data))
+
+    @classmethod
+    def of(cls, value: object) -> tuple[DirectTable, Any]:
+        """Return the table of a tensor, and its bytes.
+
+        Raises:
+            TensorMismatch: The value is not exactly one tensor.
+        """
+        torch: Any = sys.modules.get("torch")
+        if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
+            raise TensorMismatch(
+                "Task annotated with _direct_return=True must return a torch.Tensor, instead found "
+                f"value of type {type(value).__name__}. Return the tensor alone, or leave "
+                "`_direct_return` out",
+                expected="torch.Tensor",
+                found=type(value).__name__,
+            )
+        tensor: Any = value
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            raise TensorMismatch(
+                "Task annotated with _direct_return=True must return a dense torch.Tensor: leave "
+                "`_direct_return` out for this one",
+                expected="a dense torch.Tensor",
+                found=str(tensor.layout),
+            )
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        raw = plain.reshape(-1).view(torch.uint8)
+        dtype = str(plain.dtype).removeprefix("torch.")
+        return cls(dtype, tuple(plain.shape), tensor.requires_grad, raw.numel()), raw
+
+    def put_back(self, payload: Any) -> Any:
+        """Return the tensor over its bytes: a tensor of uint8, or None if it has none."""
+        torch = sys.modules["torch"]
+        dtype = getattr(torch, self.dtype)
+        tensor = torch.empty(0, dtype=torch.uint8) if payload is None else payload
+        tensor = tensor.view(dtype).view(self.shape)
+        return tensor.requires_grad_() if self.requires_grad else tensor
+
+
+class Skeleton(NamedTuple):
+    """A value without the bytes of its tensors.
+
+    Attributes:
+        data: The pickle.
+        buffers: The buffers of the pickle that are not payloads, in order.
+    """
+
+    data: bytes | memoryview
+    buffers: list[Any]
+
+
+def take_out(encoded: Encoded) -> tuple[Skeleton, Table, list[Any]]:
+    """Take the tensors out of an encoded value.
+
+    Returns:
+        The skeleton, the table, and the payloads: tensors of uint8 [n] over the memory of the
+        value's tensors. Tensors without elements have no payload.
+    """
+    torch = sys.modules["torch"]
+    _, data, buffers, writable = encoded
+    rest: list[Any] = []
+    places: list[int] = []
+    payloads: list[Any] = []
+    for place, buffer in enumerate(buffers or ()):
+        is_tensor = writable[place] if isinstance(writable, bytes) else writable >> place & 1
+        if is_tensor and memoryview(buffer).nbytes:
+            places.append(place)
+            payloads.append(torch.frombuffer(buffer, dtype=torch.uint8))
+        else:
+            rest.append(buffer)
+    table = Table(tuple(places), tuple([payload.numel() for payload in payloads]))
+    return Skeleton(data, rest), table, payloads
+
+
+def put_back(
+    skeleton: Skeleton, table: Table, payloads: Sequence[Any], loads: Callable[..., Any]
+) -> Any:
+    """Return the value: its skeleton with these buffers in place of its tensors' bytes."""
+    if not payloads and not skeleton.buffers:
+        return loads(skeleton.data)
+    rest, own = iter(skeleton.buffers), iter(payloads)
+    places = set(table.places)
+    count = len(skeleton.buffers) + len(payloads)
+    merged = [next(own) if place in places else next(rest) for place in range(count)]
+    return loads(skeleton.data, buffers=merged)
+
+
+def described_text(described: Sequence[Described]) -> str:
+    """Return dtypes and shapes for an error: ``[(Size([3, 4]), float32)]``."""
+    return "[" + ", ".join(f"({list(shape)}, {dtype})" for dtype, shape in described) + "]"
