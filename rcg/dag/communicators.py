@@ -18,6 +18,7 @@ __all__ = [
     "actors_by_rank",
     "is_communicator",
     "missing_methods",
+    "positions_by_rank",
     "registered_names",
 ]
 
@@ -82,3 +83,18 @@ def actors_by_rank(communicator: Any) -> Sequence[Any]:
         )
     by_rank = dict(zip(ranks, handles, strict=True))
     return [by_rank[rank] for rank in range(len(handles))]
+
+
+def positions_by_rank(communicator: Any | None, handles: Sequence[Any]) -> list[int]:
+    """Return the positions of a collective's actors in the order of their ranks.
+
+    A user's communicator has ranks of its own; without one, ranks are positions.
+
+    Args:
+        communicator: It has exactly these actors; or None.
+        handles: The handles of the actors.
+    """
+    if communicator is None:
+        return list(range(len(handles)))
+    keys = [cluster.actor_key(handle) for handle in handles]
+    return [keys.index(cluster.actor_key(each)) for each in actors_by_rank(communicator)]

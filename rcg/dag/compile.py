@@ -34,7 +34,7 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import launch, locate
 from rcg.warn import warn_user
 
-__all__ = ["CompileKeywords", "compile_record", "options_from_user"]
+__all__ = ["CompileKeywords", "compile_record", "options_from_user", "warn_of_fallbacks"]
 
 
 class CompileKeywords(TypedDict, total=False):
@@ -113,7 +113,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     deadline = Deadline(options.compile_timeout_s)
     default = DefaultCommunicator.of(keywords.get(_COMMUNICATOR, "create"))
     graph, bindings = lower(root, default)
-    _warn_of_fallbacks(graph)
+    warn_of_fallbacks(graph)
     stray = unreached_calls(root)
     if stray:
         warn_user(
@@ -133,7 +133,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
         return launch(compiled.plan, bindings, options, deadline)
 
 
-def _warn_of_fallbacks(graph: Graph) -> None:
+def warn_of_fallbacks(graph: Graph) -> None:
     """Warn of each node whose tensors cannot use the chosen transport, because of the driver."""
     for node_id in driver_edges(graph):
         hint = graph.nodes[node_id].hint

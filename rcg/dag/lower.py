@@ -130,7 +130,10 @@ class _Lowering:
             match record:
                 case CollectiveRecord(members=members):
                     self._numbers[record] = len(self._numbers)
-                    self._ranks[record] = self._positions_by_rank(record)
+                    self._ranks[record] = communicators.positions_by_rank(
+                        self._default.for_collective(record).communicator,
+                        [member.handle for member in members],
+                    )
                     count += len(members)
                 case ResultRecord(collective=collective, position=position, index=None):
                     rank = self._ranks[collective].index(position)
@@ -200,18 +203,6 @@ class _Lowering:
                 )
             )
         return nodes
-
-    def _positions_by_rank(self, record: CollectiveRecord) -> list[int]:
-        """Return the positions of the members in the order of their ranks.
-
-        A user's communicator has ranks of its own; otherwise they are the positions.
-        """
-        communicator = self._default.for_collective(record).communicator
-        if communicator is None:
-            return list(range(len(record.members)))
-        keys = [cluster.actor_key(member.handle) for member in record.members]
-        actors = [cluster.actor_key(each) for each in communicators.actors_by_rank(communicator)]
-        return [keys.index(actor) for actor in actors]
 
     # Communicators
 

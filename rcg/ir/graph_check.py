@@ -39,10 +39,10 @@ class _Checker:
         self._check_ids()
         self._check_actors()
         self._check_references()
+        check_collectives(self._graph)
         self._check_outputs()
         self._check_has_input()
         self._check_calls()
-        check_collectives(self._graph)
         self._check_inputs()
         self._check_reached()
 
@@ -154,6 +154,9 @@ class _Checker:
                             node.id,
                         )
                     self._check_call_arguments(node)
+                case CollectiveCall(args=args):
+                    for value in args:
+                        self._check_is_value(value, f"{graph.describe(node.id)} takes", node.id)
                 case Part(call=call, index=index):
                     owner = graph.nodes[call]
                     if isinstance(owner, InputValue | Part) or owner.num_returns < 2:
