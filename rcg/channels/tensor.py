@@ -53,6 +53,8 @@ from rcg.serialization.payloads import (
 )
 from rcg.serialization.tensors import Described
 
+__rcg_plumbing__ = True  # see rcg.frames
+
 __all__ = [
     "PIECE_BYTES",
     "TensorReader",
