@@ -18,7 +18,7 @@ from rcg.runtime.control.registry import follow
 from rcg.version import __version__
 
 if TYPE_CHECKING:
-    from rcg import dag, errors, experimental
+    from rcg import collective, dag, errors, experimental
     from rcg.actors import (
         ActorClass,
         ActorHandle,
@@ -77,6 +77,7 @@ __all__ = [
     # the session
     "shutdown",
     # rooms
+    "collective",
     "dag",
     "errors",
     "experimental",
@@ -109,7 +110,7 @@ _HOMES: Final = {
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",
 }
-_ROOMS: Final = ("dag", "errors", "experimental")
+_ROOMS: Final = ("collective", "dag", "errors", "experimental")
 
 
 def shutdown(**options: Any) -> None:

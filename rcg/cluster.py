@@ -32,6 +32,7 @@ from rcg.errors import PlacementError
 __all__ = [
     "actor_event_loop",
     "actor_id",
+    "actor_key",
     "actor_label",
     "actor_method_num_returns",
     "actor_method_signature",
@@ -279,6 +280,11 @@ def actor_id(handle: Any) -> str:
         return str(found.hex())
     parsed = _HANDLE_TEXT.fullmatch(repr(handle))
     return parsed["id"] if parsed else ""
+
+
+def actor_key(handle: Any) -> str:
+    """Return what tells this actor from others, also if its handle has no id."""
+    return actor_id(handle) or f"handle {id(handle)}"
 
 
 def actor_label(handle: Any) -> str:

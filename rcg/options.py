@@ -372,11 +372,6 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
         "supports get and await",
     ),
     IgnoredSetting(
-        keyword="_default_communicator",
-        instead="this release passes every value through shared memory and has no use for a "
-        "communicator",
-    ),
-    IgnoredSetting(
         variable="RAY_CGRAPH_read_iteration_timeout_s",
         context="read_iteration_timeout",
         default=0.1,

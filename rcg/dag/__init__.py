@@ -9,6 +9,7 @@ holds the settings of this process.
 from rcg.dag.context import DAGContext
 from rcg.dag.nodes import (
     ClassMethodNode,
+    CollectiveOutputNode,
     DAGNode,
     InputAttributeNode,
     InputNode,
@@ -17,6 +18,7 @@ from rcg.dag.nodes import (
 
 __all__ = [
     "ClassMethodNode",
+    "CollectiveOutputNode",
     "DAGContext",
     "DAGNode",
     "InputAttributeNode",

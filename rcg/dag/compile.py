@@ -12,13 +12,13 @@ from typing import Any, Final, TypedDict
 
 from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
+from rcg.dag.default_communicator import DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
-from rcg.errors import CompileError
 from rcg.ir.channels import slots_for
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import MethodCall, Site
+from rcg.ir.nodes import CollectiveCall, MethodCall, Site, driver_edges
 from rcg.option_kinds import TIMEOUT
 from rcg.options import (
     IGNORED,
@@ -34,14 +34,15 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import launch, locate
 from rcg.warn import warn_user
 
-__all__ = ["CompileKeywords", "compile_record", "options_from_user"]
+__all__ = ["CompileKeywords", "compile_record", "options_from_user", "warn_of_fallbacks"]
 
 
 class CompileKeywords(TypedDict, total=False):
     """The keywords of ``compile``, all optional. Timeouts are in seconds, None for no limit.
 
-    The names with an underscore are Ray's; for those, None means the default. Type checkers read
-    the keywords here; a test compares them with the records of the options.
+    The names with an underscore are Ray's; for those, None means the default, except for
+    ``_default_communicator``. Type checkers read the keywords here; a test compares them with the
+    records of the options.
     """
 
     timeout: float | None
@@ -69,6 +70,7 @@ class CompileKeywords(TypedDict, total=False):
 _OPTIONS: Final[Mapping[str, Option]] = {
     keyword: option for option in OPTIONS for keyword in option.keywords
 }
+_COMMUNICATOR: Final = "_default_communicator"
 _IGNORED: Final = {setting.keyword: setting for setting in IGNORED if setting.keyword}
 
 CompileKeywords.__doc__ = with_attributes(
@@ -77,7 +79,15 @@ CompileKeywords.__doc__ = with_attributes(
         (keyword, option.text if keyword == option.keyword else f"as `{option.keyword}`")
         for keyword, option in _OPTIONS.items()
     ]
-    + [(keyword, f"no effect: {setting.instead}") for keyword, setting in _IGNORED.items()],
+    + [(keyword, f"no effect: {setting.instead}") for keyword, setting in _IGNORED.items()]
+    + [
+        (
+            _COMMUNICATOR,
+            'what serves where no communicator is chosen: `"create"` (the default) creates one, a '
+            "communicator serves all collectives of its actors, and with None the choice must be "
+            "made at each node",
+        )
+    ],
 )
 
 
@@ -101,7 +111,9 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     """
     options = options_from_user(keywords)
     deadline = Deadline(options.compile_timeout_s)
-    graph, bindings = lower(root)
+    default = DefaultCommunicator.of(keywords.get(_COMMUNICATOR, "create"))
+    graph, bindings = lower(root, default)
+    warn_of_fallbacks(graph)
     stray = unreached_calls(root)
     if stray:
         warn_user(
@@ -121,12 +133,28 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
         return launch(compiled.plan, bindings, options, deadline)
 
 
+def warn_of_fallbacks(graph: Graph) -> None:
+    """Warn of each node whose tensors cannot use the chosen transport, because of the driver."""
+    for node_id in driver_edges(graph):
+        hint = graph.nodes[node_id].hint
+        if hint is not None:
+            warn_user(
+                f"{graph.describe(node_id)}: the driver is no member of a communicator, so between "
+                "it and the actors tensors travel through shared memory, and not as "
+                f"with_tensor_transport({hint.transport!r}) at {hint.site} asks",
+                UserWarning,
+            )
+
+
 def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:
     """Return the methods called on each actor, with the place where the user first bound each."""
     found: dict[str, dict[str, Site | None]] = {}
     for node in graph.nodes:
-        if isinstance(node, MethodCall):
-            found.setdefault(node.actor, {}).setdefault(node.method, node.site)
+        match node:
+            case MethodCall(actor=actor, method=method, site=site):
+                found.setdefault(actor, {}).setdefault(method, site)
+            case CollectiveCall(actor=actor):
+                found.setdefault(actor, {})  # it may do nothing else
     return found
 
 
@@ -136,7 +164,6 @@ def options_from_user(keywords: CompileKeywords) -> Options:
     Raises:
         TypeError: There is no such keyword, or one is given under both of its names.
         ValueError: A value is out of range; the text names the keyword.
-        CompileError: A communicator was given.
     """
     given: dict[str, Any] = dict(keywords)
     _check_names(given)
@@ -145,7 +172,6 @@ def options_from_user(keywords: CompileKeywords) -> Options:
             f"enable_asyncio is not needed: {_IGNORED['enable_asyncio'].instead}",
             DeprecationWarning,
         )
-    _check_communicator(given.get("_default_communicator"))
     changes: dict[str, Any] = {}
     for keyword, value in given.items():
         option = _OPTIONS.get(keyword)
@@ -162,7 +188,7 @@ def options_from_user(keywords: CompileKeywords) -> Options:
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    known = [*_OPTIONS, *_IGNORED]
+    known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(
@@ -175,15 +201,3 @@ def _check_names(given: Mapping[str, Any]) -> None:
                 f"compile() got both {option.keyword!r} and {option.rays_keyword!r}, which mean "
                 "the same"
             )
-
-
-def _check_communicator(given: object) -> None:
-    if given is None or given == "create":
-        return
-    if isinstance(given, str):
-        raise ValueError(
-            f"The only allowed string for default_communicator is 'create', found {given!r}"
-        )
-    raise CompileError(
-        f"_default_communicator: {_IGNORED['_default_communicator'].instead}; leave it out"
-    )

@@ -2,8 +2,8 @@
 """Running a DAG without compiling it: every call is an ordinary Ray task.
 
 This serves debugging and comparison with the compiled DAG: the nodes, their order on each actor and
-the values are the same; results are Ray's ObjectRefs. This room knows nothing of graphs, plans or
-channels.
+the values are the same (``rcg.dag.combine`` says what to expect of collectives); results are Ray's
+ObjectRefs. This room knows nothing of graphs, plans or channels.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.dag import communicators
+from rcg.dag.combine import Combination
 from rcg.dag.records import (
     AttributeRecord,
     CallRecord,
+    CollectiveRecord,
     Constant,
     InputRecord,
     Nested,
@@ -22,6 +25,8 @@ from rcg.dag.records import (
     PartRecord,
     Record,
     RecordArgument,
+    ResultRecord,
+    label_of,
     reached_from,
 )
 from rcg.ir.containers import Template
@@ -57,6 +62,10 @@ def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
                 values[record] = _submit(record, values)
             case PartRecord(call=call, index=index):
                 values[record] = values[call][index]
+            case CollectiveRecord():
+                values[record] = _combine(record, values)
+            case ResultRecord(collective=collective, position=position, index=index):
+                values[record] = values[collective][position][index or 0]
             case OutputsRecord(outputs=outputs):
                 return [values[output] for output in outputs]
             case InputRecord() | AttributeRecord():
@@ -95,6 +104,38 @@ def _submit(call: CallRecord, values: Mapping[Record, Any]) -> Any:
     )
 
 
+def _combine(record: CollectiveRecord, values: Mapping[Record, Any]) -> list[list[Any]]:
+    """Submit the collective as a task of its own; returns the ObjectRefs of each member."""
+    members, count = record.members, record.num_returns
+    positions = communicators.positions_by_rank(
+        record.transport.communicator, [member.handle for member in members]
+    )
+    by_rank = [members[position] for position in positions]
+    combination = Combination(
+        kind=record.kind,
+        name=label_of(record),
+        labels=tuple([f"rank {rank} ({member.label})" for rank, member in enumerate(by_rank)]),
+        given=tuple([len(member.inputs) for member in by_rank]),
+        num_returns=count,
+        reduction=record.reduction,
+        root=None if record.root is None else positions.index(record.root),
+    )
+    tensors = [values[value] for member in by_rank for value in member.inputs]
+    total = count * len(members)
+    refs = _RESULTS_TASK.options(num_returns=total).remote(combination, *tensors)
+    listed = refs if total > 1 else [refs]
+    return [
+        listed[count * rank : count * (rank + 1)]
+        for rank in map(positions.index, range(len(members)))
+    ]
+
+
+def _results(combination: Combination, *tensors: Any) -> Any:
+    """Return what each member of a collective gets; runs in a separate task."""
+    found = combination.results(*tensors)
+    return found if len(found) > 1 else found[0]
+
+
 def _resolve(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
     match argument:
         case Constant(value=value):
@@ -113,3 +154,4 @@ def _fill(template: Template, *values: Any) -> Any:
 # Ray waits for refs that are arguments, not for refs inside a container. A task in between gets
 # them as arguments, so the method sees values, as in a compiled DAG, and nobody blocks here.
 _FILL_TASK: Final = cluster.remote(num_cpus=0)(_fill)
+_RESULTS_TASK: Final = cluster.remote(num_cpus=0)(_results)

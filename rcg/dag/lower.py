@@ -11,30 +11,52 @@ from collections.abc import Iterable
 from typing import Any
 
 from rcg import cluster
+from rcg.dag import communicators
+from rcg.dag.default_communicator import CREATE, DefaultCommunicator
+from rcg.dag.hints import Hint
 from rcg.dag.records import (
     AttributeRecord,
     CallRecord,
+    CollectiveRecord,
     Constant,
     InputRecord,
+    Member,
     Nested,
     OutputsRecord,
     PartRecord,
     Record,
     RecordArgument,
-    ValueRecord,
+    ResultRecord,
     reached_from,
 )
+from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import Argument, ConstArg, InputValue, MethodCall, NestedArg, Node, NodeArg, Part
+from rcg.ir.nodes import (
+    Argument,
+    CollectiveCall,
+    CommunicatorSpec,
+    ConstArg,
+    InputValue,
+    MethodCall,
+    NestedArg,
+    Node,
+    NodeArg,
+    Part,
+    TensorHint,
+)
 from rcg.ir.plan import Bindings
 from rcg.ir.signature import ExecutionSignature
 
 __all__ = ["lower", "unreached_calls"]
 
 
-def lower(root: Record) -> tuple[Graph, Bindings]:
+def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, Bindings]:
     """Return the graph of everything that ``root`` depends on, and the objects behind its ids.
+
+    Args:
+        root: The record of the node that ``compile`` was called on.
+        default: What serves where the user chose no communicator.
 
     Raises:
         GraphError: The DAG cannot be compiled; the text names the node and where it was bound.
@@ -43,9 +65,9 @@ def lower(root: Record) -> tuple[Graph, Bindings]:
     # Parts of the input that the user named count even if nothing uses them: the graph rejects an
     # argument that callers would have to pass for nothing.
     touched = () if root.source is None else root.source.attributes.values()
-    values = _in_creation_order(reached_from(root), touched)
-    lowering = _Lowering(values)
-    nodes = tuple([lowering.node_of(record) for record in values])
+    records = _in_creation_order(reached_from(root), touched)
+    lowering = _Lowering(records, default)
+    nodes = tuple([node for record in records for node in lowering.nodes_of(record)])
     signature = ExecutionSignature.of([node.key for node in nodes if isinstance(node, InputValue)])
     graph = Graph(
         nodes=nodes,
@@ -54,70 +76,195 @@ def lower(root: Record) -> tuple[Graph, Bindings]:
         actors=tuple(lowering.actors),
         num_positional=signature.num_positional,
         keywords=signature.keywords,
+        communicators=lowering.communicators(),
     )
+    default.check_hints(graph)
     return graph, lowering.bindings
 
 
 def unreached_calls(root: Record) -> list[str]:
-    """Return name and place of the calls that ``root`` does not depend on, in creation order.
+    """Return name and place of the calls and collectives that ``root`` does not depend on.
 
-    Only calls with the same input count, including those whose node the user did not keep.
+    Only those with the same input count, including those whose node the user did not keep. They are
+    in creation order.
     """
     if root.source is None:
         return []
-    reached = {record.order for record in reached_from(root) if isinstance(record, CallRecord)}
+    reached = {record.order for record in reached_from(root)}
     bound = sorted(root.source.bound.items())
     return [f"{name} ({site})" for order, (name, site) in bound if order not in reached]
 
 
 def _in_creation_order(
     reached: Iterable[Record], touched: Iterable[AttributeRecord]
-) -> list[ValueRecord]:
-    values: dict[ValueRecord, None] = {}
-    for record in (*reached, *touched):
-        if not isinstance(record, OutputsRecord):
-            values[record] = None
-    return sorted(values, key=lambda record: record.order)
+) -> list[Record]:
+    """Return the records that become nodes; the result of a collective of one tensor is its own."""
+    found = dict.fromkeys((*reached, *touched))
+    return sorted(
+        [record for record in found if not isinstance(record, OutputsRecord)],
+        key=lambda record: record.order,
+    )
 
 
 class _Lowering:
     """Assigns ids to records, actors and constants, in the order in which they are found."""
 
-    def __init__(self, values: Iterable[ValueRecord]) -> None:
-        self.ids: dict[ValueRecord, int] = {record: index for index, record in enumerate(values)}
+    def __init__(self, records: Iterable[Record], default: DefaultCommunicator) -> None:
+        self.ids: dict[Record, int] = {}
         self.actors: list[ActorSpec] = []
         self.bindings = Bindings({}, {})
+        self._default = default
         self._actor_ids: dict[str, str] = {}
+        # The users' communicators: each with the first hint that names it, and its constant.
+        self._chosen: dict[int, tuple[Hint, str, str]] = {}
+        # By collective: the number of each, the positions of its members by rank, its results.
+        self._numbers: dict[CollectiveRecord, int] = {}
+        self._ranks: dict[CollectiveRecord, list[int]] = {}
+        self._results: dict[tuple[CollectiveRecord, int], ResultRecord] = {}
+        self._assign(records)
 
-    def node_of(self, record: ValueRecord) -> Node:
+    def _assign(self, records: Iterable[Record]) -> None:
+        count = 0
+        for record in records:
+            self.ids[record] = count
+            match record:
+                case CollectiveRecord(members=members):
+                    self._numbers[record] = len(self._numbers)
+                    self._ranks[record] = communicators.positions_by_rank(
+                        self._default.for_collective(record).communicator,
+                        [member.handle for member in members],
+                    )
+                    count += len(members)
+                case ResultRecord(collective=collective, position=position, index=None):
+                    rank = self._ranks[collective].index(position)
+                    self.ids[record] = self.ids[collective] + rank
+                    self._results[collective, position] = record
+                case _:
+                    count += 1
+
+    def nodes_of(self, record: Record) -> list[Node]:
         node_id = self.ids[record]
         match record:
-            case InputRecord():
-                return InputValue(node_id, None, record.site)
-            case AttributeRecord(key=key):
-                return InputValue(node_id, key, record.site)
-            case PartRecord(call=call, index=index):
-                return Part(node_id, self.ids[call], index, record.site)
+            case InputRecord(cell=cell):
+                return [InputValue(node_id, None, record.site, self._hint(cell.hint, record.name))]
+            case AttributeRecord(key=key, cell=cell, source=source):
+                hint = self._hint(cell.hint or source.cell.hint, record.name)
+                return [InputValue(node_id, key, record.site, hint)]
+            case PartRecord(call=call, index=index, cell=cell):
+                hint = self._hint(cell.hint, record.name)
+                return [Part(node_id, self.ids[call], index, record.site, hint)]
             case CallRecord():
-                return MethodCall(
-                    node_id,
-                    self._actor_of(record),
-                    record.method,
-                    tuple([self._argument_of(value) for value in record.args]),
-                    tuple([(key, self._argument_of(value)) for key, value in record.kwargs]),
-                    record.num_returns,
-                    record.site,
-                )
+                return [self._call(record)]
+            case CollectiveRecord():
+                return self._collective(record)
+            case ResultRecord(collective=collective, index=int(index), cell=cell):
+                rank = self._ranks[collective].index(record.position)
+                hint = self._hint(cell.hint, record.name)
+                return [Part(node_id, self.ids[collective] + rank, index, record.site, hint)]
+            case _:
+                return []  # the node of the collective's rank, or the end of the DAG
 
-    def _actor_of(self, call: CallRecord) -> str:
-        key = cluster.actor_id(call.handle)
-        # Two handles of one actor have the same id; a handle without an id is an actor of its own.
-        identity = key or f"handle {id(call.handle)}"
-        found = self._actor_ids.get(identity)
+    def _call(self, record: CallRecord) -> Node:
+        return MethodCall(
+            self.ids[record],
+            self._actor_of(record),
+            record.method,
+            tuple([self._argument_of(value) for value in record.args]),
+            tuple([(key, self._argument_of(value)) for key, value in record.kwargs]),
+            record.num_returns,
+            record.site,
+            self._hint(record.cell.hint, record.name),
+        )
+
+    # Collectives
+
+    def _collective(self, record: CollectiveRecord) -> list[Node]:
+        """Return a node for each rank, in the order of ranks."""
+        communicates = self._tensor_hint(self._default.for_collective(record), record.name)
+        nodes: list[Node] = []
+        positions = self._ranks[record]
+        for rank, position in enumerate(positions):
+            member = record.members[position]
+            result = self._results.get((record, position))
+            nodes.append(
+                CollectiveCall(
+                    id=self.ids[record] + rank,
+                    collective=self._numbers[record],
+                    actor=self._actor_of(member),
+                    rank=rank,
+                    kind=record.kind,
+                    args=tuple([self.ids[value] for value in member.inputs]),
+                    num_returns=record.num_returns,
+                    reduction=record.reduction,
+                    root=None if record.root is None else positions.index(record.root),
+                    communicates=communicates,
+                    site=record.site,
+                    hint=None if result is None else self._hint(result.cell.hint, result.name),
+                )
+            )
+        return nodes
+
+    # Communicators
+
+    def _hint(self, hint: Hint | None, node: str) -> TensorHint | None:
+        return None if hint is None else self._tensor_hint(hint, node)
+
+    def _tensor_hint(self, hint: Hint, node: str) -> TensorHint:
+        const = None
+        if hint.communicator is not None:
+            known = self._chosen.get(id(hint.communicator))
+            if known is None:
+                known = hint, self._constant(hint.communicator), node
+                self._chosen[id(hint.communicator)] = known
+            const = known[1]
+        return TensorHint(
+            transport=hint.transport,
+            site=hint.site,
+            device=hint.device,
+            is_static_shape=hint.is_static_shape,
+            is_direct_return=hint.is_direct_return,
+            communicator=const,
+        )
+
+    def communicators(self) -> tuple[CommunicatorSpec, ...]:
+        """Return the users' communicators that were met; call it when all nodes are made.
+
+        Raises:
+            GraphError: One has ranks that are none, or an actor that the DAG does not use.
+        """
+        return tuple(
+            [
+                CommunicatorSpec(const, hint.transport, self._members(hint, node))
+                for hint, const, node in self._chosen.values()
+            ]
+        )
+
+    def _members(self, hint: Hint, node: str) -> tuple[str, ...]:
+        try:
+            handles = communicators.actors_by_rank(hint.communicator)
+        except ValueError as error:
+            raise GraphError(str(error), node=node, site=hint.site) from error
+        strangers = [each for each in handles if cluster.actor_key(each) not in self._actor_ids]
+        if strangers:
+            raise GraphError(
+                f"the communicator {hint.transport} of {node} has actors that the DAG does not "
+                f"use: {', '.join(map(repr, strangers))}. Its ranks meet when the DAG is compiled, "
+                "so bind a method of each of them, or leave them out of the communicator.",
+                node=node,
+                site=hint.site,
+            )
+        return tuple([self._actor_ids[cluster.actor_key(each)] for each in handles])
+
+    # Actors and constants
+
+    def _actor_of(self, user: CallRecord | Member) -> str:
+        # Two handles of one actor have the same key.
+        key = cluster.actor_key(user.handle)
+        found = self._actor_ids.get(key)
         if found is None:
-            found = self._actor_ids[identity] = f"a{len(self.actors)}"
-            self.actors.append(ActorSpec(found, call.label, key))
-            self.bindings.actors[found] = call.handle
+            found = self._actor_ids[key] = f"a{len(self.actors)}"
+            self.actors.append(ActorSpec(found, user.label, cluster.actor_id(user.handle)))
+            self.bindings.actors[found] = user.handle
         return found
 
     def _argument_of(self, argument: RecordArgument) -> Argument:

@@ -7,12 +7,14 @@ methods that run and compile a DAG. Making a node does nothing on the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Self, Unpack
 
 from rcg import cluster
 from rcg.dag.binding import bind_call
+from rcg.dag.collective import Entry, Receiver, bind_collective
 from rcg.dag.compile import CompileKeywords, compile_record
+from rcg.dag.hints import Choice, TorchTensorType, choice_of, tensor_hint
 from rcg.dag.interpret import interpret
 from rcg.dag.records import (
     AttributeRecord,
@@ -21,6 +23,7 @@ from rcg.dag.records import (
     OutputsRecord,
     PartRecord,
     Record,
+    ResultRecord,
     ValueRecord,
     common_source,
     label_of,
@@ -33,10 +36,13 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 __all__ = [
     "ClassMethodNode",
+    "CollectiveOutputNode",
     "DAGNode",
     "InputAttributeNode",
     "InputNode",
     "MultiOutputNode",
+    "ValueNode",
+    "bind_collective_nodes",
     "bind_method",
 ]
 
@@ -112,7 +118,72 @@ class DAGNode:
         return label_of(self._record)
 
 
-class InputNode(DAGNode):
+class ValueNode(DAGNode):
+    """Base class of the nodes that have a value: all but ``MultiOutputNode``."""
+
+    __slots__ = ()
+
+    _record: ValueRecord
+
+    def with_tensor_transport(
+        self,
+        transport: Any = "auto",
+        device: Any = "default",
+        _static_shape: bool = False,
+        _direct_return: bool = False,
+    ) -> Self:
+        """Choose how the tensors in this node's value travel to other processes.
+
+        A later choice replaces an earlier one. On the whole input it is for all parts of the input
+        that have none of their own. An edge that begins or ends in the driver uses shared memory,
+        whatever the choice.
+
+        Args:
+            transport: ``"auto"`` (shared memory on a node), ``"shm"``, ``"gloo"``, the name of a
+                registered communicator, or a communicator with the methods of Ray's.
+            device: Where tensors arrive: ``"default"`` (a device of the type that they were on),
+                ``"cpu"``, or ``"gpu"`` or ``"cuda"``.
+            _static_shape: Whether tensors always have the shapes and dtypes of the first execution.
+            _direct_return: Whether the value is always exactly one tensor.
+
+        Returns:
+            This node.
+
+        Raises:
+            GraphError: There is no such transport or device, or not both together.
+            Unavailable: The transport belongs to a later release.
+        """
+        return self._hinted(Choice(transport, device, bool(_static_shape), bool(_direct_return)))
+
+    def with_type_hint(self, type_hint: TorchTensorType) -> Self:
+        """Choose how tensors travel with a ``TorchTensorType``; see ``with_tensor_transport``.
+
+        Raises:
+            GraphError: It is no ``TorchTensorType``, or there is no such transport or device.
+            Unavailable: The transport belongs to a later release.
+        """
+        choice = choice_of(type_hint)
+        if choice is None:
+            raise GraphError(
+                "with_type_hint() takes a TorchTensorType of "
+                f"rcg.experimental.channel.torch_tensor_type, got {type_hint!r}",
+                node=self._record.name,
+                site=find_site(),
+            )
+        return self._hinted(choice)
+
+    def _hinted(self, choice: Choice) -> Self:
+        record = self._record
+        record.cell.hint = tensor_hint(
+            choice,
+            is_input=isinstance(record, InputRecord | AttributeRecord),
+            node=record.name,
+            site=find_site(),
+        )
+        return self
+
+
+class InputNode(ValueNode):
     """The input of a DAG: a placeholder for the arguments of ``execute``.
 
     Bound directly, it is the only positional argument. ``inp[0]`` and ``inp[1]`` are one of several
@@ -188,7 +259,7 @@ class InputNode(DAGNode):
         return found
 
 
-class InputAttributeNode(DAGNode):
+class InputAttributeNode(ValueNode):
     """One argument of ``execute``; made by ``inp[0]``, ``inp["x"]`` or ``inp.x``."""
 
     __slots__ = ()
@@ -204,7 +275,7 @@ class InputAttributeNode(DAGNode):
         return self._record.key
 
 
-class ClassMethodNode(DAGNode):
+class ClassMethodNode(ValueNode):
     """A call of an actor's method, or one of the values of a call that returns several."""
 
     __slots__ = ()
@@ -241,6 +312,17 @@ class ClassMethodNode(DAGNode):
     @property
     def _call(self) -> CallRecord:
         return self._record.call if isinstance(self._record, PartRecord) else self._record
+
+
+class CollectiveOutputNode(ValueNode):
+    """What one actor gets from a collective; ``rcg.collective`` makes them."""
+
+    __slots__ = ()
+
+    _record: ResultRecord
+
+    def __init__(self, record: ResultRecord) -> None:
+        self._record = record
 
 
 class MultiOutputNode(DAGNode):
@@ -324,8 +406,69 @@ def bind_method(
     return tuple([ClassMethodNode(part) for part in parts])
 
 
-# These names raise an explanation on every node, even on an input, where other names are keywords.
-_RESERVED = ("bind", "remote", "with_tensor_transport")
+def bind_collective_nodes(
+    kind: str,
+    inputs: Any,
+    *,
+    op: object = None,
+    root: object = None,
+    transport: Any = None,
+    handle_of: Callable[[object], Any | None],
+) -> list[Any]:
+    """Make the nodes of a collective; ``rcg.collective`` calls this.
+
+    Args:
+        kind: One of ``rcg.ir.ops.COLLECTIVES``.
+        inputs: A list of nodes, or several for an ``allreduce`` of several tensors.
+        op: How tensors are combined, for kinds that combine them.
+        root: The position of the root, for kinds that have one.
+        transport: See ``rcg.collective``.
+        handle_of: Returns Ray's handle for a handle of an actor, None for any other value.
+
+    Returns:
+        The result of each member, in the order of the list. With several lists the results of each
+        member are a list.
+
+    Raises:
+        GraphError: Something in it cannot be.
+        UnsupportedNodeError: A node is not rcg's.
+        Unavailable: The transport belongs to a later release.
+        PlacementError: A handle belongs to a Ray Client connection.
+    """
+    site = find_site()
+
+    def as_entry(value: object) -> Entry | None:
+        record = _value_record(value, taker=kind, site=site)
+        if record is not None:
+            return record
+        cluster.refuse_client(value)
+        handle = handle_of(value)
+        return None if handle is None else Receiver(handle)
+
+    collective = bind_collective(
+        kind, inputs, op=op, root=root, transport=transport, as_entry=as_entry, site=site
+    )
+
+    def result(position: int, index: int | None) -> CollectiveOutputNode:
+        return CollectiveOutputNode(
+            ResultRecord(
+                order=next_order(),
+                site=site,
+                collective=collective,
+                position=position,
+                index=index,
+            )
+        )
+
+    positions = range(len(collective.members))
+    if collective.num_returns == 1:
+        return [result(position, None) for position in positions]
+    indices = range(collective.num_returns)
+    return [[result(position, index) for index in indices] for position in positions]
+
+
+# These names raise an explanation even on an input, where other names are keywords.
+_RESERVED = ("bind", "remote")
 
 
 def _no_attribute(node: DAGNode, name: str) -> AttributeError:
@@ -336,10 +479,10 @@ def _no_attribute(node: DAGNode, name: str) -> AttributeError:
             text = f".bind() cannot be used again on {kind}: {node!r} is a node already"
         case "remote":
             text = f".remote() cannot be used on {kind}. {_RUN_INSTEAD}"
-        case "with_tensor_transport":
+        case "with_tensor_transport" | "with_type_hint":
             text = (
-                f".with_tensor_transport() cannot be used on {kind} in this release: every value, "
-                "tensors included, goes through shared memory"
+                f".{name}() cannot be used on {kind}: {node!r} is the end of a DAG and not a "
+                "value. Use it on the nodes in it."
             )
         case _:
             text = f"{kind.__name__!r} object has no attribute {name!r}"
@@ -360,7 +503,7 @@ def _output_record(position: int, output: object, site: Site) -> ValueRecord:
 def _value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None:
     """Return the record of a node whose value can be used; None for any other value."""
     if isinstance(value, DAGNode):
-        if isinstance(value._record, OutputsRecord):
+        if not isinstance(value, ValueNode):
             raise GraphError(
                 f"{taker} takes {value!r}, which is the end of a DAG and not a value: pass the "
                 "nodes in it",

@@ -6,8 +6,9 @@ compiling read only the records and do not know the nodes. A record refers to th
 values it takes, never the other way, so a call that was bound and then dropped is garbage.
 ``InputRecord.bound`` lists calls for one warning, and holds only their names and places.
 
-A record never changes, except that an input lists what is bound to it. Each record has a number
-from one counter per process: creation order, which is the order in which an actor runs its calls.
+A record never changes, except that an input lists what is bound to it and that a value gets a hint
+for its tensors. Each record has a number from one counter per process: creation order, which is the
+order in which an actor runs its calls.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from rcg.dag.hints import Hint, HintCell
 from rcg.errors import GraphError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
@@ -24,13 +26,16 @@ from rcg.ir.nodes import Site
 __all__ = [
     "AttributeRecord",
     "CallRecord",
+    "CollectiveRecord",
     "Constant",
     "InputRecord",
+    "Member",
     "Nested",
     "OutputsRecord",
     "PartRecord",
     "Record",
     "RecordArgument",
+    "ResultRecord",
     "ValueRecord",
     "common_source",
     "label_of",
@@ -55,13 +60,14 @@ class InputRecord:
 
     Attributes:
         attributes: The parts of it that the user named, by key.
-        bound: Name and place of every call that depends on it, by the call's order.
+        bound: Name and place of every call or collective that depends on it, by its order.
     """
 
     order: int
     site: Site
     attributes: dict[int | str, AttributeRecord] = field(default_factory=dict)
     bound: dict[int, tuple[str, Site]] = field(default_factory=dict)
+    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def source(self) -> InputRecord:
@@ -88,6 +94,7 @@ class AttributeRecord:
     source: InputRecord
     key: int | str
     accessor: Literal["item", "attribute"]
+    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def name(self) -> str:
@@ -130,6 +137,7 @@ class CallRecord:
     kwargs: tuple[tuple[str, RecordArgument], ...]
     options: tuple[tuple[str, Any], ...]
     num_returns: int
+    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def name(self) -> str:
@@ -145,6 +153,7 @@ class PartRecord:
     site: Site
     call: CallRecord
     index: int
+    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def source(self) -> InputRecord | None:
@@ -155,6 +164,84 @@ class PartRecord:
     def name(self) -> str:
         """The displayed name."""
         return f"{self.call.name}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One rank of a collective.
+
+    Attributes:
+        handle: Ray's handle of the actor.
+        label: The name of its class.
+        inputs: Its tensors; none where it only receives.
+    """
+
+    handle: Any
+    label: str
+    inputs: tuple[ValueRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class CollectiveRecord:
+    """A collective with all its members, so that a result that is used brings all of them with it.
+
+    Attributes:
+        source: The input that it depends on; None if it depends on none.
+        kind: One of ``rcg.ir.ops.COLLECTIVES``.
+        members: Its ranks, in the user's order.
+        num_returns: How many tensors each member gives and gets.
+        reduction: How tensors are combined, for kinds that combine them.
+        root: The position of the member that sends or receives alone, for kinds that have one.
+        transport: The transport of the collective itself.
+    """
+
+    order: int
+    site: Site
+    source: InputRecord | None
+    kind: str
+    members: tuple[Member, ...]
+    num_returns: int
+    reduction: str | None
+    root: int | None
+    transport: Hint
+
+    @property
+    def name(self) -> str:
+        """The displayed name."""
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ResultRecord:
+    """What one member of a collective gets.
+
+    Attributes:
+        position: Which member it is.
+        index: Which of the member's tensors it is, in a collective of several; else None.
+    """
+
+    order: int
+    site: Site
+    collective: CollectiveRecord
+    position: int
+    index: int | None
+    cell: HintCell = field(default_factory=HintCell)
+
+    @property
+    def source(self) -> InputRecord | None:
+        """The input that this depends on."""
+        return self.collective.source
+
+    @property
+    def member(self) -> Member:
+        """The member that gets it."""
+        return self.collective.members[self.position]
+
+    @property
+    def name(self) -> str:
+        """The displayed name."""
+        part = "" if self.index is None else f"[{self.index}]"
+        return f"{self.collective.kind} of {self.member.label}{part}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -172,9 +259,9 @@ class OutputsRecord:
         return "MultiOutputNode"
 
 
-ValueRecord = InputRecord | AttributeRecord | CallRecord | PartRecord
+ValueRecord = InputRecord | AttributeRecord | CallRecord | PartRecord | ResultRecord
 RecordArgument = ValueRecord | Constant | Nested
-Record = ValueRecord | OutputsRecord
+Record = ValueRecord | CollectiveRecord | OutputsRecord
 
 
 def label_of(record: Record) -> str:
@@ -182,16 +269,22 @@ def label_of(record: Record) -> str:
     return f"{record.name} ({record.site})"
 
 
-def upstream_of(record: Record) -> Iterator[ValueRecord]:
-    """Yield the records whose values this one takes, in order, repeats included.
+def upstream_of(record: Record) -> Iterator[Record]:
+    """Yield the records that this one depends on directly, in order, repeats included.
 
-    A part of the input takes no values: using ``inp[0]`` is not using ``inp``.
+    A part of the input takes no values: using ``inp[0]`` is not using ``inp``. What one member of a
+    collective gets depends on what all members give.
     """
     match record:
         case InputRecord() | AttributeRecord():
             return
         case PartRecord(call=call):
             yield call
+        case ResultRecord(collective=collective):
+            yield collective
+        case CollectiveRecord(members=members):
+            for member in members:
+                yield from member.inputs
         case OutputsRecord(outputs=outputs):
             yield from outputs
         case CallRecord(args=args, kwargs=kwargs):

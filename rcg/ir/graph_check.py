@@ -6,7 +6,16 @@ from __future__ import annotations
 from typing import NoReturn
 
 from rcg.errors import GraphError
-from rcg.ir.nodes import GraphData, InputValue, MethodCall, Node, Part, upstream_of
+from rcg.ir.collective_check import check_collectives
+from rcg.ir.nodes import (
+    CollectiveCall,
+    GraphData,
+    InputValue,
+    MethodCall,
+    Node,
+    Part,
+    upstream_of,
+)
 
 __all__ = ["check"]
 
@@ -30,6 +39,7 @@ class _Checker:
         self._check_ids()
         self._check_actors()
         self._check_references()
+        check_collectives(self._graph)
         self._check_outputs()
         self._check_has_input()
         self._check_calls()
@@ -37,10 +47,7 @@ class _Checker:
         self._check_reached()
 
     def _fail(self, text: str, node_id: int | None = None) -> NoReturn:
-        if node_id is None:
-            raise GraphError(text)
-        site = self._graph.nodes[node_id].site
-        raise GraphError(text, node=self._graph.name(node_id), site=site)
+        raise self._graph.error(text, node_id)
 
     def _check_ids(self) -> None:
         seen: dict[int, Node] = {}
@@ -72,7 +79,7 @@ class _Checker:
         known = {actor.id for actor in graph.actors}
         used = set()
         for node in graph.nodes:
-            if isinstance(node, MethodCall):
+            if isinstance(node, MethodCall | CollectiveCall):
                 used.add(node.actor)
                 if node.actor not in known:
                     self._fail(
@@ -147,9 +154,12 @@ class _Checker:
                             node.id,
                         )
                     self._check_call_arguments(node)
+                case CollectiveCall(args=args):
+                    for value in args:
+                        self._check_is_value(value, f"{graph.describe(node.id)} takes", node.id)
                 case Part(call=call, index=index):
                     owner = graph.nodes[call]
-                    if not isinstance(owner, MethodCall) or owner.num_returns < 2:
+                    if isinstance(owner, InputValue | Part) or owner.num_returns < 2:
                         self._fail(
                             f"node {node.id} ({node.site}) is a part of {graph.describe(call)}, "
                             "which does not return several values",
@@ -183,7 +193,7 @@ class _Checker:
     def _check_is_value(self, value: int, taker: str, at: int) -> None:
         """A call with several returns is not a value; its parts are."""
         node = self._graph.nodes[value]
-        if isinstance(node, MethodCall) and node.num_returns > 1:
+        if isinstance(node, MethodCall | CollectiveCall) and node.num_returns > 1:
             self._fail(
                 f"{taker} all {node.num_returns} values of {self._graph.describe(value)} as one: "
                 "take them apart, `a, b = method.bind(...)`",
@@ -298,12 +308,20 @@ class _Checker:
     def _check_reached(self) -> None:
         graph = self._graph
         reached = [False] * len(graph.nodes)
+        ranks: dict[int, list[int]] = {}
+        for node in graph.nodes:
+            if isinstance(node, CollectiveCall):
+                ranks.setdefault(node.collective, []).append(node.id)
         stack = list(graph.outputs)
         while stack:
             current = stack.pop()
             if not reached[current]:
                 reached[current] = True
-                stack.extend(upstream_of(graph.nodes[current]))
+                node = graph.nodes[current]
+                stack.extend(upstream_of(node))
+                if isinstance(node, CollectiveCall):
+                    # All ranks take part, whether their results are used or not.
+                    stack.extend(ranks[node.collective])
         for node_id, is_reached in enumerate(reached):
             if not is_reached:
                 self._fail(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "Part",
     "Site",
     "TensorHint",
+    "driver_edges",
+    "remote_readers",
     "upstream_of",
 ]
 
@@ -250,5 +253,46 @@ class GraphData:
                 is_call = 0 <= call < node_id and not isinstance(self.nodes[call], Part)
                 return f"{self.name(call)}[{index}]" if is_call else f"node {node_id}"
 
+    def actor_of(self, node_id: int) -> str | None:
+        """Return the actor that makes a node's value; None for the input, which the driver has."""
+        match self.nodes[node_id]:
+            case InputValue():
+                return None
+            case Part(call=call):
+                return self.actor_of(call)
+            case MethodCall(actor=actor) | CollectiveCall(actor=actor):
+                return actor
+
+    def error(self, text: str, node_id: int | None = None) -> GraphError:
+        """Return an error about the graph, or about one of its nodes."""
+        if node_id is None:
+            return GraphError(text)
+        return GraphError(text, node=self.name(node_id), site=self.nodes[node_id].site)
+
     def _label(self, actor: str) -> str:
         return next((spec.label for spec in self.actors if spec.id == actor), actor)
+
+
+def remote_readers(graph: GraphData) -> list[tuple[str, ...]]:
+    """Return for each node the other actors that use an actor's value, in creation order.
+
+    None for the input, which comes from the driver; nor does the driver count as a reader.
+    """
+    found: list[dict[str, None]] = [{} for _ in graph.nodes]
+    for node in graph.nodes:
+        if isinstance(node, MethodCall | CollectiveCall):
+            for value in upstream_of(node):
+                if graph.actor_of(value) not in (None, node.actor):
+                    found[value][node.actor] = None
+    return [tuple(readers) for readers in found]
+
+
+def driver_edges(graph: GraphData) -> list[int]:
+    """Return the nodes whose hint asks for a communicator although the driver is at one end."""
+    return [
+        node.id
+        for node in graph.nodes
+        if node.hint is not None
+        and node.hint.transport not in ("auto", "shm")
+        and (isinstance(node, InputValue) or node.id in graph.outputs)
+    ]

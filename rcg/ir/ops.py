@@ -273,11 +273,15 @@ class Collective(Op):
         hears: The channels of the other ranks' statuses, in the order of ranks.
         outs: The slots of the results; where a kind has none, they are filled with None.
         node: The graph node of this rank's part.
+        is_reducing: Whether the kind combines tensors.
+        has_root: Whether the kind has a rank that sends or receives alone.
     """
 
     form: ClassVar[str] = "{slots}{reduction}{root} @{group}{tells}{hears} -> {outs} #{node}"
     cost: ClassVar[float] = 0.05
     is_rendezvous: ClassVar[bool] = True
+    is_reducing: ClassVar[bool] = False
+    has_root: ClassVar[bool] = False
 
     slots: SlotsIfAny
     reduction: Reduction
@@ -293,6 +297,8 @@ class Collective(Op):
 class AllReduce(Collective):
     """Combine the tensors of all ranks, everywhere."""
 
+    is_reducing: ClassVar[bool] = True
+
 
 @dataclass(frozen=True, slots=True)
 class AllGather(Collective):
@@ -303,20 +309,29 @@ class AllGather(Collective):
 class ReduceScatter(Collective):
     """Combine the tensors of all ranks, and give each rank its part of the result."""
 
+    is_reducing: ClassVar[bool] = True
+
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Collective):
     """Give the root's tensors to all ranks."""
+
+    has_root: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Collective):
     """Combine the tensors of all ranks at the root."""
 
+    is_reducing: ClassVar[bool] = True
+    has_root: ClassVar[bool] = True
+
 
 @dataclass(frozen=True, slots=True)
 class Gather(Collective):
     """Put the tensors of all ranks one after another at the root."""
+
+    has_root: ClassVar[bool] = True
 
 
 COLLECTIVES: Final[Mapping[str, type[Collective]]] = {

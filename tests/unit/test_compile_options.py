@@ -7,7 +7,6 @@ import pytest
 
 from rcg.dag import DAGContext
 from rcg.dag.compile import CompileKeywords, options_from_user
-from rcg.errors import CompileError
 from rcg.options import OPTIONS
 
 
@@ -81,13 +80,10 @@ def test_wrong_values_name_what_is_wrong():
         options_from_user({"timeout": "soon"})
 
 
-def test_communicators_are_for_a_later_release():
-    assert options_from_user({"_default_communicator": "create"}) == options_from_user({})
-    assert options_from_user({"_default_communicator": None}) == options_from_user({})
-    with pytest.raises(ValueError, match="The only allowed string"):
-        options_from_user({"_default_communicator": "make"})
-    with pytest.raises(CompileError, match="communicator"):
-        options_from_user({"_default_communicator": object()})
+@pytest.mark.parametrize("given", ["create", None, object()])
+def test_a_communicator_is_no_option(given: object):
+    """It is for lowering, which refuses what is none."""
+    assert options_from_user({"_default_communicator": given}) == options_from_user({})
 
 
 def test_environment_then_context_then_argument(monkeypatch):

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives in a DAG: tensors of several actors combined, gathered or spread by all of them.
+
+::
+
+    with InputNode() as inp:
+        grads = [worker.grad.bind(inp) for worker in workers]
+        grads = rcg.collective.allreduce.bind(grads, op=ReduceOp.AVG)
+        dag = MultiOutputNode([w.step.bind(g) for w, g in zip(workers, grads)])
+
+Each ``bind`` takes a list with one node of each actor and returns a list with one node for each, of
+the same actors in the same order. An actor's rank is its position in the list; a communicator of
+the user's has ranks of its own. All ranks take part in every execution, even if only some results
+are used.
+
+Every node's value must be a torch tensor. All ranks' tensors have the same dtype and the same
+shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from rcg import actors, cluster
+from rcg.comm.base import ReduceOp
+from rcg.dag.nodes import CollectiveOutputNode, bind_collective_nodes
+from rcg.dag.site import find_site
+from rcg.errors import UnsupportedNodeError
+
+__all__ = [
+    "ReduceOp",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reducescatter",
+]
+
+
+class _Collective:
+    """A kind of collective; ``bind`` puts it into a DAG."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise an error: Ray's function of this name works on a tensor outside of a DAG.
+
+        Raises:
+            UnsupportedNodeError: Always.
+        """
+        raise UnsupportedNodeError(
+            f"{self._kind}(...) is not a call of rcg's: inside of a DAG write "
+            f"rcg.collective.{self._kind}.bind([...]); for a tensor in a running method call "
+            f"ray.util.collective.{self._kind}(...)",
+            node=self._kind,
+            site=find_site(),
+        )
+
+    def __repr__(self) -> str:
+        return f"rcg.collective.{self._kind}"
+
+    def __reduce__(self) -> str:
+        return self._kind
+
+
+class _AllReduce(_Collective):
+    """Combine the tensors of all actors, everywhere."""
+
+    def bind(
+        self, input_nodes: Sequence[Any], op: Any = ReduceOp.SUM, transport: Any = None
+    ) -> list[Any]:
+        """Give every actor the combination of all tensors, element by element.
+
+        Args:
+            input_nodes: A node of each actor. Or several such lists, with the same actors in the
+                same order: then an actor's tensors are sent together, and must have one dtype.
+            op: How they are combined: ``ReduceOp.SUM``, ``PRODUCT``, ``MAX``, ``MIN`` or ``AVG``.
+            transport: None or ``"auto"`` for the default communicator of the graph (Gloo), the name
+                of a registered one, or a communicator over exactly these actors.
+
+        Returns:
+            A node for each actor. With several lists, a list for each actor, with a node for each
+            of its tensors.
+
+        Raises:
+            GraphError: Something cannot be; the text says what and where.
+            UnsupportedNodeError: A node is not rcg's.
+            Unavailable: The transport belongs to a later release.
+        """
+        return bind_collective_nodes(
+            "allreduce", input_nodes, op=op, transport=transport, handle_of=_handle_of
+        )
+
+
+class _AllGather(_Collective):
+    """Give every actor the tensors of all."""
+
+    def bind(self, input_nodes: Sequence[Any], transport: Any = None) -> list[CollectiveOutputNode]:
+        """Give every actor all tensors [n, *rest], one after another by rank: [ranks * n, *rest].
+
+        Arguments, result and errors are those of ``allreduce.bind``, but one list is taken.
+        """
+        return bind_collective_nodes(
+            "allgather", input_nodes, transport=transport, handle_of=_handle_of
+        )
+
+
+class _ReduceScatter(_Collective):
+    """Combine the tensors of all actors, and give each its part."""
+
+    def bind(
+        self, input_nodes: Sequence[Any], op: Any = ReduceOp.SUM, transport: Any = None
+    ) -> list[CollectiveOutputNode]:
+        """Combine tensors [ranks * n, *rest], and give each actor the part [n, *rest] of its rank.
+
+        Arguments, result and errors are those of ``allreduce.bind``, but one list is taken.
+        """
+        return bind_collective_nodes(
+            "reducescatter", input_nodes, op=op, transport=transport, handle_of=_handle_of
+        )
+
+
+class _Broadcast(_Collective):
+    """Give every actor the tensor of one."""
+
+    def bind(
+        self, input_nodes: Sequence[Any], root: int = 0, transport: Any = None
+    ) -> list[CollectiveOutputNode]:
+        """Give every actor the tensor of the root.
+
+        Args:
+            input_nodes: A node or a handle of each actor. Only the root's tensor is sent; an actor
+                given by its handle only receives. Where an actor is given by a node, it takes part
+                when it has the node's value.
+            root: The position of the root in the list; its entry is a node.
+            transport: See ``allreduce.bind``; so are result and errors.
+        """
+        return bind_collective_nodes(
+            "broadcast", input_nodes, root=root, transport=transport, handle_of=_handle_of
+        )
+
+
+class _Reduce(_Collective):
+    """Combine the tensors of all actors at one."""
+
+    def bind(
+        self,
+        input_nodes: Sequence[Any],
+        op: Any = ReduceOp.SUM,
+        root: int = 0,
+        transport: Any = None,
+    ) -> list[CollectiveOutputNode]:
+        """Give the root the combination of all tensors; the others' nodes yield None.
+
+        Args:
+            input_nodes: A node of each actor.
+            op: See ``allreduce.bind``.
+            root: The position of the root in the list.
+            transport: See ``allreduce.bind``; so are result and errors.
+        """
+        return bind_collective_nodes(
+            "reduce", input_nodes, op=op, root=root, transport=transport, handle_of=_handle_of
+        )
+
+
+class _Gather(_Collective):
+    """Give one actor the tensors of all."""
+
+    def bind(
+        self, input_nodes: Sequence[Any], root: int = 0, transport: Any = None
+    ) -> list[CollectiveOutputNode]:
+        """Give the root all tensors [n, *rest], one after another by rank: [ranks * n, *rest].
+
+        The others' nodes yield None.
+
+        Args:
+            input_nodes: A node of each actor.
+            root: The position of the root in the list.
+            transport: See ``allreduce.bind``; so are result and errors.
+        """
+        return bind_collective_nodes(
+            "gather", input_nodes, root=root, transport=transport, handle_of=_handle_of
+        )
+
+
+def _handle_of(value: object) -> Any | None:
+    """Return Ray's handle for a handle of rcg's or Ray's; None for any other value."""
+    if isinstance(value, actors.ActorHandle) or cluster.is_actor_handle(value):
+        return actors.unwrap(value)
+    return None
+
+
+allreduce = _AllReduce("allreduce")
+allgather = _AllGather("allgather")
+reducescatter = _ReduceScatter("reducescatter")
+broadcast = _Broadcast("broadcast")
+reduce = _Reduce("reduce")
+gather = _Gather("gather")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a collective computes, for the run of a DAG without compiling it.
+
+All tensors are in one process here, and are combined in the order of ranks. In a compiled DAG the
+communicator decides the order. So results of both are the same to the last bit for two ranks, and
+for operations whose order does not matter (``max``, ``min``, and whole numbers). With more ranks,
+sums, products and averages of floating-point numbers may differ in the last bits, as may ``max``
+and ``min`` of NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcg.errors import TensorMismatch
+
+__all__ = ["Combination"]
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A collective as plain data; see ``rcg.dag.records.CollectiveRecord``.
+
+    Attributes:
+        kind: One of ``rcg.ir.ops.COLLECTIVES``.
+        name: The name and the place of the collective, for errors.
+        labels: What errors call each rank.
+        given: How many tensors each rank gives.
+        num_returns: How many each rank gets.
+        reduction: See the record; so is ``root``, here a rank.
+    """
+
+    kind: str
+    name: str
+    labels: tuple[str, ...]
+    given: tuple[int, ...]
+    num_returns: int
+    reduction: str | None
+    root: int | None
+
+    def results(self, *tensors: Any) -> list[Any]:
+        """Return what each rank gets, one after another.
+
+        Args:
+            *tensors: What each rank gives, one after another.
+
+        Raises:
+            ValueError: One is no tensor, or tensors of one rank have different dtypes.
+            TensorMismatch: Tensors that must agree do not, or cannot be taken apart.
+            ImportError: torch is not installed.
+        """
+        inputs = self._by_rank(tensors)
+        size = len(inputs)
+        if self.kind == "broadcast":
+            return [inputs[self.root or 0][0]] * size
+        for column in range(self.num_returns):
+            self._check_agreement([tensors[column] for tensors in inputs])
+        columns = [self._column([each[n] for each in inputs]) for n in range(self.num_returns)]
+        return [column[rank] for rank in range(size) for column in columns]
+
+    def _by_rank(self, tensors: Sequence[Any]) -> list[list[Any]]:
+        torch = _torch()
+        rest = list(tensors)
+        inputs: list[list[Any]] = []
+        for label, count in zip(self.labels, self.given, strict=True):
+            given, rest = rest[:count], rest[count:]
+            for each in given:
+                if not isinstance(each, torch.Tensor):
+                    raise ValueError(
+                        f"Expected a torch tensor for each input node of {self.name}, but that of "
+                        f"{label} gave {type(each).__name__}"
+                    )
+            dtypes = [each.dtype for each in given]
+            if len(set(dtypes)) > 1:
+                raise ValueError(
+                    f"Expected all input tensors to have the same dtype, but got {dtypes} from "
+                    f"{label} for {self.name}"
+                )
+            inputs.append([each.detach() for each in given])
+        return inputs
+
+    def _check_agreement(self, tensors: Sequence[Any]) -> None:
+        kinds = [(tuple(each.shape), str(each.dtype)) for each in tensors]
+        for label, kind in zip(self.labels, kinds, strict=True):
+            if kind != kinds[0]:
+                raise TensorMismatch(
+                    f"the tensors of {self.name} must have the same shape and dtype at all ranks, "
+                    f"but {self.labels[0]} and {label} differ",
+                    expected=kinds[0],
+                    found=kind,
+                )
+        if self.kind not in ("allgather", "gather", "reducescatter"):
+            return
+        shape = tuple(tensors[0].shape)
+        if not shape:
+            raise TensorMismatch(
+                f"{self.name} works along the first dimension, which a tensor of no dimension lacks"
+            )
+        if self.kind == "reducescatter" and shape[0] % len(tensors):
+            raise TensorMismatch(
+                "Expected the first dimension of the input tensor to be divisible by the world "
+                f"size {len(tensors)}, found {shape[0]} in {self.name}"
+            )
+
+    def _column(self, tensors: list[Any]) -> list[Any]:
+        """Return what each rank gets for one tensor of each."""
+        torch = _torch()
+        size = len(tensors)
+        if self.reduction is None:
+            combined = torch.cat(tensors)
+        else:
+            combined = _reduced(torch, tensors, self.reduction)
+        if self.kind == "reducescatter":
+            return [each.clone() for each in torch.chunk(combined, size)]
+        if self.root is not None:
+            return [combined if rank == self.root else None for rank in range(size)]
+        return [combined] * size
+
+
+def _reduced(torch: Any, tensors: Sequence[Any], reduction: str) -> Any:
+    functions = {
+        "sum": torch.add,
+        "avg": torch.add,
+        "product": torch.mul,
+        "max": torch.maximum,
+        "min": torch.minimum,
+    }
+    combined = functools.reduce(functions[reduction], tensors)
+    if reduction == "avg":
+        is_whole = not (combined.is_floating_point() or combined.is_complex())
+        rounding = "trunc" if is_whole else None
+        return torch.div(combined, len(tensors), rounding_mode=rounding)
+    return combined
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("collectives need torch: `pip install torch`") from error
+    return torch

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The default communicator of a graph: what serves where the user chose none (C18 to C20)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.dag import communicators
+from rcg.dag.hints import Hint
+from rcg.dag.records import CollectiveRecord, label_of
+from rcg.errors import GraphError
+from rcg.ir.nodes import GraphData, remote_readers
+
+__all__ = ["CREATE", "DefaultCommunicator"]
+
+_CREATE: Final = "create"
+_INSTEAD: Final = (
+    "or specify a communicator or 'create' for _default_communicator when calling "
+    "experimental_compile()."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DefaultCommunicator:
+    """What the user gave as ``_default_communicator``.
+
+    Attributes:
+        is_created: Whether communicators are created where the user chose none.
+        communicator: The user's own, which serves collectives for which the user chose none.
+    """
+
+    is_created: bool
+    communicator: Any = None
+
+    @classmethod
+    def of(cls, given: object) -> DefaultCommunicator:
+        """Return the default for a user's value.
+
+        Raises:
+            ValueError: It is neither ``"create"``, None nor a communicator.
+        """
+        if given is None:
+            return cls(is_created=False)
+        if isinstance(given, str):
+            if given == _CREATE:
+                return CREATE
+            raise ValueError(
+                "The only allowed string for default_communicator is 'create', got "
+                f"{given!r} for _default_communicator"
+            )
+        if not communicators.is_communicator(given):
+            missing = communicators.missing_methods(given)
+            lacks = f", which lacks {', '.join(missing)}" if missing else ""
+            raise ValueError(
+                "The default_communicator must be None, a string, or a Communicator, got "
+                f"{type(given)}{lacks}, for _default_communicator"
+            )
+        communicators.actors_by_rank(given)
+        return cls(is_created=False, communicator=given)
+
+    def for_collective(self, record: CollectiveRecord) -> Hint:
+        """Return the transport of a collective, with the default in place of no choice.
+
+        Raises:
+            GraphError: It has none, or the default has other actors than the collective.
+        """
+        hint = record.transport
+        if hint.communicator is not None:
+            return hint
+        if self.communicator is not None and hint.transport == "auto":
+            self._check_actors(record)
+            name = type(self.communicator).__name__
+            return replace(hint, transport=name, communicator=self.communicator)
+        if not self.is_created and self.communicator is None:
+            raise GraphError(
+                f"DAGNode {label_of(record)} has no custom communicator specified. Please specify "
+                f"a custom communicator for the DAGNode using its `transport`, {_INSTEAD}",
+                node=record.name,
+                site=record.site,
+            )
+        return replace(hint, transport=communicators.DEFAULT) if hint.transport == "auto" else hint
+
+    def _check_actors(self, record: CollectiveRecord) -> None:
+        own = [member.handle for member in record.members]
+        others = list(communicators.actors_by_rank(self.communicator))
+        if set(map(cluster.actor_key, own)) != set(map(cluster.actor_key, others)):
+            raise GraphError(
+                "The passed-in communicator must have the same set of actors as the collective "
+                f"operation. The passed-in communicator has actors {others} while the collective "
+                f"operation {label_of(record)} has actors {own}.",
+                node=record.name,
+                site=record.site,
+            )
+
+    def check_hints(self, graph: GraphData) -> None:
+        """Check that tensors between actors need no communicator that may not be created.
+
+        Raises:
+            GraphError: Some do.
+        """
+        if self.is_created or self.communicator is not None:
+            return
+        for node, readers in zip(graph.nodes, remote_readers(graph), strict=True):
+            hint = node.hint
+            if hint is None or hint.communicator is not None or not readers:
+                continue
+            if hint.transport not in ("auto", "shm"):
+                raise GraphError(
+                    f"DAGNode {graph.describe(node.id)} has no custom communicator specified, but "
+                    f"with_tensor_transport({hint.transport!r}) at {hint.site} needs one. Please "
+                    "specify a custom communicator for the DAGNode using "
+                    f"`with_tensor_transport()`, {_INSTEAD}",
+                    node=graph.name(node.id),
+                    site=hint.site,
+                )
+
+
+CREATE: Final = DefaultCommunicator(is_created=True)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles of actors that do not exist, and communicators over them: enough to write a DAG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rcg.dag.nodes import bind_method
+
+
+class FakeActor:
+    """A handle; it prints as Ray's does."""
+
+    def __init__(self, label: str, number: int) -> None:
+        self.text = f"Actor({label}, {number:032x})"
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def bind(self, method: str, *args: Any, **options: Any) -> Any:
+        """Bind a method of it."""
+        return bind_method(self, method, args, {}, options)
+
+
+class FakeCommunicator:
+    """What a user writes to the signature of Ray's ``Communicator``."""
+
+    def __init__(
+        self, handles: Sequence[Any], ranks: Sequence[int] | None = None, name: str = "accelerator"
+    ) -> None:
+        self.handles = list(handles)
+        self.ranks = list(range(len(handles))) if ranks is None else list(ranks)
+        self.name = name
+
+    def get_actor_handles(self) -> list[Any]:
+        return self.handles
+
+    def get_rank(self, handle: Any) -> int:
+        return self.ranks[self.handles.index(handle)]
+
+    def get_self_rank(self) -> None:
+        return None
+
+    def get_world_size(self) -> int:
+        return len(self.handles)
+
+    def get_transport_name(self) -> str:
+        return self.name
+
+    def refuse(self, *args: Any) -> None:
+        raise AssertionError("nothing runs here")
+
+    initialize = send = recv = allgather = allreduce = reducescatter = destroy = refuse
+
+
+class Half:
+    """A communicator that lacks a few methods."""
+
+    get_actor_handles = get_rank = get_self_rank = get_world_size = FakeCommunicator.refuse
+    initialize = send = recv = allgather = get_transport_name = FakeCommunicator.refuse

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hints for tensors: what nodes take, what reaches the graph, and everything that is wrong."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import warnings
+from typing import Any
+
+import pytest
+
+from rcg.comm.base import Communicator
+from rcg.dag import InputNode, MultiOutputNode, communicators
+from rcg.dag.compile import warn_of_fallbacks
+from rcg.dag.default_communicator import CREATE, DefaultCommunicator
+from rcg.dag.hints import TorchTensorType
+from rcg.dag.lower import lower
+from rcg.errors import GraphError, RcgError, Unavailable
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import TensorHint
+from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half
+
+A, B, C = (FakeActor(label, number) for number, label in enumerate(("Left", "Right", "Third")))
+
+
+class Device(enum.Enum):
+    """As Ray's."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+def graph_of(node: Any, default: DefaultCommunicator = CREATE) -> Graph:
+    return lower(node._record, default)[0]
+
+
+def hint_of(node: Any) -> TensorHint:
+    """The hint of a node in the graph that it is the output of."""
+    graph = graph_of(node)
+    hint = graph.nodes[graph.outputs[0]].hint
+    assert hint is not None
+    return hint
+
+
+def call() -> Any:
+    return A.bind("f", InputNode())
+
+
+def refused(error: BaseException, kind: type[RcgError], node: str, *words: str) -> None:
+    """Check an error: its class, its words, the node it names, and this file with the line."""
+    assert isinstance(error, kind)
+    text = str(error)
+    for word in words:
+        assert word in text, text
+    assert error.node == node
+    assert re.search(r"test_hints\.py:\d+", text), text
+
+
+# --- what nodes take
+
+
+def test_the_node_itself_is_returned_and_changed() -> None:
+    inp = InputNode()
+    whole = A.bind("f", inp)
+    part = A.bind("split", inp, num_returns=2)[1]
+    for node in (inp, InputNode()[0], InputNode().x, whole, part):
+        assert node.with_tensor_transport() is node
+        assert node.with_type_hint(TorchTensorType()) is node
+    whole.with_tensor_transport("gloo")
+    assert hint_of(whole).transport == "gloo"
+
+
+def test_all_that_can_be_said() -> None:
+    node = call().with_tensor_transport("gloo", "gpu", _static_shape=True, _direct_return=True)
+    line = inspect.currentframe().f_lineno - 1
+    hint = hint_of(node)
+    assert hint == TensorHint("gloo", hint.site, "cuda", True, True, None)
+    assert str(hint.site) == f"test_hints.py:{line}"
+
+
+def test_the_signature_is_rays() -> None:
+    signature = inspect.signature(call().with_tensor_transport)
+    assert [(name, each.default) for name, each in signature.parameters.items()] == [
+        ("transport", "auto"),
+        ("device", "default"),
+        ("_static_shape", False),
+        ("_direct_return", False),
+    ]
+    signature = inspect.signature(TorchTensorType)
+    assert [(name, each.default) for name, each in signature.parameters.items()] == [
+        ("transport", "auto"),
+        ("device", "default"),
+        ("_static_shape", False),
+        ("_direct_return", False),
+    ]
+
+
+def test_without_a_hint_there_is_none() -> None:
+    assert [node.hint for node in graph_of(call()).nodes] == [None, None]
+
+
+@pytest.mark.parametrize("transport", ["auto", "shm", "gloo"])
+@pytest.mark.parametrize(
+    ("device", "arrives"),
+    [
+        ("default", "default"),
+        ("cpu", "cpu"),
+        ("gpu", "cuda"),
+        ("cuda", "cuda"),
+        (Device.CPU, "cpu"),
+        (Device.GPU, "cuda"),
+    ],
+)
+def test_transports_and_devices(transport: str, device: Any, arrives: str) -> None:
+    for node in (
+        call().with_tensor_transport(transport, device),
+        call().with_type_hint(TorchTensorType(transport, device)),
+    ):
+        assert (hint_of(node).transport, hint_of(node).device) == (transport, arrives)
+
+
+def test_a_later_hint_replaces_an_earlier_one() -> None:
+    node = call().with_tensor_transport("gloo", _static_shape=True)
+    node.with_tensor_transport("shm")
+    assert (hint_of(node).transport, hint_of(node).is_static_shape) == ("shm", False)
+
+
+def test_an_input_covers_its_parts() -> None:
+    inp = InputNode().with_tensor_transport(device="cuda")
+    inp.x.with_tensor_transport("shm")
+    graph = graph_of(A.bind("f", inp[0], inp.x))
+    assert {node.key: (node.hint.transport, node.hint.device) for node in graph.nodes[:2]} == {
+        0: ("auto", "cuda"),
+        "x": ("shm", "default"),
+    }
+    late = InputNode()
+    dag = A.bind("f", late)
+    late.with_tensor_transport("shm")
+    assert graph_of(dag).nodes[0].hint.transport == "shm"
+
+
+def test_a_hint_changes_no_identity() -> None:
+    """A node bound before and after its hint is one node."""
+    node = call()
+    first = B.bind("take", node)
+    node.with_tensor_transport("gloo")
+    graph = graph_of(MultiOutputNode([first, C.bind("take", node)]))
+    assert len([each for each in graph.nodes if each.hint is not None]) == 1
+
+
+def test_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicators, "registered_names", lambda: ("gloo", "mine"))
+    assert hint_of(call().with_tensor_transport("mine")).transport == "mine"
+    with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance"):
+        call().with_tensor_transport("yours")
+
+
+@pytest.mark.parametrize("is_type", [False, True])
+def test_a_communicator_of_the_users(is_type: bool) -> None:
+    communicator = FakeCommunicator([B, A])
+    node = call()
+    if is_type:
+        node.with_type_hint(TorchTensorType(communicator))
+    else:
+        node.with_tensor_transport(communicator)
+    graph, bindings = lower(B.bind("take", node)._record)
+    hint = graph.nodes[1].hint
+    assert hint.transport == "FakeCommunicator"
+    assert bindings.constants[hint.communicator] is communicator
+    (spec,) = graph.communicators
+    assert (spec.const, spec.members) == (hint.communicator, ("a1", "a0"))
+
+
+def test_a_communicator_on_cpus_passes_tensors_through_shared_memory_as_in_ray() -> None:
+    node = call().with_tensor_transport(FakeCommunicator([A, B], name="cpu"))
+    graph = graph_of(B.bind("take", node))
+    assert (graph.nodes[1].hint.transport, graph.communicators) == ("shm", ())
+    assert hint_of(call().with_type_hint(TorchTensorType("cpu"))).transport == "shm"
+
+
+# --- what is wrong
+
+
+def nodes() -> list[tuple[Any, str]]:
+    """A node of every kind that has a value, and its name."""
+    inp = InputNode()
+    return [
+        (call(), "Left.f"),
+        (A.bind("split", inp, num_returns=2)[1], "Left.split[1]"),
+        (inp, "InputNode"),
+        (inp[0], "InputNode[0]"),
+        (inp.x, "InputNode['x']"),
+    ]
+
+
+class Own(Communicator):
+    """A class of rcg's communicators."""
+
+
+@pytest.mark.parametrize("is_type", [False, True])
+@pytest.mark.parametrize(("node", "name"), nodes(), ids=str)
+@pytest.mark.parametrize(
+    ("transport", "words"),
+    [
+        ("mpi", "Invalid transport type: mpi. Transport must be one of 'auto', 'shm', 'gloo' or"),
+        ("", "or an instance of Communicator type."),
+        ("GLOO", "Invalid transport type: GLOO."),
+        (None, "Invalid transport type: None."),
+        (3, "Invalid transport type: 3."),
+        (b"gloo", "Invalid transport type: b'gloo'."),
+        (Half(), "Half lacks allreduce, reducescatter, destroy"),
+        (FakeCommunicator, "Invalid transport type: <class"),
+        (Own, "register it with rcg.register_communicator(name, devices, cls)"),
+    ],
+    ids=str,
+)
+def test_invalid_transports(
+    node: Any, name: str, transport: object, words: str, is_type: bool
+) -> None:
+    give = node.with_type_hint if is_type else node.with_tensor_transport
+    with pytest.raises(ValueError, match="Invalid transport type: ") as told:
+        give(TorchTensorType(transport) if is_type else transport)
+    refused(told.value, GraphError, name, words)
+
+
+@pytest.mark.parametrize(("node", "name"), nodes(), ids=str)
+@pytest.mark.parametrize("device", ["tpu", "", "CPU", None, 0, "cuda:0", b"cpu"], ids=repr)
+def test_invalid_devices(node: Any, name: str, device: object) -> None:
+    with pytest.raises(ValueError, match="Invalid device ") as told:
+        node.with_tensor_transport(device=device)
+    refused(
+        told.value,
+        GraphError,
+        name,
+        f"Invalid device '{device}'. Valid options are: 'default', 'cpu', 'gpu', 'cuda'.",
+    )
+
+
+@pytest.mark.parametrize("transport", ["nccl", "accelerator"])
+def test_an_accelerator_does_not_reach_a_cpu(transport: str) -> None:
+    for node, name in nodes():
+        with pytest.raises(ValueError, match="not supported with CPU target device") as told:
+            node.with_tensor_transport(transport, "cpu")
+        refused(told.value, GraphError, name, "accelerator transport is not supported with CPU")
+
+
+@pytest.mark.parametrize("transport", ["nccl", "accelerator"])
+def test_inputs_cannot_use_an_accelerator(transport: str) -> None:
+    for node, name in nodes()[2:]:
+        with pytest.raises(ValueError, match="DAG inputs cannot be transferred via acc") as told:
+            node.with_tensor_transport(transport)
+        words = "because the driver cannot participate in the communicator group"
+        refused(told.value, GraphError, name, words)
+
+
+@pytest.mark.parametrize("transport", ["nccl", "accelerator", "cuda_ipc"])
+def test_transports_of_later_releases(transport: str) -> None:
+    for node, name in nodes()[:2]:
+        with pytest.raises(Unavailable, match="is not in this release") as told:
+            node.with_tensor_transport(transport)
+        refused(told.value, Unavailable, name, repr(transport), "pip install", "'gloo'")
+        assert told.value.transport == transport
+
+
+def test_a_refused_hint_leaves_the_earlier_one() -> None:
+    node = call().with_tensor_transport("gloo")
+    with pytest.raises(ValueError, match="Invalid"):
+        node.with_tensor_transport("shm", device="tpu")
+    assert hint_of(node).transport == "gloo"
+
+
+def test_type_hints_that_are_none() -> None:
+    for node, name in nodes():
+        with pytest.raises(ValueError, match="takes a TorchTensorType") as told:
+            node.with_type_hint("gloo")
+        refused(told.value, GraphError, name, "'gloo'")
+
+
+@pytest.mark.parametrize("method", ["with_tensor_transport", "with_type_hint"])
+def test_the_end_of_a_dag_has_no_tensors(method: str) -> None:
+    with pytest.raises(AttributeError, match="the end of a DAG and not a value"):
+        getattr(MultiOutputNode([call()]), method)
+
+
+# --- what only the whole graph tells
+
+
+def test_a_communicator_must_have_both_ends() -> None:
+    inp = InputNode()
+    node = A.bind("f", inp).with_tensor_transport(FakeCommunicator([A, C]))
+    dag = MultiOutputNode([B.bind("take", node), C.bind("take", inp)])
+    with pytest.raises(ValueError, match="must include all of the actors used in the P2P") as told:
+        graph_of(dag)
+    assert isinstance(told.value, GraphError)
+    assert told.value.node == "Left.f"
+    assert "a0 (Left), a1 (Right)" in str(told.value)
+    assert "fake_actors.py:" in str(told.value)
+
+
+def test_a_communicator_that_nobody_else_needs_may_have_any_actors() -> None:
+    inp = InputNode()
+    node = A.bind("f", inp).with_tensor_transport(FakeCommunicator([B, C]))
+    dag = [A.bind("take", node), *(actor.bind("take", inp) for actor in (B, C))]
+    assert len(graph_of(MultiOutputNode(dag)).communicators) == 1
+
+
+def test_a_communicator_with_actors_that_are_not_in_the_dag() -> None:
+    node = call().with_tensor_transport(FakeCommunicator([A, B, C]))
+    with pytest.raises(ValueError, match="has actors that the DAG does not use") as told:
+        graph_of(B.bind("take", node))
+    refused(told.value, GraphError, "Left.f", repr(C), "FakeCommunicator")
+
+
+def test_a_communicator_with_ranks_that_are_none() -> None:
+    node = call().with_tensor_transport(FakeCommunicator([A, B], ranks=[1, 2]))
+    with pytest.raises(ValueError, match="the ranks from 0 to 1") as told:
+        graph_of(B.bind("take", node))
+    refused(told.value, GraphError, "Left.f", "[1, 2]")
+
+
+def test_without_a_default_communicator_a_hint_must_name_one() -> None:
+    default = DefaultCommunicator.of(None)
+    node = call().with_tensor_transport("gloo")
+    with pytest.raises(ValueError, match="has no custom communicator specified") as told:
+        graph_of(B.bind("take", node), default)
+    refused(told.value, GraphError, "Left.f", "DAGNode Left.f (fake_actors.py:", "_default_comm")
+    # Where no tensor goes from actor to actor, none is needed.
+    graph_of(A.bind("take", node), default)
+    graph_of(node, default)
+    graph_of(B.bind("take", call().with_tensor_transport("auto")), default)
+    graph_of(B.bind("take", call().with_tensor_transport("shm")), default)
+    own = call().with_tensor_transport(FakeCommunicator([A, B]))
+    graph_of(B.bind("take", own), default)
+    graph_of(B.bind("take", node), DefaultCommunicator.of(FakeCommunicator([A, B])))
+
+
+def told_of(node: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_fallbacks(graph_of(node))
+    assert all(each.filename == __file__ for each in caught)
+    return [str(each.message) for each in caught]
+
+
+def test_edges_of_the_driver_say_once_that_they_use_shared_memory() -> None:
+    inp = InputNode().with_tensor_transport("gloo")
+    made = A.bind("f", inp).with_tensor_transport("gloo")
+    line = inspect.currentframe().f_lineno - 1
+    told = told_of(MultiOutputNode([made, made, B.bind("take", made)]))
+    assert len(told) == 2
+    assert told[0].startswith("InputNode (test_hints.py:")
+    assert told[1].startswith("Left.f (fake_actors.py:")
+    assert f"with_tensor_transport('gloo') at test_hints.py:{line}" in told[1]
+    assert "shared memory" in told[1]
+
+
+@pytest.mark.parametrize("transport", ["auto", "shm"])
+def test_transports_that_the_driver_can_use_need_no_warning(transport: str) -> None:
+    inp = InputNode().with_tensor_transport(transport)
+    assert told_of(A.bind("f", inp).with_tensor_transport(transport)) == []
+
+
+def test_edges_between_actors_need_no_warning() -> None:
+    assert told_of(B.bind("take", call().with_tensor_transport("gloo"))) == []
