@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from rcg.compiler import place as _place
 from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
-from rcg.compiler.routes import Fallback, fallbacks
 from rcg.ir.graph import Graph
 
-__all__ = ["Fallback", "compile_graph", "fallbacks"]
+__all__ = ["compile_graph"]
 
 
 def compile_graph(
@@ -40,7 +39,6 @@ def compile_graph(
 
     Raises:
         PlacementError: An actor cannot be reached from the driver.
-        GraphError: A user's communicator lacks an actor that it is used for.
         DeadlockError: The programs would wait for each other.
         InternalError: A pass broke the rules of ``Plan.check``.
     """
