@@ -6,9 +6,9 @@
     Graph ──place──> Plan ──schedule──> Plan ──simulate──> Simulation (the plan and a timeline)
 
 ``place`` decides how every value travels (``routes``), ``schedule`` the order of every program
-(``order``), ``simulate`` rejects plans that could deadlock and predicts a timeline. Each pass checks
-its input plan. The same graph always gives the same plan: no order comes from a hash. This package
-must know neither Ray, nor torch, nor how a plan is run.
+(``order``), ``simulate`` rejects plans that could deadlock and predicts a timeline. Each pass
+checks its input plan. The same graph always gives the same plan: no order comes from a hash. This
+package must know neither Ray, nor torch, nor how a plan is run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from rcg.compiler import place as _place
 from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
-from rcg.compiler.routes import Fallback, fallbacks
 from rcg.ir.graph import Graph
 
-__all__ = ["Fallback", "compile_graph", "fallbacks"]
+__all__ = ["compile_graph"]
 
 
 def compile_graph(
@@ -40,7 +39,6 @@ def compile_graph(
 
     Raises:
         PlacementError: An actor cannot be reached from the driver.
-        GraphError: A user's communicator lacks an actor that it is used for.
         DeadlockError: The programs would wait for each other.
         InternalError: A pass broke the rules of ``Plan.check``.
     """

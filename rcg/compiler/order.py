@@ -4,10 +4,17 @@
 A *task* is a call, or a rendezvous: an op of several processes that all have to be in it at once.
 A tensor channel's Write and its Reads are a rendezvous, and so are the parts of all ranks of a
 collective. A task is ready when the tasks that make its values are done, and a call also waits for
-the call that was bound before it on its actor. Of all ready tasks, the one that could start first
-comes next. If several could, a rendezvous goes before a call, because other processes wait for it,
-and then what was bound first. Every op counts with its assumed cost, and a rendezvous keeps all of
-its processes busy.
+the call that was bound before it on its actor. A ready task could start when all of its processes
+are free. Every op counts with its assumed cost, and a rendezvous keeps all of its processes busy.
+
+Which of the ready tasks comes next: the one whose *middle* would be first in time. Take a call from
+3.0 to 4.0, and a rendezvous of 0.1 that could start at 3.2, when the other end is free. If the call
+goes first, the rendezvous is 0.8 late, and so is the other end. If the rendezvous goes first, the
+call is 0.3 late. One task first delays the other by ``start + cost`` of the one minus ``start`` of
+the other, so the smaller delay is that of the earlier middle, ``start + cost / 2``. (With the
+earliest start first, stages of a pipeline begin calls a moment before their neighbours could take
+their tensors, and each neighbour idles for the length of a call.) Of tasks with the same middle, a
+rendezvous goes before a call, because other processes wait for it, then what was bound first.
 
 Each process keeps the restriction of this one order to its own tasks.
 
@@ -28,10 +35,13 @@ from rcg.ir.plan import Plan
 __all__ = ["Task", "find_order", "tasks_of"]
 
 _TICKS_PER_COST: Final = 1_000_000
-"""Times are whole numbers, so that tasks that could start at the same time are seen to."""
+"""Times are whole numbers: sums of fractions would differ in their last digits."""
 
 _Order = tuple[bool, int, int]
-"""Which of two tasks that could start at the same time goes first."""
+"""Which of two tasks with the same middle goes first."""
+
+_Entry = tuple[int, _Order, int]
+"""A time, the order of a task, and its number."""
 
 
 @dataclass(slots=True)
@@ -55,7 +65,7 @@ class Task:
 
     @property
     def order(self) -> _Order:
-        """The order of tasks that could start at the same time."""
+        """The order of tasks with the same middle."""
         return (self.is_call, self.bound, self.number)
 
     @property
@@ -101,8 +111,8 @@ def tasks_of(plan: Plan) -> list[Task]:
 def find_order(plan: Plan) -> dict[str, list[Op]]:
     """Return the tasks of each process in one order that respects data flow and order of calls.
 
-    Near linear: a heap holds one entry for each set of processes that have tasks in common. Tasks
-    that wait for each other's values, as those of a graph never do, come last, in the order of the
+    Near linear: a heap holds one entry for each set of processes with tasks in common. Tasks that
+    wait for each other's values, as those of a graph never do, come last, in the order of the
     program.
     """
     tasks = tasks_of(plan)
@@ -166,19 +176,22 @@ class _Flow:
 
 @dataclass(slots=True)
 class _Crew:
-    """The ready tasks of one set of processes.
+    """The ready tasks of one set of processes that take the same time.
 
     Attributes:
         processes: The processes.
+        ticks: The time that each takes.
         now: Tasks whose values are there when all processes are free.
         later: Tasks whose values come later than that, with when.
-        entry: The entry in the heap of all crews, if it has one.
+        entry: The entry in the heap of all crews, if it has one: twice the middle of its next task,
+            and which it is.
     """
 
     processes: tuple[str, ...]
+    ticks: int
     now: list[tuple[_Order, int]] = field(default_factory=list)
-    later: list[tuple[int, _Order, int]] = field(default_factory=list)
-    entry: tuple[int, _Order, int] | None = None
+    later: list[_Entry] = field(default_factory=list)
+    entry: _Entry | None = None
 
 
 class _Greedy:
@@ -190,9 +203,9 @@ class _Greedy:
         self._ready_at = [0] * len(tasks)
         self._after: list[list[int]] = [[] for _ in tasks]
         self._num_before = [0] * len(tasks)
-        self._crews: dict[tuple[str, ...], _Crew] = {}
+        self._crews: dict[tuple[int, tuple[str, ...]], _Crew] = {}
         self._crew_of: list[_Crew] = []
-        self._heap: list[tuple[int, _Order, int]] = []
+        self._heap: list[_Entry] = []
         flow = _Flow(plan, tasks)
         last_call: dict[str, int] = {}
         for task in tasks:
@@ -207,7 +220,8 @@ class _Greedy:
                 self._after[number].append(task.number)
             self._num_before[task.number] = len(before)
             processes = tuple(sorted(process for process, _ in task.ops))
-            self._crew_of.append(self._crews.setdefault(processes, _Crew(processes)))
+            key = (task.ticks, processes)
+            self._crew_of.append(self._crews.setdefault(key, _Crew(processes, task.ticks)))
 
     def order(self) -> list[Task]:
         """Return the tasks in order, but for those that wait for each other."""
@@ -216,10 +230,10 @@ class _Greedy:
                 self._add(task)
         ordered: list[Task] = []
         while self._heap:
-            start, order, number = heappop(self._heap)
-            task = self._tasks[number]
-            crew = self._crew_of[number]
-            if crew.entry != (start, order, number):
+            entry = heappop(self._heap)
+            task = self._tasks[entry[-1]]
+            crew = self._crew_of[task.number]
+            if crew.entry != entry:
                 continue  # another one took its place
             if self._next(crew) != crew.entry:
                 self._push(crew)
@@ -230,11 +244,11 @@ class _Greedy:
                 heappop(crew.later)
             crew.entry = None
             ordered.append(task)
-            end = start + task.ticks
+            end = (entry[0] + crew.ticks) // 2
             for process, _ in task.ops:
                 self._free_at[process] = end
             self._push(crew)
-            for after in self._after[number]:
+            for after in self._after[task.number]:
                 self._ready_at[after] = max(self._ready_at[after], end)
                 self._num_before[after] -= 1
                 if not self._num_before[after]:
@@ -253,13 +267,16 @@ class _Greedy:
             heappush(self._heap, entry)
         crew.entry = entry
 
-    def _next(self, crew: _Crew) -> tuple[int, _Order, int] | None:
-        """When the next task of a crew could start, and which it is."""
+    def _next(self, crew: _Crew) -> _Entry | None:
+        """The entry of the next task of a crew, as the clocks are now."""
         free_at = max(self._free_at[process] for process in crew.processes)
         while crew.later and crew.later[0][0] <= free_at:
             _, order, number = heappop(crew.later)
             heappush(crew.now, (order, number))
         if crew.now:
             order, number = crew.now[0]
-            return free_at, order, number
-        return crew.later[0] if crew.later else None
+            return 2 * free_at + crew.ticks, order, number
+        if crew.later:
+            ready_at, order, number = crew.later[0]
+            return 2 * ready_at + crew.ticks, order, number
+        return None

@@ -54,7 +54,6 @@ def place(
 
     Raises:
         PlacementError: An actor is on another node than the driver, or there are too many.
-        GraphError: A user's communicator lacks an actor that it is used for.
         ValueError: ``channel_slots`` is below 1.
     """
     if channel_slots < 1:
@@ -189,11 +188,6 @@ class _ActorProgram:
         ranks = self._ranks[rank.collective]
         others = [ranks[member].id for member in group.members if member != self._actor]
         told = [rank.id] if others else []
-        root = None
-        if rank.root is not None:
-            # A user's communicator may count the ranks in another order.
-            (actor,) = [each.actor for each in ranks.values() if each.rank == rank.root]
-            root = group.members.index(actor)
         slots = tuple([self._slot(node) for node in rank.args])
         outs = self._new_slots(rank.num_returns)
         status = self._routes.status
@@ -201,7 +195,7 @@ class _ActorProgram:
             COLLECTIVES[rank.kind](
                 slots,
                 rank.reduction,
-                root,
+                rank.root,
                 group.id,
                 tuple([status[node].id for node in told]),
                 tuple([status[node].id for node in others]),

@@ -6,7 +6,7 @@ and which one follows from the hint of the value (``with_tensor_transport``):
 
 | reader | no hint, ``auto``, ``shm`` | a communicator: ``gloo``, or the user's own |
 |---|---|---|
-| the driver, or anyone if the driver writes | a ring | a ring (``fallbacks`` lists these) |
+| the driver, or anyone if the driver writes | a ring | a ring (``driver_edges`` lists these) |
 | an actor | a ring | a tensor channel |
 
 All readers of a value share a ring. All readers of a tensor channel share it as well: it is a
@@ -33,13 +33,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.errors import GraphError
 from rcg.ir.channels import RING, STATUS, TENSOR, ChannelSpec, Group
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
     CollectiveCall,
-    CommunicatorSpec,
     InputValue,
     MethodCall,
     Node,
@@ -49,50 +47,13 @@ from rcg.ir.nodes import (
     upstream_of,
 )
 
-__all__ = ["Fallback", "Routes", "fallbacks", "find_routes"]
+__all__ = ["Routes", "find_routes"]
 
 _SHARED_MEMORY: Final = ("auto", "shm")
 """The transports that are shared memory while all processes are on one node."""
 
 _DEFAULT_BACKEND: Final = "gloo"
 """The library of a collective whose transport is ``auto``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """A value that a communicator should carry, but the driver writes or reads it.
-
-    It reaches or leaves the driver through shared memory.
-
-    Attributes:
-        node: The id of the value's node.
-        name: The node as a person would name it, with where it was bound.
-        transport: The transport of the hint.
-        site: Where the user gave the hint.
-    """
-
-    node: int
-    name: str
-    transport: str
-    site: Site
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name} travels between the driver and an actor through shared memory, not over "
-            f"{self.transport} as asked for at {self.site}: the driver is in no communicator"
-        )
-
-
-def fallbacks(graph: Graph) -> list[Fallback]:
-    """Return the values whose hint names a communicator, but which the driver writes or reads."""
-    outputs = set(graph.outputs)
-    return [
-        Fallback(node.id, graph.describe(node.id), hint.transport, hint.site)
-        for node in graph.nodes
-        if (hint := _hint_of(node)) is not None
-        and _is_over_communicator(hint)
-        and (isinstance(node, InputValue) or node.id in outputs)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +86,6 @@ def find_routes(graph: Graph, channel_slots: int) -> Routes:
     Args:
         graph: The checked graph.
         channel_slots: How many frames each channel holds.
-
-    Raises:
-        GraphError: A user's communicator lacks an actor that it is used for.
     """
     return _Search(graph, channel_slots).routes()
 
@@ -164,21 +122,11 @@ class _Search:
     def __init__(self, graph: Graph, channel_slots: int) -> None:
         self._graph = graph
         self._slots = channel_slots
-        self._home = [self._home_of(node.id) for node in graph.nodes]
+        self._home = [graph.actor_of(node.id) or DRIVER for node in graph.nodes]
         self._readers = self._find_readers()
         self._groups = _Groups(graph)
         self._group_of = self._find_groups_of_collectives()
         self._over_groups = self._find_tensor_edges()
-
-    def _home_of(self, node_id: int) -> str:
-        """The process that makes a node's value."""
-        match self._graph.nodes[node_id]:
-            case InputValue():
-                return DRIVER
-            case MethodCall(actor=actor) | CollectiveCall(actor=actor):
-                return actor
-            case Part(call=call):
-                return self._home_of(call)
 
     def _find_readers(self) -> list[tuple[str, ...]]:
         """The other processes that use each node's value: the driver, then actors by number."""
@@ -217,7 +165,7 @@ class _Search:
                 continue
             ends = {self._home[node.id], *readers}
             if hint.communicator is not None:
-                group = self._groups.of_user(hint, node, ends)
+                group = self._groups.of_user(hint.communicator)
                 is_one = len(readers) == 1 or ends == set(group.members)
                 each = [readers] if is_one else [(reader,) for reader in readers]
                 found[node.id] = [(some, group) for some in each]
@@ -338,45 +286,23 @@ class _Groups:
 
     def of_collective(self, ranks: Sequence[CollectiveCall]) -> Group:
         """The group of a collective; ``ranks`` are in order."""
-        first = ranks[0]
-        actors = tuple([rank.actor for rank in ranks])
-        hint = first.communicates
+        hint = ranks[0].communicates
         if hint.communicator is not None:
-            spec = self._specs[hint.communicator]
-            if set(actors) != set(spec.members):
-                raise GraphError(
-                    "Expected actor handles to match the custom communicator group: "
-                    f"{self._graph.describe(first.id)} is over {self._labels(actors)}, the "
-                    f"communicator over {self._labels(spec.members)}",
-                    node=self._graph.name(first.id),
-                    site=hint.site,
-                )
-            return self._of_spec(spec)
+            return self.of_user(hint.communicator)
+        actors = tuple([rank.actor for rank in ranks])
         backend = _DEFAULT_BACKEND if hint.transport == "auto" else hint.transport
         for group in self._own(backend):
             if group.members == actors:
                 return group
         return self._add(backend, actors)
 
-    def of_user(self, hint: TensorHint, node: Node, ends: set[str]) -> Group:
-        """The group of a user's communicator, checked for a value that travels between ``ends``."""
-        spec = self._specs[str(hint.communicator)]
-        known = {actor.id for actor in self._graph.actors}
-        strangers = [member for member in spec.members if member not in known]
-        missing = sorted(ends - set(spec.members), key=lambda actor: int(actor[1:]))
-        if strangers or missing:
-            why = (
-                f"it lacks {self._labels(missing)}"
-                if missing
-                else f"its members {', '.join(strangers)} are no actors of the DAG"
-            )
-            raise GraphError(
-                "The passed-in communicator must include all of the actors used in the P2P "
-                f"operation. For {self._graph.describe(node.id)}, {why}.",
-                node=self._graph.name(node.id),
-                site=hint.site,
-            )
-        return self._of_spec(spec)
+    def of_user(self, communicator: str) -> Group:
+        """The group of a user's communicator."""
+        for group in self.all:
+            if group.communicator == communicator:
+                return group
+        spec = self._specs[communicator]
+        return self._add(spec.backend, spec.members, communicator)
 
     def of_exactly(self, backend: str, ends: set[str]) -> Group:
         """The first group with exactly these members, in any order."""
@@ -400,12 +326,6 @@ class _Groups:
         """The groups of a backend, without those of users' communicators."""
         return [each for each in self.all if each.backend == backend and each.communicator is None]
 
-    def _of_spec(self, spec: CommunicatorSpec) -> Group:
-        for group in self.all:
-            if group.communicator == spec.const:
-                return group
-        return self._add(spec.backend, spec.members, spec.const)
-
     def _add(
         self, backend: str, members: tuple[str, ...], communicator: str | None = None
     ) -> Group:
@@ -415,9 +335,3 @@ class _Groups:
 
     def _in_order(self, members: set[str]) -> tuple[str, ...]:
         return tuple([actor.id for actor in self._graph.actors if actor.id in members])
-
-    def _labels(self, actors: Sequence[str]) -> str:
-        label_of = {actor.id: actor.label for actor in self._graph.actors}
-        return ", ".join(
-            f"{actor} ({label_of[actor]})" if actor in label_of else actor for actor in actors
-        )
