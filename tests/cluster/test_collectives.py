@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import ray
 
@@ -10,7 +12,7 @@ import rcg
 from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, reduce, reducescatter
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.lower import lower
-from rcg.errors import TensorMismatch
+from rcg.errors import CompileError, TensorMismatch
 
 torch = pytest.importorskip("torch", reason="tensors need torch")
 
@@ -182,3 +184,83 @@ def test_handles_of_rcg_and_of_ray_are_one_actor(workers):
     assert bindings.actors[graph.nodes[graph.outputs[2]].actor] == plain
     with InputNode() as inp, pytest.raises(ValueError, match="Expected unique actor handles"):
         broadcast.bind([*scaled(workers, inp), plain])
+
+
+# --- compiling
+
+
+@rcg.remote(num_cpus=0)
+class Bare:
+    """An actor whose process has no torch."""
+
+    def __init__(self):
+        sys.modules["torch"] = None
+
+    def value(self, x):
+        return x
+
+    def take(self, *args):
+        return args
+
+
+@pytest.fixture(scope="module")
+def bare(ray_session):
+    return Bare.remote()
+
+
+def test_an_actor_without_torch_in_a_collective(workers, bare):
+    with InputNode() as inp:
+        dag = allreduce.bind([workers[0].scaled.bind(inp), bare.value.bind(inp)])[0]
+    with pytest.raises(CompileError, match="`pip install torch`") as told:
+        dag.compile()
+    assert told.value.node == "allreduce of Bare"
+    assert told.value.actor == repr(bare)
+    assert f"test_collectives.py:{dag._record.site.line}" in str(told.value)
+
+
+def test_an_actor_without_torch_at_an_edge(workers, bare):
+    with InputNode() as inp:
+        made = workers[0].value.bind(inp).with_tensor_transport("gloo")
+        dag = bare.take.bind(made)
+    with pytest.raises(CompileError, match="`pip install torch`") as told:
+        dag.compile()
+    assert (told.value.node, told.value.actor) == ("Worker.value", repr(bare))
+    assert f"test_collectives.py:{made._record.site.line}" in str(told.value)
+
+
+@pytest.mark.parametrize("transport", [None, "auto", "shm"])
+def test_an_actor_that_moves_no_tensors_needs_no_torch(workers, bare, transport):
+    with InputNode() as inp:
+        made = workers[0].value.bind(inp)
+        if transport is not None:
+            made.with_tensor_transport(transport)
+        dag = bare.take.bind(made)
+    with dag.compile() as graph:
+        assert rcg.get(graph.execute(3)) == (3,)
+
+
+def test_an_edge_of_the_driver_warns_and_works(workers):
+    with InputNode() as inp:
+        dag = workers[0].value.bind(inp).with_tensor_transport("gloo")
+    with pytest.warns(UserWarning, match=r"Worker\.value .*the driver is no member") as told:
+        graph = dag.compile()
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    with graph:
+        assert torch.equal(rcg.get(graph.execute(X)), X)
+
+
+def test_default_communicators_that_cannot_be(workers):
+    with InputNode() as inp:
+        dag = workers[0].value.bind(inp)
+    with InputNode() as inp:
+        group = allreduce.bind(scaled(workers, inp))[0]
+    with pytest.raises(ValueError, match="The only allowed string for default_communicator is"):
+        dag.compile(_default_communicator="gloo")
+    with pytest.raises(ValueError, match="must be None, a string, or a Communicator, got"):
+        dag.compile(_default_communicator=3)
+    with pytest.raises(ValueError, match=r"test_collectives\.py:\d+\) has no custom comm"):
+        group.experimental_compile(_default_communicator=None)
+    for given in ("create", None):
+        with dag.compile(_default_communicator=given) as graph:
+            assert rcg.get(graph.execute(3)) == 3
