@@ -239,6 +239,15 @@ def test_an_actor_that_moves_no_tensors_needs_no_torch(workers, bare, transport)
         assert rcg.get(graph.execute(3)) == (3,)
 
 
+def test_hints_of_inputs_as_the_documents_write_them(workers):
+    with InputNode() as inp:
+        inp = inp.with_tensor_transport()
+        dag = workers[0].value.bind(inp)
+        dag.with_tensor_transport(device="cpu")
+    with dag.experimental_compile() as graph:
+        assert torch.equal(rcg.get(graph.execute(X)), X)
+
+
 def test_an_edge_of_the_driver_warns_and_works(workers):
     with InputNode() as inp:
         dag = workers[0].value.bind(inp).with_tensor_transport("gloo")

@@ -171,10 +171,6 @@ class Communicator(FakeCommunicator, RaysCommunicator):
 
     recv_stream = send_stream = None
 
-    @classmethod
-    def generate_communicator_id(cls):
-        return "mine"
-
 
 # Ray's class is abstract; the methods are those of the fake.
 Communicator.__abstractmethods__ = frozenset()
