@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         unwrap,
         wrap_actor,
     )
+    from rcg.comm.registry import register_communicator
     from rcg.dag import InputNode, MultiOutputNode
     from rcg.interop import compile
     from rcg.profiles import Profile
@@ -69,6 +70,8 @@ __all__ = [
     "MultiOutputNode",
     "compile",
     "report",
+    # tensors between actors
+    "register_communicator",
     # seeing
     "Profile",
     "Trace",
@@ -105,6 +108,7 @@ _HOMES: Final = {
     **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
     "compile": "rcg.interop",
     "empty": "rcg.runtime.node.arrays",
+    "register_communicator": "rcg.comm.registry",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",
