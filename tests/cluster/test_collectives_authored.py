@@ -153,7 +153,7 @@ def test_values_that_do_not_fit(workers, collective, given, kind, words):
         dag = collective.bind(scaled(workers, inp))[0]
     with pytest.raises(kind, match=words) as told:
         run(dag, given)
-    assert "test_collectives.py:" in str(told.value)
+    assert "test_collectives_authored.py:" in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_an_actor_without_torch_in_a_collective(workers, bare):
         dag.compile()
     assert told.value.node == "allreduce of Bare"
     assert told.value.actor == repr(bare)
-    assert f"test_collectives.py:{dag._record.site.line}" in str(told.value)
+    assert f"test_collectives_authored.py:{dag._record.site.line}" in str(told.value)
 
 
 def test_an_actor_without_torch_at_an_edge(workers, bare):
@@ -225,7 +225,7 @@ def test_an_actor_without_torch_at_an_edge(workers, bare):
     with pytest.raises(CompileError, match="`pip install torch`") as told:
         dag.compile()
     assert (told.value.node, told.value.actor) == ("Worker.value", repr(bare))
-    assert f"test_collectives.py:{made._record.site.line}" in str(told.value)
+    assert f"test_collectives_authored.py:{made._record.site.line}" in str(told.value)
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "shm"])
@@ -268,7 +268,7 @@ def test_default_communicators_that_cannot_be(workers):
         dag.compile(_default_communicator="gloo")
     with pytest.raises(ValueError, match="must be None, a string, or a Communicator, got"):
         dag.compile(_default_communicator=3)
-    with pytest.raises(ValueError, match=r"test_collectives\.py:\d+\) has no custom comm"):
+    with pytest.raises(ValueError, match=r"test_collectives_authored\.py:\d+\) has no custom comm"):
         group.experimental_compile(_default_communicator=None)
     for given in ("create", None):
         with dag.compile(_default_communicator=given) as graph:
