@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import rcg
+from rcg.comm import registry
 from rcg.comm.base import Communicator
-from rcg.dag import InputNode, MultiOutputNode, communicators
+from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.compile import warn_of_fallbacks
 from rcg.dag.default_communicator import CREATE, DefaultCommunicator
 from rcg.dag.hints import TorchTensorType
@@ -20,6 +22,7 @@ from rcg.dag.lower import lower
 from rcg.errors import GraphError, RcgError, Unavailable
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import TensorHint
+from rcg.testing import LocalCommunicator
 from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half
 
 A, B, C = (FakeActor(label, number) for number, label in enumerate(("Left", "Right", "Third")))
@@ -151,7 +154,8 @@ def test_a_hint_changes_no_identity() -> None:
 
 
 def test_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicators, "registered_names", lambda: ("gloo", "mine"))
+    monkeypatch.setattr(registry, "_registered", {})
+    rcg.register_communicator("mine", ["cpu"], LocalCommunicator)
     assert hint_of(call().with_tensor_transport("mine")).transport == "mine"
     with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance"):
         call().with_tensor_transport("yours")
