@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 from rcg import actors, cluster
 from rcg.comm.base import ReduceOp
-from rcg.dag.nodes import CollectiveOutputNode, bind_collective_nodes
+from rcg.dag.authoring import bind_collective_nodes
+from rcg.dag.nodes import CollectiveOutputNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 

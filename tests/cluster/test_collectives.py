@@ -13,6 +13,7 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.lower import lower
 from rcg.errors import CompileError, TensorMismatch
+from tests.unit.fake_actors import FakeCommunicator
 
 torch = pytest.importorskip("torch", reason="tensors need torch")
 
@@ -116,6 +117,19 @@ def test_several_tensors_chains_and_calls(workers):
         assert torch.equal(left, X * 3 + 3)
         assert torch.equal(right, X * 3)
     assert torch.equal(chained, torch.maximum(X * 3 + 3, X * 3))
+
+
+def test_ranks_of_a_communicator_of_the_users(workers):
+    communicator = FakeCommunicator(workers, ranks=[2, 0, 1])
+    with InputNode() as inp:
+        made = scaled(workers, inp)
+        joined = gather.bind(made, root=1, transport=communicator)
+        spread = reducescatter.bind(made, transport=communicator)
+        dag = MultiOutputNode([*joined, *spread])
+    nothing, at_root, nothing_either, *parts = run(dag, X)
+    assert (nothing, nothing_either) == (None, None)
+    assert torch.equal(at_root, torch.cat([X * 2, X * 3, X]))
+    assert all(torch.equal(part, X[[row]] * 6) for part, row in zip(parts, (2, 0, 1), strict=True))
 
 
 def test_one_result_is_enough(workers):
