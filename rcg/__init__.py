@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         unwrap,
         wrap_actor,
     )
+    from rcg.comm.registry import register_communicator
     from rcg.dag import InputNode, MultiOutputNode
     from rcg.interop import compile
     from rcg.profiles import Profile
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from rcg.runtime.observe.report import Reports
     from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
     from rcg.runtime.remote.handle import CompiledDAGHandle
+    from rcg.serialization import register_array_type
     from rcg.trace.spans import span
     from rcg.trace.trace import Trace
 
@@ -58,8 +60,9 @@ __all__ = [
     "get",
     "put",
     "wait",
-    # arrays in shared memory
+    # arrays and tensors
     "empty",
+    "register_array_type",
     # DAGs
     "CompiledDAG",
     "CompiledDAGFuture",
@@ -69,6 +72,8 @@ __all__ = [
     "MultiOutputNode",
     "compile",
     "report",
+    # tensors between actors
+    "register_communicator",
     # seeing
     "Profile",
     "Trace",
@@ -106,6 +111,8 @@ _HOMES: Final = {
     **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
     "compile": "rcg.interop",
     "empty": "rcg.runtime.node.arrays",
+    "register_array_type": "rcg.serialization",
+    "register_communicator": "rcg.comm.registry",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",

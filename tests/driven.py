@@ -16,6 +16,7 @@ from rcg.channels import open_reader, open_writer
 from rcg.ir.channels import slots_for
 from rcg.ir.plan import Plan
 from rcg.options import Options
+from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.loop import Loop
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.codec import make_codec
@@ -26,6 +27,7 @@ from rcg.runtime.driver.submission import Submission
 from rcg.runtime.driver.window import Window
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import ABI_VERSION, Node
+from rcg.testing import LocalStore
 from rcg.version import __version__
 
 __all__ = ["ACTOR", "Driven", "run_once"]
@@ -154,12 +156,15 @@ class Driven:
             secret=self.session.control.secret,
             constants=constants or {},
             options=self.options,
+            array_types={},
+            groups=(),
             actor=(type(instance).__name__, "id", repr(instance)),
             version=__version__,
             abi=ABI_VERSION,
         )
         control: Any = SimpleNamespace(finish=lambda failure: None)
-        return Loop(instance, start, self.node, control)
+        groups = OpenGroups(ACTOR, (), lambda group: LocalStore())
+        return Loop(instance, start, self.node, control, groups)
 
     def close(self) -> None:
         self.session.close_nowait()

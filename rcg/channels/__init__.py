@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels: one writer, n readers, in order.
 
-``base`` defines the protocols; ``shm`` and ``local`` implement them. The plan names the kind of
-each channel, and this module opens its ends.
+``base`` defines the protocols; ``shm``, ``tensor`` and ``local`` implement them. The plan names the
+kind of each channel, and this module opens its ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from rcg.channels import shm
+from rcg.channels import shm, tensor
 from rcg.channels.base import Endpoint, FrameReader, FrameWriter, Reader, Writer
 from rcg.errors import InternalError
 from rcg.ir.channels import ChannelSpec
@@ -21,9 +21,13 @@ _Opener = TypeVar("_Opener")
 
 _READERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Reader]]] = {
     "ring": shm.open_reader,
+    "status": shm.open_reader,
+    "tensor": tensor.open_reader,
 }
 _WRITERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Writer]]] = {
     "ring": shm.open_writer,
+    "status": shm.open_status_writer,
+    "tensor": tensor.open_writer,
 }
 _INPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameWriter]]] = {
     "ring": shm.open_input,

@@ -23,12 +23,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from rcg.comm import Communicator
 from rcg.errors import (
     ChannelBroken,
     ChannelClosed,
     ChannelError,
     ChannelTimeout,
     OutOfSharedMemory,
+    RcgError,
 )
 from rcg.serialization import Encoded, Failure
 
@@ -39,6 +41,7 @@ __all__ = [
     "FrameWriter",
     "Frames",
     "GraphEnded",
+    "Groups",
     "InputPublisher",
     "NoMemory",
     "PartsReader",
@@ -46,6 +49,7 @@ __all__ = [
     "Reader",
     "Signal",
     "TimedOut",
+    "TransferFailed",
     "Waiter",
     "Writer",
     "timeout_ns",
@@ -69,7 +73,7 @@ class Signal(Exception):
     constructor in Python: the native core makes them where no other code of Python may run.
     """
 
-    def public(self, *, channel: str | None = None) -> ChannelError:
+    def public(self, *, channel: str | None = None) -> RcgError:
         """Return the error of ``rcg.errors`` with the same meaning.
 
         Args:
@@ -139,6 +143,18 @@ class FrameDamaged(Signal):
     def public(self, *, channel: str | None = None) -> ChannelError:
         """See ``Signal``."""
         return ChannelError(f"shared memory is damaged: {self.args[0]}", channel=channel)
+
+
+class TransferFailed(Signal):
+    """A communicator failed while it moved tensors: ``TransferFailed(error)``.
+
+    The frame was written or taken, and the group cannot be used any more.
+    """
+
+    def public(self, *, channel: str | None = None) -> RcgError:
+        """Return the communicator's error."""
+        error: RcgError = self.args[0]
+        return error
 
 
 # --- the ends -------------------------------------------------------------------------------------
@@ -343,6 +359,16 @@ class Waiter(Protocol):
         """End the waits of this process that listen for it; any thread."""
 
 
+class Groups(Protocol):
+    """The communicator groups that a process is in."""
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """Return the processes of a group in the order of their ranks."""
+
+    def communicator(self, group: str) -> Communicator:
+        """Return this process's communicator of a group; not before the loop has opened it."""
+
+
 class Endpoint(Protocol):
     """A process's place on a node, as far as channels need it."""
 
@@ -354,5 +380,10 @@ class Endpoint(Protocol):
     def rings(self) -> Mapping[str, int]:
         """The number of the ring of each channel on this node."""
 
-    def encode(self, value: Any) -> Encoded:
-        """Return a value as bytes and buffers."""
+    @property
+    def groups(self) -> Groups:
+        """The communicator groups that this process is in."""
+
+    @property
+    def encode(self) -> Callable[..., Encoded]:
+        """Encodes a value, and lists its tensors if asked to; see ``Codec.encode``."""

@@ -32,7 +32,7 @@ from rcg.serialization import (
     Failure,
     encoded_failure,
     join_parts,
-    loads,
+    loads_to,
     tuple_of_parts,
 )
 
@@ -44,6 +44,7 @@ __all__ = [
     "Ticket",
     "open_input",
     "open_reader",
+    "open_status_writer",
     "open_writer",
     "release",
 ]
@@ -211,6 +212,11 @@ def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Any:
     return kind(endpoint.member.writer(endpoint.rings[spec.id], op), endpoint)
 
 
+def open_status_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> RingWriter:
+    """Return the writing end of a ring for an op that does more than write, a collective."""
+    return RingWriter(endpoint.member.writer(endpoint.rings[spec.id], op, True), endpoint)
+
+
 def open_input(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameWriter:
     """Return the writing end of a ring that an ``InputPublisher`` publishes on."""
     writer: FrameWriter = endpoint.member.writer(endpoint.rings[spec.id], op)
@@ -223,5 +229,5 @@ def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameReader:
     One whose frames have several parts is a ``base.PartsReader``.
     """
     ring, parts = endpoint.rings[spec.id], len(spec.nodes)
-    reader: FrameReader = endpoint.member.reader(ring, op, loads, Failure, parts)
+    reader: FrameReader = endpoint.member.reader(ring, op, loads_to(spec.device), Failure, parts)
     return reader

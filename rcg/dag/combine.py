@@ -10,11 +10,12 @@ and ``min`` of NaN.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rcg.comm.base import ReduceOp
+from rcg.comm.reduction import reduced
 from rcg.errors import TensorMismatch
 
 __all__ = ["Combination"]
@@ -48,7 +49,8 @@ class Combination:
             *tensors: What each rank gives, one after another.
 
         Raises:
-            ValueError: One is no tensor, or tensors of one rank have different dtypes.
+            ValueError: One is no tensor, tensors of one rank have different dtypes, or a dtype
+                cannot be reduced so.
             TensorMismatch: Tensors that must agree do not, or cannot be taken apart.
             ImportError: torch is not installed.
         """
@@ -112,28 +114,12 @@ class Combination:
         if self.reduction is None:
             combined = torch.cat(tensors)
         else:
-            combined = _reduced(torch, tensors, self.reduction)
+            combined = reduced(tensors, ReduceOp(self.reduction))
         if self.kind == "reducescatter":
             return [each.clone() for each in torch.chunk(combined, size)]
         if self.root is not None:
             return [combined if rank == self.root else None for rank in range(size)]
         return [combined] * size
-
-
-def _reduced(torch: Any, tensors: Sequence[Any], reduction: str) -> Any:
-    functions = {
-        "sum": torch.add,
-        "avg": torch.add,
-        "product": torch.mul,
-        "max": torch.maximum,
-        "min": torch.minimum,
-    }
-    combined = functools.reduce(functions[reduction], tensors)
-    if reduction == "avg":
-        is_whole = not (combined.is_floating_point() or combined.is_complex())
-        rounding = "trunc" if is_whole else None
-        return torch.div(combined, len(tensors), rounding_mode=rounding)
-    return combined
 
 
 def _torch() -> Any:

@@ -26,13 +26,16 @@ static PyType_Slot loan_slots[] = {{Py_tp_dealloc, loan_dealloc}, {Py_bf_getbuff
 static PyType_Spec loan_spec = {"rcg._native.Loan", sizeof(LoanObject), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, loan_slots};
 
-/* loan(bytes) -> Loan, or None if there is no shared memory for it now, or this process is a fork of the member */
-static PyObject *member_loan(PyObject *self, PyObject *arg) {
+/* loan(bytes, is_private=False) -> Loan, or None if there is no shared memory for it now, or this process is a fork of
+ * the member */
+static PyObject *member_loan(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     MemberObject *o = (MemberObject *)self;
-    uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
-    if (bytes == UINT64_MAX && PyErr_Occurred()) return NULL;
+    if (!nargs) return PyErr_Format(PyExc_TypeError, "loan(bytes, is_private=False)");
+    uint64_t bytes = PyLong_AsUnsignedLongLong(args[0]);
+    int is_private = nargs > 1 ? PyObject_IsTrue(args[1]) : 0;
+    if (is_private < 0 || (bytes == UINT64_MAX && PyErr_Occurred())) return NULL;
     LoanObject *l = allocate_object(o->state->loan_type);
-    if (!l || loan_begin(&l->core, &o->core, bytes)) return (PyObject *)l;
+    if (!l || loan_begin(&l->core, &o->core, bytes, is_private)) return (PyObject *)l;
     Py_DECREF((PyObject *)l);
     Py_RETURN_NONE;
 }

@@ -136,18 +136,21 @@ static PyObject *member_reader(PyObject *self, PyObject *args) {
     return (PyObject *)end;
 }
 
-/* writer(ring, op) */
+/* writer(ring, op, goes_on=False) */
 static PyObject *member_writer(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     unsigned index, op;
+    int goes_on = 0;
     Shape shape;
-    if (!PyArg_ParseTuple(args, "II", &index, &op) || check_usable(o) || shape_of(o, index, &shape)) return NULL;
+    if (!PyArg_ParseTuple(args, "II|p", &index, &op, &goes_on) || check_usable(o) || shape_of(o, index, &shape))
+        return NULL;
     EndObject *end = end_new(o, o->state->writer_type);
     if (!end) return NULL;
     if (!writer_open(&end->core, &o->core, &shape, index, op)) {
         Py_DECREF((PyObject *)end);
         return PyErr_Format(PyExc_ValueError, "member %u does not write ring %u", o->core.index, index);
     }
+    end->core.goes_on = goes_on;
     return (PyObject *)end;
 }
 
@@ -335,6 +338,23 @@ static PyObject *member_waited(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
+/* transferring(): what was decoded so far is decoded; the open op of this loop moves tensors now */
+static PyObject *member_transferring(PyObject *self, PyObject *unused) {
+    (void)unused;
+    if (check_usable((MemberObject *)self)) return NULL;
+    transfer_begin(&((MemberObject *)self)->core);
+    Py_RETURN_NONE;
+}
+
+/* transferred(bytes, is_decoded_next): it has moved them */
+static PyObject *member_transferred(PyObject *self, PyObject *args) {
+    unsigned long long bytes;
+    int is_decoded_next;
+    if (!PyArg_ParseTuple(args, "Kp", &bytes, &is_decoded_next) || check_usable((MemberObject *)self)) return NULL;
+    transfer_end(&((MemberObject *)self)->core, bytes, is_decoded_next);
+    Py_RETURN_NONE;
+}
+
 /* span(name) -> the `op` of spans of this name. Names are kept for good; what is too many or too long is cut. */
 static PyObject *member_span(PyObject *self, PyObject *name) {
     if (check_usable((MemberObject *)self)) return NULL;
@@ -419,7 +439,7 @@ static PyObject *member_statistics(PyObject *self, PyObject *unused) {
 
 static PyMethodDef member_methods[] = {
     {"reader", member_reader, METH_VARARGS, "reader(ring, op, decode, failure, parts=1): this member's reading end."},
-    {"writer", member_writer, METH_VARARGS, "writer(ring, op): this member's writing end."},
+    {"writer", member_writer, METH_VARARGS, "writer(ring, op, goes_on=False): this member's writing end."},
     {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
      "mark(op, execution): one timestamp closes the open op and opens this one."},
     {"submit", (PyCFunction)(void (*)(void))member_submit, METH_FASTCALL,
@@ -436,13 +456,17 @@ static PyMethodDef member_methods[] = {
     {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, records as bytes)."},
     {"record", member_record, METH_VARARGS, "record(op, execution, start_ns, end_ns, coded_ns=0): write an event."},
     {"waited", member_waited, METH_O, "waited(ns): the open op of this loop waited so long."},
+    {"transferring", member_transferring, METH_NOARGS, "transferring(): the open op moves tensors now."},
+    {"transferred", member_transferred, METH_VARARGS,
+     "transferred(bytes, is_decoded_next): the open op has moved them, and decodes them or ends."},
     {"span", member_span, METH_O, "span(name) -> the op of spans of this name."},
     {"spans", member_spans, METH_VARARGS, "spans(member) -> names of its spans."},
     {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
     {"survey", member_survey, METH_VARARGS,
      "survey(seen, complete, submitted) -> (claimed, peak, live, most), in bytes."},
     {"expect", member_expect, METH_O, "expect(bytes): what an execution needs at its peak."},
-    {"loan", member_loan, METH_O, "loan(bytes): a block of this member's own as a writable buffer, or None."},
+    {"loan", (PyCFunction)(void (*)(void))member_loan, METH_FASTCALL,
+     "loan(bytes, is_private=False): a block of this member's own as a writable buffer, or None."},
     {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
     {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
     {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},

@@ -163,7 +163,28 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+/* wait_taken(timeout_ns=-1): every reader has taken all frames that were written */
+static PyObject *writer_wait_taken(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    EndObject *o = (EndObject *)self;
+    Member *m = &o->member->core;
+    uint64_t deadline = UINT64_MAX, waited = 0;
+    uint32_t peer = NO_MEMBER;
+    if ((nargs && deadline_from(args[0], &deadline)) || check_usable(o->member)) return NULL;
+    Outcome outcome = wait_until_taken(&o->core, deadline, &waited, &peer);
+    if (m->looping) {
+        m->open.waited_ns += waited;
+        if (peer != NO_MEMBER) m->open.peer = peer;
+    }
+    if (outcome) {
+        raise_of_end(o, outcome);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef writer_methods[] = {
+    {"wait_taken", (PyCFunction)(void (*)(void))writer_wait_taken, METH_FASTCALL,
+     "wait_taken(timeout_ns=-1): wait until every reader has taken all frames that were written."},
     {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written."},
     {"open", writer_open_next, METH_NOARGS, "Say that the next write begins now, with encoding its value."},
     {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,

@@ -251,7 +251,7 @@ static void read_take(End *e, Incoming *in, const Reading *times) {
     if (m->looping) {
         m->open.waited_ns += waited;
         m->open.bytes += payload;
-        m->open.peer = peer;
+        if (waited) m->open.peer = peer;
     } else if (m->recording) {
         uint64_t end = stamp(&m->clock);
         if (waited > end - times->start) waited = end - times->start; /* it is measured by another clock */

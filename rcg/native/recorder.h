@@ -153,6 +153,23 @@ static uint64_t mark(Member *m, uint32_t op, uint64_t execution) {
     return t;
 }
 
+/* ---- transfers: tensors that the open op moves by other means than a ring */
+
+/* What was decoded so far is decoded; now tensors move. */
+static void transfer_begin(Member *m) {
+    if (m->coding_since_ns) m->open.coded_ns += stamp(&m->clock) - m->coding_since_ns;
+    m->coding_since_ns = 0;
+}
+
+/* So many bytes were moved. Their value is decoded next, or the op ends here. */
+static void transfer_end(Member *m, uint64_t bytes, bool is_decoded_next) {
+    if (!m->recording || !m->is_open) return;
+    m->open.bytes += bytes;
+    uint64_t t = stamp(&m->clock);
+    if (is_decoded_next) m->coding_since_ns = t;
+    else close_open(m, t);
+}
+
 /* ---- spans */
 
 /* The `op` of spans of this name, UTF-8. Names are kept for good; what is too many or too long is cut. */

@@ -41,6 +41,24 @@ static Outcome wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32
     return outcome;
 }
 
+/* Waits until every reader has taken all frames that were written. */
+static Outcome wait_until_taken(End *e, uint64_t deadline, uint64_t *waited, uint32_t *peer) {
+    Ring *r = e->ring;
+    Member *m = e->member;
+    for (uint32_t i = 0; i < e->nreaders; i++) {
+        uint64_t seen;
+        while ((seen = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire)) != e->seq) {
+            if (e->seq - seen > e->nslots) return damaged(e, "a reader's counter is damaged");
+            Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
+            if (m->recording) atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
+            *peer = e->readers[i];
+            Outcome outcome = wait_for(m, &w, 1, &e->learned, deadline, 0, waited);
+            if (outcome) return outcome;
+        }
+    }
+    return DONE;
+}
+
 /* ---- preparing */
 
 typedef struct {
@@ -341,16 +359,16 @@ static void write_publish(Outgoing *o, const Writing *w) {
         m->open.waited_ns += w->waited;
         m->open.coded_ns += w->coded;
         m->open.bytes += o->payload;
-        m->open.peer = w->peer;
+        if (w->peer != NO_MEMBER) m->open.peer = w->peer;
     }
     /* A loop's write ends here: a process woken by publishing may take the processor. It is written down after
      * that, because what waits for the frame would wait for that, too. */
-    uint64_t ended = m->recording && m->looping ? stamp(&m->clock) : 0;
+    uint64_t ended = m->recording && m->looping && !e->goes_on ? stamp(&m->clock) : 0;
     if (!m->looping) ledger_begin(m->ledger->ledger, e->seq);
     outgoing_assign(o);
     publish(e);
     if (ended) close_open(m, ended);
-    else if (m->recording) {
+    else if (m->recording && !m->looping) {
         ended = stamp(&m->clock);
         write_event(m, &(Record){w->opened, ended, w->waited, w->coded, e->seq - 1, o->payload, e->op, w->peer});
         now_doing(m, e->op, e->seq - 1, ended, NOW_IDLE);

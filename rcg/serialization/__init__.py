@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder: any value becomes (kind, pickle bytes, buffers), and back.
 
-``codec`` pickles, with the help of ``arrays`` and ``tensors``; ``encoded`` is what comes out.
+``codec`` pickles, with the help of ``arrays``, ``tensors`` and ``foreign``; ``encoded`` is what
+comes out, and ``devices`` says where tensors arrive. ``payloads`` takes the tensors out of that,
+for transports.
 """
 
 from __future__ import annotations
 
 from rcg.serialization.codec import Codec, loads
+from rcg.serialization.devices import loads_to
 from rcg.serialization.encoded import (
     KIND_BYTES,
     KIND_FAILURE,
@@ -20,6 +23,7 @@ from rcg.serialization.encoded import (
     size_of,
     tuple_of_parts,
 )
+from rcg.serialization.foreign import array_types, register_array_type
 
 __all__ = [
     "KIND_BYTES",
@@ -30,9 +34,12 @@ __all__ = [
     "Codec",
     "Encoded",
     "Failure",
+    "array_types",
     "encoded_failure",
     "join_parts",
     "loads",
+    "loads_to",
+    "register_array_type",
     "size_of",
     "tuple_of_parts",
 ]

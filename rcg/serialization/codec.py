@@ -20,7 +20,7 @@ import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +36,8 @@ from rcg.serialization.encoded import (
     join_parts,
     tuple_of_parts,
 )
-from rcg.serialization.tensors import Storages, TensorBytes
+from rcg.serialization.foreign import FromDlpack, import_torch, reducer_of
+from rcg.serialization.tensors import Described, Storages, TensorBytes
 
 __all__ = ["Codec", "loads"]
 
@@ -93,6 +94,7 @@ class Codec:
         opaque_types: Exact types that only this pickler may write.
         registered_by_value: Says which whole modules the user asked to be pickled by value.
         buffer_types: Types of buffers that arrive in values and are passed on as they are.
+        array_types: Types of arrays that travel as tensors; see ``register_array_type``.
     """
 
     def __init__(
@@ -101,11 +103,15 @@ class Codec:
         opaque_types: Iterable[type] = (),
         registered_by_value: Callable[[], Iterable[str]] = tuple,
         buffer_types: Iterable[type] = (),
+        array_types: Mapping[type, FromDlpack] | None = None,
     ) -> None:
         reducers: dict[type, Callable[[Any], Any]] = {
             np.ndarray: reduce_array,
             **dict.fromkeys(buffer_types, reduce_buffer),
+            **reducer_of(array_types or {}),
         }
+        if array_types:
+            import_torch()  # tensors must be known before the first array is met
         self._reducers = reducers
         self._registered_by_value = registered_by_value
         self._table = dict(copyreg.dispatch_table)
@@ -132,8 +138,12 @@ class Codec:
         # encodes, find none and make another. A new list when their tables are no longer right.
         self._spare: list[_Fast] = []
 
-    def encode(self, value: object) -> Encoded:
+    def encode(self, value: object, described: list[Described] | None = None) -> Encoded:
         """Return the value as bytes and buffers; the buffers still point into the value.
+
+        Args:
+            value: Any value.
+            described: Where the dtypes and shapes of its tensors are put, if that is wanted.
 
         Raises:
             UnpicklableError: Some part of the value cannot be pickled; the text says which.
@@ -153,6 +163,7 @@ class Codec:
         try:
             if self._registered_by_value():
                 raise _Opaque
+            fast.storages.described = described
             fast.dump(value)
             pieces = fast.pieces
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -170,7 +181,9 @@ class Codec:
             # Whatever made C pickle refuse, the second pickler decides.
             if self._came_from_outside(error, value):
                 raise
-            data = self._encode_by_value(value, buffers := [])
+            if described is not None:
+                described.clear()
+            data = self._encode_by_value(value, buffers := [], described)
         if not buffers:
             return KIND_PICKLE, data, None, 0
         return KIND_PICKLE, data, buffers, self._writable(buffers)
@@ -179,10 +192,16 @@ class Codec:
         """Return several values as one frame has them; see ``encode``."""
         return tuple_of_parts(values) or join_parts(list(map(self.encode, values)))
 
-    def _encode_by_value(self, value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
+    def _encode_by_value(
+        self,
+        value: object,
+        buffers: list[pickle.PickleBuffer],
+        described: list[Described] | None = None,
+    ) -> bytes:
         file = io.BytesIO()
         try:
             pickler = self._by_value(file, buffers, self._dtypes)
+            pickler.storages.described = described
             pickler.dump(value)
             pickler.storages.finish(buffers)
         except BaseException as error:

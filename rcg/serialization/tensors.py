@@ -19,9 +19,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from rcg.serialization.devices import delivered
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = ["Storages", "TensorBytes"]
+__all__ = ["Described", "Storages", "TensorBytes"]
+
+Described = tuple[str, tuple[int, ...]]
+"""The dtype and the shape of a tensor: ``("float32", (3, 4))``."""
 
 # Dtypes of torch's that NumPy has, too.
 _NUMPYS: Final = frozenset(
@@ -81,15 +85,19 @@ class Storages:
 
     Args:
         buffers: Where the pickler puts them.
+
+    Attributes:
+        described: Where the dtype and the shape of each tensor are listed, if that is wanted.
     """
 
-    __slots__ = ("_buffers", "_dtypes", "_strided", "_uint8", "known")
+    __slots__ = ("_buffers", "_dtypes", "_strided", "_uint8", "described", "known")
 
     def __init__(self, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]) -> None:
         self._buffers = buffers
         self._dtypes = dtypes
         # The replacement of each storage of the current value, by its address.
         self.known: dict[int, Any] = {}
+        self.described: list[Described] | None = None
 
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         """Return the reducers of torch's types; stored here, a cycle would keep the buffers."""
@@ -124,6 +132,8 @@ class Storages:
             return tensor.__reduce_ex__(PROTOCOL)
         storage = tensor.untyped_storage()
         address, shape, dtype = storage._cdata, tuple(tensor.shape), tensor.dtype
+        if self.described is not None:
+            self.described.append((self._dtypes[dtype], shape))
         made: Any
         if (
             address not in self.known
@@ -191,15 +201,19 @@ def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_gr
     if 0 in shape:
         tensor = _no_numbers(kind).view(shape)
     else:
-        tensor = torch.frombuffer(buffer, dtype=kind)
+        # A transport delivers bytes as a tensor of uint8, a channel in shared memory as a buffer.
+        is_tensor = isinstance(buffer, torch.Tensor)
+        tensor = buffer.view(kind) if is_tensor else torch.frombuffer(buffer, dtype=kind)
         if len(shape) != 1:
             tensor = tensor.view(shape)
-    return tensor.requires_grad_() if requires_grad else tensor
+    return delivered(tensor.requires_grad_() if requires_grad else tensor)
 
 
 def _rebuild_slice(buffer: Any, base: Any) -> tuple[Any, int]:
     import torch
 
+    if isinstance(buffer, torch.Tensor):
+        return buffer.untyped_storage(), int.from_bytes(base, "little")
     size = memoryview(buffer).nbytes
     raw = torch.frombuffer(buffer, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
     return raw.untyped_storage(), int.from_bytes(base, "little")
@@ -219,7 +233,7 @@ def _rebuild_view(
     storage, base = anchor if type(anchor) is tuple else (anchor.untyped_storage(), 0)
     start = max(0, offset - base // kind.itemsize)  # one without elements may lie before it
     tensor = _no_numbers(kind).set_(storage, start, shape, stride)
-    return tensor.requires_grad_() if requires_grad else tensor
+    return delivered(tensor.requires_grad_() if requires_grad else tensor)
 
 
 def _no_numbers(kind: Any) -> Any:

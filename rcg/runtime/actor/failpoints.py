@@ -20,14 +20,15 @@ class Failpoint(NamedTuple):
 
     Attributes:
         kind: "inspect" (the driver asks for the facts of this actor), "start" (before the loop
-            connects to the driver), "op" (before an op of the program), "stop" (after the last one,
-            before the driver gets to know).
+            connects to the driver), "groups" (before it opens its communicator groups), "op"
+            (before an op of the program), "transfer" (before an operation of a communicator),
+            "stop" (after the last op, before the driver gets to know).
         process: Its name in the plan; "" while it is being described.
         execution: Index of the execution.
         op: The op that comes next, for "op".
     """
 
-    kind: Literal["inspect", "start", "op", "stop"]
+    kind: Literal["inspect", "start", "groups", "op", "transfer", "stop"]
     process: str = ""
     execution: int = 0
     op: Op | None = None

@@ -13,21 +13,25 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import traceback
-from typing import Any
+from typing import Any, Final
 
 from rcg import cluster
-from rcg.channels.base import GraphEnded, Signal
-from rcg.error_text import describe_error, format_error, trace_of, type_name
+from rcg.channels.base import GraphEnded, Signal, TransferFailed
+from rcg.error_text import describe_error, format_error, shielding, trace_of, type_name
 from rcg.errors import (
+    CommError,
     InternalError,
     UnpicklableError,
 )
 from rcg.frames import is_plumbing
 from rcg.ir.ids import DRIVER
 from rcg.log import Log
+from rcg.options import Deadline
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.coroutines import Coroutines
+from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.steps import Steps
 from rcg.runtime.actor.turns import turns
@@ -46,13 +50,20 @@ __all__ = ["Loop"]
 
 _log = Log()
 
+# A communicator reports a peer's death before the driver does. After this long it was none.
+_CAUSE_PATIENCE_S: Final = 2.0
+_POLL_S: Final = 0.005
+
 
 class Loop:
     """Runs one program on one actor until the graph ends."""
 
-    def __init__(self, instance: Any, spec: Start, node: Node, control: ControlClient) -> None:
+    def __init__(
+        self, instance: Any, spec: Start, node: Node, control: ControlClient, groups: OpenGroups
+    ) -> None:
         self._node = node
         self._control = control
+        self._groups = groups
         self._spec = spec
         label, actor_id, actor_repr = spec.actor
         self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
@@ -67,9 +78,10 @@ class Loop:
         failure: str | None = "it ended without a reason"
         try:
             try:
+                self._open_groups()
                 self._run_steps()
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
-                if issubclass(type(error), GraphEnded) and self._node.is_over:
+                if self._is_end(error):
                     failure = None
                 else:
                     failure = type_name(type(error))
@@ -82,7 +94,31 @@ class Loop:
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
         finally:
+            with shielding():
+                self._groups.close()
             self._control.finish(failure)
+
+    def _open_groups(self) -> None:
+        """Build the communicators, and tell the driver."""
+        if self._groups:
+            timeout_s = self._spec.options.compile_timeout_s
+            failpoints.reach(failpoints.Failpoint("groups", self._spec.program.process))
+            self._groups.open(timeout_s)
+            self._control.prepared()
+
+    def _is_end(self, error: BaseException) -> bool:
+        """Return whether an exception is how the end of the graph shows itself here.
+
+        A communicator may fail before the death that is the cause is known. So it waits a moment.
+        """
+        kind = type(error)
+        if issubclass(kind, TransferFailed | CommError | TimeoutError):
+            deadline = Deadline(_CAUSE_PATIENCE_S)
+            while not self._node.is_over and not deadline.expired:
+                time.sleep(_POLL_S)
+        elif not issubclass(kind, GraphEnded):
+            return False
+        return self._node.is_over
 
     def _run_steps(self) -> None:
         """Run executions until something is raised."""
@@ -117,9 +153,14 @@ class Loop:
     # --- called by the control socket's thread
 
     def on_stop(self) -> None:
-        """The graph ends. Poison ends the loop at its next read or write; a coroutine now."""
+        """The graph ends. Poison ends the loop at its next read or write; the rest ends now."""
+        self._groups.abort("the graph has ended")
         if self.coroutines is not None:
             self.coroutines.cancel()
+
+    def on_broken(self) -> None:
+        """A process of the graph is gone: poison ends the loop, but not inside a communicator."""
+        self._groups.abort("a process of the graph is gone")
 
     def on_owner_gone(self) -> None:
         """End the loop, and every other member's: the driver is dead."""
@@ -149,4 +190,6 @@ def _translated(error: BaseException) -> str:
     """Return the error that ended a loop: a known one, or an unexpected one as an InternalError."""
     if isinstance(error, Signal):
         return str(error.public())
+    if isinstance(error, CommError):
+        return str(error)
     return str(InternalError(f"unexpected: {describe_error(error)}"))

@@ -10,6 +10,7 @@ from typing import Any
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.programs import Program
 from rcg.options import Options
+from rcg.runtime.actor.groups import GroupStart
 from rcg.runtime.node.layout import Layout
 
 __all__ = ["Start"]
@@ -26,8 +27,10 @@ class Start:
         layout: The numbers of processes and channels on this node.
         address: The endpoint of the driver's process.
         secret: Proves to it that the driver sent us.
+        groups: The communicator groups that it is in, in the order of the plan.
         constants: The constants and templates that the program names.
         options: Of the graph.
+        array_types: Types of arrays that travel as tensors; see ``register_array_type``.
         actor: What errors say about this actor: its label, its id and its repr.
         version: The driver's version of rcg.
         abi: The driver's layout of shared memory.
@@ -39,8 +42,10 @@ class Start:
     layout: Layout
     address: str
     secret: str
+    groups: tuple[GroupStart, ...]
     constants: Mapping[str, Any]
     options: Options
+    array_types: Mapping[type, Any]
     actor: tuple[str, str, str]
     version: str
     abi: int

@@ -21,10 +21,12 @@ from rcg.errors import (
     PlacementError,
 )
 from rcg.runtime.actor import failpoints
+from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.loop import Loop
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.version import __version__
 
@@ -88,6 +90,11 @@ def start(instance: Any, spec: Start) -> None:
 def _joined(instance: Any, spec: Start) -> Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
     control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
+    groups = OpenGroups(
+        spec.program.process,
+        spec.groups,
+        lambda group: ControlStore(spec.address, spec.graph_id, spec.secret, group),
+    )
     try:
         node = Node(
             control.board,
@@ -95,11 +102,12 @@ def _joined(instance: Any, spec: Start) -> Loop:
             spec.layout,
             spec.program.process,
             spec.options,
-            make_codec(),
+            make_codec(spec.array_types),
             is_looping=True,
+            groups=groups,
         )
         control.close_descriptors()
-        loop = Loop(instance, spec, node, control)
+        loop = Loop(instance, spec, node, control, groups)
     except BaseException as error:
         why = out_of_descriptors(error, "to take part in a compiled graph") or error
         control.finish(f"it could not start: {describe_error(why)}")

@@ -21,17 +21,20 @@ from rcg.channels.base import (
     GraphEnded,
     NoMemory,
     TimedOut,
+    TransferFailed,
 )
 from rcg.error_text import type_name
 from rcg.errors import (
     CompileError,
     ExecutionError,
     InternalError,
+    TransportError,
     UnpicklableError,
 )
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Build, Call, Free, Op, Read, Write
+from rcg.ir.ops import Build, Call, Collective, Free, Op, Read, Write
 from rcg.runtime.actor import failpoints
+from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.actor.coroutines import Coroutines
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.turns import turns
@@ -50,6 +53,9 @@ __all__ = ["Running", "Steps"]
 
 # A loop that found nothing to read for this long gives its free memory back, once.
 _IDLE_TRIM_NS: Final = 2_000_000_000
+
+# What ends the loop, and is never about one value.
+_ENDS: Final = (GraphEnded, FrameDamaged, TransferFailed)
 
 _Step = Callable[[], None]
 
@@ -117,6 +123,10 @@ class Steps:
                 return self._call(index, op)
             case Write():
                 return self._write(index, op)
+            case Collective():
+                return collective_step(
+                    index, op, self._slots, self._loop, self._node, self._spec.channels
+                )
             case Build():
                 return self._build(op)
             case Free():
@@ -131,8 +141,8 @@ class Steps:
         # It does not raise: an error that its own traceback holds would keep the loop, and with it
         # the shared memory, until the garbage collector comes.
         def is_about_value(error: BaseException) -> bool:
-            if reader.seq <= loop.execution:
-                return False  # the frame is still there
+            if reader.seq <= loop.execution or type(error) is TransferFailed:
+                return False  # the frame is still there, or the group is lost
             # The frame is taken: this execution fails, the graph goes on.
             fill(failure_of(error))
             return True
@@ -207,6 +217,8 @@ class Steps:
                 return capture_own(loop.blame(error))
             if type(error) is NoMemory:
                 return capture_own(error.public(channel=channel))
+            if isinstance(error, TransportError):
+                return capture_own(error)
             return capture(error, loop.origin, "(sending its result)", loop.execution)
 
         def fail(error: BaseException) -> None:
@@ -235,7 +247,7 @@ class Steps:
         def step() -> None:
             try:
                 write(slots[source])
-            except (GraphEnded, FrameDamaged):
+            except _ENDS:
                 raise
             except BaseException as error:  # noqa: BLE001 - pickling runs any code
                 fail(error)
@@ -244,7 +256,7 @@ class Steps:
             values = [slots[each] for each in sources]
             try:
                 write(values, failure_of)
-            except (GraphEnded, FrameDamaged):
+            except _ENDS:
                 raise
             except NoMemory:  # all of them are failures
                 write_shortened(values)

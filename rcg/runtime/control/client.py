@@ -20,10 +20,21 @@ from rcg.errors import PlacementError
 from rcg.runtime.control.joining import join
 from rcg.trace.clocks import clock_identity, now_ns
 from rcg.wire import sockets
-from rcg.wire.messages import Failed, Hello, Here, Message, Stop, Stopped, Welcome, Where
+from rcg.wire.messages import (
+    Broken,
+    Failed,
+    Hello,
+    Here,
+    Message,
+    Prepared,
+    Stop,
+    Stopped,
+    Welcome,
+    Where,
+)
 from rcg.wire.sockets import Received
 
-__all__ = ["ControlClient", "Watched"]
+__all__ = ["ControlClient", "Watched", "check_user"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
 _MAX_DESCRIPTORS: Final = 128
@@ -39,6 +50,9 @@ class Watched(Protocol):
 
     def on_stop(self) -> None:
         """The graph ends."""
+
+    def on_broken(self) -> None:
+        """A process of the graph is gone."""
 
     def on_owner_gone(self) -> None:
         """The driver has ended before the loop."""
@@ -64,9 +78,7 @@ class ControlClient:
     def __init__(self, address: str, graph_id: str, secret: str, process: str) -> None:
         hello = Hello(graph=graph_id, secret=secret, process=process, clock=clock_identity())
         try:
-            joined = join(
-                address, hello, _JOIN_TIMEOUT_S, _check_user, descriptors=_MAX_DESCRIPTORS
-            )
+            joined = join(address, hello, _JOIN_TIMEOUT_S, check_user, descriptors=_MAX_DESCRIPTORS)
         except ConnectionAbortedError as error:
             raise PlacementError(
                 "the driver refused the connection: its graph has ended"
@@ -113,6 +125,8 @@ class ControlClient:
         match message:
             case Stop():
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
+            case Broken():
+                loop.on_broken()
             case Where():
                 found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
                 stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
@@ -122,6 +136,11 @@ class ControlClient:
                 sockets.send(self._socket, answer, may_wait=False)
             case _:
                 raise ValueError("a member expects no such message")
+
+    def prepared(self) -> None:
+        """Report that the communicator groups are open, and the loop runs."""
+        with contextlib.suppress(OSError):  # the watching thread hears of it
+            sockets.send(self._socket, Prepared())
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.
@@ -145,7 +164,12 @@ class ControlClient:
         self._joined.close()
 
 
-def _check_user(_: int, uid: int) -> None:
+def check_user(_: int, uid: int) -> None:
+    """Check whose process a peer is, before a secret is sent there.
+
+    Raises:
+        PlacementError: It is another user's.
+    """
     if uid != os.getuid():
         raise PlacementError(
             f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared memory is "

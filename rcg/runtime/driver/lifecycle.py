@@ -8,12 +8,15 @@ some seconds a log line names the actors that have not answered; at the deadline
 from __future__ import annotations
 
 import platform
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.comm.rays import RaysOpener
+from rcg.comm.registry import find_communicator
 from rcg.errors import (
     ActorDiedError,
     ChannelTimeout,
@@ -22,11 +25,13 @@ from rcg.errors import (
     RcgError,
     UnsupportedNodeError,
 )
+from rcg.ir.channels import Group
 from rcg.ir.nodes import Site
 from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import Program
 from rcg.log import Log
 from rcg.options import Deadline, Options
+from rcg.runtime.actor.groups import GroupStart, Opener
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.start import inspect_actor, start
 from rcg.runtime.codec import make_codec
@@ -37,6 +42,7 @@ from rcg.runtime.driver.live import main_threads_taken
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import ABI_VERSION
+from rcg.serialization import array_types
 from rcg.version import __version__
 
 __all__ = ["Located", "launch", "locate"]
@@ -294,8 +300,9 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
 def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> None:
     own = cluster.current_actor_id()
     calls: dict[str, Any] = {}
+    openers = {group.id: _opener_of(group, bindings) for group in session.plan.groups}
     for actor, handle in bindings.actors.items():
-        spec = _start_for(session, actor, handle, bindings)
+        spec = _start_for(session, actor, handle, bindings, openers)
         if own is not None and cluster.actor_id(handle) == own:
             if session.options.thread == "main":
                 raise CompileError(
@@ -309,6 +316,34 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
         _wait_connected(session, calls, _Named(bindings), deadline)
     else:
         _gather(calls, _Named(bindings), deadline, "start", session)
+    _wait_prepared(session, _Named(bindings), deadline)
+
+
+def _opener_of(group: Group, bindings: Bindings) -> Opener:
+    """Return what opens the ends of a group."""
+    if group.communicator is not None:
+        return RaysOpener(bindings.constants[group.communicator])
+    return find_communicator(group.backend)
+
+
+def _wait_prepared(session: Session, named: _Named, deadline: Deadline) -> None:
+    """Wait until the members of all groups have met.
+
+    Raises:
+        ChannelTimeout: Some have not; the text names them.
+    """
+    expected = {member for group in session.plan.groups for member in group.members}
+    while missing := sorted(expected - session.control.prepared):
+        session.check_running()
+        if deadline.expired:
+            raise ChannelTimeout(
+                f"compile() waited {deadline.timeout_s:g} s, and the communicator groups of these "
+                f"actors are not complete: {', '.join(map(named.name, missing))}. They may still "
+                "import torch, or wait for each other; raise `timeout`, or look at them with "
+                "`ray stack`.",
+                timeout_s=deadline.timeout_s,
+            )
+        time.sleep(_CONNECTED_POLL_S)
 
 
 def _wait_connected(
@@ -325,7 +360,13 @@ def _wait_connected(
             _gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
 
 
-def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) -> Start:
+def _start_for(
+    session: Session,
+    actor: str,
+    handle: Any,
+    bindings: Bindings,
+    openers: Mapping[str, Opener],
+) -> Start:
     program = session.plan.program(actor)
     named = _constants_of(program)
     return Start(
@@ -339,8 +380,16 @@ def _start_for(session: Session, actor: str, handle: Any, bindings: Bindings) ->
         layout=session.node.layout,
         address=session.control.address,
         secret=session.control.secret,
+        groups=tuple(
+            [
+                GroupStart(group, tuple(map(session.plan.label, group.members)), openers[group.id])
+                for group in session.plan.groups
+                if actor in group.members
+            ]
+        ),
         constants={name: bindings.constants[name] for name in named},
         options=session.options,
+        array_types=array_types(),
         actor=(cluster.actor_label(handle), cluster.actor_id(handle), repr(handle)),
         version=__version__,
         abi=ABI_VERSION,

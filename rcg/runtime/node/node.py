@@ -9,10 +9,12 @@ end all waits. Processes and channels have their names from the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from rcg import _native
 from rcg.channels import shm
+from rcg.channels.base import Groups
+from rcg.errors import InternalError
 from rcg.options import Options
 from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
@@ -26,6 +28,19 @@ __all__ = ["ABI_VERSION", "MemoryUse", "Node"]
 
 ABI_VERSION: Final = _native.ABI_VERSION
 """The layout of shared memory, which all members must agree on."""
+
+
+class _NoGroups:
+    """The groups of a process that is in none."""
+
+    def members(self, group: str) -> tuple[str, ...]:
+        raise InternalError(f"this process is not in the group {group}")
+
+    def communicator(self, group: str) -> NoReturn:
+        raise InternalError(f"this process is not in the group {group}")
+
+
+_NO_GROUPS: Final = _NoGroups()
 
 
 class MemoryUse(NamedTuple):
@@ -56,6 +71,7 @@ class Node:
         codec: Encodes this process's values.
         is_looping: Whether one thread runs a program here, and records each op; otherwise any
             number of threads submit and fetch.
+        groups: The communicator groups that this process is in.
 
     Raises:
         OSError: The memory cannot be mapped.
@@ -72,12 +88,14 @@ class Node:
         codec: Codec,
         *,
         is_looping: bool,
+        groups: Groups | None = None,
     ) -> None:
         self.process = process
+        self.groups: Groups = groups or _NO_GROUPS
         self.layout = layout
         self.codec = codec
         self.rings: Mapping[str, int] = layout.rings
-        self.encode: Callable[[Any], Encoded] = codec.encode
+        self.encode: Callable[..., Encoded] = codec.encode
         member = self.member = _native.Member(
             board,
             list(arenas),

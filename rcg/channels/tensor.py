@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels whose tensors travel over a communicator.
+
+::
+
+    writer                                    reader
+    encode; take the tensors out
+    frame: skeleton, table        ──ring──>   take the frame
+    wait until every reader took it           make room for the tensors
+    send, or broadcast     ──communicator──>  receive
+                                              put the tensors back; decode
+
+The frame is the status of the value. If the value is a ``Failure``, or cannot be encoded, the frame
+says so and nothing follows, so a failed value never leaves a peer inside a rendezvous. The writer
+enters the communicator only when all readers have taken the frame, so it waits for them where every
+wait of a graph happens, and that ends as they all do: by poison, with the peer's name in the
+recorder. What waits inside the communicator is ended by ``abort``. (It is faster, too: Gloo takes
+longer to match a send that comes before its receive.)
+
+A reader without memory for the tensors must receive them all the same, because the writer sends
+them. Tensors are sent in pieces of ``PIECE_BYTES``; such a reader takes them into one piece of
+memory, again and again, and its value is a failure.
+
+Received tensors lie in private blocks of the process's arena, which are used again: memory that is
+touched for the first time costs as much as the transfer (FACTS).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rcg import comm
+from rcg.channels.base import Endpoint, TransferFailed
+from rcg.error_text import describe_error
+from rcg.errors import CommError, TensorMismatch
+from rcg.ir.channels import ChannelSpec
+from rcg.serialization import (
+    KIND_BYTES,
+    KIND_FAILURE,
+    KIND_PICKLE,
+    Failure,
+    loads_to,
+)
+from rcg.serialization.devices import moved_to
+from rcg.serialization.payloads import (
+    LoneTable,
+    Skeleton,
+    Table,
+    check_direct,
+    described_text,
+    is_plain_tensor,
+    put_back,
+    take_out,
+)
+from rcg.serialization.tensors import Described
+
+__rcg_plumbing__ = True  # see rcg.frames
+
+__all__ = [
+    "PIECE_BYTES",
+    "TensorReader",
+    "TensorWriter",
+    "nowhere",
+    "open_reader",
+    "open_writer",
+    "pieces_of",
+    "room_for",
+]
+
+PIECE_BYTES: Final = 16 << 20
+"""So many bytes are sent at once, at most. Larger pieces are not faster; a reader without memory
+needs so much."""
+
+
+# The first byte of a frame: what follows in it, and over the communicator.
+_RAW: Final = b"\x00"  # bytes, and no tensor
+_LONE: Final = b"\x01"  # the table of one tensor, and the tensor
+_LONE_AGAIN: Final = b"\x02"  # one tensor, as the newest table says
+_WHOLE: Final = b"\x03"  # a table, a pickle, and the tensors
+_WHOLE_AGAIN: Final = b"\x04"  # a pickle, and tensors as the newest table says
+
+
+class _Outgoing(NamedTuple):
+    """What is sent for a value.
+
+    Attributes:
+        frame: What the ring takes.
+        told: The table that the readers have after that, with its first byte.
+        payloads: The bytes of the tensors.
+    """
+
+    frame: tuple[Any, ...]
+    told: bytes | None
+    payloads: list[Any]
+
+
+def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
+    """Return a frame as it is: its tensors are still to come."""
+    return bytes(data), buffers
+
+
+def room_for(endpoint: Endpoint, size_bytes: int) -> Any:
+    """Return a tensor of uint8 [size_bytes] for what arrives, in recycled memory if there is some.
+
+    Raises:
+        MemoryError, RuntimeError: There is no memory.
+    """
+    torch = sys.modules["torch"]
+    loan = endpoint.member.loan(size_bytes, True)
+    if loan is None:
+        return torch.empty(size_bytes, dtype=torch.uint8)
+    return torch.frombuffer(loan, dtype=torch.uint8)
+
+
+def pieces_of(payloads: Sequence[Any]) -> list[Any]:
+    """Return payloads in pieces of ``PIECE_BYTES`` at most."""
+    pieces: list[Any] = []
+    for payload in payloads:
+        if payload.numel() <= PIECE_BYTES:
+            pieces.append(payload)
+        else:
+            pieces += payload.split(PIECE_BYTES)
+    return pieces
+
+
+def nowhere(sizes: Sequence[int]) -> list[Any]:
+    """Return pieces for payloads that nobody keeps: all of them are the same memory.
+
+    Raises:
+        TransferFailed: There is no memory even for that.
+    """
+    torch = sys.modules["torch"]
+    try:
+        piece = torch.empty(min(PIECE_BYTES, max(sizes)), dtype=torch.uint8)
+    except (MemoryError, RuntimeError) as error:
+        raise failed_transfer(error) from error
+    return [
+        piece[: min(PIECE_BYTES, size - start)]
+        for size in sizes
+        for start in range(0, max(size, 1), PIECE_BYTES)
+    ]
+
+
+def failed_transfer(error: Exception) -> TransferFailed:
+    """Return the signal for an exception that a communicator raised, also a user's."""
+    if not isinstance(error, CommError):
+        error = CommError(f"the communicator failed: {describe_error(error)}")
+    return TransferFailed(error)
+
+
+def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> TensorWriter:
+    """Return the writing end; ``op`` is its Write in the program."""
+    return TensorWriter(spec, op, endpoint)
+
+
+def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> TensorReader:
+    """Return the reading end; ``op`` is its Read in the program."""
+    return TensorReader(spec, op, endpoint)
+
+
+class _Route:
+    """How the tensors of a channel travel, seen from one end."""
+
+    __slots__ = ("_communicator", "_endpoint", "_group", "is_broadcast", "root", "tag")
+
+    def __init__(self, spec: ChannelSpec, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._group = str(spec.group)
+        self._communicator: comm.Communicator | None = None
+        members = endpoint.groups.members(self._group)
+        self.is_broadcast = len(spec.readers) > 1
+        self.root = members.index(spec.writer)
+        self.tag = int(spec.id[1:])
+
+    @property
+    def communicator(self) -> comm.Communicator:
+        """The communicator, which the loop opens before its first op."""
+        found = self._communicator
+        if found is None:
+            found = self._communicator = self._endpoint.groups.communicator(self._group)
+        return found
+
+
+class TensorWriter:
+    """The writing end; see ``base.Writer``.
+
+    Args:
+        spec: The channel.
+        op: Its Write in the program.
+        endpoint: This process's place on its node.
+    """
+
+    __slots__ = (
+        "_encode",
+        "_endpoint",
+        "_expected",
+        "_member",
+        "_peer",
+        "_ring",
+        "_route",
+        "_spec",
+        "_told",
+    )
+
+    def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
+        self._spec = spec
+        self._ring = endpoint.member.writer(endpoint.rings[spec.id], op, True)
+        self._member = endpoint.member
+        self._encode = endpoint.encode
+        self._endpoint = endpoint
+        self._route = _Route(spec, endpoint)
+        self._peer = endpoint.groups.members(str(spec.group)).index(spec.readers[0])
+        # If tensors have a static shape: those of the first execution, and the table that the
+        # readers have from an earlier frame.
+        self._expected: list[Described] | None = None
+        self._told: bytes | None = None
+
+    @property
+    def seq(self) -> int:
+        """See ``base.Writer``."""
+        return int(self._ring.seq)
+
+    def write(self, value: Any, /) -> None:
+        """See ``base.Writer``. It blocks until every reader has the tensors.
+
+        Raises:
+            TensorMismatch: The value is not what the hint promised; nothing was written.
+            TransferFailed: The communicator failed.
+        """
+        ring = self._ring
+        if type(value) is Failure:
+            ring.write(KIND_FAILURE, value.data)
+            self._member.transferred(0, False)
+            return
+        ring.open()  # encoding is part of the write
+        try:
+            outgoing = self._outgoing(value)
+        except BaseException:
+            ring.shut()
+            raise
+        ring.write(*outgoing.frame)
+        if self._spec.is_static_shape:
+            self._told = outgoing.told
+        payloads = outgoing.payloads
+        size = sum([each.numel() for each in payloads])
+        if payloads:
+            ring.wait_taken()
+            self._send(payloads)
+        self._member.transferred(size, False)
+
+    def _outgoing(self, value: Any) -> _Outgoing:
+        """Return what is sent for a value."""
+        spec = self._spec
+        if spec.is_direct_return:
+            check_direct(value)
+        if spec.is_direct_return or is_plain_tensor(value):
+            lone, raw = LoneTable.of(value)
+            if spec.is_static_shape:
+                self._check([(lone.dtype, lone.shape)])
+            told = _LONE + lone.written()
+            data = _LONE_AGAIN if told == self._told else told
+            return _Outgoing((KIND_BYTES, data), told, [raw] if lone.size else [])
+        if type(value) is bytes:
+            return _Outgoing((KIND_BYTES, _RAW + value), self._told, [])
+        described: list[Described] | None = [] if spec.is_static_shape else None
+        skeleton, table, payloads = take_out(self._encode(value, described))
+        if described is not None:
+            self._check(described)
+        told = _WHOLE + table.written()
+        head = _WHOLE_AGAIN if told == self._told else told
+        # A frame that has no buffers needs no decoding yet.
+        kind = KIND_PICKLE if skeleton.buffers else KIND_BYTES
+        frame = (kind, head + skeleton.data, skeleton.buffers or None, 0)
+        return _Outgoing(frame, told, payloads)
+
+    def _check(self, found: list[Described]) -> None:
+        """Compare tensors with those of the first execution."""
+        if self._expected is None:
+            self._expected = found
+        expected = self._expected
+        if found != expected:
+            raise TensorMismatch(
+                f"Expected torch.Tensors with shapes and dtypes: {described_text(expected)} found: "
+                f"{described_text(found)}. The value has the hint `_static_shape=True`: return "
+                "tensors of the same shapes in every execution, or leave the hint out",
+                expected=described_text(expected),
+                found=described_text(found),
+            )
+
+    def _send(self, payloads: Sequence[Any]) -> None:
+        route = self._route
+        try:
+            communicator = route.communicator
+            if route.is_broadcast:
+                communicator.broadcast(pieces_of(payloads), route.root)
+            else:
+                communicator.send(pieces_of(payloads), self._peer, route.tag)
+        except Exception as error:
+            raise failed_transfer(error) from error
+
+
+class TensorReader:
+    """The reading end; see ``base.Reader``.
+
+    Args:
+        spec: The channel.
+        op: Its Read in the program.
+        endpoint: This process's place on its node.
+    """
+
+    __slots__ = ("_endpoint", "_loads", "_lone", "_member", "_ring", "_route", "_spec", "_table")
+
+    def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
+        self._spec = spec
+        self._ring = endpoint.member.reader(endpoint.rings[spec.id], op, _undecoded, Failure)
+        self._member = endpoint.member
+        self._endpoint = endpoint
+        self._route = _Route(spec, endpoint)
+        self._loads = loads_to(spec.device)
+        # The newest tables: frames with a static shape have none if nothing changed.
+        self._table = Table((), ())
+        self._lone = LoneTable("uint8", (), False, 0)
+
+    @property
+    def seq(self) -> int:
+        """See ``base.Reader``."""
+        return int(self._ring.seq)
+
+    def read(self, timeout_ns: int | None = None, /) -> Any:
+        """See ``base.Reader``. It blocks until the tensors are here.
+
+        Raises:
+            TransferFailed: The communicator failed.
+        """
+        arrived = self._ring.read(timeout_ns)
+        if type(arrived) is Failure:
+            return arrived
+        data, buffers = (arrived, ()) if type(arrived) is bytes else arrived
+        match data[:1]:
+            case b"\x00":
+                return data[1:]
+            case b"\x01":
+                self._lone = LoneTable.read(memoryview(data)[1:])
+                return self._read_lone()
+            case b"\x02":
+                return self._read_lone()
+            case b"\x03":
+                self._table, size = Table.read(memoryview(data)[1:])
+                return self._read_whole(data, 1 + size, buffers)
+            case _:
+                return self._read_whole(data, 1, buffers)
+
+    def _read_lone(self) -> Any:
+        lone = self._lone
+        payloads = self._receive((lone.size,) if lone.size else ())
+        return moved_to(lone.put_back(payloads[0] if payloads else None), self._spec.device)
+
+    def _read_whole(self, data: Any, end: int, buffers: Sequence[Any]) -> Any:
+        table = self._table
+        payloads = self._receive(table.sizes)
+        return put_back(
+            Skeleton(memoryview(data)[end:], list(buffers)), table, payloads, self._loads
+        )
+
+    def _receive(self, sizes: Sequence[int]) -> list[Any]:
+        """Return the payloads, tensors of uint8 [n] in memory of this process."""
+        if not sizes:
+            return []
+        self._member.transferring()
+        try:
+            payloads = [room_for(self._endpoint, size) for size in sizes]
+        except (MemoryError, RuntimeError):  # torch raises the second
+            self._take(nowhere(sizes))
+            raise
+        self._take(pieces_of(payloads))
+        self._member.transferred(sum(sizes), True)
+        return payloads
+
+    def _take(self, pieces: Sequence[Any]) -> None:
+        route = self._route
+        try:
+            if route.is_broadcast:
+                route.communicator.broadcast(pieces, route.root)
+            else:
+                route.communicator.recv(pieces, route.root, route.tag)
+        except Exception as error:
+            raise failed_transfer(error) from error

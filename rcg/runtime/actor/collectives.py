@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of collectives: all ranks enter, or none does.
+
+::
+
+    look at this rank's tensors, make room for the result
+    tell the others: dtypes and shapes, or a failure    ──rings──>
+    hear the others
+    a failure anywhere, or shapes that differ: the result is that failure, the same at all ranks
+    otherwise: the collective                           ──communicator──>
+
+A rank that has heard all others knows that all of them are at this op. So the communicator is
+entered only when every rank enters it, and nobody waits inside it for one that is elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from rcg.channels import open_reader, open_writer
+from rcg.channels.base import NoMemory, TransferFailed, Writer
+from rcg.errors import CommError, TransportError
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ops import Collective
+from rcg.runtime.actor.exchanges import Described, Rank, exchange_of
+from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
+from rcg.runtime.node.node import Node
+from rcg.serialization import Failure
+
+__rcg_plumbing__ = True  # see rcg.frames
+
+__all__ = ["collective_step"]
+
+
+class _Running(Protocol):
+    """The loop, as far as a collective needs it; see ``steps.Running``."""
+
+    execution: int
+    origin: Origin
+
+
+def collective_step(
+    index: int,
+    op: Collective,
+    slots: list[Any],
+    loop: _Running,
+    node: Node,
+    channels: Mapping[str, ChannelSpec],
+) -> Callable[[], None]:
+    """Return the step of a collective.
+
+    Args:
+        index: Of the op in the program.
+        op: The op.
+        slots: The slots of the program.
+        loop: What runs it.
+        node: This process's place on its node.
+        channels: The channels of the process.
+    """
+    rank = Rank(op, node)
+    exchange = exchange_of(op.word)
+    tells = [open_writer(channels[each], index, node) for each in op.tells]
+    hears = [open_reader(channels[each], index, node) for each in op.hears]
+    sources, outs, member = op.slots, op.outs, node.member
+    word = f"({op.word} over {op.group})"
+
+    def failure_of(error: BaseException) -> Failure:
+        if isinstance(error, TransportError):
+            return capture_own(error)
+        return capture(error, loop.origin, word, loop.execution)
+
+    def prepared() -> tuple[tuple[Described, ...] | Failure, list[Any], Any]:
+        """Return what to tell, this rank's tensors, and the room for the result."""
+        values = [slots[source] for source in sources]
+        for value in values:
+            if type(value) is Failure:
+                return value, [], None
+        try:
+            tensors = [rank.checked(value) for value in values]
+            room = exchange.room(rank, tensors)
+        except Exception as error:  # noqa: BLE001 - a value of the user's, or no memory
+            return failure_of(error), [], None
+        return tuple([Described.of(tensor) for tensor in tensors]), tensors, room
+
+    def step() -> None:
+        member.mark(index, loop.execution)
+        status, tensors, room = prepared()
+        for writer in tells:
+            _tell(writer, status)
+        statuses = [reader.read() for reader in hears]
+        statuses.insert(rank.rank, status)
+        result = next((each for each in statuses if type(each) is Failure), None)
+        if result is None:
+            try:
+                exchange.compare(rank, statuses)
+                member.transferring()
+                values = exchange.run(rank, tensors, room, statuses)
+            except CommError as error:
+                raise TransferFailed(error) from error
+            except Exception as error:  # noqa: BLE001 - the ranks' tensors differ, or no memory
+                result = failure_of(error)
+        if result is None:
+            for out, value in zip(outs, values, strict=True):
+                slots[out] = value
+        else:
+            for out in outs:
+                slots[out] = result
+        member.transferred(0 if result else exchange.moved(rank, statuses), False)
+
+    return step
+
+
+def _tell(writer: Writer, status: tuple[Described, ...] | Failure) -> None:
+    try:
+        writer.write(status)
+    except NoMemory:
+        if type(status) is not Failure:
+            raise
+        for shorter in smaller_failures(status):
+            with contextlib.suppress(NoMemory):
+                writer.write(shorter)
+                return
+        raise

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each kind of collective does with the tensors of its rank, once all ranks are ready.
+
+Tensors of one dtype are combined in one piece of memory, so several tensors of a rank cost one
+operation per dtype. Inputs are never written to: an actor may hold them. Results lie in memory
+that is used again (``channels.tensor.room_for``).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from rcg.channels.tensor import nowhere, pieces_of, room_for
+from rcg.comm import Communicator, ReduceOp
+from rcg.errors import TensorMismatch
+from rcg.ir.ops import Collective
+from rcg.runtime.node.node import Node
+from rcg.text import plural
+
+__rcg_plumbing__ = True  # see rcg.frames
+
+__all__ = ["Described", "Exchange", "Rank", "exchange_of"]
+
+
+class Described(NamedTuple):
+    """What a rank tells the others about a tensor.
+
+    Attributes:
+        dtype: Its name in torch.
+        shape: Its shape.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Any) -> Described:
+        """Return what is told about a tensor."""
+        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+    @property
+    def torch_dtype(self) -> Any:
+        """The dtype itself."""
+        return getattr(sys.modules["torch"], self.dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the tensor."""
+        return math.prod(self.shape) * int(self.torch_dtype.itemsize)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
+Status = tuple[Described, ...]
+"""What a rank tells about all its tensors."""
+
+
+class Rank:
+    """One rank's part in one collective of a program.
+
+    Args:
+        op: The collective.
+        node: This process's place on its node.
+    """
+
+    def __init__(self, op: Collective, node: Node) -> None:
+        self.op = op
+        self.node = node
+        self.members = node.groups.members(op.group)
+        self.size = len(self.members)
+        self.rank = self.members.index(node.process)
+        self.reduction = ReduceOp(op.reduction or "sum")
+        self.root = op.root or 0
+        self.is_root = self.rank == self.root
+
+    @property
+    def communicator(self) -> Communicator:
+        """The communicator, which the loop opens before its first op."""
+        return self.node.groups.communicator(self.op.group)
+
+    def checked(self, value: object) -> Any:
+        """Return a value as the tensor that it must be, contiguous and without a gradient.
+
+        Raises:
+            TensorMismatch: It is no tensor, or not one that the communicator takes.
+        """
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            raise TensorMismatch(
+                f"Expected a torch tensor for each input node of {self.op.word}, but "
+                f"{self.node.process} has a value of type {type(value).__name__}",
+                expected="torch.Tensor",
+                found=type(value).__name__,
+            )
+        communicator = self.communicator
+        if value.device.type not in communicator.devices:
+            raise TensorMismatch(
+                f"{self.op.word} over {self.op.group} takes tensors on "
+                f"{', '.join(sorted(communicator.devices))}, but {self.node.process} has one on "
+                f"{value.device}",
+                expected=", ".join(sorted(communicator.devices)),
+                found=str(value.device),
+            )
+        reduction = None if self.op.reduction is None else self.reduction
+        why = communicator.unsupported(value.dtype, reduction)
+        if why is not None:
+            raise TensorMismatch(f"{self.op.word} over {self.op.group}: {why}", found=value.dtype)
+        return value.detach().resolve_conj().resolve_neg().contiguous()
+
+    def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:
+        """Return the error for ranks whose tensors differ; the same at every rank."""
+        found = "; ".join(
+            f"rank {rank} ({member}) has {', '.join(map(str, status)) or 'none'}"
+            for rank, (member, status) in enumerate(zip(self.members, statuses, strict=True))
+        )
+        return TensorMismatch(
+            f"{self.op.word} over {self.op.group} needs tensors of the same shapes and dtypes at "
+            f"all ranks: {found}",
+            found=found,
+        )
+
+    def room(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor with any contents, in recycled memory if there is some."""
+        torch = sys.modules["torch"]
+        size = math.prod(shape) * dtype.itemsize
+        if not size:
+            return torch.empty(tuple(shape), dtype=dtype)
+        return room_for(self.node, size).view(dtype).view(tuple(shape))
+
+
+class Exchange(Protocol):
+    """What one kind of collective does."""
+
+    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+        """Check this rank's tensors, and return memory for the result.
+
+        Raises:
+            TensorMismatch: The tensors are not right for this kind.
+            MemoryError, RuntimeError: There is no memory.
+        """
+
+    def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
+        """Compare the tensors of all ranks.
+
+        Raises:
+            TensorMismatch: They do not go together. Every rank raises the same.
+        """
+
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        """Return the results, one for each slot that the op fills.
+
+        Raises:
+            CommError: The communicator failed.
+        """
+
+    def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+        """Return the bytes of the tensors that this rank takes part with."""
+
+
+def exchange_of(word: str) -> Exchange:
+    """Return what a kind of collective does, by its word: ``allreduce``."""
+    return _EXCHANGES[word]
+
+
+class _Alike:
+    """Kinds in which all ranks have tensors of the same shapes and dtypes."""
+
+    def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
+        """See ``Exchange``."""
+        if any(status != statuses[0] for status in statuses):
+            raise rank.mismatch(statuses)
+
+    def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+        """See ``Exchange``."""
+        return sum(each.size_bytes for each in statuses[rank.rank])
+
+
+class _Combining(_Alike):
+    """Kinds that combine all tensors in place: the tensors of each dtype in one piece."""
+
+    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+        """See ``Exchange``. Returns the pieces, and the views of them for the results."""
+        by_dtype: dict[Any, list[int]] = {}
+        for position, tensor in enumerate(tensors):
+            by_dtype.setdefault(tensor.dtype, []).append(position)
+        views: list[Any] = [None] * len(tensors)
+        pieces = []
+        for dtype, positions in by_dtype.items():
+            piece = rank.room(dtype, [sum(tensors[at].numel() for at in positions)])
+            pieces.append(piece)
+            start = 0
+            for at in positions:
+                end = start + tensors[at].numel()
+                views[at] = piece[start:end].view(tensors[at].shape)
+                start = end
+        return pieces, views
+
+
+class _AllReduce(_Combining):
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        pieces, views = room
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor)
+        for piece in pieces:
+            rank.communicator.allreduce(piece, rank.reduction)
+        return list(views)
+
+
+class _Reduce(_Combining):
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        pieces, views = room
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor)
+        for piece in pieces:
+            rank.communicator.reduce(piece, rank.root, rank.reduction)
+        return list(views) if rank.is_root else [None] * len(tensors)
+
+
+class _AllGather(_Alike):
+    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+        return [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
+
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        for output, tensor in zip(room, tensors, strict=True):
+            rank.communicator.allgather(output, tensor.reshape(_row(tensor)))
+        return list(room)
+
+
+class _Gather(_Alike):
+    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+        if not rank.is_root:
+            return [None] * len(tensors)
+        return [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
+
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        for output, tensor in zip(room, tensors, strict=True):
+            rank.communicator.gather(output, tensor.reshape(_row(tensor)), rank.root)
+        return list(room)
+
+
+class _ReduceScatter(_Alike):
+    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+        for tensor in tensors:
+            if tensor.dim() == 0 or tensor.shape[0] % rank.size:
+                raise TensorMismatch(
+                    "Expected the first dimension of the input tensor to be divisible by the world "
+                    f"size {rank.size}, but {rank.node.process} has the shape "
+                    f"{list(tensor.shape)}: reducescatter gives each rank an equal part",
+                    expected=f"a multiple of {rank.size}",
+                    found=list(tensor.shape),
+                )
+        return [
+            rank.room(tensor.dtype, (tensor.shape[0] // rank.size, *tensor.shape[1:]))
+            for tensor in tensors
+        ]
+
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        for output, tensor in zip(room, tensors, strict=True):
+            rank.communicator.reducescatter(output, tensor, rank.reduction)
+        return list(room)
+
+
+class _Broadcast:
+    """The root's tensors go to all; what the others have does not matter."""
+
+    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+        return None  # the shapes are not known yet
+
+    def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
+        count = len(rank.op.outs)
+        if len(statuses[rank.root]) != count:
+            raise TensorMismatch(
+                f"broadcast over {rank.op.group}: rank {rank.root} has "
+                f"{plural(len(statuses[rank.root]), 'tensor')}, expected are {count}"
+            )
+
+    def run(
+        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
+    ) -> list[Any]:
+        communicator, root = rank.communicator, rank.root
+        if rank.is_root:
+            communicator.broadcast(pieces_of([_bytes_of(each) for each in tensors]), root)
+            return list(tensors)
+        described = statuses[root]
+        try:
+            results = [rank.room(each.torch_dtype, each.shape) for each in described]
+        except (MemoryError, RuntimeError):  # the root sends, whatever happens here
+            communicator.broadcast(nowhere([each.size_bytes for each in described]), root)
+            raise
+        communicator.broadcast(pieces_of([_bytes_of(each) for each in results]), root)
+        return results
+
+    def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+        return sum(each.size_bytes for each in statuses[rank.root])
+
+
+_EXCHANGES: Final[Mapping[str, Exchange]] = {
+    "allreduce": _AllReduce(),
+    "allgather": _AllGather(),
+    "reducescatter": _ReduceScatter(),
+    "broadcast": _Broadcast(),
+    "reduce": _Reduce(),
+    "gather": _Gather(),
+}
+
+
+def _row(tensor: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor among others, one after another: a number is a row of one."""
+    return tuple(tensor.shape) or (1,)
+
+
+def _gathered(rank: Rank, tensor: Any) -> tuple[int, ...]:
+    first, *rest = _row(tensor)
+    return (rank.size * first, *rest)
+
+
+def _bytes_of(tensor: Any) -> Any:
+    """Return the bytes of a contiguous tensor, as a tensor of uint8."""
+    torch = sys.modules["torch"]
+    return tensor.reshape(-1).view(torch.uint8)

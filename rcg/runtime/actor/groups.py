@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The communicator groups of one process in one graph: opening, aborting and closing them.
+
+The loop's thread opens the groups before its first execution, all processes in the order of the
+plan, so nobody waits in a circle. The control socket's thread aborts them when the graph ends or a
+member dies: poison cannot reach a thread inside a communicator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from rcg.comm import Communicator, Membership, Store
+from rcg.error_text import shielding
+from rcg.errors import GroupAborted
+from rcg.ir.channels import Group
+from rcg.runtime.actor import failpoints
+
+__all__ = ["GroupStart", "OpenGroups", "Opener"]
+
+_OPERATIONS: Final = frozenset(
+    ("send", "recv", "broadcast", "allreduce", "allgather", "reducescatter", "reduce", "gather")
+)
+
+
+class Opener(Protocol):
+    """Opens one process's end of a group; it travels to the process."""
+
+    def open(self, membership: Membership) -> Communicator:
+        """See ``Communicator.open``."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStart:
+    """What a process is told about a group that it is in.
+
+    Attributes:
+        group: The group, of the plan.
+        labels: What errors call each member.
+        opener: What opens this process's end of it: a registered communicator, or a user's.
+    """
+
+    group: Group
+    labels: tuple[str, ...]
+    opener: Opener
+
+
+class _Announced:
+    """A communicator whose operations are failpoints."""
+
+    def __init__(self, communicator: Communicator, process: str) -> None:
+        self._communicator = communicator
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._communicator, name)
+        if name not in _OPERATIONS:
+            return found
+
+        def announced(*args: Any) -> Any:
+            failpoints.reach(failpoints.Failpoint("transfer", self._process))
+            return found(*args)
+
+        return announced
+
+
+class OpenGroups:
+    """The groups of one process; see ``channels.base.Groups``.
+
+    Args:
+        process: The process, as the plan names it.
+        starts: Its groups, in the order of the plan.
+        open_store: Returns the store of a group.
+    """
+
+    def __init__(
+        self,
+        process: str,
+        starts: Sequence[GroupStart],
+        open_store: Callable[[str], Store],
+    ) -> None:
+        self._process = process
+        self._starts = {start.group.id: start for start in starts}
+        self._open_store = open_store
+        self._open: dict[str, Communicator] = {}
+        self._store: Store | None = None
+        self._aborted: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """See ``channels.base.Groups``."""
+        return self._starts[group].group.members
+
+    def communicator(self, group: str) -> Communicator:
+        """See ``channels.base.Groups``."""
+        return self._open[group]
+
+    def open(self, timeout_s: float | None) -> None:
+        """Open all groups; the loop's thread.
+
+        Raises:
+            TimeoutError, CommError: A group could not be built. What was built is closed.
+        """
+        try:
+            for name, start in self._starts.items():
+                self._open[name] = self._opened(name, start, timeout_s)
+                if self._aborted is not None:
+                    raise GroupAborted(self._aborted, group=name)
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, name: str, start: GroupStart, timeout_s: float | None) -> Communicator:
+        store = self._store = self._open_store(name)
+        try:
+            if self._aborted is not None:
+                raise GroupAborted(self._aborted, group=name)
+            rank = start.group.members.index(self._process)
+            opened = start.opener.open(Membership(name, rank, start.labels, store, timeout_s))
+            is_announced = failpoints.on_failpoint is not None
+            return (
+                cast("Communicator", _Announced(opened, self._process)) if is_announced else opened
+            )
+        finally:
+            self._store = None
+            store.close()
+
+    def abort(self, why: str) -> None:
+        """End every pending operation, and opening; any thread, idempotent."""
+        self._aborted = why
+        store: Any = self._store
+        if store is not None:
+            store.close()
+        for communicator in list(self._open.values()):
+            with shielding():  # it may be the user's
+                communicator.abort(why)
+
+    def close(self) -> None:
+        """Close all groups; the loop's thread, when no operation is pending."""
+        while self._open:
+            _, communicator = self._open.popitem()
+            communicator.destroy()

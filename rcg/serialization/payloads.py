@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values taken apart for a transport: the bytes of their tensors, and the skeleton that is left.
+
+The pickle of a value has a place for each buffer. The buffers of tensors are the *payloads*:
+they travel over a communicator, and the reader puts its own memory in their places. Everything else
+is the *skeleton*: the pickle, and the buffers of arrays that are not tensors. So whatever pickles
+through shared memory, pickles here: nested tensors, views that share a storage, empty ones, any
+dtype.
+
+The *table* tells the reader how large the payloads are and where they belong::
+
+    >>> table = Table(places=(0, 2), sizes=(400, 64))
+    >>> Table.read(table.written())
+    (Table(places=(0, 2), sizes=(400, 64)), 40)
+
+A value that is exactly one tensor travels without a skeleton (``LoneTable``).
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from rcg.errors import TensorMismatch
+from rcg.serialization.encoded import PROTOCOL, Encoded
+from rcg.serialization.tensors import Described
+
+__all__ = [
+    "LoneTable",
+    "Skeleton",
+    "Table",
+    "check_direct",
+    "described_text",
+    "is_plain_tensor",
+    "put_back",
+    "take_out",
+]
+
+_WORD: Final = 8
+
+
+class Table(NamedTuple):
+    """Where the payloads of a value belong.
+
+    Attributes:
+        places: The index of each among the buffers of the pickle, ascending.
+        sizes: The bytes of each.
+    """
+
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    def written(self) -> bytes:
+        """Return the table as bytes that ``read`` reads."""
+        return array("Q", [len(self.places), *self.places, *self.sizes]).tobytes()
+
+    @classmethod
+    def read(cls, data: bytes | memoryview) -> tuple[Table, int]:
+        """Return the table at the beginning of some bytes, and where it ends."""
+        count = int.from_bytes(data[:_WORD], sys.byteorder)
+        end = (1 + 2 * count) * _WORD
+        numbers = array("Q", bytes(data[_WORD:end])).tolist()
+        return cls(tuple(numbers[:count]), tuple(numbers[count:])), end
+
+
+class LoneTable(NamedTuple):
+    """What a value is that is exactly one tensor.
+
+    Attributes:
+        dtype: Its name in torch: ``bfloat16``.
+        shape: Its shape.
+        requires_grad: Whether it requires a gradient.
+        size: Its bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+    size: int
+
+    def written(self) -> bytes:
+        """Return the table as bytes that ``read`` reads."""
+        return pickle.dumps(tuple(self), PROTOCOL)
+
+    @classmethod
+    def read(cls, data: bytes | memoryview) -> LoneTable:
+        """Return the table that these bytes are."""
+        return cls(*pickle.loads(data))
+
+    @classmethod
+    def of(cls, tensor: Any) -> tuple[LoneTable, Any]:
+        """Return the table of a dense tensor, and its bytes: a tensor of uint8 [size]."""
+        plain = tensor
+        if tensor.requires_grad:
+            plain = plain.detach()
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        raw = plain.contiguous().reshape(-1).view(sys.modules["torch"].uint8)
+        size, dtype = raw.numel(), str(tensor.dtype).removeprefix("torch.")
+        return cls(dtype, tuple(tensor.shape), tensor.requires_grad, size), raw
+
+    def put_back(self, payload: Any) -> Any:
+        """Return the tensor over its bytes: a tensor of uint8, or None if it has none."""
+        torch = sys.modules["torch"]
+        dtype = getattr(torch, self.dtype)
+        tensor = torch.empty(0, dtype=torch.uint8) if payload is None else payload
+        tensor = tensor.view(dtype).view(self.shape)
+        return tensor.requires_grad_() if self.requires_grad else tensor
+
+
+def is_plain_tensor(value: object) -> bool:
+    """Return whether a value is a tensor that its numbers alone make up: no strides, no attributes.
+
+    Such a value arrives the same with a ``LoneTable`` as with a pickle, and sooner.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return False
+    tensor: Any = value
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and tensor.is_contiguous()
+        and not (1 in tensor.shape or 0 in tensor.shape)
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+        and not (tensor.requires_grad and (tensor._backward_hooks or not tensor.is_leaf))
+    )
+
+
+def check_direct(value: object) -> None:
+    """Check that a value is exactly one dense tensor, as ``_direct_return`` promises.
+
+    Raises:
+        TensorMismatch: It is not.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise TensorMismatch(
+            "Task annotated with _direct_return=True must return a torch.Tensor, instead found "
+            f"value of type {type(value).__name__}. Return the tensor alone, or leave "
+            "`_direct_return` out",
+            expected="torch.Tensor",
+            found=type(value).__name__,
+        )
+    tensor: Any = value
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise TensorMismatch(
+            "Task annotated with _direct_return=True must return a dense torch.Tensor: leave "
+            "`_direct_return` out for this one",
+            expected="a dense torch.Tensor",
+            found=str(tensor.layout),
+        )
+
+
+class Skeleton(NamedTuple):
+    """A value without the bytes of its tensors.
+
+    Attributes:
+        data: The pickle.
+        buffers: The buffers of the pickle that are not payloads, in order.
+    """
+
+    data: bytes | memoryview
+    buffers: list[Any]
+
+
+def take_out(encoded: Encoded) -> tuple[Skeleton, Table, list[Any]]:
+    """Take the tensors out of an encoded value.
+
+    Returns:
+        The skeleton, the table, and the payloads: tensors of uint8 [n] over the memory of the
+        value's tensors. Tensors without elements have no payload.
+    """
+    torch = sys.modules["torch"]
+    _, data, buffers, writable = encoded
+    rest: list[Any] = []
+    places: list[int] = []
+    payloads: list[Any] = []
+    for place, buffer in enumerate(buffers or ()):
+        is_tensor = writable[place] if isinstance(writable, bytes) else writable >> place & 1
+        if is_tensor and memoryview(buffer).nbytes:
+            places.append(place)
+            payloads.append(torch.frombuffer(buffer, dtype=torch.uint8))
+        else:
+            rest.append(buffer)
+    table = Table(tuple(places), tuple([payload.numel() for payload in payloads]))
+    return Skeleton(data, rest), table, payloads
+
+
+def put_back(
+    skeleton: Skeleton, table: Table, payloads: Sequence[Any], loads: Callable[..., Any]
+) -> Any:
+    """Return the value: its skeleton with these buffers in place of its tensors' bytes."""
+    if not payloads and not skeleton.buffers:
+        return loads(skeleton.data)
+    rest, own = iter(skeleton.buffers), iter(payloads)
+    places = set(table.places)
+    count = len(skeleton.buffers) + len(payloads)
+    merged = [next(own) if place in places else next(rest) for place in range(count)]
+    return loads(skeleton.data, buffers=merged)
+
+
+def described_text(described: Sequence[Described]) -> str:
+    """Return dtypes and shapes for an error: ``[(Size([3, 4]), float32)]``."""
+    return "[" + ", ".join(f"({list(shape)}, {dtype})" for dtype, shape in described) + "]"

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of collectives: every rank is a thread, the rings are real, the communicator local."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rcg import cluster
+from rcg.channels.base import GraphEnded, TransferFailed
+from rcg.channels.shm import BUFFER_TYPES
+from rcg.comm import Membership
+from rcg.errors import TensorMismatch
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import COLLECTIVES
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
+from rcg.options import Options
+from rcg.runtime.actor import exchanges
+from rcg.runtime.actor.collectives import collective_step
+from rcg.runtime.failure import Origin, capture, to_exception
+from rcg.runtime.node.node import Node
+from rcg.runtime.node.segments import Segments
+from rcg.serialization import Codec, Failure
+from rcg.testing import LocalCommunicator, LocalStore
+from tests.board import until
+
+torch = pytest.importorskip("torch")
+
+GUARD_S = 20
+OP = 5  # the index of the collective in every program
+ORIGIN = Origin("a0 (Worker)", "", "Worker()", 1, "")
+
+
+class Ranks:
+    """A collective: one thread, one node and one program of one op for each rank."""
+
+    def __init__(
+        self, kind: str, size: int, reduction: str | None, root: int | None, count: int
+    ) -> None:
+        names = tuple(f"a{i}" for i in range(size))
+        channels = tuple(
+            ChannelSpec(f"c{i}", name, tuple(n for n in names if n != name), "status", (i,), 4)
+            for i, name in enumerate(names if size > 1 else ())
+        )
+        plan = Plan(
+            programs=tuple(Program(name, ()) for name in (DRIVER, *names)),
+            channels=channels or (ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 4),),
+            actors=(),
+            is_multi=False,
+            num_positional=1,
+            keywords=(),
+        )
+        self.segments = Segments(plan, cap_bytes=1 << 26)
+        self.threads = ThreadPoolExecutor(size)
+        store = LocalStore()
+        places = [Membership("g0", rank, names, store, GUARD_S) for rank in range(size)]
+        self.communicators = list(self.threads.map(LocalCommunicator.open, places))
+        self.nodes = []
+        self.slots: list[list[Any]] = [[None] * (2 * count) for _ in names]
+        self.loops = [SimpleNamespace(execution=0, origin=ORIGIN) for _ in names]
+        self.steps = []
+        by_id = {channel.id: channel for channel in channels}
+        for rank, name in enumerate(names):
+            node = Node(
+                self.segments.board,
+                self.segments.arenas,
+                self.segments.layout,
+                name,
+                Options(),
+                Codec(
+                    cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES
+                ),
+                is_looping=True,
+                groups=_Groups(names, self.communicators[rank]),
+            )
+            self.nodes.append(node)
+            op = COLLECTIVES[kind](
+                tuple(range(count)),
+                reduction,
+                root,
+                "g0",
+                (f"c{rank}",) if size > 1 else (),
+                tuple(f"c{other}" for other in range(size) if other != rank),
+                tuple(range(count, 2 * count)),
+                rank,
+            )
+            self.steps.append(
+                collective_step(OP, op, self.slots[rank], self.loops[rank], node, by_id)
+            )
+        self.count = count
+
+    def start(self, *values: Any) -> list[Future[None]]:
+        """Run the step of every rank with its value, or with its values."""
+        for slots, value in zip(self.slots, values, strict=True):
+            slots[: self.count] = list(value) if self.count > 1 else [value]
+        return [self.threads.submit(step) for step in self.steps]
+
+    def run(self, *values: Any) -> list[Any]:
+        """Return the result of each rank, or its results."""
+        for each in self.start(*values):
+            each.result(GUARD_S)
+        for loop in self.loops:
+            loop.execution += 1
+        found = [slots[self.count :] for slots in self.slots]
+        return found if self.count > 1 else [each for (each,) in found]
+
+    def close(self) -> None:
+        self.nodes[0].end_closed()
+        for communicator in self.communicators:
+            communicator.abort("the test is over")
+        self.threads.shutdown()
+        self.segments.close()
+
+
+class _Groups:
+    def __init__(self, names: tuple[str, ...], communicator: Any) -> None:
+        self.names = names
+        self.open = communicator
+
+    def members(self, group: str) -> tuple[str, ...]:
+        return self.names
+
+    def communicator(self, group: str) -> Any:
+        return self.open
+
+
+Make = Callable[..., Ranks]
+
+
+@pytest.fixture
+def ranks() -> Iterator[Make]:
+    opened: list[Ranks] = []
+
+    def make(
+        kind: str,
+        size: int = 3,
+        reduction: str | None = None,
+        root: int | None = None,
+        count: int = 1,
+    ) -> Ranks:
+        reduces = kind in ("allreduce", "reducescatter", "reduce")
+        has_root = kind in ("broadcast", "reduce", "gather")
+        opened.append(
+            Ranks(
+                kind,
+                size,
+                reduction or ("sum" if reduces else None),
+                root if root is not None else (0 if has_root else None),
+                count,
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def values_of(size: int, shape: tuple[int, ...] = (6, 2), dtype: Any = None) -> list[Any]:
+    dtype = dtype or torch.float32
+    return [torch.randint(1, 5, shape).to(dtype) for _ in range(size)]
+
+
+def error_of(failure: object) -> Exception:
+    assert type(failure) is Failure
+    found = to_exception(failure)
+    assert isinstance(found, Exception)
+    return found
+
+
+KINDS = list(COLLECTIVES)
+SIZES = [1, 2, 3]
+
+
+def expected(kind: str, values: list[Any], root: int = 1) -> list[Any]:
+    size = len(values)
+    total = torch.stack(values).sum(0)
+    root = min(root, size - 1)
+    match kind:
+        case "allreduce":
+            return [total] * size
+        case "allgather":
+            return [torch.cat(values)] * size
+        case "reducescatter":
+            return list(total.split(len(total) // size))
+        case "broadcast":
+            return [values[root]] * size
+        case "reduce":
+            return [total if rank == root else None for rank in range(size)]
+    return [torch.cat(values) if rank == root else None for rank in range(size)]
+
+
+def assert_equal(found: list[Any], wanted: list[Any]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None), (one, other)
+        assert one is None or torch.equal(one, other), (one, other)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_what_torch_gives_again_and_again(ranks, kind, size):
+    root = min(1, size - 1) if kind in ("broadcast", "reduce", "gather") else None
+    group = ranks(kind, size, root=root)
+    for _ in range(3):
+        values = values_of(size)
+        copies = [value.clone() for value in values]
+        assert_equal(group.run(*values), expected(kind, values))
+        assert_equal(values, copies)  # inputs are not written to
+
+
+@pytest.mark.parametrize("reduction", ["sum", "product", "max", "min", "avg"])
+def test_every_reduction(ranks, reduction):
+    values = values_of(3)
+    stacked = torch.stack(values)
+    wanted = {
+        "sum": stacked.sum(0),
+        "product": stacked.prod(0),
+        "max": stacked.amax(0),
+        "min": stacked.amin(0),
+        "avg": stacked.sum(0) / 3,
+    }[reduction]
+    for found in ranks("allreduce", 3, reduction).run(*values):
+        assert torch.allclose(found, wanted)
+
+
+def test_several_tensors_of_several_dtypes_in_one_allreduce(ranks):
+    def tensors(k: int) -> list[Any]:
+        return [
+            torch.full((2, 3), float(k)),
+            torch.full((4,), k, dtype=torch.int64),
+            torch.full((5,), float(10 * k)),
+            torch.tensor(float(k)),
+        ]
+
+    for found in ranks("allreduce", 2, count=4).run(tensors(1), tensors(2)):
+        assert [each.tolist() for each in found] == [[[3.0] * 3] * 2, [3] * 4, [30.0] * 5, 3.0]
+
+
+@pytest.mark.parametrize("kind", ["allgather", "gather"])
+def test_numbers_are_gathered_into_a_vector(ranks, kind):
+    values = [torch.tensor(float(rank)) for rank in range(3)]
+    assert ranks(kind, 3).run(*values)[0].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_strided_and_gradient_inputs_give_plain_results(ranks):
+    values = [torch.arange(6.0).reshape(2, 3).t().requires_grad_() for _ in range(2)]
+    for found in ranks("allreduce", 2).run(*values):
+        assert torch.equal(found, 2 * values[0].detach())
+        assert not found.requires_grad
+
+
+def test_a_broadcast_takes_what_the_root_has_whatever_the_others_have(ranks):
+    group = ranks("broadcast", 3, root=2)
+    found = group.run(torch.ones(7), torch.zeros(2, dtype=torch.int8), torch.full((2, 2), 5))
+    assert [each.tolist() for each in found] == [[[5, 5], [5, 5]]] * 3
+
+
+# --- all enter, or none does
+
+
+def failures() -> dict[str, Any]:
+    try:
+        raise KeyError("upstream")
+    except KeyError as error:
+        upstream = capture(error, ORIGIN, "method", 0)
+    return {"a failure": (upstream, KeyError), "no tensor": ([1, 2], TensorMismatch)}
+
+
+@pytest.mark.parametrize("what", ["a failure", "no tensor"])
+@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_ranks_bad_input_fails_the_execution_everywhere_and_hangs_nobody(
+    ranks, kind, who, what
+):
+    group = ranks(kind, 3)
+    bad, error_type = failures()[what]
+    values: list[Any] = values_of(3)
+    values[who] = bad
+    found = group.run(*values)
+    errors = [error_of(each) for each in found]
+    assert all(isinstance(error, error_type) for error in errors)
+    assert len({str(error) for error in errors}) == 1
+    values = values_of(3)
+    assert_equal(group.run(*values), expected(kind, values, root=0))
+
+
+@pytest.mark.parametrize(
+    "other", [torch.ones(3, 4), torch.ones(12), torch.ones(6, 2, dtype=torch.float64)], ids=str
+)
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"broadcast"}))
+def test_shapes_and_dtypes_that_differ_are_one_error_that_names_all_ranks(ranks, kind, other):
+    group = ranks(kind, 3)
+    one, two, _ = values_of(3)
+    errors = [error_of(each) for each in group.run(one, two, other)]
+    assert len({str(error) for error in errors}) == 1
+    assert isinstance(errors[0], TensorMismatch)
+    text = str(errors[0])
+    for part in (
+        "rank 0 (a0) has float32 [6, 2]",
+        f"rank 2 (a2) has {exchanges.Described.of(other)}",
+    ):
+        assert part in text
+    values = values_of(3)
+    assert_equal(group.run(*values), expected(kind, values, root=0))
+
+
+def test_a_first_dimension_that_does_not_divide_is_an_error_in_rays_words(ranks):
+    for failure in ranks("reducescatter", 3).run(*values_of(3, (4,))):
+        with pytest.raises(ValueError, match="first dimension of the input tensor to be divisible"):
+            raise error_of(failure)
+
+
+def test_a_dtype_that_cannot_be_combined_is_refused_before_anybody_enters(ranks):
+    group = ranks("allreduce", 2, "max")
+    values = [torch.ones(2, dtype=torch.complex64)] * 2
+    for failure in group.run(*values):
+        assert isinstance(error_of(failure), TensorMismatch)
+    assert group.run(torch.ones(1), torch.zeros(1))[1].item() == 1
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+def test_a_rank_without_memory_fails_the_execution_everywhere(ranks, monkeypatch, kind, who):
+    group = ranks(kind, 2)
+    room = exchanges.room_for
+
+    def room_for(node: Any, size_bytes: int) -> Any:
+        if node is group.nodes[who]:
+            raise RuntimeError("not enough memory")
+        return room(node, size_bytes)
+
+    monkeypatch.setattr(exchanges, "room_for", room_for)
+    for failure in group.run(*values_of(2)):
+        assert "not enough memory" in str(error_of(failure))
+    monkeypatch.undo()
+    values = values_of(2)
+    assert_equal(group.run(*values), expected(kind, values))
+
+
+def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
+    group = ranks("broadcast", 3, root=1)
+    room = exchanges.room_for
+
+    def room_for(node: Any, size_bytes: int) -> Any:
+        if node is group.nodes[2]:
+            raise RuntimeError("not enough memory")
+        return room(node, size_bytes)
+
+    monkeypatch.setattr(exchanges, "room_for", room_for)
+    values = values_of(3)
+    found = group.run(*values)
+    assert_equal(found[:2], [values[1]] * 2)
+    assert "not enough memory" in str(error_of(found[2]))
+
+
+# --- ends
+
+
+def test_a_rank_that_waits_for_the_others_is_ended_by_poison(ranks):
+    group = ranks("allreduce", 3)
+    for slots, value in zip(group.slots, values_of(3), strict=True):
+        slots[0] = value
+    waiting = [group.threads.submit(step) for step in group.steps[:2]]
+    until(lambda: all(group.nodes[i].waiting_since_ns(f"a{i}") > 0 for i in range(2)))
+    assert group.nodes[2].now("a0").op == OP
+    group.nodes[0].end_broken("a2")
+    for each in waiting:
+        with pytest.raises(GraphEnded):
+            each.result(GUARD_S)
+
+
+def test_an_aborted_group_ends_the_step_and_no_value_is_blamed(ranks):
+    group = ranks("allreduce", 2)
+    for communicator in group.communicators:
+        communicator.abort("a process of the graph is gone")
+    for each in group.start(*values_of(2)):
+        with pytest.raises(TransferFailed, match="gone"):
+            each.result(GUARD_S)
+
+
+def test_a_collective_is_one_event_with_the_bytes_of_its_tensors(ranks):
+    group = ranks("allreduce", 3)
+    for _ in range(3):
+        group.run(*values_of(3, (1000,)))
+    for rank in range(3):
+        events = group.nodes[rank].newest_events(f"a{rank}")
+        assert events["op"].tolist() == [OP] * 3
+        assert events["execution"].tolist() == [0, 1, 2]
+        assert (events["bytes"] >= 4000).all()

@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor channels: rings that carry the status, a communicator that carries the tensors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg import cluster
+from rcg.channels import open_reader, open_writer
+from rcg.channels import tensor as tensor_channel
+from rcg.channels.base import GraphEnded, TimedOut, TransferFailed
+from rcg.channels.shm import BUFFER_TYPES
+from rcg.comm import Membership
+from rcg.errors import CommError, TensorMismatch, UnpicklableError
+from rcg.ir.channels import ChannelSpec
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.ir.programs import Program
+from rcg.options import Options
+from rcg.runtime.node.node import Node
+from rcg.runtime.node.segments import Segments
+from rcg.serialization import Codec, Failure
+from rcg.testing import LocalCommunicator, LocalStore
+from tests.board import until
+
+torch = pytest.importorskip("torch")
+
+GUARD_S = 20
+
+
+class Groups:
+    """The group of the writer and the readers, and what was done with it."""
+
+    def __init__(self, names: tuple[str, ...], communicator: Any) -> None:
+        self.names = names
+        self.open = communicator
+
+    def members(self, group: str) -> tuple[str, ...]:
+        return self.names
+
+    def communicator(self, group: str) -> Any:
+        return self.open
+
+
+class Edge:
+    """A tensor channel: its writer here, each reader on a thread."""
+
+    def __init__(
+        self,
+        readers: int = 1,
+        cap_bytes: int = 1 << 28,
+        array_types: Any = None,
+        **hints: Any,
+    ) -> None:
+        self.array_types = array_types
+        self.payloads: list[int] = []
+        actors = tuple(f"a{i}" for i in range(1, readers + 1))
+        names = ("a0", *actors)
+        self.spec = ChannelSpec("c3", "a0", actors, "tensor", (1,), 4, "g0", **hints)
+        plan = Plan(
+            programs=tuple(Program(name, ()) for name in (DRIVER, *names)),
+            channels=(ChannelSpec("c3", "a0", actors, "ring", (1,), 4),),
+            actors=(),
+            is_multi=False,
+            num_positional=1,
+            keywords=(),
+        )
+        self.segments = Segments(plan, cap_bytes=cap_bytes)
+        self.threads = ThreadPoolExecutor(readers + 1)
+        store = LocalStore()
+        places = [Membership("g0", rank, names, store, GUARD_S) for rank in range(len(names))]
+        self.communicators = list(self.threads.map(LocalCommunicator.open, places))
+        sending = self.communicators[0]
+        send = sending.send
+
+        def counted(tensors: Any, peer: int, tag: int = 0) -> None:
+            self.payloads += [each.numel() for each in tensors]
+            send(tensors, peer, tag)
+
+        sending.send = counted
+        self.nodes = [self._node(rank, name, names) for rank, name in enumerate(names)]
+        self.writer = open_writer(self.spec, 1, self.nodes[0])
+        self.readers = [open_reader(self.spec, 2, node) for node in self.nodes[1:]]
+
+    def _node(self, rank: int, name: str, names: tuple[str, ...]) -> Node:
+        return Node(
+            self.segments.board,
+            self.segments.arenas,
+            self.segments.layout,
+            name,
+            Options(),
+            Codec(
+                cluster.by_value_pickler(),
+                cluster.opaque_types(),
+                buffer_types=BUFFER_TYPES,
+                array_types=self.array_types,
+            ),
+            is_looping=True,
+            groups=Groups(names, self.communicators[rank]),
+        )
+
+    def reading(self) -> list[Future[Any]]:
+        return [self.threads.submit(reader.read) for reader in self.readers]
+
+    def send(self, value: Any) -> Any:
+        """What each reader gets for a value; that of the only reader alone."""
+        reading = self.reading()
+        self.writer.write(value)
+        found = [each.result(GUARD_S) for each in reading]
+        return found if len(found) > 1 else found[0]
+
+    def sent(self) -> list[int]:
+        """The sizes of the tensors that the communicator carried."""
+        return self.payloads
+
+    def events(self, name: str) -> list[dict[str, int]]:
+        node = next(node for node in self.nodes if node.process == name)
+        found = node.newest_events(name)
+        return [{key: int(row[key]) for key in found.dtype.names} for row in found]
+
+    def close(self) -> None:
+        self.nodes[0].end_closed()
+        for communicator in self.communicators:
+            communicator.abort("the test is over")
+        self.threads.shutdown()
+        self.segments.close()
+
+
+@pytest.fixture
+def edge() -> Iterator[Callable[..., Edge]]:
+    opened: list[Edge] = []
+
+    def make(*args: Any, **kwargs: Any) -> Edge:
+        opened.append(Edge(*args, **kwargs))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def same(one: Any, other: Any) -> bool:
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.requires_grad == other.requires_grad
+        and torch.equal(one.detach().flatten(), other.detach().flatten())
+    )
+
+
+def bytes_of(tensor: Any) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+DTYPES = [
+    name
+    for name, kind in vars(torch).items()
+    if isinstance(kind, torch.dtype) and name == str(kind).removeprefix("torch.")
+    if not name.startswith(("q", "bits", "uint", "int", "float4", "complex32"))
+] + ["uint8", "uint16", "int8", "int16", "int32", "int64"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (5, 7), (40, 50, 3)], ids=str)
+@pytest.mark.parametrize("readers", [1, 3])
+def test_tensors_of_every_dtype_and_shape_arrive(edge, dtype, shape, readers):
+    kind = getattr(torch, dtype)
+    count = int(np.prod(shape)) * kind.itemsize
+    raw = torch.arange(count, dtype=torch.uint8) % 2
+    value = (raw.view(kind) if count else torch.empty(0, dtype=kind)).view(shape)
+    found = edge(readers).send(value)
+    for each in found if readers > 1 else [found]:
+        assert (each.dtype, each.shape, each.stride()) == (kind, value.shape, value.stride())
+        assert bytes_of(each) == bytes_of(value)
+
+
+def test_tensors_anywhere_in_a_value_with_plain_data_and_arrays(edge):
+    base = torch.arange(24.0).reshape(4, 6)
+    value = {
+        "step": 7,
+        "tensors": [base, {"deep": (base[1:3, ::2], torch.ones(3, dtype=torch.bfloat16))}],
+        "array": np.arange(10_000),
+        "none": torch.empty(0),
+        "number": torch.tensor(3),
+        "grad": torch.ones(5, requires_grad=True),
+    }
+    found = edge().send(value)
+    assert found["step"] == 7
+    assert found["array"].tolist() == list(range(10_000))
+    whole, nested = found["tensors"]
+    view, small = nested["deep"]
+    assert torch.equal(whole, base)
+    assert torch.equal(view, base[1:3, ::2])
+    assert view.stride() == base[1:3, ::2].stride()
+    whole[1, 0] = 99  # they share their storage, as before
+    assert view[0, 0] == 99
+    assert small.dtype == torch.bfloat16
+    assert found["none"].shape == (0,)
+    assert found["number"].item() == 3
+    assert found["grad"].requires_grad
+
+
+@pytest.mark.parametrize("value", [b"bytes", b"", None, 7, "text", [1, 2], {"a": b"x" * 100_000}])
+def test_values_without_tensors_need_no_communicator(edge, value):
+    channel = edge()
+    channel.communicators[0].abort("nobody needs it")
+    assert channel.send(value) == value
+
+
+def test_a_failure_leaves_nobody_in_the_communicator_and_the_next_value_arrives(edge):
+    channel = edge(2)
+    failure = Failure(b"why")
+    found = channel.send(failure)
+    assert [(type(each), each.data) for each in found] == [(Failure, b"why")] * 2
+    assert [each.sum().item() for each in channel.send(torch.ones(9))] == [9, 9]
+
+
+@pytest.mark.parametrize("hints", [{}, {"is_static_shape": True}], ids=["", "static"])
+def test_a_value_that_does_not_pickle_writes_nothing(edge, hints):
+    channel = edge(**hints)
+    with pytest.raises(UnpicklableError, match="lock"):
+        channel.writer.write([torch.ones(3), threading.Lock()])
+    assert channel.writer.seq == 0
+    assert channel.send([torch.ones(3)])[0].sum() == 3
+
+
+# --- promises
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_static_shape_sends_its_table_once(edge, is_direct):
+    channel = edge(is_static_shape=True, is_direct_return=is_direct)
+    sizes = []
+    for step in range(4):
+        assert channel.send(torch.full((3, 5), float(step))).tolist() == [[float(step)] * 5] * 3
+        sizes.append(channel.events("a1")[-1]["bytes"] if step else 0)
+    if is_direct:
+        assert all(frame == 1 + 3 * 5 * 4 for frame in sizes[2:])  # a byte and the numbers
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize(
+    "other", [torch.ones(3, 4), torch.ones(12), torch.ones(4, 3, dtype=torch.float64)], ids=str
+)
+def test_a_static_shape_that_changes_is_refused_with_both(edge, is_direct, other):
+    channel = edge(is_static_shape=True, is_direct_return=is_direct)
+    channel.send(torch.ones(4, 3))
+    with pytest.raises(TensorMismatch, match="_static_shape") as raised:
+        channel.writer.write(other)
+    assert "([4, 3], float32)" in str(raised.value.expected)
+    assert str(list(other.shape)) in str(raised.value.found)
+    assert channel.writer.seq == 1
+    assert channel.send(torch.zeros(4, 3)).sum() == 0
+
+
+def test_a_static_shape_whose_tensors_share_a_storage_only_sometimes(edge):
+    channel = edge(is_static_shape=True)
+    base = torch.arange(8.0)
+    for value in ([base[:4], base[4:]], [torch.ones(4), torch.zeros(4)], [base[:4], base[4:]]):
+        found = channel.send(value)
+        assert [each.tolist() for each in found] == [each.tolist() for each in value]
+
+
+@pytest.mark.parametrize("value", [7, None, [torch.ones(3)], {"a": torch.ones(3)}, np.ones(3)])
+def test_a_direct_return_must_be_one_tensor(edge, value):
+    channel = edge(is_direct_return=True)
+    with pytest.raises(TensorMismatch, match=type(value).__name__):
+        channel.writer.write(value)
+    assert channel.writer.seq == 0
+    assert channel.send(torch.ones(2, 3).t()).shape == (3, 2)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_direct_return_keeps_dtype_gradient_and_emptiness(edge, readers):
+    channel = edge(readers, is_direct_return=True)
+    for value in (
+        torch.tensor(2.5, dtype=torch.bfloat16),
+        torch.empty(0, 3),
+        torch.ones(4, requires_grad=True),
+        torch.arange(12).reshape(3, 4).t(),
+        torch.tensor([1 + 2j, 3 - 1j]).conj(),
+    ):
+        found = channel.send(value)
+        for each in found if readers > 1 else [found]:
+            assert same(each, value)
+
+
+# --- memory
+
+
+def test_received_memory_is_used_again_and_belongs_to_nobody_else(edge):
+    channel = edge()
+    first = channel.send(torch.ones(1 << 16))
+    address = first.data_ptr()
+    kept = first.clone()
+    second = channel.send(torch.zeros(1 << 16))
+    other = second.data_ptr()
+    assert other != address
+    assert torch.equal(first, kept)
+    del first, second
+    assert channel.send(torch.ones(1 << 16)).data_ptr() in (address, other)
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+@pytest.mark.parametrize("readers", [1, 3])
+def test_a_reader_without_memory_takes_the_tensors_and_fails_alone(
+    edge, monkeypatch, size, readers
+):
+    monkeypatch.setattr(tensor_channel, "PIECE_BYTES", 1024)
+    channel = edge(readers)
+    poor = channel.nodes[1]
+    room = tensor_channel.room_for
+
+    def room_for(endpoint: Any, size_bytes: int) -> Any:
+        if endpoint is poor:
+            raise RuntimeError("not enough memory")
+        return room(endpoint, size_bytes)
+
+    monkeypatch.setattr(tensor_channel, "room_for", room_for)
+    value = [torch.ones(size), torch.zeros(3)]
+    reading = channel.reading()
+    channel.writer.write(value)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        reading[0].result(GUARD_S)
+    assert [each.result(GUARD_S)[0].numel() for each in reading[1:]] == [size] * (readers - 1)
+    assert channel.readers[0].seq == 1
+    monkeypatch.undo()
+    found = channel.send(value)
+    for each in found if readers > 1 else [found]:
+        assert each[0].sum() == size
+
+
+# --- ends
+
+
+def test_a_writer_waits_for_its_reader_where_poison_reaches_it(edge):
+    channel = edge()
+    writing = channel.threads.submit(channel.writer.write, torch.ones(3))
+    until(lambda: channel.nodes[0].waiting_since_ns("a0") > 0)
+    now = channel.nodes[1].now("a0")
+    assert channel.nodes[0].layout.channel(now.ring) == "c3"
+    channel.nodes[1].end_broken("a1")
+    with pytest.raises(GraphEnded):
+        writing.result(GUARD_S)
+
+
+def test_an_aborted_group_is_a_failed_transfer_at_both_ends(edge):
+    channel = edge()
+    for communicator in channel.communicators:
+        communicator.abort("a process of the graph is gone")
+    reading = channel.reading()
+    with pytest.raises(TransferFailed, match="gone"):
+        channel.writer.write(torch.ones(3))
+    with pytest.raises(TransferFailed, match="gone") as raised:
+        reading[0].result(GUARD_S)
+    assert isinstance(raised.value.public(), CommError)
+
+
+def test_nothing_to_read_times_out(edge):
+    channel = edge()
+    with pytest.raises(TimedOut):
+        channel.readers[0].read(1_000_000)
+    assert channel.send(torch.ones(1)).item() == 1
+
+
+# --- what is recorded
+
+
+def test_each_end_records_one_event_with_the_bytes_of_the_tensors(edge):
+    channel = edge()
+    for _ in range(3):
+        channel.send(torch.ones(1000))
+    channel.nodes[1].mark(7, 3)  # the next op ends the last Read
+    for name, op in (("a0", 1), ("a1", 2)):
+        events = [event for event in channel.events(name) if event["op"] == op]
+        assert [event["execution"] for event in events] == [0, 1, 2]
+        assert all(event["bytes"] >= 4000 for event in events)
+
+
+# --- arrays of other libraries
+
+
+def test_arrays_of_a_registered_type_travel_as_tensors_and_arrive_as_themselves(edge, monkeypatch):
+    jnp = pytest.importorskip("jax.numpy")
+    import jax
+
+    array = jnp.arange(12.0).reshape(3, 4)
+    types = {type(array): jax.dlpack.from_dlpack}
+    channel = edge(array_types=types)
+    found = channel.send({"weights": array, "step": 3, "plain": np.ones(3)})
+    assert type(found["weights"]) is type(array)
+    assert found["weights"].tolist() == array.tolist()
+    assert found["step"] == 3
+    assert channel.events("a0")[0]["bytes"] >= array.nbytes
+    assert channel.sent() == [array.nbytes]
+
+
+def test_numpy_arrays_travel_as_tensors_where_that_is_asked_for(edge):
+    array = np.arange(1000.0)
+    assert (channel := edge()).send([array])[0].tolist() == array.tolist()
+    assert channel.sent() == []
+    channel = edge(array_types={np.ndarray: np.from_dlpack})
+    found = channel.send([array])[0]
+    assert type(found) is np.ndarray
+    assert found.tolist() == array.tolist()
+    assert channel.sent() == [array.nbytes]
+
+
+@pytest.mark.parametrize(
+    ("cls", "function", "why"),
+    [
+        ("torch", np.from_dlpack, "takes a type"),
+        (dict, np.from_dlpack, "builtins.dict has no method __dlpack__"),
+        (np.ndarray, 7, "from_dlpack must be callable"),
+    ],
+)
+def test_a_type_that_cannot_be_handed_over_is_refused(cls, function, why):
+    with pytest.raises(TypeError, match=why):
+        rcg.register_array_type(cls, function)
+
+
+# --- devices
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_device_that_is_not_there_fails_the_value(edge, is_direct):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    channel = edge(device="cuda", is_direct_return=is_direct)
+    with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+        channel.send(torch.ones(3))
+    assert channel.readers[0].seq == 1
+
+
+def test_the_device_of_the_value_is_kept_by_default_and_asked_for(edge):
+    for device in ("default", "cpu"):
+        assert edge(device=device).send([torch.ones(3)])[0].device.type == "cpu"
