@@ -66,6 +66,7 @@ try:
     rcg.experimental.wait_tensor_freed
 except AttributeError as error:
     print(error)
+assert rcg.experimental.collective.__name__ == "rcg.experimental.collective"
 from rcg.experimental.channel.torch_tensor_type import TorchTensorType
 from rcg.experimental.collective import allreduce
 from rcg.experimental.util.types import ReduceOp

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rcg.dag.nodes import bind_method
+from rcg.dag.authoring import bind_method
 
 
 class FakeActor:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rcg
+from rcg.collective import allreduce
 from rcg.comm import registry
 from rcg.comm.base import Communicator
 from rcg.dag import InputNode, MultiOutputNode
@@ -157,8 +158,15 @@ def test_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
     rcg.register_communicator("mine", ["cpu"], LocalCommunicator)
     assert hint_of(call().with_tensor_transport("mine")).transport == "mine"
-    with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance"):
+    inp = InputNode()
+    results = allreduce.bind([A.bind("f", inp), B.bind("f", inp)], transport="mine")
+    graph = graph_of(results[0])
+    assert graph.nodes[graph.outputs[0]].communicates.transport == "mine"
+    with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance") as told:
         call().with_tensor_transport("yours")
+    refused(told.value, GraphError, "Left.f")
+    with pytest.raises(ValueError, match="has no custom communicator specified"):
+        graph_of(results[0], DefaultCommunicator.of(None))
 
 
 @pytest.mark.parametrize("is_type", [False, True])
