@@ -31,9 +31,14 @@ MODULES = {
     "rcg": set(exports_of("rcg").names),
     "rcg.dag": set(exports_of("rcg.dag").names),
     "rcg.experimental": set(),
+    "rcg.experimental.channel": set(),
 }
-ROOMS = {"rcg": ("dag", "experimental")}
-BEHIND = {"rcg": "ray", "rcg.experimental": "ray.experimental"}
+ROOMS = {"rcg": ("dag", "experimental"), "rcg.experimental": ("channel",)}
+BEHIND = {
+    "rcg": "ray",
+    "rcg.experimental": "ray.experimental",
+    "rcg.experimental.channel": "ray.experimental.channel",
+}
 # Ray imports these by itself.
 EAGER = ("ray.util",)
 
