@@ -330,6 +330,7 @@ def moved(thing: Any) -> set[str]:
             "ray": {"rcg"},
             "ray.dag": {"rcg.dag"},
             "ray.experimental": {"rcg.experimental"},
+            "ray.experimental.channel": {"rcg.experimental.channel"},
             "ray.dag.input_node": {"rcg.dag", place},
             "ray.dag.compiled_dag_node": {"rcg", place},
             "ray.experimental.compiled_dag_ref": {"rcg", place},
@@ -358,7 +359,7 @@ def check(before: dict[str, Any], after: dict[str, Any]) -> None:
             check(dict(vars(thing)), dict(vars(after[name])))
     for name, thing in after.items():
         assert not (isinstance(thing, ModuleType) and thing.__name__ == "ray"), name
-        assert name in before or name.startswith("_ra"), name
+        assert name in before or name.startswith(("_ra", "_rcg")), name
 
 
 @settings(max_examples=2 * settings.default.max_examples)
