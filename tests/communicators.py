@@ -104,9 +104,11 @@ def warm(state: State) -> None:
 def numbers(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """The input of a rank: small whole numbers, which every dtype and every order has exactly."""
     count = torch.Size(shape).numel()
-    made = (3 * rank + 7 * torch.arange(count)) % 4 - rank % 2
+    made = (3 * rank + 7 * torch.arange(count)) % 5 - 2
     if not dtype.is_signed and dtype != torch.bool:
         made = made.abs()
+    if dtype.is_complex:
+        made = made * (1 - 2j)
     return made.to(dtype).reshape(shape)
 
 
@@ -128,8 +130,11 @@ def combined(tensors: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:
                 case _:
                     total = total + value
         if op is ReduceOp.AVG:
-            is_whole = isinstance(total, int)
-            total = int(total / len(tensors)) if is_whole else total / len(tensors)
+            size = len(tensors)
+            if isinstance(total, complex):
+                total = complex(total.real / size, total.imag / size)
+            else:
+                total = int(total / size) if isinstance(total, int) else total / size
         result.append(total)
     is_whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
     if is_whole and dtype != torch.uint64:
@@ -174,7 +179,7 @@ def check_reductions(state: State, group: str) -> None:
         for op in OPS:
             if unsupported_reduction(dtype, op):
                 continue
-            for shape in SHAPES[: 5 if dtype != torch.float32 else None]:
+            for shape in SHAPES if dtype == torch.float32 else ((), (0,), (4, 5)):
                 what = (dtype, op, shape)
                 every = [numbers(rank, shape, dtype) for rank in range(size)]
                 wanted = combined(every, op)
@@ -200,6 +205,17 @@ def check_reductions(state: State, group: str) -> None:
 
 def every_with(every: list[torch.Tensor], me: int, mine: torch.Tensor) -> list[torch.Tensor]:
     return [mine if rank == me else tensor for rank, tensor in enumerate(every)]
+
+
+def check_averages(state: State, group: str) -> None:
+    """The average of whole numbers does not overflow where a wider dtype exists."""
+    for dtype in DTYPES:
+        if dtype.is_floating_point or dtype.is_complex or dtype.itemsize > 4 or dtype == torch.bool:
+            continue
+        for value in (torch.iinfo(dtype).max, torch.iinfo(dtype).min):
+            tensor = torch.full((3,), value, dtype=dtype)
+            state[group].allreduce(tensor, ReduceOp.AVG)
+            same(tensor, torch.full((3,), value, dtype=dtype), dtype)
 
 
 def check_moves(state: State, group: str) -> None:
@@ -278,6 +294,27 @@ def check_wrong_arguments(state: State, group: str) -> None:
         lambda: comm.allgather(torch.ones(4, dtype=torch.int64), one),
         lambda: comm.reducescatter(one, one, ReduceOp.SUM),
     )
+    for odd in (
+        torch.ones(4, 4).t()[:2],
+        torch.ones(4)[::2],
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch.ones(2, dtype=torch.complex64).conj().imag,  # negated lazily
+    ):
+        count = odd.shape[0] // 2
+        double = torch.ones(2 * odd.shape[0], *odd.shape[1:], dtype=odd.dtype)
+        wrong += (
+            lambda odd=odd: comm.send([one, odd], 1 - comm.rank),
+            lambda odd=odd: comm.recv([one, odd], 1 - comm.rank),
+            lambda odd=odd: comm.broadcast([one, odd], 0),
+            lambda odd=odd: comm.allreduce(odd, ReduceOp.SUM),
+            lambda odd=odd: comm.reduce(odd, 0, ReduceOp.SUM),
+            lambda odd=odd, double=double: comm.allgather(double, odd),
+            lambda odd=odd, count=count: comm.allgather(odd, odd[:count].clone()),
+            lambda odd=odd, double=double: comm.gather(double, odd, 0),
+            lambda odd=odd, count=count: comm.gather(odd, odd[:count].clone(), comm.rank),
+            lambda odd=odd, count=count: comm.reducescatter(odd[:count].clone(), odd, ReduceOp.SUM),
+            lambda odd=odd, double=double: comm.reducescatter(odd, double, ReduceOp.SUM),
+        )
     for call in wrong:
         with pytest.raises(ValueError):
             call()

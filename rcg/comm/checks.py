@@ -3,9 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_collected", "check_peer", "check_root"]
+__all__ = ["check_collected", "check_peer", "check_root", "check_tensors"]
+
+
+def check_tensors(tensors: Iterable[Any]) -> None:
+    """Check that the memory of tensors is what they say, from the first element to the last.
+
+    Raises:
+        ValueError: One is strided, or conjugated or negated lazily.
+    """
+    for tensor in tensors:
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            raise ValueError(
+                f"a tensor of {list(tensor.shape)} with strides {tensor.stride()} must be made "
+                "contiguous and resolved first (resolve_conj, resolve_neg)"
+            )
 
 
 def check_peer(peer: int, tag: int, rank: int, size: int, max_tag: int) -> None:

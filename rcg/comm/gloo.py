@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, Self
 
 from rcg.comm import gloo_group
 from rcg.comm.base import Communicator, Membership, ReduceOp
-from rcg.comm.checks import check_collected, check_peer, check_root
+from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.gloo_group import Group
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
 from rcg.errors import CommError, GroupAborted, RcgError
@@ -88,6 +88,7 @@ class GlooCommunicator(Communicator):
             raise self._refusal()
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
+        check_tensors(tensors)
         send = self._group.send
         try:
             for work in [send([tensor], peer, tag) for tensor in tensors]:
@@ -101,6 +102,7 @@ class GlooCommunicator(Communicator):
             raise self._refusal()
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
+        check_tensors(tensors)
         recv = self._group.recv
         try:
             for work in [recv([tensor], peer, tag) for tensor in tensors]:
@@ -113,6 +115,7 @@ class GlooCommunicator(Communicator):
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Give the tensors of a rank to all others; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors(tensors)
         options = _without_limit(self._broadcast(), rootRank=root, rootTensor=0)
         plain = self._plain
         self._run(
@@ -122,6 +125,7 @@ class GlooCommunicator(Communicator):
 
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
+        check_tensors((tensor,))
         how = _reduction(tensor, op)
         is_direct = how.carrier is tensor.dtype
         carried = tensor if is_direct else how.carried(tensor)
@@ -134,11 +138,13 @@ class GlooCommunicator(Communicator):
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
+        check_tensors((output, tensor))
         self._run("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         check_collected(tensor, output, self.size)
+        check_tensors((output, tensor))
         how = _reduction(tensor, op)
         carried = how.carried(tensor)
         if how.is_view:
@@ -151,6 +157,7 @@ class GlooCommunicator(Communicator):
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors((tensor,))
         how = _reduction(tensor, op)
         carried = how.carried(tensor)
         options = _without_limit(
@@ -165,10 +172,12 @@ class GlooCommunicator(Communicator):
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another at one; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors((tensor,))
         if self.rank != root:
             self._run("send", ([as_bytes(tensor)], root, _GATHER_TAG))
             return
         check_collected(output, tensor, self.size)
+        check_tensors((output,))
         parts = as_bytes(output).reshape(self.size, -1)
         others = [rank for rank in range(self.size) if rank != root]
         self._run("recv", *(([parts[rank]], rank, _GATHER_TAG) for rank in others))

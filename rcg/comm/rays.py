@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Self
 
 from rcg.comm.base import Communicator, Membership, ReduceOp
-from rcg.comm.checks import check_collected, check_peer, check_root
+from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.meeting import exchange
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import CommError, GroupAborted, RcgError, Unavailable
@@ -139,12 +139,14 @@ class RaysCommunicator(Communicator):
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
         check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        check_tensors(tensors)
         for tensor in tensors:
             self._call("send", tensor, peer)
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
         check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        check_tensors(tensors)
         for tensor in tensors:
             found = self._call(
                 "recv", tuple(tensor.shape), tensor.dtype, peer, _allocator_of(tensor)
@@ -155,6 +157,7 @@ class RaysCommunicator(Communicator):
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Send the tensors of a rank to each of the others in turn; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors(tensors)
         if self.rank != root:
             self.recv(tensors, root)
             return
@@ -164,16 +167,19 @@ class RaysCommunicator(Communicator):
 
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
+        check_tensors((tensor,))
         self._call("allreduce", tensor.detach().clone(), tensor, self._ops[op.name])
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
+        check_tensors((output, tensor))
         self._call("allgather", tensor, output)
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         check_collected(tensor, output, self.size)
+        check_tensors((output, tensor))
         self._call("reducescatter", tensor, output, self._ops[op.name])
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
@@ -184,8 +190,10 @@ class RaysCommunicator(Communicator):
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another, everywhere; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors((tensor,))
         if self.rank == root:
             check_collected(output, tensor, self.size)
+            check_tensors((output,))
         if self.rank != root or output is None:
             output = tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
         self.allgather(output, tensor)

@@ -53,7 +53,7 @@ class Reduction:
 
     def carried(self, tensor: Any) -> Any:
         """Return a contiguous tensor in the carrier: flat, and a view if ``is_view``."""
-        flat = tensor.detach().reshape(-1)
+        flat = tensor.detach().view(-1)
         return flat.view(self.carrier) if self.is_view else flat.to(self.carrier)
 
     def finish(self, carried: Any, size: int) -> None:
@@ -67,7 +67,7 @@ class Reduction:
         if self.is_view:
             self.carried(output).copy_(carried)
         else:
-            output.detach().reshape(-1).copy_(carried)
+            output.detach().view(-1).copy_(carried)
 
 
 @functools.cache
@@ -136,4 +136,4 @@ def as_bytes(tensor: Any) -> Any:
     """Return the bytes of a contiguous tensor, of any dtype and shape: a flat view of uint8."""
     import torch
 
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    return tensor.detach().view(-1).view(torch.uint8)

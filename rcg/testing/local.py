@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
 from rcg.comm.base import Communicator, Membership, ReduceOp
-from rcg.comm.checks import check_collected, check_peer, check_root
+from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.local_store import LocalStore
 from rcg.comm.meeting import exchange
 from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
@@ -97,6 +97,7 @@ class LocalCommunicator(Communicator):
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; returns when they have been received."""
         check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        check_tensors(tensors)
         letter = _Letter(tuple(tensor.detach() for tensor in tensors))
         with self._shared.changed:
             self._check()
@@ -107,6 +108,7 @@ class LocalCommunicator(Communicator):
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
         check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        check_tensors(tensors)
         with self._shared.changed:
             self._check()
             # Looked up each time: ``break_up`` removes them.
@@ -129,6 +131,7 @@ class LocalCommunicator(Communicator):
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Give the tensors of a rank to all others; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors(tensors)
         all_tensors = self._meet(("broadcast", root), *tensors)
         if self.rank != root:
             for target, source in zip(tensors, all_tensors[root], strict=True):
@@ -136,6 +139,7 @@ class LocalCommunicator(Communicator):
 
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
+        check_tensors((tensor,))
         self._check_dtype(tensor, op)
         found = self._meet(("allreduce", op), tensor)
         _copy(tensor, _reduced(found, tensor.dtype, op))
@@ -143,11 +147,13 @@ class LocalCommunicator(Communicator):
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
+        check_tensors((output, tensor))
         _concatenate(output, self._meet(("allgather",), tensor))
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         check_collected(tensor, output, self.size)
+        check_tensors((output, tensor))
         self._check_dtype(tensor, op)
         found = self._meet(("reducescatter", op), tensor)
         whole = _reduced(found, tensor.dtype, op)
@@ -156,6 +162,7 @@ class LocalCommunicator(Communicator):
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors((tensor,))
         self._check_dtype(tensor, op)
         found = self._meet(("reduce", root, op), tensor)
         if self.rank == root:
@@ -164,8 +171,10 @@ class LocalCommunicator(Communicator):
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another at one; see ``Communicator``."""
         check_root(root, self.size)
+        check_tensors((tensor,))
         if self.rank == root:
             check_collected(output, tensor, self.size)
+            check_tensors((output,))
         found = self._meet(("gather", root), tensor)
         if self.rank == root:
             _concatenate(output, found)

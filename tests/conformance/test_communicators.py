@@ -139,8 +139,8 @@ def crew(pool: list[ProcessMember]) -> Iterator[Crew]:
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize(
     "program",
-    [does.check_reductions, does.check_moves, does.check_messages],
-    ids=lambda f: f.__name__,
+    [does.check_reductions, does.check_averages, does.check_moves, does.check_messages],
+    ids=lambda program: program.__name__,
 )
 def test_every_operation_gives_what_plain_torch_does(crew, kind, size, program):
     group = crew.group(kind, crew.members(kind, size)).open()
