@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 
 from rcg.ir.ids import DRIVER
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Call, Input, Output
+from rcg.ir.ops import Call, Collective, Input, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.views.data.edge_styles import LOCAL, kind_of_channel
@@ -72,10 +72,12 @@ class TopologyNode:
 
     Attributes:
         id: Its position in ``Topology.nodes``.
-        kind: ``input``; ``attribute``, one argument of it; ``call`` of a method; ``part``, one of
+        kind: ``input``; ``attribute``, one argument of it; ``call`` of a method, or a
+            rank's part in a collective; ``part``, one of
             the values of a call that returns several; ``output``.
         process: Its process: ``driver`` or an actor's id.
-        name: The method, the argument's key or the part's index; empty for input and output.
+        name: The method or the kind of collective, the argument's key or the part's index; empty
+            for input and output.
         owner: The input of an attribute, the call of a part; None for others.
     """
 
@@ -103,8 +105,8 @@ class TopologyEdge:
         source: The node that makes the value.
         target: The node that takes it.
         kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ...
-        channel: The channel that carries it; None inside a process. All edges of a value use the
-            same channel, which may carry other values as well.
+        channel: The channel that carries it; None inside a process. Other edges of the value, and
+            other values, may use the same channel.
         arguments: The arguments of the target that it is: positions and names of arguments, or
             positions in the list of results. Empty between an owner and its parts.
     """
@@ -223,21 +225,22 @@ class _Search:
             (op, program.process)
             for program in plan.programs
             for op in program.ops
-            if isinstance(op, Call)
+            if isinstance(op, Call | Collective)
         ]
         self._make_inputs(plan.program(DRIVER))
         self.calls: dict[int, int] = {}
         # In the order in which they were bound, independent of the schedule.
         for op, process in sorted(calls, key=lambda each: each[0].node):
-            self.calls[op.node] = self._add("call", process, op.method)
+            name = op.method if isinstance(op, Call) else op.word
+            self.calls[op.node] = self._add("call", process, name)
             for index, out in enumerate(op.outs):
                 part = None if len(op.outs) == 1 else index
                 self._made[process, out] = (self.calls[op.node], part)
         for program in plan.programs:
             for each in program.ops:
-                for channel in each.channels_out:
-                    self._carried[channel] = [
-                        self._made[program.process, slot] for slot in each.used()
+                if isinstance(each, Write):
+                    self._carried[each.channel] = [
+                        self._made[program.process, slot] for slot in each.slots
                     ]
         self._output = self._add("output", DRIVER, "")
         for program in plan.programs:
@@ -263,9 +266,9 @@ class _Search:
             slot: [(value, None)] for (where, slot), value in self._made.items() if where == process
         }
         for op in program.ops:
-            for channel in op.channels_in:
-                for out, value in zip(op.made(), self._carried[channel], strict=True):
-                    held[out] = [(value, channel)]
+            if isinstance(op, Read):
+                for out, value in zip(op.outs, self._carried[op.channel], strict=True):
+                    held[out] = [(value, op.channel)]
             if op.is_holding:
                 values = [value for slot in op.used() for value in held[slot]]
                 held.update((out, values) for out in op.made())
@@ -274,6 +277,10 @@ class _Search:
                     for name, slot in _arguments(op):
                         for value, via in held[slot]:
                             self._connect(value, self.calls[op.node], via, name)
+                case Collective(slots=slots):
+                    for position, slot in enumerate(slots):
+                        for value, via in held[slot]:
+                            self._connect(value, self.calls[op.node], via, str(position))
                 case Output(slots=slots):
                     for position, slot in enumerate(slots):
                         for value, via in held[slot]:
