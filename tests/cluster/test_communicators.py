@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 class Worker:
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.log: list[str] = []
 
     def make(self, n):
         if n == "raise":
@@ -35,7 +34,10 @@ class Worker:
         return None if tensor is None else float(tensor.sum())
 
     def logged(self):
-        return list(LOG)
+        """What communicators did here since the last call."""
+        found = list(LOG)
+        LOG.clear()
+        return found
 
 
 LOG: list[str] = []
@@ -120,12 +122,18 @@ class CountingGloo(GlooCommunicator):
         super().send(tensors, peer, tag)
 
 
-@pytest.fixture
-def workers(ray_session: None) -> Iterator[list[Any]]:
+@pytest.fixture(scope="module")
+def actors(ray_session: None) -> Iterator[list[Any]]:
     made = [Actor.remote(rank) for rank in range(3)]
     yield made
     for each in made:
         rcg.kill(each)
+
+
+@pytest.fixture
+def workers(actors: list[Any]) -> list[Any]:
+    rcg.get([each.logged.remote() for each in actors])
+    return actors
 
 
 def get(ref: Any) -> Any:
