@@ -126,6 +126,8 @@ class _Groups:
     def members(self, group: str) -> tuple[str, ...]:
         return self.names
 
+    labels = members
+
     def communicator(self, group: str) -> Any:
         return self.open
 
@@ -302,8 +304,8 @@ def test_shapes_and_dtypes_that_differ_are_one_error_that_names_all_ranks(ranks,
     assert isinstance(errors[0], TensorMismatch)
     text = str(errors[0])
     for part in (
-        "rank 0 (a0) has float32 [6, 2]",
-        f"rank 2 (a2) has {exchanges.Described.of(other)}",
+        "a0, rank 0, has float32 [6, 2]",
+        f"a2, rank 2, has {exchanges.Described.of(other)}",
     ):
         assert part in text
     values = values_of(3)

@@ -95,6 +95,10 @@ class OpenGroups:
         """See ``channels.base.Groups``."""
         return self._starts[group].group.members
 
+    def labels(self, group: str) -> tuple[str, ...]:
+        """See ``channels.base.Groups``."""
+        return self._starts[group].labels
+
     def communicator(self, group: str) -> Communicator:
         """See ``channels.base.Groups``."""
         return self._open[group]
