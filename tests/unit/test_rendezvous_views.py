@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 
 from rcg.compiler import compile_graph
+from rcg.compiler.simulate import Costs, simulate
 from rcg.ir.ops import COLLECTIVES
+from rcg.ir.plan import Plan
 from rcg.trace.analysis.critical import Paths
+from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.analysis.what_if import predict, what_if
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import topology_figures_of
@@ -89,3 +94,45 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     trace.to_chrome(tmp_path / "trace.json")
     trace.save(tmp_path / "one.trace")
     assert str(summarize(Trace.load(tmp_path / "one.trace"))) == str(summarize(trace))
+
+
+def test_a_write_that_waited_for_its_reader_does_not_look_for_an_earlier_read() -> None:
+    """A write to a ring waits for room, which an earlier execution makes; a rendezvous does not."""
+    plan = Plan.from_text(
+        """
+        plan positional=1 keywords=[] returns=one
+        actor a0 'Maker' ''
+        actor a1 'User' ''
+        group g0 gloo a0 a1
+        channel c0 driver -> a0 a1 ring node=0 slots=4
+        channel c1 a0 -> a1 tensor @g0 node=1 slots=1
+        channel c2 a1 -> driver ring node=3 slots=4
+        program driver
+          Input * -> s0
+          Write s0 -> c0
+          Read c2 -> s1
+          Output s1
+        program a0
+          Read c0 -> s0
+          Call a0.f(s0) -> s1 #1
+          Write s1 -> c1
+        program a1
+          Read c0 -> s0
+          Call a1.f(s0) -> s1 #2
+          Read c1 -> s2
+          Call a1.g(s1, s2) -> s3 #3
+          Write s3 -> c2
+        """
+    )
+    slow = {("a0", 1): 5.0, ("a1", 1): 40.0, ("a1", 3): 5.0, ("driver", 1): 1.0}
+    whole = from_simulation(simulate(plan, Costs(slow), 3, window=2), limit=2)
+    # The trace begins after the first execution.
+    lanes = [
+        replace(lane, events=lane.events[lane.events["execution"] > 0]) for lane in whole.lanes
+    ]
+    graph = replace(whole, lanes=tuple(lanes))
+    found = Dependencies(graph)
+    write = int(found.written("c1", 1)[0])
+    assert found.bounds[write, 2] > found.bounds[write, 1], "it waited"
+    assert found.before[write] != NONE
+    assert found.lane[found.before[write]] == found.lane[write]
