@@ -147,4 +147,5 @@ class OpenGroups:
         """Close all groups; the loop's thread, when no operation is pending."""
         while self._open:
             _, communicator = self._open.popitem()
-            communicator.destroy()
+            with shielding():  # it may be the user's
+                communicator.destroy()
