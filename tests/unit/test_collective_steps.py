@@ -361,6 +361,16 @@ def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
     assert "not enough memory" in str(error_of(found[2]))
 
 
+def test_a_status_that_fills_no_slot_arrives_all_the_same(ranks):
+    count = 300  # described in more than a slot of a status channel
+    group = ranks("allreduce", 2, count=count)
+    values = [
+        [torch.full((1, 1, 2), float(rank + each)) for each in range(count)] for rank in (0, 1)
+    ]
+    for found in group.run(*values):
+        assert [each[0, 0, 0].item() for each in found] == [2.0 * each + 1 for each in range(count)]
+
+
 # --- ends
 
 
