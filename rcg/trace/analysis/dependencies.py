@@ -6,8 +6,7 @@
   many executions earlier as the channel has slots.
 * A driver's Read may have several events in an execution. Each of them depends on the Write if the
   Write ended its wait. Other events depend on the one that moved the frame (``transfers.movers``).
-* Every other event depends on the event before it in its lane, also one that waited for others of
-  its collective, or for the readers of a tensor channel: each of them may have waited as well.
+* Every other event depends on the event before it in its lane.
 
 An event depends on at most one other event. So the dependencies of all events are computed at once,
 and only following them needs a loop over events.
@@ -24,7 +23,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.parts import KINDS, READ, WRITE, TimeKind, bounds_of
@@ -117,9 +115,8 @@ class Dependencies:
             ops = self._graph.program(lane).ops
             bounds = np.searchsorted(self.op[order], np.arange(len(ops) + 1))
             for at, op in enumerate(ops):
-                ends = [(each, True) for each in op.channels_in]
-                ends += [(each, False) for each in op.channels_out]
-                for channel, is_read in ends:
+                for channel in (*op.channels_in, *op.channels_out):
+                    is_read = bool(op.channels_in)
                     event = order[bounds[at] : bounds[at + 1]]
                     moves = event
                     if lane.process == DRIVER:
@@ -141,12 +138,11 @@ class Dependencies:
         for number, lane in enumerate(self._graph.lanes):
             self._link_lane(number, lane)
         for channel in self._graph.plan.channels:
-            if channel.id in self._writes and channel.kind != STATUS:
+            if channel.id in self._writes:
                 for reader in channel.readers:
                     if (channel.id, reader) in self._reads:
                         self._link_reads(channel.id, reader)
-                if channel.kind != TENSOR:
-                    self._link_writes(channel.id, channel.readers, channel.slots)
+                self._link_writes(channel.id, channel.readers, channel.slots)
 
     def _link_lane(self, number: int, lane: LaneTrace) -> None:
         """Make each event depend on the event of its lane that ended last before it began."""

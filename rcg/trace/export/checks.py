@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from rcg.compiler.simulate import check_deadlock_free
-from rcg.ir.ops import Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.trace.model import NO_PEER, SPAN_BASE, LaneTrace
@@ -54,11 +53,11 @@ def check_plan(plan: Plan) -> None:
         made = {
             slot
             for op in program.ops
-            if not isinstance(op, Read) and not op.is_holding
+            if not op.channels_in and not op.is_holding
             for slot in op.made()
         }
         for op in program.ops:
-            if isinstance(op, Write) and not made.issuperset(op.used()):
+            if op.channels_out and not made.issuperset(op.used()):
                 raise ValueError(f"{program.process} writes a value that it does not have: {op}")
     check_deadlock_free(plan)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rcg.ir.ops import Call, Collective
+from rcg.ir.ops import Call
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
@@ -140,7 +140,7 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
     values: dict[str, float] = {}
     for each in summary.ops:
         op = graph.plan.program(each.process).ops[each.op]
-        if isinstance(op, Call | Collective):
+        if isinstance(op, Call):
             calls[numbers[op.node]] = each.median_ns
         for channel in op.channels_out if each.bytes else ():
             values[channel] = each.bytes / each.count

@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 
 from rcg.ir.ids import DRIVER
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Call, Collective, Input, Output, Read, Write
+from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.views.data.edge_styles import LOCAL, kind_of_channel
@@ -72,12 +72,10 @@ class TopologyNode:
 
     Attributes:
         id: Its position in ``Topology.nodes``.
-        kind: ``input``; ``attribute``, one argument of it; ``call`` of a method, or a
-            rank's part in a collective; ``part``, one of
+        kind: ``input``; ``attribute``, one argument of it; ``call`` of a method; ``part``, one of
             the values of a call that returns several; ``output``.
         process: Its process: ``driver`` or an actor's id.
-        name: The method or the kind of collective, the argument's key or the part's index; empty
-            for input and output.
+        name: The method, the argument's key or the part's index; empty for input and output.
         owner: The input of an attribute, the call of a part; None for others.
     """
 
@@ -105,8 +103,8 @@ class TopologyEdge:
         source: The node that makes the value.
         target: The node that takes it.
         kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ...
-        channel: The channel that carries it; None inside a process. Other edges of the value, and
-            other values, may use the same channel.
+        channel: The channel that carries it; None inside a process. All edges of a value use the
+            same channel, which may carry other values as well.
         arguments: The arguments of the target that it is: positions and names of arguments, or
             positions in the list of results. Empty between an owner and its parts.
     """
@@ -225,22 +223,21 @@ class _Search:
             (op, program.process)
             for program in plan.programs
             for op in program.ops
-            if isinstance(op, Call | Collective)
+            if isinstance(op, Call)
         ]
         self._make_inputs(plan.program(DRIVER))
         self.calls: dict[int, int] = {}
         # In the order in which they were bound, independent of the schedule.
         for op, process in sorted(calls, key=lambda each: each[0].node):
-            name = op.method if isinstance(op, Call) else op.word
-            self.calls[op.node] = self._add("call", process, name)
+            self.calls[op.node] = self._add("call", process, op.method)
             for index, out in enumerate(op.outs):
                 part = None if len(op.outs) == 1 else index
                 self._made[process, out] = (self.calls[op.node], part)
         for program in plan.programs:
             for each in program.ops:
-                if isinstance(each, Write):
-                    self._carried[each.channel] = [
-                        self._made[program.process, slot] for slot in each.slots
+                for channel in each.channels_out:
+                    self._carried[channel] = [
+                        self._made[program.process, slot] for slot in each.used()
                     ]
         self._output = self._add("output", DRIVER, "")
         for program in plan.programs:
@@ -266,9 +263,9 @@ class _Search:
             slot: [(value, None)] for (where, slot), value in self._made.items() if where == process
         }
         for op in program.ops:
-            if isinstance(op, Read):
-                for out, value in zip(op.outs, self._carried[op.channel], strict=True):
-                    held[out] = [(value, op.channel)]
+            for channel in op.channels_in:
+                for out, value in zip(op.made(), self._carried[channel], strict=True):
+                    held[out] = [(value, channel)]
             if op.is_holding:
                 values = [value for slot in op.used() for value in held[slot]]
                 held.update((out, values) for out in op.made())
@@ -277,10 +274,6 @@ class _Search:
                     for name, slot in _arguments(op):
                         for value, via in held[slot]:
                             self._connect(value, self.calls[op.node], via, name)
-                case Collective(slots=slots):
-                    for position, slot in enumerate(slots):
-                        for value, via in held[slot]:
-                            self._connect(value, self.calls[op.node], via, str(position))
                 case Output(slots=slots):
                     for position, slot in enumerate(slots):
                         for value, via in held[slot]:

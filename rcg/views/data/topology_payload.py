@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, Final
 
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Collective, Input, Output
+from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
 from rcg.text import plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
@@ -136,7 +136,7 @@ class _TopologyHead:
             nodes[op.node]: at
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            if isinstance(op, Call | Collective)
+            if isinstance(op, Call)
         }
         driver = plan.program(DRIVER).ops
         for node in self._topology.nodes:
