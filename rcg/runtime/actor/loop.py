@@ -102,7 +102,7 @@ class Loop:
         if self._groups:
             timeout_s = self._spec.options.compile_timeout_s
             failpoints.reach(failpoints.Failpoint("groups", self._spec.program.process))
-            self._groups.open(timeout_s)
+            self._groups.open(timeout_s, lambda: self.execution)
             self._control.prepared()
 
     def _is_end(self, error: BaseException) -> bool:
