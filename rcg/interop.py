@@ -7,6 +7,9 @@ gets such a node, so everything works on a Ray without it.
 Ray's nodes have no place in the source and no common order, only the position of each call among
 the calls of its actor. Records are made of them in an order that agrees with the flow of values and
 with those positions; their place is the line that called ``rcg.compile``.
+
+Each rank of a collective is a node of its own there, and they share an object: the operation. It
+stands here for the collective among the nodes.
 """
 
 from __future__ import annotations
@@ -19,14 +22,18 @@ from typing import Any, Unpack
 
 from rcg import cluster
 from rcg.dag.binding import bind_call
+from rcg.dag.collective import bind_collective
 from rcg.dag.compile import CompileKeywords, compile_record
+from rcg.dag.hints import Choice, choice_of, tensor_hint
 from rcg.dag.nodes import DAGNode
 from rcg.dag.records import (
     AttributeRecord,
+    CollectiveRecord,
     InputRecord,
     OutputsRecord,
     PartRecord,
     Record,
+    ResultRecord,
     common_source,
     next_order,
 )
@@ -34,6 +41,7 @@ from rcg.dag.site import find_site
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
+from rcg.ir.ops import COLLECTIVES
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 __all__ = ["compile", "is_ray_node", "records_of_ray_dag"]
@@ -87,10 +95,14 @@ class _Conversion:
         self._root = root
         self._site = site
         self._records: dict[Any, Any] = {}
+        self._ranks = _ranks_by_operation(root)
 
     def run(self) -> Record:
-        for node in _in_order(self._upstream_first()):
-            self._records[node] = self._record_of(node)
+        for node in _in_order(self._upstream_first(), self._ranks):
+            self._records[node] = record = self._record_of(node)
+            choice = None if node in self._ranks else choice_of(node.type_hint)
+            if choice is not None:
+                self._give_hint(record, choice)
         root: Record = self._records[self._root]
         return root
 
@@ -118,6 +130,8 @@ class _Conversion:
         return finished
 
     def _refuse_unknown(self, node: Any) -> None:
+        if node in self._ranks:
+            return
         dag = self._dag
         kind = type(node)
         reason = None
@@ -137,13 +151,12 @@ class _Conversion:
             dag.InputAttributeNode,
             dag.ClassMethodNode,
             dag.MultiOutputNode,
-        ):
+        ) and not _is_rank(node):
             reason = f"this release has no counterpart of ray.dag's {kind.__name__}"
-        elif type(node.type_hint).__name__ != "ChannelOutputType":
-            reason = (
-                "with_tensor_transport() has no effect in this release, where every value goes "
-                "through shared memory; leave it out"
-            )
+        elif choice_of(node.type_hint) is None:
+            hint = type(node.type_hint).__name__
+            if hint != "ChannelOutputType":  # which stands for no hint
+                reason = f"this release has no counterpart of Ray's type hint {hint}"
         if reason is not None:
             raise UnsupportedNodeError(
                 f"{reason}: found {_name(node)}", node=_name(node), site=self._site
@@ -158,6 +171,10 @@ class _Conversion:
             return [node._dag_input_node]
         if kind is dag.MultiOutputNode:
             return list(node.get_args())
+        if node in self._ranks:
+            return [value for rank in self._ranks[node] for value in rank.get_args()]
+        if _is_rank(node) and node.is_class_method_call:
+            return [node.collective_op]
         if node.is_class_method_output:
             return [node.class_method_call]
         arguments = [*node.get_args(), *node.get_kwargs().values()]
@@ -184,6 +201,10 @@ class _Conversion:
                 source=common_source(outputs, taker="MultiOutputNode", site=site),
                 outputs=outputs,
             )
+        if node in self._ranks:
+            return self._collective_record(node)
+        if _is_rank(node):
+            return self._result_record(node)
         if node.is_class_method_output:
             return PartRecord(
                 order=next_order(),
@@ -214,8 +235,87 @@ class _Conversion:
         source.attributes[record.key] = record
         return record
 
+    def _collective_record(self, operation: Any) -> CollectiveRecord:
+        ranks = self._ranks[operation]
+        kind = type(operation._op).__name__.removesuffix("Op").lower()
+        if kind not in COLLECTIVES or len(ranks) != len(operation.actor_handles):
+            raise UnsupportedNodeError(
+                f"this release cannot take over the collective {kind} of "
+                f"{len(operation.actor_handles)} actors: use rcg.collective",
+                node=kind,
+                site=self._site,
+            )
+        inputs = [
+            list(tensors) for tensors in zip(*[rank.get_args() for rank in ranks], strict=True)
+        ]
+        return bind_collective(
+            kind,
+            inputs if len(inputs) > 1 else inputs[0],
+            op=getattr(operation._op, "reduceOp", None),
+            root=None,
+            # Without a communicator of the user's, Ray writes its default here.
+            transport=operation.type_hint.get_custom_communicator(),
+            as_entry=lambda value: self._records[value] if is_ray_node(value) else None,
+            site=self._site,
+        )
 
-def _in_order(upstream: Mapping[Any, Sequence[Any]]) -> list[Any]:
+    def _result_record(self, node: Any) -> ResultRecord:
+        if node.is_class_method_output:
+            of_rank: ResultRecord = self._records[node.class_method_call]
+            collective, position = of_rank.collective, of_rank.position
+        else:
+            collective = self._records[node.collective_op]
+            position = self._ranks[node.collective_op].index(node)
+        return ResultRecord(
+            order=next_order(),
+            site=self._site,
+            collective=collective,
+            position=position,
+            index=node.output_idx,
+        )
+
+    def _give_hint(self, record: Record, choice: Choice) -> None:
+        if isinstance(record, OutputsRecord | CollectiveRecord):
+            return
+        record.cell.hint = tensor_hint(
+            choice,
+            is_input=isinstance(record, InputRecord | AttributeRecord),
+            node=record.name,
+            site=self._site,
+        )
+
+
+def _is_rank(node: Any) -> bool:
+    """Return whether a node of Ray's is a rank of a collective, or one of its tensors."""
+    return type(node).__name__ == "CollectiveOutputNode"
+
+
+def _ranks_by_operation(root: Any) -> dict[Any, list[Any]]:
+    """Return the ranks of every collective that Ray's node is connected with, in their order.
+
+    From one rank no way leads up to the others, only down from what they have in common.
+    """
+    met: dict[int, Any] = {id(root): root}
+    ranks: dict[Any, list[Any]] = {}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if _is_rank(node) and node.is_class_method_call:
+            ranks.setdefault(node.collective_op, []).append(node)
+        # By `__dict__`, as a node of the input would take any attribute for an argument.
+        for near in (*vars(node)["_upstream_nodes"], *vars(node)["_downstream_nodes"]):
+            if id(near) not in met:
+                met[id(near)] = near
+                stack.append(near)
+    for operation, found in ranks.items():
+        order = [cluster.actor_key(handle) for handle in operation.actor_handles]
+        found.sort(key=lambda rank: order.index(cluster.actor_key(rank._get_actor_handle())))
+    return ranks
+
+
+def _in_order(
+    upstream: Mapping[Any, Sequence[Any]], ranks: Mapping[Any, Sequence[Any]]
+) -> list[Any]:
     """Sort nodes so that values flow forward and each actor's calls are in its bind order.
 
     Kahn's algorithm; among nodes that are free, the one met first goes first.
@@ -225,7 +325,7 @@ def _in_order(upstream: Mapping[Any, Sequence[Any]]) -> list[Any]:
     """
     position = {node: index for index, node in enumerate(upstream)}
     before: dict[Any, set[Any]] = {node: set(above) for node, above in upstream.items()}
-    for earlier, later in _bind_order(upstream):
+    for earlier, later in _bind_order(upstream, ranks):
         before[later].add(earlier)
     after: dict[Any, list[Any]] = {node: [] for node in before}
     for node, earlier_nodes in before.items():
@@ -252,25 +352,37 @@ def _in_order(upstream: Mapping[Any, Sequence[Any]]) -> list[Any]:
     return ordered
 
 
-def _bind_order(nodes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of calls of one actor, the earlier first, by Ray's bind index.
+def _bind_order(
+    nodes: Iterable[Any], ranks: Mapping[Any, Sequence[Any]]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of calls and collectives of one actor, the earlier first, by Ray's bind index.
 
     Every copy of a handle counts its own calls, so calls are compared only if they were bound
     through the same one.
     """
-    calls: dict[int, list[Any]] = {}
+    bound: dict[int, list[tuple[int, Any]]] = {}
+
+    def add(call: Any, node: Any) -> None:
+        handle = id(call._get_actor_handle())
+        bound.setdefault(handle, []).append((call._get_bind_index(), node))
+
     for node in nodes:
+        if node in ranks:
+            for rank in ranks[node]:
+                add(rank, node)
         # By name, as a node of the input would take any attribute for an argument.
-        if type(node).__name__ == "ClassMethodNode" and node.is_class_method_call:
-            calls.setdefault(id(node._get_actor_handle()), []).append(node)
-    for of_one_handle in calls.values():
-        of_one_handle.sort(key=lambda node: node._get_bind_index())
-        yield from itertools.pairwise(of_one_handle)
+        elif type(node).__name__ == "ClassMethodNode" and node.is_class_method_call:
+            add(node, node)
+    for of_one_handle in bound.values():
+        of_one_handle.sort(key=lambda pair: pair[0])
+        yield from itertools.pairwise([node for _, node in of_one_handle])
 
 
 def _name(node: Any) -> str:
     """What a person would call it; Ray prints a node with everything above it."""
     kind = type(node).__name__
+    if kind == "_CollectiveOperation":
+        return "collective"
     if kind != "ClassMethodNode":
         return kind
     call = node.class_method_call if node.is_class_method_output else node

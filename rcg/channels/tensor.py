@@ -12,9 +12,10 @@
 
 The frame is the status of the value. If the value is a ``Failure``, or cannot be encoded, the frame
 says so and nothing follows, so a failed value never leaves a peer inside a rendezvous. The writer
-enters the communicator only when all readers have taken the frame, so waiting for a peer happens
-where every wait of a graph happens, and ends as they do: by poison, with the peer's name in the
-recorder.
+enters the communicator only when all readers have taken the frame, so it waits for them where every
+wait of a graph happens, and that ends as they all do: by poison, with the peer's name in the
+recorder. What waits inside the communicator is ended by ``abort``. (It is faster, too: Gloo takes
+longer to match a send that comes before its receive.)
 
 A reader without memory for the tensors must receive them all the same, because the writer sends
 them. Tensors are sent in pieces of ``PIECE_BYTES``; such a reader takes them into one piece of
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rcg import comm
 from rcg.channels.base import Endpoint, TransferFailed
@@ -44,14 +45,18 @@ from rcg.serialization import (
 )
 from rcg.serialization.devices import moved_to
 from rcg.serialization.payloads import (
-    DirectTable,
+    LoneTable,
     Skeleton,
     Table,
+    check_direct,
     described_text,
+    is_plain_tensor,
     put_back,
     take_out,
 )
 from rcg.serialization.tensors import Described
+
+__rcg_plumbing__ = True  # see rcg.frames
 
 __all__ = [
     "PIECE_BYTES",
@@ -69,14 +74,31 @@ PIECE_BYTES: Final = 16 << 20
 needs so much."""
 
 
-class _Arrived:
-    """A frame that was taken; its tensors are still to come."""
+# The first byte of a frame: what follows in it, and over the communicator.
+_RAW: Final = b"\x00"  # bytes, and no tensor
+_LONE: Final = b"\x01"  # the table of one tensor, and the tensor
+_LONE_AGAIN: Final = b"\x02"  # one tensor, as the newest table says
+_WHOLE: Final = b"\x03"  # a table, a pickle, and the tensors
+_WHOLE_AGAIN: Final = b"\x04"  # a pickle, and tensors as the newest table says
 
-    __slots__ = ("buffers", "data")
 
-    def __init__(self, data: bytes | memoryview, buffers: Sequence[Any] = ()) -> None:
-        self.data = data
-        self.buffers = buffers
+class _Outgoing(NamedTuple):
+    """What is sent for a value.
+
+    Attributes:
+        frame: What the ring takes.
+        told: The table that the readers have after that, with its first byte.
+        payloads: The bytes of the tensors.
+    """
+
+    frame: tuple[Any, ...]
+    told: bytes | None
+    payloads: list[Any]
+
+
+def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
+    """Return a frame as it is: its tensors are still to come."""
+    return bytes(data), buffers
 
 
 def room_for(endpoint: Endpoint, size_bytes: int) -> Any:
@@ -190,8 +212,8 @@ class TensorWriter:
         self._endpoint = endpoint
         self._route = _Route(spec, endpoint)
         self._peer = endpoint.groups.members(str(spec.group)).index(spec.readers[0])
-        # The tensors of the first execution, if later ones must be the same, and the table that the
-        # readers have.
+        # If tensors have a static shape: those of the first execution, and the table that the
+        # readers have from an earlier frame.
         self._expected: list[Described] | None = None
         self._told: bytes | None = None
 
@@ -214,42 +236,44 @@ class TensorWriter:
             return
         ring.open()  # encoding is part of the write
         try:
-            is_direct = self._spec.is_direct_return
-            table, frame, payloads = self._direct(value) if is_direct else self._whole(value)
+            outgoing = self._outgoing(value)
         except BaseException:
             ring.shut()
             raise
-        ring.write(*frame)
-        self._told = table
+        ring.write(*outgoing.frame)
+        if self._spec.is_static_shape:
+            self._told = outgoing.told
+        payloads = outgoing.payloads
+        size = sum([each.numel() for each in payloads])
         if payloads:
             ring.wait_taken()
             self._send(payloads)
-        self._member.transferred(sum(each.numel() for each in payloads), False)
+        self._member.transferred(size, False)
 
-    def _whole(self, value: Any) -> tuple[bytes | None, tuple[Any, ...], list[Any]]:
-        """Return the table that readers know after the frame, the frame, and the payloads."""
+    def _outgoing(self, value: Any) -> _Outgoing:
+        """Return what is sent for a value."""
+        spec = self._spec
+        if spec.is_direct_return:
+            check_direct(value)
+        if spec.is_direct_return or is_plain_tensor(value):
+            lone, raw = LoneTable.of(value)
+            if spec.is_static_shape:
+                self._check([(lone.dtype, lone.shape)])
+            told = _LONE + lone.written()
+            data = _LONE_AGAIN if told == self._told else told
+            return _Outgoing((KIND_BYTES, data), told, [raw] if lone.size else [])
         if type(value) is bytes:
-            return self._told, (KIND_BYTES, value), []
-        described: list[Described] | None = [] if self._spec.is_static_shape else None
+            return _Outgoing((KIND_BYTES, _RAW + value), self._told, [])
+        described: list[Described] | None = [] if spec.is_static_shape else None
         skeleton, table, payloads = take_out(self._encode(value, described))
         if described is not None:
             self._check(described)
-        told = table.written()
-        head = self._news(told)
-        data = b"".join((bytes((bool(head),)), head, skeleton.data))
-        return told, (KIND_PICKLE, data, skeleton.buffers or None, 0), payloads
-
-    def _direct(self, value: Any) -> tuple[bytes | None, tuple[Any, ...], list[Any]]:
-        """As ``_whole``, for a value that is exactly one tensor."""
-        table, raw = DirectTable.of(value)
-        if self._spec.is_static_shape:
-            self._check([(table.dtype, table.shape)])
-        told = table.written()
-        return told, (KIND_BYTES, self._news(told)), [raw] if table.size else []
-
-    def _news(self, table: bytes) -> bytes:
-        """Return a table, or nothing if the readers have it from an earlier frame."""
-        return b"" if self._spec.is_static_shape and table == self._told else table
+        told = _WHOLE + table.written()
+        head = _WHOLE_AGAIN if told == self._told else told
+        # A frame that has no buffers needs no decoding yet.
+        kind = KIND_PICKLE if skeleton.buffers else KIND_BYTES
+        frame = (kind, head + skeleton.data, skeleton.buffers or None, 0)
+        return _Outgoing(frame, told, payloads)
 
     def _check(self, found: list[Described]) -> None:
         """Compare tensors with those of the first execution."""
@@ -286,18 +310,18 @@ class TensorReader:
         endpoint: This process's place on its node.
     """
 
-    __slots__ = ("_direct", "_endpoint", "_loads", "_member", "_ring", "_route", "_spec", "_table")
+    __slots__ = ("_endpoint", "_loads", "_lone", "_member", "_ring", "_route", "_spec", "_table")
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._spec = spec
-        self._ring = endpoint.member.reader(endpoint.rings[spec.id], op, _Arrived, Failure)
+        self._ring = endpoint.member.reader(endpoint.rings[spec.id], op, _undecoded, Failure)
         self._member = endpoint.member
         self._endpoint = endpoint
         self._route = _Route(spec, endpoint)
         self._loads = loads_to(spec.device)
         # The newest tables: frames with a static shape have none if nothing changed.
         self._table = Table((), ())
-        self._direct = DirectTable("uint8", (), False, 0)
+        self._lone = LoneTable("uint8", (), False, 0)
 
     @property
     def seq(self) -> int:
@@ -313,24 +337,32 @@ class TensorReader:
         arrived = self._ring.read(timeout_ns)
         if type(arrived) is Failure:
             return arrived
-        if self._spec.is_direct_return:
-            return self._read_direct(arrived)
-        if type(arrived) is bytes:
-            return arrived
-        data = memoryview(arrived.data)
-        end = 1
-        if data[0]:
-            self._table, size = Table.read(data[1:])
-            end += size
-        payloads = self._receive(self._table.sizes)
-        skeleton = Skeleton(data[end:], arrived.buffers)
-        return put_back(skeleton, self._table, payloads, self._loads)
+        data, buffers = (arrived, ()) if type(arrived) is bytes else arrived
+        match data[:1]:
+            case b"\x00":
+                return data[1:]
+            case b"\x01":
+                self._lone = LoneTable.read(memoryview(data)[1:])
+                return self._read_lone()
+            case b"\x02":
+                return self._read_lone()
+            case b"\x03":
+                self._table, size = Table.read(memoryview(data)[1:])
+                return self._read_whole(data, 1 + size, buffers)
+            case _:
+                return self._read_whole(data, 1, buffers)
 
-    def _read_direct(self, head: bytes) -> Any:
-        table = self._direct = DirectTable.read(head) if head else self._direct
-        payloads = self._receive((table.size,) if table.size else ())
-        tensor = table.put_back(payloads[0] if payloads else None)
-        return moved_to(tensor, self._spec.device)
+    def _read_lone(self) -> Any:
+        lone = self._lone
+        payloads = self._receive((lone.size,) if lone.size else ())
+        return moved_to(lone.put_back(payloads[0] if payloads else None), self._spec.device)
+
+    def _read_whole(self, data: Any, end: int, buffers: Sequence[Any]) -> Any:
+        table = self._table
+        payloads = self._receive(table.sizes)
+        return put_back(
+            Skeleton(memoryview(data)[end:], list(buffers)), table, payloads, self._loads
+        )
 
     def _receive(self, sizes: Sequence[int]) -> list[Any]:
         """Return the payloads, tensors of uint8 [n] in memory of this process."""

@@ -5,10 +5,10 @@
 
     Graph ──place──> Plan ──schedule──> Plan ──simulate──> Simulation (the plan and a timeline)
 
-``place`` decides how every value travels, ``schedule`` the order of every program, ``simulate``
-rejects plans that could deadlock and predicts a timeline. Each pass checks its input plan. The
-same graph always gives the same plan: no order comes from a hash. This package must know neither
-Ray, nor torch, nor how a plan is run.
+``place`` decides how every value travels (``routes``), ``schedule`` the order of every program
+(``order``), ``simulate`` rejects plans that could deadlock and predicts a timeline. Each pass
+checks its input plan. The same graph always gives the same plan: no order comes from a hash. This
+package must know neither Ray, nor torch, nor how a plan is run.
 """
 
 from __future__ import annotations

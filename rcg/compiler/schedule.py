@@ -68,10 +68,12 @@ This room must know neither graphs nor how ops are run; it only reorders what a 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
+from rcg.compiler.order import find_order
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Free, Input, Op, Output
+from rcg.ir.ops import Free, Input, Op, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
@@ -88,12 +90,13 @@ def schedule(plan: Plan) -> Plan:
         InternalError: The plan breaks those rules.
     """
     plan.check()
-    return replace(plan, programs=tuple([_schedule_program(program) for program in plan.programs]))
-
-
-def _schedule_program(program: Program) -> Program:
-    ops = _driver_order(program) if program.process == DRIVER else _actor_order(program)
-    return Program(program.process, tuple(_with_frees(ops)))
+    tasks = find_order(plan)
+    programs = []
+    for program in plan.programs:
+        is_driver = program.process == DRIVER
+        ops = _driver_order(program) if is_driver else _order(program, tasks[program.process])
+        programs.append(Program(program.process, tuple(_with_frees(ops, tasks[program.process]))))
+    return replace(plan, programs=tuple(programs))
 
 
 def _driver_order(program: Program) -> list[Op]:
@@ -109,13 +112,14 @@ def _driver_order(program: Program) -> list[Op]:
     return ordered
 
 
-def _actor_order(program: Program) -> list[Op]:
-    """The calls in bind order, each with the ops right before it and right after it."""
-    writes = _Writes(program)
+def _order(program: Program, tasks: list[Op]) -> list[Op]:
+    """The tasks in order, each with the ops right before it and right after it."""
+    is_task = set(tasks)
+    writes = _Writes(program, is_task)
     # The ops that are placed right before their value is used, by the slots that they fill.
     pending: dict[int, Op] = {}
     for op in program.ops:
-        if not op.is_call:
+        if op not in is_task:
             pending.update(dict.fromkeys(op.made(), op))
     ordered: list[Op] = []
 
@@ -128,22 +132,21 @@ def _actor_order(program: Program) -> list[Op]:
         ordered.append(op)
         ordered.extend(writes.ready_after(op))
 
-    calls = [op for op in program.ops if isinstance(op, Call)]
-    for call in sorted(calls, key=lambda call: call.node):
-        add(call)
+    for task in tasks:
+        add(task)
     while pending:  # no call uses these, yet a channel must be read
         add(next(iter(pending.values())))
     return ordered
 
 
 class _Writes:
-    """The ops of a program that only send, and which of their values are still to be made."""
+    """The ops that follow their values as soon as they are made, and which of these are missing."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, is_task: Container[Op] = ()) -> None:
         self._missing: dict[Op, set[int]] = {}
         self._by_slot: dict[int, list[Op]] = {}
         for op in program.ops:
-            if op.channels_out and not op.made():
+            if op.channels_out and op not in is_task:
                 self._missing[op] = set(op.used())
                 for slot in self._missing[op]:
                     self._by_slot.setdefault(slot, []).append(op)
@@ -159,8 +162,12 @@ class _Writes:
         return ready
 
 
-def _with_frees(ops: list[Op]) -> list[Op]:
-    """Add a Free after the last use of each slot; the driver's outputs are not freed."""
+def _with_frees(ops: list[Op], tasks: list[Op]) -> list[Op]:
+    """Add a Free after the last use of each slot; the driver's outputs are not freed.
+
+    Writes to rings come before it. A Write that is a task waits for its readers.
+    """
+    is_task = set(tasks)
     last_use: dict[int, int] = {}
     for position, op in enumerate(ops):
         for slot in (*op.made(), *op.used()):
@@ -177,7 +184,8 @@ def _with_frees(ops: list[Op]) -> list[Op]:
     freed: list[Op] = []
     due: list[int] = []
     for op, slots in zip(ops, dying, strict=True):
-        if due and not op.channels_out and not isinstance(op, Input):
+        is_sent_at_once = op.channels_out and op not in is_task
+        if due and not is_sent_at_once and not isinstance(op, Input):
             freed.append(Free(tuple(sorted(due))))
             due.clear()
         freed.append(op)

@@ -51,14 +51,19 @@ The model is that of the runtime. A read waits for its frame; a write waits unti
 has left a slot free; an actor runs its program again and again. The driver submits executions as
 its window allows and meanwhile takes results from every channel as they come.
 
-How far to run: every channel is written once and read once by each reader in an execution, so a
-plan is a marked graph: ops are its nodes, "must come before" its edges, and a token on an edge is
-an execution of distance (one from the last op of a loop to the first, as many as a channel has
-slots from a read back to the write). A marked graph runs for ever unless it has a cycle without a
-token (Commoner, Holt, Even, Pnueli, "Marked directed graphs", J. Comput. Syst. Sci. 5, 1971), and
-such a cycle lies within one execution. So one execution decides, whatever the number of slots; two
-are run to show how executions overlap. A driver that does not drain is not of that form: there the
-run covers the window.
+A rendezvous keeps all of its processes until the last has come: the writer and the readers of a
+tensor channel, or the ranks of a collective. Each puts a frame that says when it came, which no
+other has to make room for, and gets those of the others. So its op is as many frames, and it starts
+at the same time everywhere.
+
+How far to run: every channel, and every frame of a rendezvous, is written once and read once by
+each reader in an execution, so a plan is a marked graph: ops are its nodes, "must come before" its
+edges, and a token on an edge is an execution of distance (one from the last op of a loop to the
+first, as many as a channel has slots from a read back to the write). A marked graph runs for ever
+unless it has a cycle without a token (Commoner, Holt, Even, Pnueli, "Marked directed graphs", J.
+Comput. Syst. Sci. 5, 1971), and such a cycle lies within one execution. So one execution decides,
+whatever the number of slots; two are run to show how executions overlap. A driver that does not
+drain is not of that form: there the run covers the window.
 
 This room must know neither graphs, nor clocks, nor Ray: time here is in units of ``op_cost``.
 """
@@ -70,9 +75,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from rcg.compiler.order import tasks_of
 from rcg.errors import DeadlockError
+from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Op, Output
+from rcg.ir.ops import Collective, Op, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
@@ -199,6 +206,7 @@ def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = N
 _WORK: Final = 0
 _GET: Final = 1
 _PUT: Final = 2
+_MEET: Final = 3
 
 _NO_OP: Final = -1
 
@@ -243,18 +251,20 @@ class _Step(NamedTuple):
     op: int
     cost: float
     waking: float = 0.0
+    others: tuple[_Fifo, ...] = ()  # by which the others of a rendezvous say that they came
 
 
 class _Thread:
     """A thread of steps: blocks of steps, each for one execution."""
 
-    __slots__ = ("at_block", "at_step", "blocks", "clock", "process", "spans")
+    __slots__ = ("at_block", "at_step", "blocks", "clock", "num_met", "process", "spans")
 
     def __init__(self, process: str, blocks: list[tuple[list[_Step], int]]) -> None:
         self.process = process
         self.blocks = blocks
         self.at_block = 0
         self.at_step = 0
+        self.num_met = 0  # of the others of the rendezvous that it is in
         self.clock = 0.0
         self.spans: list[SimulatedOp] = []
         distinct = {id(steps): steps for steps, _ in blocks}
@@ -293,8 +303,15 @@ class _Thread:
         while self.at_block < len(self.blocks):
             steps, execution = self.blocks[self.at_block]
             while at_step < len(steps):
-                action, fifo, op, cost, waking = steps[at_step]
-                if fifo is None:
+                action, fifo, op, cost, waking, others = steps[at_step]
+                if action == _MEET:
+                    if not self._meet(others, execution):
+                        self.clock, self.at_step = clock, at_step
+                        return
+                    came = max(other.put_at[execution] for other in others)
+                    start = _later(clock, came, waking)
+                    clock = start + cost
+                elif fifo is None:
                     start = clock
                     clock += cost
                 elif action == _GET:
@@ -331,6 +348,17 @@ class _Thread:
             at_step = 0
         self.clock, self.at_step = clock, 0
 
+    def _meet(self, others: tuple[_Fifo, ...], execution: int) -> bool:
+        """Return whether all others of a rendezvous came; if not, the next to come wakes it."""
+        while self.num_met < len(others):
+            other = others[self.num_met]
+            if execution >= len(other.put_at):
+                other.waiting_reader.append(self)
+                return False
+            self.num_met += 1
+        self.num_met = 0
+        return True
+
 
 def _later(clock: float, ready: float, waking: float) -> float:
     """Return when an op continues that starts at ``clock`` and waits until ``ready``."""
@@ -352,6 +380,15 @@ class _Run:
             channel.id: _Fifo(channel.id, channel.slots, len(channel.readers))
             for channel in plan.channels
         }
+        # How each process says that it came to a rendezvous: by the process and its op.
+        self._came: dict[tuple[str, Op], _Fifo] = {}
+        self._others: dict[tuple[str, Op], tuple[_Fifo, ...]] = {}
+        for task in tasks_of(plan):
+            if len(task.ops) > 1:
+                self._came |= {each: _Fifo(None, None, 0) for each in task.ops}
+                for each in task.ops:
+                    others = [self._came[other] for other in task.ops if other != each]
+                    self._others[each] = tuple(others)
         self._op_cost = op_cost
         self._executions = executions
         driver, *actors = plan.programs
@@ -366,17 +403,24 @@ class _Run:
             self.threads.append(self._loop(program.process, steps))
 
     def _steps(self, program: Program) -> list[_Step]:
-        return [
-            self._step(program.process, position, op) for position, op in enumerate(program.ops)
-        ]
+        steps: list[_Step] = []
+        for position, op in enumerate(program.ops):
+            came = self._came.get((program.process, op))
+            if came is not None:
+                steps.append(_Step(_PUT, came, _NO_OP, 0.0))
+            steps.append(self._step(program.process, position, op))
+        return steps
 
     def _step(self, process: str, position: int, op: Op) -> _Step:
-        """Return the step of an op, which takes or gives one frame at most."""
+        """Return the step that takes the time of an op."""
         if isinstance(self._op_cost, Costs):
             cost = self._op_cost.each.get((process, position), 0.0)
             waking = self._op_cost.waking.get((process, position), 0.0)
         else:
             cost, waking = self._op_cost(op), 0.0
+        others = self._others.get((process, op))
+        if others is not None:
+            return _Step(_MEET, None, position, cost, waking, others)
         moved = (*op.channels_in, *op.channels_out)
         if not moved:
             return _Step(_WORK, None, position, cost)
@@ -449,25 +493,16 @@ _AROUND: Final = 6
 def _deadlock(
     plan: Plan, threads: Sequence[_Thread], describe: Callable[[int], str] | None
 ) -> DeadlockError:
-    nodes_of = {channel.id: channel.nodes for channel in plan.channels}
     blocked = [thread for thread in threads if not thread.is_done]
     why: dict[str, dict[int, str]] = {}
     standing: dict[str, int] = {}
     for thread in blocked:
-        fifo = thread.step.fifo
         execution = min(thread.execution, standing.get(thread.process, thread.execution))
         standing[thread.process] = execution
-        if fifo is None or fifo.channel is None:
-            continue
-        peers = " and ".join(dict.fromkeys(plan.label(peer.process) for peer in _waits_for(thread)))
-        nodes = nodes_of[fifo.channel]
-        value = f" ({', '.join(map(describe, nodes))})" if describe is not None else ""
-        text = (
-            f"waits for {peers} to write {fifo.channel}{value}"
-            if thread.step.action == _GET
-            else f"waits for {peers} to read {fifo.channel}{value}: all its slots are full"
-        )
-        why.setdefault(thread.process, {})[thread.step.op] = text
+        if thread.step.op != _NO_OP:
+            op = plan.program(thread.process).ops[thread.step.op]
+            text = _why(plan, thread, op, describe)
+            why.setdefault(thread.process, {})[thread.step.op] = text
     shown = [
         _show_program(
             program,
@@ -485,10 +520,37 @@ def _deadlock(
     )
 
 
+def _why(plan: Plan, thread: _Thread, op: Op, describe: Callable[[int], str] | None) -> str:
+    """What an op waits for: ``waits for a1 (Right) to receive c2``."""
+    peers = list(dict.fromkeys(peer.process for peer in _waits_for(thread)))
+    nodes: tuple[int, ...]
+    if isinstance(op, Collective):
+        what, nodes = f"enter {op.word} @{op.group}", (op.node,)
+    else:
+        (channel,) = (*op.channels_in, *op.channels_out)
+        spec = plan.channels_by_id()[channel]
+        nodes = spec.nodes
+        if spec.kind == TENSOR and spec.writer in peers:
+            peers, what = [spec.writer], f"send {channel}"
+        elif spec.kind == TENSOR:
+            what = f"receive {channel}"
+        else:
+            what = f"{'write' if op.channels_in else 'read'} {channel}"
+    value = f" ({', '.join(map(describe, nodes))})" if describe is not None else ""
+    is_full = thread.step.action == _PUT
+    return (
+        f"waits for {' and '.join(map(plan.label, peers))} to {what}{value}"
+        f"{': all its slots are full' if is_full else ''}"
+    )
+
+
 def _waits_for(thread: _Thread) -> list[_Thread]:
     """The threads that a blocked thread waits for."""
     step = thread.step
     fifo = step.fifo
+    if step.action == _MEET:
+        missing = [other for other in step.others if len(other.put_at) <= thread.execution]
+        return [other.writer for other in missing if other.writer is not None]
     if fifo is None:
         return []
     if step.action == _GET:

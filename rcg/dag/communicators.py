@@ -46,6 +46,7 @@ _METHODS: Final = (
     "reducescatter",
     "destroy",
     "get_transport_name",
+    "generate_communicator_id",
 )
 
 

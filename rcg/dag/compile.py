@@ -17,8 +17,9 @@ from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
 from rcg.ir.channels import slots_for
+from rcg.ir.edges import driver_edges, group_members
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import CollectiveCall, MethodCall, Site, driver_edges
+from rcg.ir.nodes import CollectiveCall, MethodCall, Site
 from rcg.option_kinds import TIMEOUT
 from rcg.options import (
     IGNORED,
@@ -123,7 +124,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             UserWarning,
         )
     with telling_exhaustion("to compile a graph"):
-        located = locate(bindings, deadline, _methods_by_actor(graph))
+        located = locate(bindings, deadline, _methods_by_actor(graph), _tensor_nodes(graph))
         compiled = compile_graph(
             graph,
             located.actors,
@@ -156,6 +157,14 @@ def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:
             case CollectiveCall(actor=actor):
                 found.setdefault(actor, {})  # it may do nothing else
     return found
+
+
+def _tensor_nodes(graph: Graph) -> dict[str, tuple[str, Site]]:
+    """Return for each actor that takes part in a group the node, and its place, that needs it."""
+    return {
+        actor: (graph.name(node_id), graph.nodes[node_id].site)
+        for actor, node_id in group_members(graph).items()
+    }
 
 
 def options_from_user(keywords: CompileKeywords) -> Options:

@@ -11,7 +11,8 @@ from rcg.dag import communicators
 from rcg.dag.hints import Hint
 from rcg.dag.records import CollectiveRecord, label_of
 from rcg.errors import GraphError
-from rcg.ir.nodes import GraphData, remote_readers
+from rcg.ir.edges import is_communicator, remote_readers
+from rcg.ir.nodes import GraphData
 
 __all__ = ["CREATE", "DefaultCommunicator"]
 
@@ -106,7 +107,7 @@ class DefaultCommunicator:
             hint = node.hint
             if hint is None or hint.communicator is not None or not readers:
                 continue
-            if hint.transport not in ("auto", "shm"):
+            if is_communicator(hint):
                 raise GraphError(
                     f"DAGNode {graph.describe(node.id)} has no custom communicator specified, but "
                     f"with_tensor_transport({hint.transport!r}) at {hint.site} needs one. Please "

@@ -67,7 +67,7 @@ class TorchTensorType:
     """
 
     AUTO: Final = "auto"
-    CPU: Final = "cpu"
+    CPU: Final = _RAYS_CPU
     ACCELERATOR: Final = "accelerator"
 
     def __init__(
@@ -100,21 +100,26 @@ class Choice:
 
 
 def choice_of(type_hint: Any) -> Choice | None:
-    """Return what a ``TorchTensorType`` of rcg or of Ray chooses; None if it is none."""
+    """Return what a ``TorchTensorType``, or a type hint of Ray, chooses; None if it is neither."""
     if isinstance(type_hint, TorchTensorType):
-        transport = type_hint.transport
-        transport = _SHARED_MEMORY if transport == TorchTensorType.CPU else transport
-    elif type(type_hint).__name__ == "TorchTensorType":
-        # Ray knows "shm" as "auto" here; its real "auto" is a type of its own.
-        is_shared = type_hint.transport in (TorchTensorType.AUTO, TorchTensorType.CPU)
-        chosen = _SHARED_MEMORY if is_shared else type_hint.transport
-        transport = type_hint.get_custom_communicator() or chosen
-    elif type(type_hint).__name__ == "AutoTransportType":
-        transport = "auto"
-    else:
-        return None
+        # Ray's name for communicators whose tensors use shared memory.
+        transport = _SHARED_MEMORY if type_hint.transport == _RAYS_CPU else type_hint.transport
+        return Choice(transport, type_hint.device, type_hint.static_shape, type_hint.direct_return)
+    match type(type_hint).__name__:
+        case "TorchTensorType":
+            # Ray knows "shm" as "auto" here; its "auto" is a type of its own.
+            is_shared = type_hint.transport in ("auto", _RAYS_CPU)
+            chosen = _SHARED_MEMORY if is_shared else type_hint.transport
+            transport = type_hint.get_custom_communicator() or chosen
+        case "AutoTransportType":
+            transport = "auto"
+        case _:
+            return None
     return Choice(
-        transport, type_hint.device, bool(type_hint.static_shape), bool(type_hint.direct_return)
+        transport,
+        type_hint.device,
+        bool(type_hint._static_shape),
+        bool(type_hint._direct_return),
     )
 
 

@@ -84,7 +84,9 @@ class DAGNode:
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Run the DAG once without compiling it, every call as an ordinary Ray task.
 
-        Does not wait for the result.
+        A collective is a task as well, which combines the tensors of all ranks in their order;
+        ``rcg.dag.combine`` says when the result is the same to the last bit as that of the compiled
+        DAG. Does not wait for the result.
 
         Returns:
             The ObjectRef of this node's value; for a ``MultiOutputNode`` a list of them.

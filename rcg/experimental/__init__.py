@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The old import path: rcg has nothing of its own here yet, and any name is ``ray.experimental``'s.
+"""The old import paths: ``channel``, ``collective`` and ``util`` are rcg's own.
 
-Where this Ray has no such module, every name is an ``AttributeError`` that says so.
+Any other name is ``ray.experimental``'s. Where this Ray has no such module, every other name is an
+``AttributeError`` that says so.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from rcg import cluster
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from rcg.experimental import channel, collective, util
+
+__all__ = ["channel", "collective", "util"]
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'rcg.experimental' has no attribute {name!r}")
+    if name in __all__:
+        return importlib.import_module(f"rcg.experimental.{name}")
     return cluster.attribute(name, of="ray.experimental")
 
 
 def __dir__() -> list[str]:
-    return sorted(cluster.attribute_names(of="ray.experimental"))
+    return sorted({*__all__, *cluster.attribute_names(of="ray.experimental")})

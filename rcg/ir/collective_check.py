@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
-from rcg.ir.nodes import CollectiveCall, GraphData, remote_readers
+from rcg.ir.edges import remote_readers
+from rcg.ir.nodes import CollectiveCall, GraphData
 from rcg.ir.ops import COLLECTIVES
 
 __all__ = ["check_collectives"]

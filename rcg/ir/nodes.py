@@ -27,8 +27,6 @@ __all__ = [
     "Part",
     "Site",
     "TensorHint",
-    "driver_edges",
-    "remote_readers",
     "upstream_of",
 ]
 
@@ -271,28 +269,3 @@ class GraphData:
 
     def _label(self, actor: str) -> str:
         return next((spec.label for spec in self.actors if spec.id == actor), actor)
-
-
-def remote_readers(graph: GraphData) -> list[tuple[str, ...]]:
-    """Return for each node the other actors that use an actor's value, in creation order.
-
-    None for the input, which comes from the driver; nor does the driver count as a reader.
-    """
-    found: list[dict[str, None]] = [{} for _ in graph.nodes]
-    for node in graph.nodes:
-        if isinstance(node, MethodCall | CollectiveCall):
-            for value in upstream_of(node):
-                if graph.actor_of(value) not in (None, node.actor):
-                    found[value][node.actor] = None
-    return [tuple(readers) for readers in found]
-
-
-def driver_edges(graph: GraphData) -> list[int]:
-    """Return the nodes whose hint asks for a communicator although the driver is at one end."""
-    return [
-        node.id
-        for node in graph.nodes
-        if node.hint is not None
-        and node.hint.transport not in ("auto", "shm")
-        and (isinstance(node, InputValue) or node.id in graph.outputs)
-    ]

@@ -63,6 +63,9 @@ def _read(tree: ast.Module) -> Exports:
                 )
             ):
                 names = frozenset(ast.literal_eval(listed))
-            case ast.FunctionDef(name="__getattr__"):
+            case (
+                ast.FunctionDef(name="__getattr__")
+                | ast.Assign(targets=[ast.Tuple(elts=[ast.Name("__getattr__"), *_])])
+            ):
                 is_open = True
     return Exports(names, is_open)

@@ -29,12 +29,14 @@ _HOMES: Final = {
     "ray": "rcg",
     "ray.dag": "rcg.dag",
     "ray.dag.class_node": "rcg.dag",
+    "ray.dag.collective_node": "rcg.dag",
     "ray.dag.compiled_dag_node": "rcg",
     "ray.dag.context": "rcg.dag",
     "ray.dag.dag_node": "rcg.dag",
     "ray.dag.input_node": "rcg.dag",
     "ray.dag.output_node": "rcg.dag",
     "ray.experimental": "rcg.experimental",
+    "ray.experimental.collective.operations": "rcg.experimental.collective",
     "ray.experimental.compiled_dag_ref": "rcg",
 }
 _REPLACED: Final = ("ray.dag", "ray.experimental")

@@ -13,7 +13,7 @@ The *table* tells the reader how large the payloads are and where they belong::
     >>> Table.read(table.written())
     (Table(places=(0, 2), sizes=(400, 64)), 40)
 
-A value that is exactly one tensor can travel without a skeleton (``DirectTable``).
+A value that is exactly one tensor travels without a skeleton (``LoneTable``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from rcg.errors import TensorMismatch
 from rcg.serialization.encoded import PROTOCOL, Encoded
 from rcg.serialization.tensors import Described
 
-__all__ = ["DirectTable", "Skeleton", "Table", "described_text", "put_back", "take_out"]
+__all__ = [
+    "LoneTable",
+    "Skeleton",
+    "Table",
+    "check_direct",
+    "described_text",
+    "is_plain_tensor",
+    "put_back",
+    "take_out",
+]
 
 _WORD: Final = 8
 
@@ -57,7 +66,7 @@ class Table(NamedTuple):
         return cls(tuple(numbers[:count]), tuple(numbers[count:])), end
 
 
-class DirectTable(NamedTuple):
+class LoneTable(NamedTuple):
     """What a value is that is exactly one tensor.
 
     Attributes:
@@ -77,38 +86,21 @@ class DirectTable(NamedTuple):
         return pickle.dumps(tuple(self), PROTOCOL)
 
     @classmethod
-    def read(cls, data: bytes) -> DirectTable:
+    def read(cls, data: bytes | memoryview) -> LoneTable:
         """Return the table that these bytes are."""
         return cls(*pickle.loads(data))
 
     @classmethod
-    def of(cls, value: object) -> tuple[DirectTable, Any]:
-        """Return the table of a tensor, and its bytes.
-
-        Raises:
-            TensorMismatch: The value is not exactly one tensor.
-        """
-        torch: Any = sys.modules.get("torch")
-        if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
-            raise TensorMismatch(
-                "Task annotated with _direct_return=True must return a torch.Tensor, instead found "
-                f"value of type {type(value).__name__}. Return the tensor alone, or leave "
-                "`_direct_return` out",
-                expected="torch.Tensor",
-                found=type(value).__name__,
-            )
-        tensor: Any = value
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-            raise TensorMismatch(
-                "Task annotated with _direct_return=True must return a dense torch.Tensor: leave "
-                "`_direct_return` out for this one",
-                expected="a dense torch.Tensor",
-                found=str(tensor.layout),
-            )
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        raw = plain.reshape(-1).view(torch.uint8)
-        dtype = str(plain.dtype).removeprefix("torch.")
-        return cls(dtype, tuple(plain.shape), tensor.requires_grad, raw.numel()), raw
+    def of(cls, tensor: Any) -> tuple[LoneTable, Any]:
+        """Return the table of a dense tensor, and its bytes: a tensor of uint8 [size]."""
+        plain = tensor
+        if tensor.requires_grad:
+            plain = plain.detach()
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        raw = plain.contiguous().reshape(-1).view(sys.modules["torch"].uint8)
+        size, dtype = raw.numel(), str(tensor.dtype).removeprefix("torch.")
+        return cls(dtype, tuple(tensor.shape), tensor.requires_grad, size), raw
 
     def put_back(self, payload: Any) -> Any:
         """Return the tensor over its bytes: a tensor of uint8, or None if it has none."""
@@ -117,6 +109,54 @@ class DirectTable(NamedTuple):
         tensor = torch.empty(0, dtype=torch.uint8) if payload is None else payload
         tensor = tensor.view(dtype).view(self.shape)
         return tensor.requires_grad_() if self.requires_grad else tensor
+
+
+def is_plain_tensor(value: object) -> bool:
+    """Return whether a value is a tensor that its numbers alone make up: no strides, no attributes.
+
+    Such a value arrives the same with a ``LoneTable`` as with a pickle, and sooner.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return False
+    tensor: Any = value
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and tensor.is_contiguous()
+        and not (1 in tensor.shape or 0 in tensor.shape)
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+        and not (tensor.requires_grad and (tensor._backward_hooks or not tensor.is_leaf))
+    )
+
+
+def check_direct(value: object) -> None:
+    """Check that a value is exactly one dense tensor, as ``_direct_return`` promises.
+
+    Raises:
+        TensorMismatch: It is not.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise TensorMismatch(
+            "Task annotated with _direct_return=True must return a torch.Tensor, instead found "
+            f"value of type {type(value).__name__}. Return the tensor alone, or leave "
+            "`_direct_return` out",
+            expected="torch.Tensor",
+            found=type(value).__name__,
+        )
+    tensor: Any = value
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise TensorMismatch(
+            "Task annotated with _direct_return=True must return a dense torch.Tensor: leave "
+            "`_direct_return` out for this one",
+            expected="a dense torch.Tensor",
+            found=str(tensor.layout),
+        )
 
 
 class Skeleton(NamedTuple):

@@ -412,8 +412,6 @@ def test_a_node_is_no_method(a):
                 _ = node.bind
             with pytest.raises(AttributeError, match=r"\.remote\(\) cannot be used on"):
                 _ = node.remote
-            with pytest.raises(AttributeError, match="in this release"):
-                _ = node.with_tensor_transport
 
 
 def test_a_node_is_one_value(a):

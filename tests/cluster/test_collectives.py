@@ -1,184 +1,222 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on real actors: the graph they become, and their run without compiling."""
+"""Collectives as nodes of compiled graphs, over real Gloo between real actors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-import ray
 
 import rcg
-from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, reduce, reducescatter
+from rcg import collective
+from rcg.collective import ReduceOp
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.dag.lower import lower
 from rcg.errors import TensorMismatch
+from tests.cluster.stage import GUARD_S
 
-torch = pytest.importorskip("torch", reason="tensors need torch")
-
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-@rcg.remote(num_cpus=0)
 class Worker:
-    def __init__(self, number):
-        self.number = number
+    """Makes tensors that tell who made them."""
 
-    def scaled(self, x):
-        return x * (self.number + 1)
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
 
-    def value(self, x):
-        return x
+    def make(self, n):
+        """[n] numbers: the rank plus one; anything else is a bad input."""
+        if n == "raise":
+            raise LookupError(f"no tensor at {self.rank}")
+        if n == "text":
+            return "no tensor"
+        return torch.full((n,), float(self.rank + 1))
+
+    def odd(self, n):
+        """As ``make``, but wrong at rank 1."""
+        return self.make(n) if self.rank != 1 else self.make("raise")
+
+    def longer(self, n):
+        return self.make(n + (self.rank == 1))
 
     @rcg.method(num_returns=2)
-    def pair(self, x):
-        return x + self.number, x * self.number
+    def two(self, n):
+        return torch.full((n,), float(self.rank)), torch.full((2, n), self.rank, dtype=torch.int64)
 
-    def take(self, *args):
-        return args
+    def scale(self, tensor, by):
+        return tensor * by
 
-    def fail(self, x):
-        raise KeyError("mine")
+    def listed(self, tensor):
+        return None if tensor is None else tensor.tolist()
+
+    def total(self, *tensors):
+        return float(sum(each.sum() for each in tensors))
+
+
+Actor = rcg.remote(num_cpus=0)(Worker)
 
 
 @pytest.fixture(scope="module")
-def workers(ray_session):
-    return [Worker.remote(number) for number in range(3)]
+def workers(ray_session: None) -> Iterator[list[Any]]:
+    made = [Actor.remote(rank) for rank in range(4)]
+    yield made
+    for each in made:
+        rcg.kill(each)
 
 
-def run(dag, *args):
-    """The values of a DAG that is not compiled."""
-    return ray.get(dag.execute(*args))
+def get(ref: Any) -> Any:
+    return rcg.get(ref, timeout=GUARD_S)
 
 
-def scaled(workers, inp):
-    return [worker.scaled.bind(inp) for worker in workers]
+def bind(workers: list[Any], kind: str, method: str = "make", **options: Any) -> Any:
+    with InputNode() as inp:
+        values = [getattr(each, method).bind(inp) for each in workers]
+        results = getattr(collective, kind).bind(values, **options)
+        return MultiOutputNode(
+            [each.listed.bind(found) for each, found in zip(workers, results, strict=True)]
+        )
 
 
-X = torch.tensor([[1.0, -2.0], [3.0, 4.0], [0.5, 8.0]])
+EXPECTED = {
+    "allreduce": [[6.0] * 6] * 3,
+    "allgather": [[1.0] * 6 + [2.0] * 6 + [3.0] * 6] * 3,
+    "reducescatter": [[6.0] * 2] * 3,
+    "broadcast": [[1.0] * 6] * 3,
+    "reduce": [[6.0] * 6, None, None],
+    "gather": [[1.0] * 6 + [2.0] * 6 + [3.0] * 6, None, None],
+}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_every_collective_compiled_and_uncompiled(workers, kind):
+    dag = bind(workers[:3], kind)
+    with rcg.compile(dag) as graph:
+        (group,) = graph.plan.groups
+        assert group.members == ("a0", "a1", "a2")
+        for _ in range(3):
+            assert get(graph.execute(6)) == EXPECTED[kind]
+        refs = [graph.execute(6) for _ in range(8)]
+        assert get(refs) == [EXPECTED[kind]] * 8
+    assert get(dag.execute(6)) == EXPECTED[kind]
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather"])
+def test_a_root_that_is_not_the_first(workers, kind):
+    wanted = {
+        "broadcast": [[3.0] * 2] * 3,
+        "reduce": [None, None, [6.0] * 2],
+        "gather": [None, None, [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]],
+    }[kind]
+    dag = bind(workers[:3], kind, root=2)
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(2)) == wanted
+    assert get(dag.execute(2)) == wanted
 
 
 @pytest.mark.parametrize(
-    ("op", "wanted"),
-    [
-        (ReduceOp.SUM, X * 6),
-        (ReduceOp.PRODUCT, X * X * X * 6),
-        (ReduceOp.MAX, torch.maximum(X, X * 3)),
-        (ReduceOp.MIN, torch.minimum(X, X * 3)),
-        (ReduceOp.AVG, X * 2),
-    ],
+    ("op", "value"),
+    [("SUM", 3.0), ("PRODUCT", 2.0), ("MAX", 2.0), ("MIN", 1.0), ("AVG", 1.5)],
 )
-def test_the_reductions(workers, op, wanted):
+def test_every_reduction_is_the_same_bit_for_bit_in_both_modes(workers, op, value):
+    dag = bind(workers[:2], "allreduce", op=ReduceOp[op])
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(3)) == [[value] * 3] * 2
+    assert get(dag.execute(3)) == [[value] * 3] * 2
+
+
+def test_several_tensors_of_each_actor(workers):
     with InputNode() as inp:
-        made = scaled(workers, inp)
-        everywhere = allreduce.bind(made, op=op)
-        at_one = reduce.bind(made, op=op, root=2)
-        spread = reducescatter.bind(made, op=op)
-        dag = MultiOutputNode([*everywhere, *at_one, *spread])
-    results = run(dag, X)
-    assert all(torch.equal(each, wanted) for each in (*results[:3], results[5]))
-    assert results[3:5] == [None, None]
-    assert [each.tolist() for each in results[6:]] == [wanted[[row]].tolist() for row in range(3)]
-
-
-def test_averages_of_whole_numbers_go_towards_zero(workers):
-    with InputNode() as inp:
-        dag = MultiOutputNode(allreduce.bind(scaled(workers[:2], inp), op=ReduceOp.AVG))
-    assert [each.tolist() for each in run(dag, torch.tensor([1, -1]))] == [[1, -1], [1, -1]]
-
-
-def test_gathering_and_spreading(workers):
-    with InputNode() as inp:
-        made = scaled(workers, inp)
+        values = [list(each.two.bind(inp)) for each in workers[:3]]
+        results = collective.allreduce.bind([list(each) for each in zip(*values, strict=True)])
         dag = MultiOutputNode(
             [
-                *allgather.bind(made),
-                *gather.bind(made, root=1),
-                *broadcast.bind([workers[0], made[1], rcg.unwrap(workers[2])], root=1),
+                each.total.bind(one, two)
+                for each, (one, two) in zip(workers[:3], results, strict=True)
             ]
         )
-    results = run(dag, X)
-    joined = torch.cat([X, X * 2, X * 3])
-    assert all(torch.equal(each, joined) for each in (*results[:3], results[4]))
-    assert (results[3], results[5]) == (None, None)
-    assert all(torch.equal(each, X * 2) for each in results[6:])
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(4)) == [3.0 * 4 + 3 * 8] * 3
+    assert get(dag.execute(4)) == [3.0 * 4 + 3 * 8] * 3
 
 
-def test_several_tensors_chains_and_calls(workers):
+def test_collectives_over_overlapping_actors_in_a_chain(workers):
+    """Two groups and an edge, as in tensor and pipeline parallelism together."""
+    a, b, c, d = workers
     with InputNode() as inp:
-        pairs = [worker.pair.bind(inp) for worker in workers]
-        fused = allreduce.bind([[left for left, _ in pairs], [right for _, right in pairs]])
-        taken = [worker.take.bind(*mine) for worker, mine in zip(workers, fused, strict=True)]
-        chained = allreduce.bind([fused[0][0], fused[1][1]], op=ReduceOp.MAX)
-        dag = MultiOutputNode([*taken, chained[1]])
-    *taken, chained = run(dag, X)
-    for left, right in taken:
-        assert torch.equal(left, X * 3 + 3)
-        assert torch.equal(right, X * 3)
-    assert torch.equal(chained, torch.maximum(X * 3 + 3, X * 3))
-
-
-def test_one_result_is_enough(workers):
-    with InputNode() as inp:
-        dag = allreduce.bind(scaled(workers, inp))[1]
-    assert torch.equal(run(dag, X), X * 6)
-
-
-def test_a_group_of_one(workers):
-    with InputNode() as inp:
-        dag = allreduce.bind(scaled(workers[1:2], inp))[0]
-    assert torch.equal(run(dag, X), X * 2)
-
-
-def test_an_exception_of_a_member_is_the_result_of_all(workers):
-    with InputNode() as inp:
+        first = collective.allreduce.bind([a.make.bind(inp), b.make.bind(inp)])
+        scaled = [each.scale.bind(value, 10) for each, value in zip((a, b), first, strict=True)]
+        moved = c.scale.bind(scaled[1].with_tensor_transport(transport="gloo"), 2)
+        second = collective.allreduce.bind([scaled[0], moved, d.make.bind(inp)])
+        third = collective.allgather.bind([second[1], second[2]])
         dag = MultiOutputNode(
-            allreduce.bind([workers[0].fail.bind(inp), *scaled(workers[1:], inp)])
+            [a.total.bind(second[0]), c.total.bind(third[0]), d.total.bind(third[1])]
         )
-    for ref in dag.execute(X):
-        with pytest.raises(KeyError, match="mine"):
-            ray.get(ref)
+    with rcg.compile(dag) as graph:
+        assert {group.members for group in graph.plan.groups} >= {
+            ("a0", "a1"),
+            ("a0", "a2", "a3"),
+            ("a2", "a3"),
+        }
+        for n in (1, 5):
+            assert get(graph.execute(n)) == [n * (30 + 60 + 4), 2 * n * 94, 2 * n * 94]
 
 
-@pytest.mark.parametrize(
-    ("collective", "given", "kind", "words"),
-    [
-        (allreduce, 3, ValueError, "Expected a torch tensor for each input node of allreduce"),
-        (allgather, torch.tensor(3), TensorMismatch, "a tensor of no dimension"),
-        (reducescatter, torch.ones(4), TensorMismatch, "divisible by the world size 3, found 4"),
-    ],
-)
-def test_values_that_do_not_fit(workers, collective, given, kind, words):
+def test_only_some_results_are_used(workers):
     with InputNode() as inp:
-        dag = collective.bind(scaled(workers, inp))[0]
-    with pytest.raises(kind, match=words) as told:
-        run(dag, given)
-    assert "test_collectives.py:" in str(told.value)
+        results = collective.allreduce.bind([each.make.bind(inp) for each in workers[:3]])
+        dag = workers[1].total.bind(results[1])
+    with rcg.compile(dag) as graph:
+        assert [get(graph.execute(n)) for n in (1, 2, 3)] == [6.0, 12.0, 18.0]
 
 
-@pytest.mark.parametrize(
-    ("collective", "other"),
-    [(allreduce, torch.ones(2)), (gather, torch.ones(3, 2, dtype=torch.float64))],
-)
-def test_tensors_that_differ(workers, collective, other):
+def test_a_broadcast_to_actors_that_have_nothing(workers):
+    a, b, c, _ = workers
     with InputNode() as inp:
-        made = [workers[0].value.bind(inp[0]), workers[1].value.bind(inp[1])]
-        dag = collective.bind(made)[0]
-    with pytest.raises(TensorMismatch, match=r"rank 0 \(Worker\) and rank 1 \(Worker\) differ"):
-        run(dag, X, other)
+        results = collective.broadcast.bind([a.make.bind(inp), b, c])
+        dag = MultiOutputNode(
+            [each.listed.bind(value) for each, value in zip((a, b, c), results, strict=True)]
+        )
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(2)) == [[1.0, 1.0]] * 3
+    assert get(dag.execute(2)) == [[1.0, 1.0]] * 3
 
 
-def test_tensors_of_several_dtypes(workers):
-    with InputNode() as inp:
-        lists = [[worker.value.bind(inp[n]) for worker in workers] for n in range(2)]
-        dag = allreduce.bind(lists)[0][0]
-    with pytest.raises(ValueError, match="Expected all input tensors to have the same dtype"):
-        run(dag, X, X.int())
+# --- failed inputs
 
 
-def test_handles_of_rcg_and_of_ray_are_one_actor(workers):
-    plain = rcg.unwrap(workers[0])
-    with InputNode() as inp:
-        dag = MultiOutputNode(broadcast.bind([*scaled(workers[1:], inp), plain]))
-    graph, bindings = lower(dag._record)
-    assert bindings.actors[graph.nodes[graph.outputs[2]].actor] == plain
-    with InputNode() as inp, pytest.raises(ValueError, match="Expected unique actor handles"):
-        broadcast.bind([*scaled(workers, inp), plain])
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_one_failed_rank_fails_the_execution_at_all_and_hangs_nobody(workers, kind):
+    with rcg.compile(bind(workers[:3], kind, "odd")) as graph:
+        refs = [graph.execute(6) for _ in range(3)]
+        for execution in refs:
+            for ref in execution:
+                with pytest.raises(LookupError, match="no tensor at 1"):
+                    get(ref)
+    with rcg.compile(bind(workers[:3], kind)) as graph:
+        refs = [graph.execute(n) for n in (6, "raise", "text", 6)]
+        assert get(refs[0]) == EXPECTED[kind]
+        for ref in refs[1]:
+            with pytest.raises(LookupError, match="no tensor at 0"):
+                get(ref)
+        for ref in refs[2]:
+            with pytest.raises(TensorMismatch, match="Expected a torch tensor"):
+                get(ref)
+        assert get(refs[3]) == EXPECTED[kind]
+
+
+@pytest.mark.parametrize("kind", sorted(set(EXPECTED) - {"broadcast"}))
+def test_shapes_that_differ_are_told_to_all_and_the_graph_goes_on(workers, kind):
+    with rcg.compile(bind(workers[:3], kind, "longer")) as graph:
+        for ref in graph.execute(6):
+            with pytest.raises(TensorMismatch, match=r"rank 1 \(a1\) has float32 \[7\]|divisible"):
+                get(ref)
+        assert graph.statistics().completed == 1
+
+
+def test_a_first_dimension_that_does_not_divide(workers):
+    with rcg.compile(bind(workers[:3], "reducescatter")) as graph:
+        for ref in graph.execute(4):
+            with pytest.raises(ValueError, match="divisible by the world size 3"):
+                get(ref)
+        assert get(graph.execute(6)) == EXPECTED["reducescatter"]

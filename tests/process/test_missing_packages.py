@@ -63,9 +63,19 @@ import rcg.cluster
 sys.modules["ray.experimental"] = None
 print(rcg.cluster.attribute_names(of="ray.experimental"))
 try:
-    rcg.experimental.channel
+    rcg.experimental.wait_tensor_freed
+except AttributeError as error:
+    print(error)
+from rcg.experimental.channel.torch_tensor_type import TorchTensorType
+from rcg.experimental.collective import allreduce
+from rcg.experimental.util.types import ReduceOp
+try:
+    rcg.experimental.collective.create_collective_group
 except AttributeError as error:
     print(error)
 """
-    told = r"\[\]\nthis Ray \(.*\) has no ray\.experimental\.channel"
+    told = (
+        r"\[\]\nthis Ray \(.*\) has no ray\.experimental\.wait_tensor_freed"
+        r"\nthis Ray \(.*\) has no ray\.experimental\.collective\.create_collective_group"
+    )
     assert re.fullmatch(told, printed(program))

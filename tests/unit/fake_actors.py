@@ -52,10 +52,12 @@ class FakeCommunicator:
         raise AssertionError("nothing runs here")
 
     initialize = send = recv = allgather = allreduce = reducescatter = destroy = refuse
+    generate_communicator_id = refuse
 
 
 class Half:
     """A communicator that lacks a few methods."""
 
+    generate_communicator_id = FakeCommunicator.refuse
     get_actor_handles = get_rank = get_self_rank = get_world_size = FakeCommunicator.refuse
     initialize = send = recv = allgather = get_transport_name = FakeCommunicator.refuse

@@ -23,7 +23,8 @@ MODULES = {
     "ray.dag.compiled_dag_node": {"CompiledDAG"},
     "ray.dag.vis_utils": {"plot"},
     "ray.experimental": {"wait_tensor_freed"},
-    "ray.experimental.channel": {"Channel"},
+    "ray.experimental.channel": {"Channel", "Communicator"},
+    "ray.experimental.collective": {"allreduce", "create_collective_group"},
     "ray.experimental.compiled_dag_ref": {"CompiledDAGRef", "CompiledDAGFuture"},
     "ray.util": {"get_node_ip_address"},
     "ray.util.placement_group": {"PlacementGroup"},
@@ -31,9 +32,15 @@ MODULES = {
     "rcg": set(exports_of("rcg").names),
     "rcg.dag": set(exports_of("rcg.dag").names),
     "rcg.experimental": set(),
+    "rcg.experimental.channel": {"Communicator"},
+    "rcg.experimental.collective": {"allreduce"},
 }
-ROOMS = {"rcg": ("dag", "experimental")}
-BEHIND = {"rcg": "ray", "rcg.experimental": "ray.experimental"}
+ROOMS = {"rcg": ("dag", "experimental"), "rcg.experimental": ("channel", "collective")}
+BEHIND = {
+    name: f"ray{name.removeprefix('rcg')}"
+    for name in MODULES
+    if name.startswith("rcg") and name != "rcg.dag"
+}
 # Ray imports these by itself.
 EAGER = ("ray.util",)
 

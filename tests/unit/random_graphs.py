@@ -3,23 +3,31 @@
 
 ``evaluate`` computes a graph node by node; ``interpret`` runs the programs of a plan against each
 other over queues, as processes would. That both give the same is what the compiler promises.
+
+With ``has_tensors``, values have hints, several actors may read one value over a communicator, and
+there are collectives over random actors. A number stands for a tensor: methods return numbers, and
+collectives combine numbers (``combined``). ``swaps`` lists what a broken compiler could make of a
+plan: two rendezvous of an actor in each other's place.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from rcg.ir.channels import ActorSpec
+from rcg.errors import InternalError
+from rcg.ir.channels import TENSOR, ActorSpec
 from rcg.ir.containers import Template
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
     Argument,
+    CollectiveCall,
+    CommunicatorSpec,
     ConstArg,
     InputValue,
     MethodCall,
@@ -28,10 +36,12 @@ from rcg.ir.nodes import (
     NodeArg,
     Part,
     Site,
+    TensorHint,
+    remote_readers,
     upstream_of,
 )
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Build, Call, Free, Input, Op, Output, Read, Write
+from rcg.ir.ops import COLLECTIVES, Build, Call, Collective, Free, Input, Op, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
@@ -50,16 +60,36 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, max_calls: int = 12, max_actors: int = 4) -> Case:
-    """A graph that passes all checks, with its constants."""
+def cases(
+    draw: st.DrawFn,
+    max_calls: int = 12,
+    max_actors: int = 4,
+    *,
+    has_tensors: bool = False,
+    kinds: Sequence[str] = tuple(COLLECTIVES),
+) -> Case:
+    """A graph that passes all checks, with its constants; ``kinds`` are those of collectives."""
     nodes: list[Node] = []
+    numbers: dict[str, list[int]] = {}  # by actor, the ids of its values that are numbers
     values: list[int] = []  # ids of nodes that are values
     constants: dict[str, Any] = {}
 
     def add(node: Node) -> None:
         nodes.append(node)
-        if not (isinstance(node, MethodCall) and node.num_returns > 1):
-            values.append(node.id)
+        match node:
+            case MethodCall(num_returns=several) | CollectiveCall(num_returns=several):
+                if several > 1:
+                    return
+                values.append(node.id)
+                if isinstance(node, MethodCall) or node.kind in _KEEPING:
+                    numbers.setdefault(node.actor, []).append(node.id)
+            case Part(call=of):
+                values.append(node.id)
+                owner = nodes[of]
+                assert isinstance(owner, MethodCall | CollectiveCall)
+                numbers.setdefault(owner.actor, []).append(node.id)
+            case InputValue():
+                values.append(node.id)
 
     def constant(value: Any) -> str:
         name = f"k{len(constants)}"
@@ -91,39 +121,145 @@ def cases(draw: st.DrawFn, max_calls: int = 12, max_actors: int = 4) -> Case:
             case _:
                 return NodeArg(draw(value))
 
-    for _ in range(draw(st.integers(1, max_calls))):
-        actor = f"a{draw(st.integers(0, max_actors - 1))}"
+    actor_numbers = st.integers(0, max_actors - 1)
+    if has_tensors:
+        actor_numbers = st.sampled_from(draw(st.permutations(range(max_actors))))
+
+    def add_call() -> None:
+        actor = f"a{draw(actor_numbers)}"
         first: Argument = NodeArg(draw(st.sampled_from(values)))
         args = (first, *[argument() for _ in range(draw(st.integers(0, 2)))])
         kwargs = tuple((name, argument()) for name in draw(st.sets(st.sampled_from(["u", "a-b"]))))
         num_returns = draw(st.sampled_from([1, 1, 1, 2, 3]))
         call = MethodCall(len(nodes), actor, "f", args, kwargs, num_returns, site())
         add(call)
-        if num_returns > 1:
-            for index in draw(st.lists(st.integers(0, num_returns - 1), min_size=1, unique=True)):
+        add_parts(call)
+
+    def add_parts(call: MethodCall | CollectiveCall) -> None:
+        if call.num_returns > 1:
+            indexes = st.integers(0, call.num_returns - 1)
+            for index in draw(st.lists(indexes, min_size=1, unique=True)):
                 add(Part(len(nodes), call.id, index, call.site))
 
+    def add_collective(number: int) -> None:
+        kind = draw(st.sampled_from(list(kinds)))
+        chosen = st.lists(st.sampled_from(sorted(numbers)), min_size=1, unique=True)
+        actors = draw(chosen)
+        has_root = COLLECTIVES[kind].has_root
+        root = draw(st.integers(0, len(actors) - 1)) if has_root else None
+        count = draw(st.integers(1, 2)) if kind == "allreduce" else 1
+        reduction = None
+        if COLLECTIVES[kind].is_reducing:
+            reduction = draw(st.sampled_from(["sum", "max", "min"]))
+        ranks = []
+        for rank, actor in enumerate(actors):
+            own = st.sampled_from(numbers[actor])
+            is_receiver = kind == "broadcast" and rank != root and draw(st.booleans())
+            args = () if is_receiver else tuple(draw(own) for _ in range(count))
+            ranks.append((rank, actor, args))
+        hint = TensorHint("gloo", site())
+        calls = []
+        for rank, actor, args in ranks:
+            call = CollectiveCall(
+                *(len(nodes), number, actor, rank, kind, args, count, reduction, root, hint, site())
+            )
+            add(call)
+            calls.append(call)
+        for call in calls:
+            add_parts(call)
+
+    num_collectives = 0
+    fewest = max_calls // 2 if has_tensors else 1  # a rendezvous needs some graph around it
+    for _ in range(draw(st.integers(fewest, max_calls))):
+        if has_tensors and numbers and draw(st.integers(0, 3)) == 0:
+            add_collective(num_collectives)
+            num_collectives += 1
+        else:
+            add_call()
+
     made = [node for node in values if not isinstance(nodes[node], InputValue)]
-    is_multi = draw(st.booleans())
+    is_multi = draw(st.integers(0, 3)) > 0 if has_tensors else draw(st.booleans())
+    if has_tensors:
+        made = made[-5:]
     outputs = (
         draw(st.lists(st.sampled_from(made), min_size=1, max_size=4))
         if is_multi
         else [draw(st.sampled_from(made))]
     )
-    return Case(_keep_reached(nodes, outputs, is_multi), constants)
+    graph = _keep_reached(nodes, outputs, is_multi)
+    return Case(_with_hints(draw, graph) if has_tensors else graph, constants)
+
+
+_KEEPING = ("allreduce", "reducescatter", "broadcast")
+"""The collectives whose results are numbers on all ranks."""
+
+
+def _with_hints(draw: st.DrawFn, graph: Graph) -> Graph:
+    """The graph with a hint at any value, and with communicators of the user's."""
+    communicators: dict[tuple[str, ...], CommunicatorSpec] = {}
+    ranks: dict[int, list[str]] = {}
+    for node in graph.nodes:
+        if isinstance(node, CollectiveCall):
+            ranks.setdefault(node.collective, []).append(node.actor)
+
+    def of_user(members: Sequence[str], where: Site) -> TensorHint:
+        key = tuple(members)
+        spec = CommunicatorSpec(f"k{1000 + len(communicators)}", "gloo", key)
+        const = communicators.setdefault(key, spec).const
+        return TensorHint("gloo", where, communicator=const)
+
+    chosen = {
+        collective: of_user(actors, Site("case.py", 1))
+        for collective, actors in ranks.items()
+        if draw(st.integers(0, 3)) == 0
+    }
+    actors = [actor.id for actor in graph.actors]
+
+    def hint(node: Node, ends: set[str]) -> TensorHint | None:
+        transport = draw(st.sampled_from(["none", "auto", "shm", "gloo", "gloo", "gloo", "user"]))
+        if transport == "none":
+            return None
+        if transport == "user":
+            others = [actor for actor in actors if actor not in ends]
+            more = draw(st.sets(st.sampled_from(others))) if others else set()
+            found = of_user(draw(st.permutations(sorted(ends | more))), node.site)
+        else:
+            found = TensorHint(transport, node.site)
+        return replace(
+            found,
+            device=draw(st.sampled_from(["default", "default", "cpu"])),
+            is_static_shape=draw(st.booleans()),
+        )
+
+    nodes: list[Node] = []
+    for node, readers in zip(graph.nodes, remote_readers(graph), strict=True):
+        actor = graph.actor_of(node.id)
+        ends = set(actors) if actor is None else {actor, *readers}
+        if isinstance(node, CollectiveCall):
+            node = replace(node, communicates=chosen.get(node.collective, node.communicates))
+        nodes.append(replace(node, hint=hint(node, ends)))
+    return replace(graph, nodes=tuple(nodes), communicators=tuple(communicators.values()))
 
 
 def _keep_reached(nodes: list[Node], outputs: list[int], is_multi: bool) -> Graph:
     reached: set[int] = set()
+    ranks: dict[int, list[int]] = {}
+    for node in nodes:
+        if isinstance(node, CollectiveCall):
+            ranks.setdefault(node.collective, []).append(node.id)
     stack = list(outputs)
     while stack:
         current = stack.pop()
         if current not in reached:
             reached.add(current)
-            stack += upstream_of(nodes[current])
+            at = nodes[current]
+            stack += upstream_of(at)
+            if isinstance(at, CollectiveCall):
+                stack += ranks[at.collective]
     kept = [node for node in nodes if node.id in reached]
     number = {node.id: position for position, node in enumerate(kept)}
-    calls = [node for node in kept if isinstance(node, MethodCall)]
+    calls = [node for node in kept if isinstance(node, MethodCall | CollectiveCall)]
+    collectives: dict[int, int] = {}
     actors = {actor: f"a{n}" for n, actor in enumerate(dict.fromkeys(c.actor for c in calls))}
 
     def moved(argument: Argument) -> Argument:
@@ -142,6 +278,17 @@ def _keep_reached(nodes: list[Node], outputs: list[int], is_multi: bool) -> Grap
                 renumbered.append(InputValue(number[node.id], node.key, node.site))
             case Part():
                 renumbered.append(Part(number[node.id], number[node.call], node.index, node.site))
+            case CollectiveCall():
+                found = collectives.setdefault(node.collective, len(collectives))
+                renumbered.append(
+                    replace(
+                        node,
+                        id=number[node.id],
+                        collective=found,
+                        actor=actors[node.actor],
+                        args=tuple(number[value] for value in node.args),
+                    )
+                )
             case MethodCall():
                 renumbered.append(
                     MethodCall(
@@ -188,6 +335,21 @@ def call_method(node: int, num_returns: int, args: list[Any], kwargs: dict[str, 
     return total if num_returns == 1 else [total + part for part in range(num_returns)]
 
 
+def combined(
+    kind: str, reduction: str | None, root: int | None, given: Sequence[Sequence[Any]]
+) -> list[list[Any]]:
+    """What each rank of a collective gets, if these are the numbers that each rank gives."""
+    if kind == "broadcast":
+        assert root is not None
+        return [list(given[root]) for _ in given]
+    reduced = {"sum": sum, "max": max, "min": min, None: tuple}[reduction]
+    results = [reduced(each) for each in zip(*given, strict=True)]
+    return [
+        results if root is None or rank == root else [None for _ in results]
+        for rank in range(len(given))
+    ]
+
+
 def arguments_of(
     case: Case, call: MethodCall, results: list[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -211,8 +373,16 @@ def arguments_of(
 def evaluate(case: Case, inputs: dict[Any, Any]) -> list[Any]:
     """The outputs of one execution, computed node by node."""
     results: list[Any] = []
+    ranks: dict[int, list[CollectiveCall]] = {}
+    for node in case.graph.nodes:
+        if isinstance(node, CollectiveCall):
+            ranks.setdefault(node.collective, []).append(node)
     for node in case.graph.nodes:
         match node:
+            case CollectiveCall(kind=kind, reduction=reduction, root=root):
+                given = [[results[arg] for arg in rank.args] for rank in ranks[node.collective]]
+                found = combined(kind, reduction, root, given)[node.rank]
+                results.append(found if node.num_returns > 1 else found[0])
             case InputValue(key=key):
                 results.append(inputs[key])
             case Part(call=call, index=index):
@@ -232,7 +402,8 @@ def interpret(
 ) -> tuple[list[list[Any]], dict[str, list[int]]]:
     """Run several executions over bounded queues, one op of one process at a time.
 
-    The driver submits ``window`` executions before it takes the first result.
+    The driver submits ``window`` executions before it takes the first result. The writer and all
+    readers of a tensor channel, and all ranks of a collective, wait for each other.
 
     Returns:
         The outputs of each execution, and the nodes that each process called, in order.
@@ -246,6 +417,8 @@ def interpret(
         for reader in channel.readers
     }
     channels = plan.channels_by_id()
+    groups = {group.id: group.members for group in plan.groups}
+    met: dict[Any, dict[str, list[Any]]] = {}  # by meeting: who came, with which values
     outputs: list[list[Any]] = []
     calls: dict[str, list[int]] = {program.process: [] for program in plan.programs}
 
@@ -253,9 +426,16 @@ def interpret(
         """Yield whether something was done since the last yield."""
         slots: list[dict[int, Any]] = [{} for _ in executions]
         for execution, op in steps(program):
-            while is_blocked(program.process, op):
+            meeting, members = meeting_of(program.process, op, execution)
+            if members:
+                given = [slots[execution][slot] for slot in op.used()]
+                met.setdefault(meeting, {})[program.process] = given
+            while is_blocked(program.process, op, meeting, members):
                 yield False
-            step(program.process, op, slots[execution], executions[execution])
+            if members:
+                take(program.process, op, slots[execution], met[meeting], members)
+            else:
+                step(program.process, op, slots[execution], executions[execution])
             yield True
         kept = program.ops[-1].used() if program.process == DRIVER else ()
         has_frees = any(isinstance(op, Free) for op in program.ops)
@@ -273,7 +453,23 @@ def interpret(
             if execution + ahead < len(executions):
                 yield from ((execution + ahead, op) for op in submit)
 
-    def is_blocked(process: str, op: Op) -> bool:
+    def meeting_of(process: str, op: Op, execution: int) -> tuple[Any, Sequence[str]]:
+        """Which others an op has to wait for, and a name for that."""
+        match op:
+            case Collective(group=group):
+                name = frozenset((*op.tells, *op.hears)) or process
+                return (name, op.node if name == process else 0, execution), groups[group]
+            case Read(channel=channel) | Write(channel=channel):
+                spec = channels[channel]
+                if spec.kind == TENSOR:
+                    return (channel, execution), (spec.writer, *spec.readers)
+            case _:
+                pass
+        return None, ()
+
+    def is_blocked(process: str, op: Op, meeting: Any, members: Sequence[str]) -> bool:
+        if members:
+            return set(met[meeting]) != set(members)
         match op:
             case Read(channel=channel):
                 return not queues[channel, process]
@@ -282,6 +478,23 @@ def interpret(
                 return any(len(queues[channel, to]) >= spec.slots for to in spec.readers)
             case _:
                 return False
+
+    def take(
+        process: str,
+        op: Op,
+        slots: dict[int, Any],
+        given: dict[str, list[Any]],
+        members: Sequence[str],
+    ) -> None:
+        match op:
+            case Collective():
+                in_order = [given[member] for member in members]
+                found = combined(op.word, op.reduction, op.root, in_order)
+                slots.update(zip(op.outs, found[members.index(process)], strict=True))
+            case Read(outs=outs):
+                slots.update(zip(outs, given[members[0]], strict=True))
+            case _:
+                pass
 
     def step(process: str, op: Op, slots: dict[int, Any], inputs: dict[Any, Any]) -> None:
         def argument(of: Slot | Const) -> Any:
@@ -318,3 +531,39 @@ def interpret(
         running = [each for each, went in zip(running, done, strict=True) if went is not None]
     assert not any(queues.values())
     return outputs, calls
+
+
+# --- breaking a plan ----------------------------------------------------------------------------
+
+
+def is_meeting(plan: Plan, op: Op) -> bool:
+    """Whether an op is a rendezvous: a collective of several, or an end of a tensor channel."""
+    channels = plan.channels_by_id()
+    moved = (*op.channels_in, *op.channels_out)
+    return bool(moved) and (
+        isinstance(op, Collective) or any(channels[each].kind == TENSOR for each in moved)
+    )
+
+
+def swaps(plan: Plan) -> list[Plan]:
+    """The plans in which two rendezvous of one process have changed places.
+
+    Without its Frees, which would be in the way. Only plans that still pass their check.
+    """
+    found = []
+    for at, program in enumerate(plan.programs):
+        ops = [op for op in program.ops if not isinstance(op, Free)]
+        meetings = [position for position, op in enumerate(ops) if is_meeting(plan, op)]
+        for number, first in enumerate(meetings):
+            for second in meetings[number + 1 :]:
+                changed = list(ops)
+                changed[first], changed[second] = ops[second], ops[first]
+                programs = list(plan.programs)
+                programs[at] = Program(program.process, tuple(changed))
+                swapped = replace(plan, programs=tuple(programs))
+                try:
+                    swapped.check()
+                except InternalError:
+                    continue
+                found.append(swapped)
+    return found

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rcg
 from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, reduce, reducescatter
@@ -267,6 +269,34 @@ def test_what_a_default_communicator_can_be() -> None:
     assert "lacks allreduce, reducescatter, destroy" in str(told.value)
     with pytest.raises(ValueError, match="ranks from 0 to 1"):
         DefaultCommunicator.of(FakeCommunicator([A, B], ranks=[1, 2]))
+
+
+ACTORS = [FakeActor("Stage", number) for number in range(5)]
+
+
+@given(st.data())
+def test_whatever_the_order_of_lists_and_ranks(data: st.DataObject) -> None:
+    """Results are in the user's order, nodes in that of ranks, and the root stays the user's."""
+    members = data.draw(st.lists(st.sampled_from(ACTORS), min_size=1, unique=True))
+    ranks = data.draw(st.permutations(range(len(members))))
+    has_own = data.draw(st.booleans())
+    position = data.draw(st.integers(0, len(members) - 1))
+    used = data.draw(st.lists(st.sampled_from(range(len(members))), min_size=1, unique=True))
+    communicator = FakeCommunicator(members, ranks) if has_own else None
+    results = reduce.bind(grads(*members), root=position, transport=communicator)
+    graph, bindings = lower(MultiOutputNode([results[each] for each in used])._record)
+    nodes = ranks_of(graph)
+    assert [node.rank for node in nodes] == list(range(len(members)))
+    assert bindings.actors[nodes[nodes[0].root].actor] is members[position]
+    assert [bindings.actors[graph.actor_of(node)] for node in graph.outputs] == [
+        members[each] for each in used
+    ]
+    if has_own:
+        assert [ranks[members.index(bindings.actors[node.actor])] for node in nodes] == list(
+            range(len(members))
+        )
+    else:
+        assert [bindings.actors[node.actor] for node in nodes] == members
 
 
 # --- what is wrong

@@ -12,6 +12,7 @@ import pytest
 
 from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
+from rcg.ir.edges import driver_edges, group_members, remote_readers
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
     CollectiveCall,
@@ -22,8 +23,6 @@ from rcg.ir.nodes import (
     Part,
     Site,
     TensorHint,
-    driver_edges,
-    remote_readers,
 )
 
 
@@ -198,3 +197,19 @@ def test_edges_of_the_driver() -> None:
     assert driver_edges(graph(*nodes, outputs=(3, 5, 3))) == [0, 3, 5]
     calm = [replace(node, hint=TensorHint("auto", site(9))) for node in NODES]
     assert driver_edges(graph(*calm)) == []
+
+
+def test_members_of_groups() -> None:
+    assert group_members(graph(*NODES)) == {"a0": 3, "a1": 4}
+    calls = (NODES[0], call(1, "a0", 0), call(2, "a1", 1))
+    for transport in ("auto", "shm"):
+        hint = TensorHint(transport, site(9))
+        assert group_members(graph(calls[0], replace(calls[1], hint=hint), calls[2])) == {}
+    gloo = TensorHint("gloo", site(9))
+    assert group_members(graph(calls[0], replace(calls[1], hint=gloo), calls[2])) == {
+        "a0": 1,
+        "a1": 1,
+    }
+    # The driver is no member, so neither its inputs nor outputs make one.
+    assert group_members(graph(replace(calls[0], hint=gloo), *calls[1:])) == {}
+    assert group_members(graph(*calls[:2], replace(calls[2], hint=gloo))) == {}

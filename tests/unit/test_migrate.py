@@ -58,6 +58,33 @@ CASES = {
     "from ray.experimental.compiled_dag_ref import CompiledDAGRef": (
         "from rcg import CompiledDAGRef"
     ),
+    "from ray.dag.collective_node import CollectiveOutputNode": (
+        "from rcg.dag import CollectiveOutputNode"
+    ),
+    # tensors and collectives
+    "from ray.experimental.collective import allreduce, create_collective_group": (
+        "from rcg.experimental.collective import allreduce, create_collective_group"
+    ),
+    "from ray.experimental import collective": "from rcg.experimental import collective",
+    "import ray.experimental.collective as c": "import rcg.experimental.collective as c",
+    "import ray.experimental.collective": (
+        "import rcg as ray\nimport rcg.experimental.collective as _rcg_experimental_collective"
+    ),
+    "from ray.experimental.collective.operations import allreduce": (
+        "from rcg.experimental.collective import allreduce"
+    ),
+    "from ray.experimental.util.types import ReduceOp, Device": (
+        "from rcg.experimental.util.types import ReduceOp, Device"
+    ),
+    "from ray.experimental.channel.torch_tensor_type import TorchTensorType": (
+        "from rcg.experimental.channel.torch_tensor_type import TorchTensorType"
+    ),
+    "from ray.experimental.channel import Communicator, ChannelContext": (
+        "from rcg.experimental.channel import Communicator, ChannelContext"
+    ),
+    "from ray.experimental.channel.communicator import Communicator": (
+        "from rcg.experimental.channel.communicator import Communicator"
+    ),
     "import ray.dag.input_node as n": "import rcg.dag as n",
     "import ray.dag.input_node": "import rcg as ray",
     # other modules of Ray: loaded, but `ray` is not Ray again
@@ -330,6 +357,8 @@ def moved(thing: Any) -> set[str]:
             "ray": {"rcg"},
             "ray.dag": {"rcg.dag"},
             "ray.experimental": {"rcg.experimental"},
+            "ray.experimental.channel": {"rcg.experimental.channel"},
+            "ray.experimental.collective": {"rcg.experimental.collective"},
             "ray.dag.input_node": {"rcg.dag", place},
             "ray.dag.compiled_dag_node": {"rcg", place},
             "ray.experimental.compiled_dag_ref": {"rcg", place},
@@ -340,6 +369,8 @@ def moved(thing: Any) -> set[str]:
         return {place}
     if place.startswith("ray.dag") or last.startswith("CompiledDAG"):
         return {f"rcg.{last}", f"rcg.dag.{last}"}
+    if last in ("Communicator", "allreduce"):
+        return {f"rcg{place.removeprefix('ray')}"}
     return {f"rcg.{last}"} if f"rcg.{last}" in OWN else {place}
 
 
@@ -358,7 +389,7 @@ def check(before: dict[str, Any], after: dict[str, Any]) -> None:
             check(dict(vars(thing)), dict(vars(after[name])))
     for name, thing in after.items():
         assert not (isinstance(thing, ModuleType) and thing.__name__ == "ray"), name
-        assert name in before or name.startswith("_ra"), name
+        assert name in before or name.startswith(("_ray_", "_rcg_")), name
 
 
 @settings(max_examples=2 * settings.default.max_examples)
@@ -394,26 +425,55 @@ def test_documents_become_programs_for_rcg(document: str) -> None:
     assert (result.text, result.remarks) == (expected, ())
 
 
-def test_collective_groups_move_once_rcg_has_them() -> None:
+def test_what_rcg_does_not_have_of_a_moved_module_is_rays() -> None:
     source = "import ray\nfrom ray.experimental.collective import create_collective_group\n"
-    has_groups = exports_of("rcg.experimental.collective") is not None
-    home = "rcg" if has_groups else "ray"
     result = rewrite(source)
     assert result.text == (
-        f"import rcg as ray\nfrom {home}.experimental.collective import create_collective_group\n"
+        "import rcg as ray\nfrom rcg.experimental.collective import create_collective_group\n"
     )
-    assert bool(result.remarks) is not has_groups
+    assert not result.remarks
 
 
 # --- what rcg has -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [rcg, rcg.dag, rcg.experimental])
+OLD_PATHS = (
+    rcg.experimental,
+    rcg.experimental.channel,
+    rcg.experimental.channel.communicator,
+    rcg.experimental.channel.torch_tensor_type,
+    rcg.experimental.collective,
+    rcg.experimental.util,
+    rcg.experimental.util.types,
+)
+
+
+@pytest.mark.parametrize("module", [rcg, rcg.collective, rcg.dag, *OLD_PATHS])
 def test_exports_are_read_as_they_are(module: ModuleType) -> None:
     exports = exports_of(module.__name__)
     assert exports is not None
     assert exports.names == set(module.__all__)
     assert exports.is_open is hasattr(module, "__getattr__")
+
+
+def test_names_of_the_old_paths_are_rcgs_or_else_rays() -> None:
+    from rcg.experimental.channel import Communicator, TorchTensorType
+    from rcg.experimental.collective import allreduce, create_collective_group
+    from rcg.experimental.util.types import AllReduceOp, Device, ReduceOp
+
+    assert rcg.experimental.collective.allreduce is allreduce is rcg.collective.allreduce
+    assert ReduceOp is rcg.collective.ReduceOp
+    assert rcg.experimental.channel.torch_tensor_type.TorchTensorType is TorchTensorType
+    assert rcg.experimental.channel.communicator.Communicator is Communicator
+    assert {each.value for each in Device} == {"default", "cpu", "gpu", "cuda"}
+    for name in (create_collective_group, AllReduceOp):
+        assert name.__module__.startswith("ray.experimental.")
+    for module in OLD_PATHS:
+        assert set(module.__all__) <= set(dir(module)), module
+        with pytest.raises(AttributeError):
+            _ = module.no_such_name
+        with pytest.raises(AttributeError):
+            _ = module.__no_such_name__
 
 
 def test_no_other_module_is_rcgs() -> None:

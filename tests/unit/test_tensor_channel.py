@@ -242,7 +242,7 @@ def test_a_static_shape_sends_its_table_once(edge, is_direct):
         assert channel.send(torch.full((3, 5), float(step))).tolist() == [[float(step)] * 5] * 3
         sizes.append(channel.events("a1")[-1]["bytes"] if step else 0)
     if is_direct:
-        assert all(frame == 3 * 5 * 4 for frame in sizes[2:])  # nothing but the numbers
+        assert all(frame == 1 + 3 * 5 * 4 for frame in sizes[2:])  # a byte and the numbers
 
 
 @pytest.mark.parametrize("is_direct", [False, True])

@@ -20,6 +20,8 @@ from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
 from rcg.text import plural
 
+__rcg_plumbing__ = True  # see rcg.frames
+
 __all__ = ["Described", "Exchange", "Rank", "exchange_of"]
 
 

@@ -7,6 +7,7 @@ importable by name, so they travel as a name.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import platform
@@ -34,16 +35,21 @@ __rcg_plumbing__ = True  # see rcg.frames
 __all__ = ["inspect_actor", "start"]
 
 
-def inspect_actor(instance: Any, methods: tuple[str, ...]) -> dict[str, Any]:
+def inspect_actor(
+    instance: Any, methods: tuple[str, ...], needs_torch: bool = False
+) -> dict[str, Any]:
     """Return what the driver must know before it compiles for this actor.
 
     Args:
         instance: The actor.
         methods: The methods that the graph calls.
+        needs_torch: Whether the actor takes part in a group. Otherwise nobody looks for torch.
     """
     failpoints.reach(failpoints.Failpoint("inspect"))
     cls = type(instance)
     return {
+        # Without importing it, which takes seconds.
+        "lacks_torch": needs_torch and importlib.util.find_spec("torch") is None,
         "version": __version__,
         "abi": ABI_VERSION,
         "machine": platform.machine(),

@@ -72,16 +72,23 @@ class Located:
 Methods = Mapping[str, Mapping[str, Site | None]]
 
 
-def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
+def locate(
+    bindings: Bindings,
+    deadline: Deadline,
+    methods: Methods,
+    tensor_nodes: Mapping[str, tuple[str, Site]],
+) -> Located:
     """Ask every actor for its node, and check that it can run its part of the graph.
 
     Args:
         bindings: The actors' handles.
         deadline: When waiting for answers ends.
         methods: The methods called on each actor, and where the user bound them.
+        tensor_nodes: The actors that need torch, each with a node that does and its place.
 
     Raises:
         ActorDiedError: An actor is dead.
+        CompileError: An actor lacks a method, or torch.
         PlacementError: An actor's process has no rcg, or another version.
         UnsupportedNodeError: A method is an asynchronous generator.
         ChannelTimeout: Some did not answer in time; the text names them.
@@ -93,12 +100,22 @@ def locate(bindings: Bindings, deadline: Deadline, methods: Methods) -> Located:
     for actor, handle in bindings.actors.items():
         names = tuple(methods[actor])
         if own is not None and cluster.actor_id(handle) == own:
-            found[actor] = inspect_actor(_own_instance(), names)
+            found[actor] = inspect_actor(_own_instance(), names, actor in tensor_nodes)
         else:
-            calls[actor] = cluster.ask(handle, inspect_actor, names)
+            calls[actor] = cluster.ask(handle, inspect_actor, names, actor in tensor_nodes)
     found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
+        if description["lacks_torch"]:
+            node, site = tensor_nodes[actor]
+            raise CompileError(
+                f"{bindings.actors[actor]!r} takes part in {node}, which moves tensors, but its "
+                "process has no torch: `pip install torch` on its node, or give it in the actor's "
+                "runtime_env",
+                actor=repr(bindings.actors[actor]),
+                node=node,
+                site=site,
+            )
     return Located({actor: found[actor]["node"] for actor in bindings.actors}, cluster.node_id())
 
 

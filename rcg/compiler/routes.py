@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every value of a graph travels: the channels, and the groups that carry tensors.
+
+A value that only its own process uses stays in a slot. Every other reader gets it from a channel,
+and which one follows from the hint of the value (``with_tensor_transport``):
+
+| reader | no hint, ``auto``, ``shm`` | a communicator: ``gloo``, or the user's own |
+|---|---|---|
+| the driver, or anyone if the driver writes | a ring | a ring (``driver_edges`` lists these) |
+| an actor | a ring | a tensor channel |
+
+All readers of a value share a ring. All readers of a tensor channel share it as well: it is a
+broadcast over a group of exactly its ends. A user's communicator that has more members cannot
+broadcast to some of them, so there each reader has a channel.
+
+Values that are ready at the same point for the same readers share a ring: the inputs of an
+execution, and the values of a call that returns several. They travel in one frame, which costs one
+wake-up and not one for each. Values whose tensors arrive on different devices travel apart.
+
+Groups, in this order:
+
+* a collective uses the group of its actors in the order of their ranks;
+* a broadcast uses the first group that has exactly its ends as members;
+* an edge with one reader uses the first group that includes both ends. One more group serves all
+  edges, of one backend, that are left.
+
+This room must know neither programs nor how channels and communicators work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rcg.ir.channels import RING, STATUS, TENSOR, ChannelSpec, Group
+from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
+from rcg.ir.nodes import (
+    CollectiveCall,
+    InputValue,
+    MethodCall,
+    Node,
+    Part,
+    Site,
+    TensorHint,
+    upstream_of,
+)
+
+__all__ = ["Routes", "find_routes"]
+
+_SHARED_MEMORY: Final = ("auto", "shm")
+"""The transports that are shared memory while all processes are on one node."""
+
+_DEFAULT_BACKEND: Final = "gloo"
+"""The library of a collective whose transport is ``auto``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The channels and groups of a graph.
+
+    Attributes:
+        channels: All channels.
+        groups: All groups.
+        home: The process that makes each node's value.
+        arriving: The channel by which a reader gets a value, by node and reader.
+        leaving: The channels by which a value leaves its process, by node.
+        status: The channel by which a rank of a collective tells its status, by the node of the
+            rank; none in a group of one.
+        group_of: The group of each collective.
+    """
+
+    channels: tuple[ChannelSpec, ...]
+    groups: tuple[Group, ...]
+    home: Sequence[str]
+    arriving: Mapping[tuple[int, str], ChannelSpec]
+    leaving: Mapping[int, Sequence[ChannelSpec]]
+    status: Mapping[int, ChannelSpec]
+    group_of: Mapping[int, Group]
+
+
+def find_routes(graph: Graph, channel_slots: int) -> Routes:
+    """Decide how every value travels.
+
+    Args:
+        graph: The checked graph.
+        channel_slots: How many frames each channel holds.
+    """
+    return _Search(graph, channel_slots).routes()
+
+
+def _hint_of(node: Node) -> TensorHint | None:
+    """The hint of a value. A call that returns several values is none; its parts are."""
+    if isinstance(node, MethodCall | CollectiveCall) and node.num_returns > 1:
+        return None
+    return node.hint
+
+
+def _is_over_communicator(hint: TensorHint) -> bool:
+    return hint.communicator is not None or hint.transport not in _SHARED_MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class _Carrier:
+    """Values that travel in one channel, and what makes it one; ``value`` is None for rings."""
+
+    kind: str
+    writer: str
+    readers: tuple[str, ...]
+    made_at: int | None = None
+    value: int | None = None
+    group: str | None = None
+    device: str = "default"
+    is_static_shape: bool = False
+    is_direct_return: bool = False
+
+
+class _Search:
+    """The tables of one search. Everything is visited in creation order."""
+
+    def __init__(self, graph: Graph, channel_slots: int) -> None:
+        self._graph = graph
+        self._slots = channel_slots
+        self._home = [graph.actor_of(node.id) or DRIVER for node in graph.nodes]
+        self._readers = self._find_readers()
+        self._groups = _Groups(graph)
+        self._group_of = self._find_groups_of_collectives()
+        self._over_groups = self._find_tensor_edges()
+
+    def _find_readers(self) -> list[tuple[str, ...]]:
+        """The other processes that use each node's value: the driver, then actors by number."""
+        graph = self._graph
+        found: list[set[str]] = [set() for _ in graph.nodes]
+        for node in graph.nodes:
+            if isinstance(node, MethodCall | CollectiveCall):
+                for value in upstream_of(node):
+                    found[value].add(node.actor)
+        for output in graph.outputs:
+            found[output].add(DRIVER)
+        processes = [DRIVER, *(actor.id for actor in graph.actors)]
+        rank = {process: position for position, process in enumerate(processes)}
+        return [
+            tuple(sorted(each - {home}, key=rank.__getitem__))
+            for each, home in zip(found, self._home, strict=True)
+        ]
+
+    def _find_groups_of_collectives(self) -> dict[int, Group]:
+        ranks: dict[int, list[CollectiveCall]] = {}
+        for node in self._graph.nodes:
+            if isinstance(node, CollectiveCall):
+                ranks.setdefault(node.collective, []).append(node)
+        return {
+            collective: self._groups.of_collective(sorted(calls, key=lambda call: call.rank))
+            for collective, calls in ranks.items()
+        }
+
+    def _find_tensor_edges(self) -> dict[int, list[tuple[tuple[str, ...], Group]]]:
+        """The readers and the group of each tensor channel of a value, by its node."""
+        found: dict[int, list[tuple[tuple[str, ...], Group]]] = {}
+        left: dict[str, list[int]] = {}  # edges with one reader, by backend
+        for node in self._graph.nodes:
+            hint, readers = _hint_of(node), self._actor_readers(node.id)
+            if hint is None or not readers:
+                continue
+            ends = {self._home[node.id], *readers}
+            if hint.communicator is not None:
+                group = self._groups.of_user(hint.communicator)
+                is_one = len(readers) == 1 or ends == set(group.members)
+                each = [readers] if is_one else [(reader,) for reader in readers]
+                found[node.id] = [(some, group) for some in each]
+            elif len(readers) > 1:
+                found[node.id] = [(readers, self._groups.of_exactly(hint.transport, ends))]
+            else:
+                left.setdefault(hint.transport, []).append(node.id)
+        for backend, nodes in left.items():
+            edges = [{self._home[node], *self._actor_readers(node)} for node in nodes]
+            self._groups.cover(backend, edges)
+            for node_id, ends in zip(nodes, edges, strict=True):
+                group = self._groups.including(backend, ends)
+                found[node_id] = [(self._actor_readers(node_id), group)]
+        return found
+
+    def _actor_readers(self, node_id: int) -> tuple[str, ...]:
+        """The readers of a value that get it over a communicator, if they may."""
+        hint = _hint_of(self._graph.nodes[node_id])
+        if hint is None or not _is_over_communicator(hint) or self._home[node_id] == DRIVER:
+            return ()
+        return tuple([reader for reader in self._readers[node_id] if reader != DRIVER])
+
+    def routes(self) -> Routes:
+        status: dict[int, _Carrier] = {}
+        together: dict[_Carrier, list[int]] = {}
+        for node in self._graph.nodes:
+            if isinstance(node, CollectiveCall):
+                others = self._others(node)
+                if others:
+                    status[node.id] = _Carrier(STATUS, node.actor, others, value=node.id)
+                    together[status[node.id]] = [node.id]
+            for carrier in self._carriers(node):
+                together.setdefault(carrier, []).append(node.id)
+        channels = {
+            carrier: ChannelSpec(
+                f"c{number}",
+                carrier.writer,
+                carrier.readers,
+                carrier.kind,
+                tuple(nodes),
+                self._slots,
+                carrier.group,
+                carrier.device,
+                carrier.is_static_shape,
+                carrier.is_direct_return,
+            )
+            for number, (carrier, nodes) in enumerate(together.items())
+        }
+        leaving: dict[int, list[ChannelSpec]] = {}
+        arriving: dict[tuple[int, str], ChannelSpec] = {}
+        for channel in channels.values():
+            if channel.kind != STATUS:
+                for value in channel.nodes:
+                    leaving.setdefault(value, []).append(channel)
+                    arriving.update(((value, reader), channel) for reader in channel.readers)
+        return Routes(
+            channels=tuple(channels.values()),
+            groups=tuple(self._groups.all),
+            home=self._home,
+            arriving=arriving,
+            leaving=leaving,
+            status={node: channels[carrier] for node, carrier in status.items()},
+            group_of=self._group_of,
+        )
+
+    def _others(self, call: CollectiveCall) -> tuple[str, ...]:
+        members = set(self._group_of[call.collective].members) - {call.actor}
+        return tuple([actor.id for actor in self._graph.actors if actor.id in members])
+
+    def _carriers(self, node: Node) -> list[_Carrier]:
+        """What carries a node's value: a ring, then tensor channels."""
+        hint, writer = _hint_of(node) or _NO_HINT, self._home[node.id]
+        tensor = self._over_groups.get(node.id, [])
+        over_groups = {reader for readers, _ in tensor for reader in readers}
+        over_ring = [each for each in self._readers[node.id] if each not in over_groups]
+        found: list[_Carrier] = []
+        if over_ring:
+            made_at = self._made_at(node)
+            found.append(
+                _Carrier(RING, writer, tuple(over_ring), made_at=made_at, device=hint.device)
+            )
+        found += [
+            _Carrier(
+                TENSOR,
+                writer,
+                readers,
+                value=node.id,
+                group=group.id,
+                device=hint.device,
+                is_static_shape=hint.is_static_shape,
+                is_direct_return=hint.is_direct_return,
+            )
+            for readers, group in tensor
+        ]
+        return found
+
+    def _made_at(self, node: Node) -> int | None:
+        """The call that makes a node's value; None for inputs, which are all there at once."""
+        match node:
+            case InputValue():
+                return None
+            case MethodCall() | CollectiveCall():
+                return node.id
+            case Part(call=call):
+                return call
+
+
+_NO_HINT: Final = TensorHint("auto", Site("", 0))
+
+
+class _Groups:
+    """The groups of a plan, each made when it is first needed."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.all: list[Group] = []
+        self._graph = graph
+        self._specs = {spec.const: spec for spec in graph.communicators}
+
+    def of_collective(self, ranks: Sequence[CollectiveCall]) -> Group:
+        """The group of a collective; ``ranks`` are in order."""
+        hint = ranks[0].communicates
+        if hint.communicator is not None:
+            return self.of_user(hint.communicator)
+        actors = tuple([rank.actor for rank in ranks])
+        backend = _DEFAULT_BACKEND if hint.transport == "auto" else hint.transport
+        for group in self._own(backend):
+            if group.members == actors:
+                return group
+        return self._add(backend, actors)
+
+    def of_user(self, communicator: str) -> Group:
+        """The group of a user's communicator."""
+        for group in self.all:
+            if group.communicator == communicator:
+                return group
+        spec = self._specs[communicator]
+        return self._add(spec.backend, spec.members, communicator)
+
+    def of_exactly(self, backend: str, ends: set[str]) -> Group:
+        """The first group with exactly these members, in any order."""
+        for group in self._own(backend):
+            if set(group.members) == ends:
+                return group
+        return self._add(backend, self._in_order(ends))
+
+    def including(self, backend: str, ends: set[str]) -> Group:
+        """The first group that includes these members; there is one."""
+        return next(group for group in self._own(backend) if ends <= set(group.members))
+
+    def cover(self, backend: str, edges: Sequence[set[str]]) -> None:
+        """Make one more group if some edges have none that includes their ends."""
+        members = [set(group.members) for group in self._own(backend)]
+        left = [ends for ends in edges if not any(ends <= each for each in members)]
+        if left:
+            self._add(backend, self._in_order(set().union(*left)))
+
+    def _own(self, backend: str) -> list[Group]:
+        """The groups of a backend, without those of users' communicators."""
+        return [each for each in self.all if each.backend == backend and each.communicator is None]
+
+    def _add(
+        self, backend: str, members: tuple[str, ...], communicator: str | None = None
+    ) -> Group:
+        group = Group(f"g{len(self.all)}", backend, members, communicator)
+        self.all.append(group)
+        return group
+
+    def _in_order(self, members: set[str]) -> tuple[str, ...]:
+        return tuple([actor.id for actor in self._graph.actors if actor.id in members])

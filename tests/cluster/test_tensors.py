@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors between real actors over real Gloo: edges, fan-outs, promises, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import rcg
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import TensorMismatch, UnpicklableError
+from tests.cluster.stage import GUARD_S
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+GLOO = {"transport": "gloo"}
+
+
+class Worker:
+    """Makes tensors, looks at them and keeps some."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def full(self, n, value=2.0):
+        return torch.full((n,), float(value))
+
+    def make(self, spec):
+        """A tensor, or whatever the input says."""
+        match spec:
+            case "raise":
+                raise LookupError("no tensor today")
+            case "unpicklable":
+                return [torch.ones(3), threading.Lock()]
+            case "list":
+                return [torch.ones(3)]
+            case "other shape":
+                return torch.ones(2, 2)
+            case "nested":
+                base = torch.arange(12.0).reshape(3, 4)
+                return {
+                    "views": (base, base[1]),
+                    "half": torch.ones(5, dtype=torch.bfloat16),
+                    "array": np.arange(5000),
+                    "empty": torch.empty(0, 7),
+                    "grad": torch.ones(2, requires_grad=True),
+                    "step": 3,
+                }
+        return torch.full((4,), float(spec))
+
+    @rcg.method(num_returns=2)
+    def split(self, n):
+        return torch.full((n,), 1.0), torch.full((n,), 2.0)
+
+    def total(self, *tensors):
+        return float(sum(each.sum() for each in tensors))
+
+    def describe(self, value):
+        views, half = value["views"], value["half"]
+        shares = views[0][1].data_ptr() == views[1].data_ptr()
+        return (
+            shares,
+            str(half.dtype),
+            value["array"].sum(),
+            tuple(value["empty"].shape),
+            value["grad"].requires_grad,
+            value["step"],
+        )
+
+    def same(self, value):
+        return value
+
+    def keep(self, value):
+        """Keep it, and change what was kept before."""
+        for each in self.kept:
+            each.fill_(-1)
+        self.kept.append(value)
+        return value
+
+    def environment(self):
+        """What a graph must not touch, and what it may not leave."""
+        import os
+
+        import torch.distributed as dist
+
+        tcp = 0
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                tcp += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+            except OSError:
+                continue
+        return dist.is_initialized(), tcp, len(os.listdir("/proc/self/task"))
+
+
+Actor = rcg.remote(num_cpus=0)(Worker)
+
+
+@pytest.fixture(scope="module")
+def workers(ray_session: None) -> Iterator[list[Any]]:
+    made = [Actor.remote() for _ in range(4)]
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+def compile_edge(
+    workers: list[Any], method: str = "make", reader: str = "same", **hints: Any
+) -> Any:
+    a, b = workers[:2]
+    with InputNode() as inp:
+        value = getattr(a, method).bind(inp).with_tensor_transport(**{**GLOO, **hints})
+        dag = getattr(b, reader).bind(value)
+    return rcg.compile(dag)
+
+
+def get(ref: Any) -> Any:
+    return rcg.get(ref, timeout=GUARD_S)
+
+
+# --- edges
+
+
+def test_a_tensor_goes_over_gloo_and_many_executions_may_be_in_flight(workers):
+    with compile_edge(workers, "full", "total") as graph:
+        (group,) = graph.plan.groups
+        assert (group.backend, group.members) == ("gloo", ("a0", "a1"))
+        assert [each.kind for each in graph.plan.channels] == ["ring", "tensor", "ring"]
+        sizes = [1, 0, 1000, 10, 100_000, 3_000_000] * 3
+        refs = [graph.execute(n) for n in sizes]
+        assert get(refs) == [2.0 * n for n in sizes]
+
+
+def test_tensors_anywhere_in_a_value(workers):
+    with compile_edge(workers, "make", "describe") as graph:
+        for _ in range(3):
+            found = get(graph.execute("nested"))
+            assert found == (True, "torch.bfloat16", 12497500, (0, 7), True, 3)
+
+
+def test_one_tensor_for_several_actors_is_one_broadcast(workers):
+    a, *others = workers
+    with InputNode() as inp:
+        value = a.full.bind(inp).with_tensor_transport(**GLOO)
+        dag = MultiOutputNode([each.total.bind(value) for each in others])
+    with rcg.compile(dag) as graph:
+        assert [each.readers for each in graph.plan.channels if each.kind == "tensor"] == [
+            ("a1", "a2", "a3")
+        ]
+        for n in (5, 70_000):
+            assert get(graph.execute(n)) == [2.0 * n] * 3
+
+
+def test_parts_of_a_call_travel_each_in_its_own_way(workers):
+    a, b, c, _ = workers
+    with InputNode() as inp:
+        one, two = a.split.bind(inp)
+        one.with_tensor_transport(**GLOO)
+        dag = MultiOutputNode([b.total.bind(one, two), c.total.bind(two), a.total.bind(one)])
+    with rcg.compile(dag) as graph:
+        assert sorted(each.kind for each in graph.plan.channels).count("tensor") == 1
+        assert get(graph.execute(100)) == [300.0, 200.0, 100.0]
+
+
+def test_an_edge_of_one_actor_passes_the_very_tensor(workers):
+    a = workers[0]
+    with InputNode() as inp:
+        value = a.full.bind(inp).with_tensor_transport(**GLOO)
+        dag = a.total.bind(value)
+    with rcg.compile(dag) as graph:
+        assert not graph.plan.groups
+        assert get(graph.execute(3)) == 6.0
+
+
+def test_auto_on_one_node_is_shared_memory(workers):
+    with compile_edge(workers, "full", "total", transport="auto") as graph:
+        assert not graph.plan.groups
+        assert get(graph.execute(3)) == 6.0
+
+
+def test_the_driver_reads_through_shared_memory_and_is_told_once_where(workers):
+    a, b = workers[:2]
+    with InputNode() as inp:
+        value = a.full.bind(inp).with_tensor_transport(**GLOO)  # this line
+        dag = MultiOutputNode([value, b.total.bind(value)])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graph = rcg.compile(dag)
+    with graph:
+        texts = [str(each.message) for each in caught if "shared memory" in str(each.message)]
+        assert len(texts) == 1, texts
+        assert "Worker.full" in texts[0]
+        assert re.search(r"test_tensors\.py:\d+", texts[0])
+        tensor, total = get(graph.execute(4))
+        assert (tensor.tolist(), total) == ([2.0] * 4, 8.0)
+
+
+def test_an_input_with_a_communicator_falls_back_and_says_so(workers):
+    a = workers[0]
+    with InputNode() as inp:
+        inp.with_tensor_transport(**GLOO)
+        dag = a.total.bind(inp)
+    with pytest.warns(UserWarning, match=r"shared memory.*test_tensors\.py"):
+        graph = rcg.compile(dag)
+    with graph:
+        assert get(graph.execute(torch.ones(5))) == 5.0
+
+
+def test_the_hint_of_ray_2_41_says_the_same(workers):
+    from rcg.experimental.channel.torch_tensor_type import TorchTensorType
+
+    a, b = workers[:2]
+    with InputNode() as inp:
+        value = a.full.bind(inp).with_type_hint(TorchTensorType(transport="gloo"))
+        dag = b.total.bind(value)
+    with rcg.compile(dag) as graph:
+        assert [each.backend for each in graph.plan.groups] == ["gloo"]
+        assert get(graph.execute(3)) == 6.0
+
+
+def test_asyncio(workers):
+    async def run(graph: Any) -> list[Any]:
+        refs = [await graph.execute_async(n) for n in (1, 2000, 30)]
+        return [await ref for ref in refs]
+
+    with compile_edge(workers, "full", "total") as graph:
+        assert asyncio.run(run(graph)) == [2.0, 4000.0, 60.0]
+
+
+def test_arrays_of_jax_travel_as_tensors(workers):
+    jax = pytest.importorskip("jax")
+
+    array = jax.numpy.arange(10_000.0)
+    rcg.register_array_type(type(array), jax.dlpack.from_dlpack)
+    a, b = workers[:2]
+    with InputNode() as inp:
+        value = a.same.bind(inp).with_tensor_transport(**GLOO)
+        dag = b.same.bind(value)
+    with rcg.compile(dag) as graph:
+        found = get(graph.execute({"w": array}))
+        assert type(found["w"]) is type(array)
+        assert float(found["w"].sum()) == float(array.sum())
+
+
+def test_received_tensors_are_the_actors_own(workers):
+    """What it returns is copied, so what it changes later changes no result."""
+    with compile_edge(workers, "full", "keep") as graph:
+        results = [get(graph.execute(5000)) for _ in range(3)]
+        assert [each.sum().item() for each in results] == [10_000.0] * 3
+
+
+# --- promises and failures
+
+BAD = {
+    "raise": (LookupError, "no tensor today"),
+    "unpicklable": (UnpicklableError, "lock"),
+}
+PROMISED = {
+    "list": ("_direct_return", (TensorMismatch, "_direct_return=True must return a torch.Tensor")),
+    "other shape": ("_static_shape", (TensorMismatch, r"Expected torch\.Tensors with shapes")),
+}
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {},
+        {"_static_shape": True},
+        {"_direct_return": True},
+        {"_static_shape": True, "_direct_return": True},
+    ],
+    ids=["", "static", "direct", "static direct"],
+)
+@pytest.mark.parametrize("readers", [1, 3])
+def test_a_bad_value_fails_its_execution_and_the_next_one_is_right(workers, hints, readers):
+    a, *others = workers
+    with InputNode() as inp:
+        value = a.make.bind(inp).with_tensor_transport(**GLOO, **hints)
+        dag = MultiOutputNode([each.total.bind(value) for each in others[:readers]])
+    cases = dict(BAD)
+    if "_direct_return" in hints:
+        cases["unpicklable"] = PROMISED["list"][1]
+    for spec, (hint, case) in PROMISED.items():
+        if hint in hints:
+            cases[spec] = case
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(1)) == [4.0] * readers
+        for spec, (error_type, text) in cases.items():
+            refs = [graph.execute(each) for each in (2, spec, 3)]
+            assert get(refs[0]) == [8.0] * readers
+            for ref in refs[1]:
+                with pytest.raises(error_type, match=text):
+                    get(ref)
+            assert get(refs[2]) == [12.0] * readers
+
+
+def test_a_device_that_is_not_there_fails_the_execution(workers):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with compile_edge(workers, "full", "total", transport="shm", device="cuda") as graph:
+        with pytest.raises(RuntimeError, match="No CUDA GPUs are available") as raised:
+            get(graph.execute(3))
+        assert isinstance(raised.value, ray.exceptions.RayTaskError)
+
+
+def test_a_receiver_without_memory_fails_the_execution_and_goes_on(workers):
+    def starve(_: Any, is_poor: bool) -> None:
+        from rcg.channels import tensor
+
+        def poor(endpoint: Any, size_bytes: int) -> Any:
+            raise MemoryError("no room for a tensor")
+
+        if is_poor:
+            tensor.kept_room_for, tensor.room_for = tensor.room_for, poor
+        else:
+            tensor.room_for = tensor.kept_room_for
+
+    b = workers[1]
+    with compile_edge(workers, "full", "total") as graph:
+        for n in (3, 30_000_000):
+            get_now = get
+            rcg.get(rcg.unwrap(b).__ray_call__.remote(starve, True))
+            with pytest.raises(MemoryError, match="no room for a tensor"):
+                get_now(graph.execute(n))
+            rcg.get(rcg.unwrap(b).__ray_call__.remote(starve, False))
+            assert get(graph.execute(n)) == 2.0 * n
+
+
+# --- lifecycle
+
+
+def test_groups_are_gone_after_teardown_and_the_default_group_is_the_users(workers):
+    def look() -> list[Any]:
+        return [rcg.get(each.environment.remote()) for each in workers]
+
+    def once() -> None:
+        a, *others = workers
+        with InputNode() as inp:
+            value = a.full.bind(inp).with_tensor_transport(**GLOO)
+            dag = MultiOutputNode([each.total.bind(value) for each in others])
+        with rcg.compile(dag) as graph:
+            assert get(graph.execute(10)) == [20.0] * 3
+            for is_initialized, _, _ in look():
+                assert not is_initialized
+
+    once()  # what torch starts once and keeps
+    before = look()
+    for _ in range(5):
+        once()
+    after = look()
+    for (_, sockets, threads), (_, sockets_after, threads_after) in zip(before, after, strict=True):
+        assert sockets_after <= sockets
+        assert threads_after <= threads
+
+
+def test_two_graphs_over_the_same_actors_have_groups_of_their_own(workers):
+    with (
+        compile_edge(workers, "full", "total") as one,
+        compile_edge(workers, "full", "total") as two,
+    ):
+        refs = [graph.execute(n) for n in (10, 20, 30) for graph in (one, two)]
+        assert get(refs) == [20.0, 20.0, 40.0, 40.0, 60.0, 60.0]
