@@ -214,31 +214,40 @@ class Dependencies:
         whole = np.iinfo(np.int64)
         start = np.where(table == NONE, whole.min, self.bounds[table, 0])
         waited = np.where(table == NONE, whole.max, self._waited[table])
-        at = np.arange(len(executions))
+        places = np.arange(len(executions))
         if rendezvous.is_collective:
-            last = table[last_of(waited, start), at]
+            last = table[last_of(waited, start), places]
             on = np.broadcast_to(last, table.shape)
         else:
             # The writer, or the last reader if it came after the frame.
             came = np.argmax(start[1:], axis=0) + 1
-            is_late = start[came, at] > np.where(
+            is_late = start[came, places] > np.where(
                 table[0] == NONE, whole.max, self.bounds[table[0], 1]
             )
-            last = np.where(is_late, table[came, at], table[0])
+            last = np.where(is_late, table[came, places], table[0])
             on = np.broadcast_to(table[0], table.shape).copy()
             on[0] = last
         for each, of in zip(table, on, strict=True):
             # An event never depends on itself, nor does the last to arrive depend on any other.
-            is_linked = (each != NONE) & (each != last) & (each != of)
-            is_linked &= self._waited[each] > 0
+            is_linked = (each != last) & (each != of)
+            # An event may name a peer whose event is missing.
+            is_lost = np.zeros(len(each), bool)
+            for other, (process, _) in zip(table, rendezvous.ends, strict=True):
+                is_lost |= (self._peer[each] == self._number_of(process)) & (other == NONE)
+            of = np.where(is_lost, NONE, of)
+            is_linked = (is_linked | is_lost) & (each != NONE) & (self._waited[each] > 0)
             event = each[is_linked]
             self._depend(event, of[is_linked], self._waits_until(event))
             arrived[event] = start.max(axis=0)[is_linked]
 
+    def _number_of(self, process: str) -> int:
+        return next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
+
     def _rows_of(self, process: str, op: int) -> _Indexes:
-        number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
+        number = self._number_of(process)
         first, last = self._offsets[number : number + 2]
-        return np.flatnonzero(self.op[first:last] == op) + first
+        rows: _Indexes = np.flatnonzero(self.op[first:last] == op) + first
+        return rows
 
     def _waits_until(self, event: _Indexes) -> Times:
         until: Times = self.bounds[event, np.where(self.shape[event] == WRITE, 2, 1)]

@@ -2,8 +2,9 @@
 """The times of each op, over all executions of a trace.
 
 An op's own time is its duration without waiting: the method of a call, or coding and moving bytes
-of a Read, Write or collective. An op of a driver may have several events in an execution, because inputs are
-encoded before there is room for them and results are decoded when they are fetched. They are added.
+of a Read, Write or collective. An op of a driver may have several events in an execution, because
+inputs are encoded before there is room for them and results are decoded when they are fetched. They
+are added.
 
 This room must know neither executions nor paths.
 """

@@ -121,8 +121,8 @@ def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], 
         events: Events of ops, without spans.
 
     Returns:
-        READ, WRITE, OTHER or COLLECTIVE for each event [n], and its four bounds [n, 4]. Part ``i`` of an event
-        has the kind ``KINDS[shape, i]`` and lasts from bound ``i`` to bound ``i + 1``.
+        READ, WRITE, OTHER or COLLECTIVE for each event [n], and its four bounds [n, 4]. Part ``i``
+        of an event has the kind ``KINDS[shape, i]`` and lasts from bound ``i`` to bound ``i + 1``.
     """
     op = np.minimum(events["op"], len(program.ops))
     start = events["start_ns"].astype(np.int64)

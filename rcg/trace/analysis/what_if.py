@@ -4,10 +4,11 @@
 The replay uses the compiler's simulator (``rcg.compiler.simulate``). Each op takes its mean
 measured time without waiting (``costs.py``), and the waits follow from the channels. A Read or
 Write that waited continues as long after its peer's op as measured. The ends of a transfer over a
-communicator, and the ranks of a collective, continue as long after the last of them arrived. The time of the user's code
-before each submission is replayed as well. So the model includes the order of the ops and their
-mean times. It does not include random delays, competition for cores, or submissions in bursts.
-Every result states the error of the replay without factors against the measurement.
+communicator, and the ranks of a collective, continue as long after the last of them arrived. The
+time of the user's code before each submission is replayed as well. So the model includes the order
+of the ops and their mean times. It does not include random delays, competition for cores, or
+submissions in bursts. Every result states the error of the replay without factors against the
+measurement.
 
 This room must know neither Ray nor how results are shown, except as text.
 """
