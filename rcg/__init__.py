@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         unwrap,
         wrap_actor,
     )
+    from rcg.comm.registry import register_communicator
     from rcg.dag import InputNode, MultiOutputNode
     from rcg.interop import compile
     from rcg.profiles import Profile
@@ -71,6 +72,8 @@ __all__ = [
     "MultiOutputNode",
     "compile",
     "report",
+    # tensors between actors
+    "register_communicator",
     # seeing
     "Profile",
     "Trace",
@@ -109,6 +112,7 @@ _HOMES: Final = {
     "compile": "rcg.interop",
     "empty": "rcg.runtime.node.arrays",
     "register_array_type": "rcg.serialization",
+    "register_communicator": "rcg.comm.registry",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",

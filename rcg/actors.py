@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, overload
 
 from rcg import cluster
-from rcg.dag.nodes import ClassMethodNode, bind_method
+from rcg.dag.authoring import bind_method
+from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.refs import refuse_compiled_refs

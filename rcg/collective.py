@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 from rcg import actors, cluster
 from rcg.comm.base import ReduceOp
-from rcg.dag.nodes import CollectiveOutputNode, bind_collective_nodes
+from rcg.dag.authoring import bind_collective_nodes
+from rcg.dag.nodes import CollectiveOutputNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 
@@ -76,7 +77,7 @@ class _AllReduce(_Collective):
 
         Args:
             input_nodes: A node of each actor. Or several such lists, with the same actors in the
-                same order: then an actor's tensors are sent together, and must have one dtype.
+                same order: then an actor's tensors are sent together.
             op: How they are combined: ``ReduceOp.SUM``, ``PRODUCT``, ``MAX``, ``MIN`` or ``AVG``.
             transport: None or ``"auto"`` for the default communicator of the graph (Gloo), the name
                 of a registered one, or a communicator over exactly these actors.

@@ -83,9 +83,13 @@ class Loop:
     def __init__(self) -> None:
         self.ended = threading.Event()
         self.stopped = threading.Event()
+        self.broken = threading.Event()
 
     def on_stop(self) -> None:
         self.stopped.set()
+
+    def on_broken(self) -> None:
+        self.broken.set()
 
     def on_owner_gone(self) -> None:
         self.ended.set()

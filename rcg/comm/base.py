@@ -3,8 +3,9 @@
 
 A communicator is one rank's end of a group. All ranks open it together (``open``), call its
 operations in the same order, and destroy it. Every operation blocks until this rank's part is done.
-Tensors are torch tensors, contiguous, on a device that the communicator serves. Results are written
-into tensors that the caller gives.
+Tensors are torch tensors, contiguous and resolved (not conjugated or negated lazily), on a device
+that the communicator serves. Results are written into tensors that the caller gives. The ranks must
+agree on sizes and dtypes: if they do not, an operation may fail, hang, or end the process (Gloo).
 
 Operations are called by one thread. ``abort`` may be called by any thread at any time, also while
 ``open`` runs: it ends the operation that is pending and refuses all later ones.
@@ -128,7 +129,8 @@ class Communicator(ABC):
         """Return why it cannot move, or with ``op`` reduce, tensors of a dtype; None if it can."""
 
     # Each raises ``GroupAborted`` if the group was aborted or destroyed, before or meanwhile, and
-    # ``CommError`` if the operation failed; the group cannot be used after that.
+    # ``CommError`` if the operation failed; the group cannot be used after that. ``ValueError``: an
+    # argument is wrong, such as a dtype that ``unsupported`` refuses; nothing was sent.
 
     @abstractmethod
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:

@@ -26,13 +26,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Final
 
-from rcg.ir.channels import TENSOR
+from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ops import Call, Collective, Op, Read, Write
 from rcg.ir.plan import Plan
 
-__all__ = ["Task", "find_order", "tasks_of"]
+__all__ = ["Task", "find_order", "has_rendezvous", "tasks_of"]
 
 _TICKS_PER_COST: Final = 1_000_000
 """Times are whole numbers: sums of fractions would differ in their last digits."""
@@ -72,6 +73,11 @@ class Task:
     def ticks(self) -> int:
         """The assumed time that it takes."""
         return max(round(op.cost * _TICKS_PER_COST) for _, op in self.ops)
+
+
+def has_rendezvous(plan: Plan) -> bool:
+    """Return whether any processes of a plan have to meet."""
+    return any(channel.kind in (TENSOR, STATUS) for channel in plan.channels)
 
 
 def tasks_of(plan: Plan) -> list[Task]:
@@ -115,9 +121,16 @@ def find_order(plan: Plan) -> dict[str, list[Op]]:
     wait for each other's values, as those of a graph never do, come last, in the order of the
     program.
     """
+    if not has_rendezvous(plan):
+        return {
+            program.process: sorted(
+                [op for op in program.ops if isinstance(op, Call | Collective)],
+                key=attrgetter("node"),
+            )
+            for program in plan.programs
+        }
     tasks = tasks_of(plan)
-    has_rendezvous = not all(task.is_call for task in tasks)
-    order = _Greedy(plan, tasks).order() if has_rendezvous else tasks
+    order = _Greedy(plan, tasks).order()
     found: dict[str, list[Op]] = {program.process: [] for program in plan.programs}
     for task in order:
         for process, op in task.ops:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rcg.ir.channels import RING, STATUS, TENSOR, ChannelSpec, Group
 from rcg.ir.graph import Graph
@@ -63,7 +63,6 @@ class Routes:
     Attributes:
         channels: All channels.
         groups: All groups.
-        home: The process that makes each node's value.
         arriving: The channel by which a reader gets a value, by node and reader.
         leaving: The channels by which a value leaves its process, by node.
         status: The channel by which a rank of a collective tells its status, by the node of the
@@ -73,7 +72,6 @@ class Routes:
 
     channels: tuple[ChannelSpec, ...]
     groups: tuple[Group, ...]
-    home: Sequence[str]
     arriving: Mapping[tuple[int, str], ChannelSpec]
     leaving: Mapping[int, Sequence[ChannelSpec]]
     status: Mapping[int, ChannelSpec]
@@ -101,8 +99,7 @@ def _is_over_communicator(hint: TensorHint) -> bool:
     return hint.communicator is not None or hint.transport not in _SHARED_MEMORY
 
 
-@dataclass(frozen=True, slots=True)
-class _Carrier:
+class _Carrier(NamedTuple):
     """Values that travel in one channel, and what makes it one; ``value`` is None for rings."""
 
     kind: str
@@ -158,9 +155,11 @@ class _Search:
     def _find_tensor_edges(self) -> dict[int, list[tuple[tuple[str, ...], Group]]]:
         """The readers and the group of each tensor channel of a value, by its node."""
         found: dict[int, list[tuple[tuple[str, ...], Group]]] = {}
-        left: dict[str, list[int]] = {}  # edges with one reader, by backend
+        # Edges with one reader, by backend.
+        left: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
         for node in self._graph.nodes:
-            hint, readers = _hint_of(node), self._actor_readers(node.id)
+            hint = _hint_of(node)
+            readers = () if hint is None else self._actor_readers(node.id, hint)
             if hint is None or not readers:
                 continue
             ends = {self._home[node.id], *readers}
@@ -172,19 +171,17 @@ class _Search:
             elif len(readers) > 1:
                 found[node.id] = [(readers, self._groups.of_exactly(hint.transport, ends))]
             else:
-                left.setdefault(hint.transport, []).append(node.id)
+                left.setdefault(hint.transport, []).append((node.id, readers))
         for backend, nodes in left.items():
-            edges = [{self._home[node], *self._actor_readers(node)} for node in nodes]
+            edges = [{self._home[node], *readers} for node, readers in nodes]
             self._groups.cover(backend, edges)
-            for node_id, ends in zip(nodes, edges, strict=True):
-                group = self._groups.including(backend, ends)
-                found[node_id] = [(self._actor_readers(node_id), group)]
+            for (node_id, readers), ends in zip(nodes, edges, strict=True):
+                found[node_id] = [(readers, self._groups.including(backend, ends))]
         return found
 
-    def _actor_readers(self, node_id: int) -> tuple[str, ...]:
-        """The readers of a value that get it over a communicator, if they may."""
-        hint = _hint_of(self._graph.nodes[node_id])
-        if hint is None or not _is_over_communicator(hint) or self._home[node_id] == DRIVER:
+    def _actor_readers(self, node_id: int, hint: TensorHint) -> tuple[str, ...]:
+        """The readers of a value that get it over a communicator."""
+        if not _is_over_communicator(hint) or self._home[node_id] == DRIVER:
             return ()
         return tuple([reader for reader in self._readers[node_id] if reader != DRIVER])
 
@@ -224,7 +221,6 @@ class _Search:
         return Routes(
             channels=tuple(channels.values()),
             groups=tuple(self._groups.all),
-            home=self._home,
             arriving=arriving,
             leaving=leaving,
             status={node: channels[carrier] for node, carrier in status.items()},

@@ -68,7 +68,7 @@ This room must know neither graphs nor how ops are run; it only reorders what a 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from rcg.compiler.order import find_order
@@ -91,12 +91,15 @@ def schedule(plan: Plan) -> Plan:
     """
     plan.check()
     tasks = find_order(plan)
-    programs = []
-    for program in plan.programs:
-        is_driver = program.process == DRIVER
-        ops = _driver_order(program) if is_driver else _order(program, tasks[program.process])
-        programs.append(Program(program.process, tuple(_with_frees(ops, tasks[program.process]))))
-    return replace(plan, programs=tuple(programs))
+    programs = tuple([_schedule_program(each, tasks[each.process]) for each in plan.programs])
+    return replace(plan, programs=programs)
+
+
+def _schedule_program(program: Program, tasks: Sequence[Op]) -> Program:
+    is_task = frozenset(tasks)
+    is_driver = program.process == DRIVER
+    ops = _driver_order(program) if is_driver else _order(program, tasks, is_task)
+    return Program(program.process, tuple(_with_frees(ops, is_task)))
 
 
 def _driver_order(program: Program) -> list[Op]:
@@ -112,9 +115,8 @@ def _driver_order(program: Program) -> list[Op]:
     return ordered
 
 
-def _order(program: Program, tasks: list[Op]) -> list[Op]:
+def _order(program: Program, tasks: Sequence[Op], is_task: Container[Op]) -> list[Op]:
     """The tasks in order, each with the ops right before it and right after it."""
-    is_task = set(tasks)
     writes = _Writes(program, is_task)
     # The ops that are placed right before their value is used, by the slots that they fill.
     pending: dict[int, Op] = {}
@@ -162,12 +164,11 @@ class _Writes:
         return ready
 
 
-def _with_frees(ops: list[Op], tasks: list[Op]) -> list[Op]:
+def _with_frees(ops: list[Op], is_task: Container[Op]) -> list[Op]:
     """Add a Free after the last use of each slot; the driver's outputs are not freed.
 
     Writes to rings come before it. A Write that is a task waits for its readers.
     """
-    is_task = set(tasks)
     last_use: dict[int, int] = {}
     for position, op in enumerate(ops):
         for slot in (*op.made(), *op.used()):

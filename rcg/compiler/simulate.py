@@ -75,7 +75,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rcg.compiler.order import tasks_of
+from rcg.compiler.order import has_rendezvous, tasks_of
 from rcg.errors import DeadlockError
 from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
@@ -383,7 +383,7 @@ class _Run:
         # How each process says that it came to a rendezvous: by the process and its op.
         self._came: dict[tuple[str, Op], _Fifo] = {}
         self._others: dict[tuple[str, Op], tuple[_Fifo, ...]] = {}
-        for task in tasks_of(plan):
+        for task in tasks_of(plan) if has_rendezvous(plan) else ():
             if len(task.ops) > 1:
                 self._came |= {each: _Fifo(None, None, 0) for each in task.ops}
                 for each in task.ops:
@@ -405,7 +405,7 @@ class _Run:
     def _steps(self, program: Program) -> list[_Step]:
         steps: list[_Step] = []
         for position, op in enumerate(program.ops):
-            came = self._came.get((program.process, op))
+            came = self._came.get((program.process, op)) if self._came else None
             if came is not None:
                 steps.append(_Step(_PUT, came, _NO_OP, 0.0))
             steps.append(self._step(program.process, position, op))
@@ -418,7 +418,7 @@ class _Run:
             waking = self._op_cost.waking.get((process, position), 0.0)
         else:
             cost, waking = self._op_cost(op), 0.0
-        others = self._others.get((process, op))
+        others = self._others.get((process, op)) if self._others else None
         if others is not None:
             return _Step(_MEET, None, position, cost, waking, others)
         moved = (*op.channels_in, *op.channels_out)

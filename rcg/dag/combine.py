@@ -10,11 +10,12 @@ and ``min`` of NaN.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rcg.comm.base import ReduceOp
+from rcg.comm.reduction import reduced, unsupported_reduction
 from rcg.errors import TensorMismatch
 
 __all__ = ["Combination"]
@@ -48,8 +49,8 @@ class Combination:
             *tensors: What each rank gives, one after another.
 
         Raises:
-            ValueError: One is no tensor, or tensors of one rank have different dtypes.
-            TensorMismatch: Tensors that must agree do not, or cannot be taken apart.
+            TensorMismatch: One is no tensor, tensors that must agree do not, or they cannot be
+                reduced or taken apart.
             ImportError: torch is not installed.
         """
         inputs = self._by_rank(tensors)
@@ -69,16 +70,12 @@ class Combination:
             given, rest = rest[:count], rest[count:]
             for each in given:
                 if not isinstance(each, torch.Tensor):
-                    raise ValueError(
+                    raise TensorMismatch(
                         f"Expected a torch tensor for each input node of {self.name}, but that of "
-                        f"{label} gave {type(each).__name__}"
+                        f"{label} gave {type(each).__name__}",
+                        expected="torch.Tensor",
+                        found=type(each).__name__,
                     )
-            dtypes = [each.dtype for each in given]
-            if len(set(dtypes)) > 1:
-                raise ValueError(
-                    f"Expected all input tensors to have the same dtype, but got {dtypes} from "
-                    f"{label} for {self.name}"
-                )
             inputs.append([each.detach() for each in given])
         return inputs
 
@@ -92,17 +89,13 @@ class Combination:
                     expected=kinds[0],
                     found=kind,
                 )
-        if self.kind not in ("allgather", "gather", "reducescatter"):
-            return
-        shape = tuple(tensors[0].shape)
-        if not shape:
-            raise TensorMismatch(
-                f"{self.name} works along the first dimension, which a tensor of no dimension lacks"
-            )
-        if self.kind == "reducescatter" and shape[0] % len(tensors):
+        shape = list(tensors[0].shape)
+        if self.kind == "reducescatter" and (not shape or shape[0] % len(tensors)):
             raise TensorMismatch(
                 "Expected the first dimension of the input tensor to be divisible by the world "
-                f"size {len(tensors)}, found {shape[0]} in {self.name}"
+                f"size {len(tensors)}, but the shape is {shape} in {self.name}",
+                expected=f"a multiple of {len(tensors)}",
+                found=shape,
             )
 
     def _column(self, tensors: list[Any]) -> list[Any]:
@@ -110,30 +103,20 @@ class Combination:
         torch = _torch()
         size = len(tensors)
         if self.reduction is None:
-            combined = torch.cat(tensors)
+            combined = torch.cat([torch.atleast_1d(each) for each in tensors])
         else:
-            combined = _reduced(torch, tensors, self.reduction)
+            combined = self._reduced(tensors, ReduceOp(self.reduction))
         if self.kind == "reducescatter":
             return [each.clone() for each in torch.chunk(combined, size)]
         if self.root is not None:
             return [combined if rank == self.root else None for rank in range(size)]
         return [combined] * size
 
-
-def _reduced(torch: Any, tensors: Sequence[Any], reduction: str) -> Any:
-    functions = {
-        "sum": torch.add,
-        "avg": torch.add,
-        "product": torch.mul,
-        "max": torch.maximum,
-        "min": torch.minimum,
-    }
-    combined = functools.reduce(functions[reduction], tensors)
-    if reduction == "avg":
-        is_whole = not (combined.is_floating_point() or combined.is_complex())
-        rounding = "trunc" if is_whole else None
-        return torch.div(combined, len(tensors), rounding_mode=rounding)
-    return combined
+    def _reduced(self, tensors: Sequence[Any], op: ReduceOp) -> Any:
+        why = unsupported_reduction(tensors[0].dtype, op)
+        if why is not None:
+            raise TensorMismatch(f"{self.name}: {why}", found=tensors[0].dtype)
+        return reduced(tensors, op)
 
 
 def _torch() -> Any:

@@ -12,57 +12,10 @@ from typing import Any, Final
 
 from rcg import cluster
 
-__all__ = [
-    "DEFAULT",
-    "UNAVAILABLE",
-    "actors_by_rank",
-    "is_communicator",
-    "missing_methods",
-    "positions_by_rank",
-    "registered_names",
-]
+__all__ = ["DEFAULT", "actors_by_rank", "positions_by_rank"]
 
 DEFAULT: Final = "gloo"
 """The communicator that is created where the user chose none."""
-
-UNAVAILABLE: Final = {
-    "nccl": "nccl needs NVIDIA GPUs and `pip install nvidia-nccl-cu12`",
-    "accelerator": "accelerator means NCCL on NVIDIA GPUs, which needs "
-    "`pip install nvidia-nccl-cu12`",
-    "cuda_ipc": "cuda_ipc needs NVIDIA GPUs and a torch with CUDA, `pip install torch`",
-}
-"""Transports of later releases, and what to install for them."""
-
-_METHODS: Final = (
-    "initialize",
-    "get_actor_handles",
-    "get_rank",
-    "get_self_rank",
-    "get_world_size",
-    "send",
-    "recv",
-    "allgather",
-    "allreduce",
-    "reducescatter",
-    "destroy",
-    "get_transport_name",
-    "generate_communicator_id",
-)
-
-
-def registered_names() -> tuple[str, ...]:
-    """Return the names of the communicators that can be created."""
-    return (DEFAULT,)
-
-
-def missing_methods(thing: object) -> list[str]:
-    """Return which methods of Ray's ``Communicator`` an object lacks."""
-    return [name for name in _METHODS if not callable(getattr(thing, name, None))]
-
-
-def is_communicator(thing: object) -> bool:
-    """Return whether this is a communicator that a user made."""
-    return not isinstance(thing, type) and not missing_methods(thing)
 
 
 def actors_by_rank(communicator: Any) -> Sequence[Any]:

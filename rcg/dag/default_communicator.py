@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.comm import rays
 from rcg.dag import communicators
 from rcg.dag.hints import Hint
 from rcg.dag.records import CollectiveRecord, label_of
@@ -51,8 +52,8 @@ class DefaultCommunicator:
                 "The only allowed string for default_communicator is 'create', got "
                 f"{given!r} for _default_communicator"
             )
-        if not communicators.is_communicator(given):
-            missing = communicators.missing_methods(given)
+        if not rays.is_communicator(given):
+            missing = rays.missing_methods(given)
             lacks = f", which lacks {', '.join(missing)}" if missing else ""
             raise ValueError(
                 "The default_communicator must be None, a string, or a Communicator, got "

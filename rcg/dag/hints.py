@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from rcg.comm.base import Communicator
-from rcg.dag import communicators
+from rcg.comm.rays import is_communicator, missing_methods
+from rcg.comm.registry import PLANNED, communicator_names
 from rcg.errors import GraphError, Unavailable
 from rcg.ir.nodes import Site
 
@@ -181,7 +182,7 @@ def collective_hint(transport: Any, *, node: str, site: Site) -> Hint:
     if isinstance(transport, str) and transport == _SHARED_MEMORY:
         raise GraphError(
             f"{node} needs a communicator, and 'shm' is none: leave transport out, or give "
-            f"{_listed(communicators.registered_names())} or a communicator of your own",
+            f"{_listed(tuple(communicator_names()))} or a communicator of your own",
             node=node,
             site=site,
         )
@@ -193,27 +194,27 @@ def collective_hint(transport: Any, *, node: str, site: Site) -> Hint:
 
 def _chosen(transport: Any, *, also: tuple[str, ...], node: str, site: Site) -> tuple[str, Any]:
     """Return the name of a transport, and the communicator if it is the user's own."""
-    names = (*also, *communicators.registered_names())
+    names = (*also, *communicator_names())
     if isinstance(transport, str):
         if transport in names:
             return transport, None
-        if transport in communicators.UNAVAILABLE:
+        if transport in PLANNED:
             raise Unavailable(
                 f"the transport {transport!r} is not in this release: "
-                f"{communicators.UNAVAILABLE[transport]}, and a later release of rcg. Use "
+                f"{PLANNED[transport]}, and a later release of rcg. Use "
                 f"{_listed(names)}.",
                 transport=transport,
                 node=node,
                 site=site,
             )
-    elif communicators.is_communicator(transport):
+    elif is_communicator(transport):
         return type(transport).__name__, transport
     _refuse(transport, names, node=node, site=site)
 
 
 def _refuse(transport: Any, names: tuple[str, ...], *, node: str, site: Site) -> NoReturn:
     ours = transport if isinstance(transport, type) else type(transport)
-    missing = communicators.missing_methods(transport)
+    missing = missing_methods(transport)
     text = (
         f"Invalid transport type: {transport}. Transport must be one of {_listed(names)} or an "
         "instance of Communicator type."

@@ -25,6 +25,17 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       AskReport                -->
                                <--  Reported + a text
 
+    rank of a group of communicators
+      UseStore                 -->
+                               <--  Ready
+      SetValue                 -->
+      GetValue                 -->
+                               <--  Value, once there is one
+      HasValues                -->
+                               <--  Presence
+      AddValue                 -->
+                               <--  Total
+
 Instead of the first answer there may be ``Again`` (too many connections are silent), ``Refused``
 (the process has no descriptor left) or ``UnknownGraph``.
 """
@@ -37,6 +48,7 @@ from typing import Annotated, Final
 from rcg.wire.codec import Message, message
 
 __all__ = [
+    "AddValue",
     "Again",
     "AskReport",
     "Broken",
@@ -44,20 +56,27 @@ __all__ = [
     "Completed",
     "Execute",
     "Failed",
+    "GetValue",
+    "HasValues",
     "Hello",
     "Here",
     "Message",
     "Opening",
     "Prepared",
+    "Presence",
     "Ready",
     "Refused",
     "Rejected",
     "Reported",
+    "SetValue",
     "Stop",
     "Stopped",
     "Submitted",
+    "Total",
     "UnknownGraph",
     "Use",
+    "UseStore",
+    "Value",
     "Welcome",
     "Where",
 ]
@@ -65,6 +84,7 @@ __all__ = [
 _MAX_SIZE_BYTES: Final = 1 << 47  # more than there are addresses
 
 Number = Annotated[int, range(1 << 63)]
+Signed = Annotated[int, range(-(1 << 62), 1 << 62)]
 Size = Annotated[int, range(_MAX_SIZE_BYTES + 1)]
 
 
@@ -105,6 +125,17 @@ class Use(Opening):
 @message
 class AskReport(Opening):
     """A handle wants the graph's report."""
+
+
+@message
+class UseStore(Opening):
+    """A rank of a group of communicators wants to use the group's store.
+
+    Attributes:
+        group: The name of the group; each has keys of its own.
+    """
+
+    group: str
 
 
 # --- answers to it
@@ -148,7 +179,7 @@ class Welcome(Message):
 
 @message
 class Ready(Message):
-    """A handle may execute."""
+    """A handle may execute, or a rank use the store of its group."""
 
 
 # --- between the driver and a member
@@ -278,3 +309,99 @@ class Completed(Carrying):
 @message
 class Reported(Carrying):
     """Carries the text of a report."""
+
+
+# --- between a rank of a group and the store of the group
+
+
+@message
+class SetValue(Message):
+    """Store a value.
+
+    Attributes:
+        key: Its key.
+        value: Its bytes in base64.
+    """
+
+    key: str
+    value: str
+
+
+@message
+class GetValue(Message):
+    """Wait for a value. The answer is ``Value``.
+
+    Attributes:
+        number: Counts the questions of this rank; the answer repeats it.
+        key: The key of the value.
+    """
+
+    number: Number
+    key: str
+
+
+@message
+class Value(Message):
+    """A value is there.
+
+    Attributes:
+        number: Of the ``GetValue``.
+        value: Its bytes in base64.
+    """
+
+    number: Number
+    value: str
+
+
+@message
+class HasValues(Message):
+    """Are all these values there? The answer is ``Presence``.
+
+    Attributes:
+        number: Counts the questions of this rank; the answer repeats it.
+        keys: Their keys.
+    """
+
+    number: Number
+    keys: tuple[str, ...]
+
+
+@message
+class Presence(Message):
+    """Whether values are there.
+
+    Attributes:
+        number: Of the ``HasValues``.
+        is_there: Whether all of them are.
+    """
+
+    number: Number
+    is_there: bool
+
+
+@message
+class AddValue(Message):
+    """Add to a counter, which begins at 0. The answer is ``Total``.
+
+    Attributes:
+        number: Counts the questions of this rank; the answer repeats it.
+        key: The key of the counter, whose value is its total in decimal digits.
+        amount: What to add.
+    """
+
+    number: Number
+    key: str
+    amount: Signed
+
+
+@message
+class Total(Message):
+    """The new total of a counter.
+
+    Attributes:
+        number: Of the ``AddValue``.
+        total: The total.
+    """
+
+    number: Number
+    total: Signed

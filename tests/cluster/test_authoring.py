@@ -519,7 +519,7 @@ def test_a_dead_actor(b):
 def test_ray_client_handles_are_refused():
     from ray.util.client.common import ClientActorHandle
 
-    from rcg.dag.nodes import bind_method
+    from rcg.dag.authoring import bind_method
 
     handle = object.__new__(ClientActorHandle)  # a real one needs a server
     with pytest.raises(PlacementError, match="ray://"):

@@ -33,6 +33,9 @@ class Worker:
             return "no tensor"
         return torch.full((n,), float(self.rank + 1))
 
+    def number(self, _):
+        return torch.tensor(float(self.rank + 1))
+
     def odd(self, n):
         """As ``make``, but wrong at rank 1."""
         return self.make(n) if self.rank != 1 else self.make("raise")
@@ -160,6 +163,15 @@ def test_collectives_over_overlapping_actors_in_a_chain(workers):
         }
         for n in (1, 5):
             assert get(graph.execute(n)) == [n * (30 + 60 + 4), 2 * n * 94, 2 * n * 94]
+
+
+def test_numbers_are_gathered_into_a_vector(workers):
+    with InputNode() as inp:
+        values = [each.number.bind(inp) for each in workers[:3]]
+        dag = workers[0].listed.bind(collective.allgather.bind(values)[0])
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(0)) == [1.0, 2.0, 3.0]
+    assert get(dag.execute(0)) == [1.0, 2.0, 3.0]
 
 
 def test_only_some_results_are_used(workers):

@@ -13,6 +13,7 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.lower import lower
 from rcg.errors import CompileError, TensorMismatch
+from tests.unit.fake_actors import FakeCommunicator
 
 torch = pytest.importorskip("torch", reason="tensors need torch")
 
@@ -118,6 +119,19 @@ def test_several_tensors_chains_and_calls(workers):
     assert torch.equal(chained, torch.maximum(X * 3 + 3, X * 3))
 
 
+def test_ranks_of_a_communicator_of_the_users(workers):
+    communicator = FakeCommunicator(workers, ranks=[2, 0, 1])
+    with InputNode() as inp:
+        made = scaled(workers, inp)
+        joined = gather.bind(made, root=1, transport=communicator)
+        spread = reducescatter.bind(made, transport=communicator)
+        dag = MultiOutputNode([*joined, *spread])
+    nothing, at_root, nothing_either, *parts = run(dag, X)
+    assert (nothing, nothing_either) == (None, None)
+    assert torch.equal(at_root, torch.cat([X * 2, X * 3, X]))
+    assert all(torch.equal(part, X[[row]] * 6) for part, row in zip(parts, (2, 0, 1), strict=True))
+
+
 def test_one_result_is_enough(workers):
     with InputNode() as inp:
         dag = allreduce.bind(scaled(workers, inp))[1]
@@ -141,19 +155,32 @@ def test_an_exception_of_a_member_is_the_result_of_all(workers):
 
 
 @pytest.mark.parametrize(
-    ("collective", "given", "kind", "words"),
+    ("collective", "given", "words"),
     [
-        (allreduce, 3, ValueError, "Expected a torch tensor for each input node of allreduce"),
-        (allgather, torch.tensor(3), TensorMismatch, "a tensor of no dimension"),
-        (reducescatter, torch.ones(4), TensorMismatch, "divisible by the world size 3, found 4"),
+        (allreduce, 3, "Expected a torch tensor for each input node of allreduce"),
+        (broadcast, "x", "Expected a torch tensor for each input node of broadcast"),
+        (reducescatter, torch.ones(4), r"divisible by the world size 3, but the shape is \[4\]"),
+        (reducescatter, torch.tensor(4), r"divisible by the world size 3, but the shape is \[\]"),
+        (reduce, torch.ones(3, dtype=torch.complex64), "MAX of complex numbers"),
     ],
 )
-def test_values_that_do_not_fit(workers, collective, given, kind, words):
+def test_values_that_do_not_fit(workers, collective, given, words):
+    op = {"op": ReduceOp.MAX} if collective is reduce else {}
     with InputNode() as inp:
-        dag = collective.bind(scaled(workers, inp))[0]
-    with pytest.raises(kind, match=words) as told:
+        dag = collective.bind([worker.value.bind(inp) for worker in workers], **op)[0]
+    with pytest.raises(TensorMismatch, match=words) as told:
         run(dag, given)
-    assert "test_collectives.py:" in str(told.value)
+    assert isinstance(told.value, ValueError)
+    assert "test_collectives_authored.py:" in str(told.value)
+
+
+def test_tensors_without_a_dimension(workers):
+    with InputNode() as inp:
+        made = scaled(workers, inp)
+        dag = MultiOutputNode([allgather.bind(made)[0], allreduce.bind(made)[1]])
+    joined, combined = run(dag, torch.tensor(2.0))
+    assert joined.tolist() == [2.0, 4.0, 6.0]
+    assert (combined.item(), combined.shape) == (12.0, ())
 
 
 @pytest.mark.parametrize(
@@ -171,9 +198,10 @@ def test_tensors_that_differ(workers, collective, other):
 def test_tensors_of_several_dtypes(workers):
     with InputNode() as inp:
         lists = [[worker.value.bind(inp[n]) for worker in workers] for n in range(2)]
-        dag = allreduce.bind(lists)[0][0]
-    with pytest.raises(ValueError, match="Expected all input tensors to have the same dtype"):
-        run(dag, X, X.int())
+        dag = MultiOutputNode(allreduce.bind(lists)[0])
+    first, second = run(dag, X, torch.tensor([1, 2]))
+    assert torch.equal(first, X * 3)
+    assert (second.tolist(), second.dtype) == ([3, 6], torch.int64)
 
 
 def test_handles_of_rcg_and_of_ray_are_one_actor(workers):
@@ -215,7 +243,7 @@ def test_an_actor_without_torch_in_a_collective(workers, bare):
         dag.compile()
     assert told.value.node == "allreduce of Bare"
     assert told.value.actor == repr(bare)
-    assert f"test_collectives.py:{dag._record.site.line}" in str(told.value)
+    assert f"test_collectives_authored.py:{dag._record.site.line}" in str(told.value)
 
 
 def test_an_actor_without_torch_at_an_edge(workers, bare):
@@ -225,7 +253,7 @@ def test_an_actor_without_torch_at_an_edge(workers, bare):
     with pytest.raises(CompileError, match="`pip install torch`") as told:
         dag.compile()
     assert (told.value.node, told.value.actor) == ("Worker.value", repr(bare))
-    assert f"test_collectives.py:{made._record.site.line}" in str(told.value)
+    assert f"test_collectives_authored.py:{made._record.site.line}" in str(told.value)
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "shm"])
@@ -268,7 +296,7 @@ def test_default_communicators_that_cannot_be(workers):
         dag.compile(_default_communicator="gloo")
     with pytest.raises(ValueError, match="must be None, a string, or a Communicator, got"):
         dag.compile(_default_communicator=3)
-    with pytest.raises(ValueError, match=r"test_collectives\.py:\d+\) has no custom comm"):
+    with pytest.raises(ValueError, match=r"test_collectives_authored\.py:\d+\) has no custom comm"):
         group.experimental_compile(_default_communicator=None)
     for given in ("create", None):
         with dag.compile(_default_communicator=given) as graph:

@@ -66,6 +66,7 @@ try:
     rcg.experimental.wait_tensor_freed
 except AttributeError as error:
     print(error)
+assert rcg.experimental.collective.__name__ == "rcg.experimental.collective"
 from rcg.experimental.channel.torch_tensor_type import TorchTensorType
 from rcg.experimental.collective import allreduce
 from rcg.experimental.util.types import ReduceOp
@@ -79,3 +80,55 @@ except AttributeError as error:
         r"\nthis Ray \(.*\) has no ray\.experimental\.collective\.create_collective_group"
     )
     assert re.fullmatch(told, printed(program))
+
+
+def test_communicators_and_their_fakes_work_without_ray():
+    program = """
+import sys
+sys.modules["ray"] = None
+import threading, torch
+from rcg.comm import Membership, ReduceOp
+from rcg.comm.registry import find_communicator
+from rcg.testing import LocalCommunicator, LocalStore
+import rcg.comm.rays
+for opener in (LocalCommunicator.open, find_communicator("gloo").open):
+    store = LocalStore()
+    found = {}
+    def run(rank):
+        comm = opener(Membership("g", rank, ("a", "b"), store, 60))
+        found[rank] = torch.ones(2)
+        comm.allreduce(found[rank], ReduceOp.SUM)
+        comm.destroy()
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print(*(tensor.tolist() for tensor in found.values()))
+assert sys.modules["ray"] is None
+"""
+    assert printed(program) == "[2.0, 2.0] [2.0, 2.0]\n[2.0, 2.0] [2.0, 2.0]"
+
+
+def test_without_torch_the_transport_gloo_says_what_to_install():
+    program = """
+import sys
+sys.modules["torch"] = None
+import rcg.comm.gloo, rcg.testing
+from rcg.comm import Membership
+from rcg.comm.registry import find_communicator
+from rcg.errors import Unavailable
+try:
+    find_communicator("gloo").open(Membership("g", 0, ("a",), rcg.testing.LocalStore()))
+except Unavailable as error:
+    print(error)
+"""
+    assert printed(program) == "the transport gloo needs PyTorch: pip install torch"
+
+
+def test_naming_a_communicator_loads_no_torch():
+    program = """
+import sys, rcg.comm.registry, rcg.comm.rays, rcg.testing
+from rcg.comm.registry import find_communicator
+find_communicator("gloo")
+print("torch" in sys.modules, "ray" in sys.modules)
+"""
+    assert printed(program) == "False True"  # the tree of errors looks for Ray's

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rcg.dag.nodes import bind_method
+from rcg.dag.authoring import bind_method
 
 
 class FakeActor:
@@ -57,6 +57,9 @@ class FakeCommunicator:
 
 class Half:
     """A communicator that lacks a few methods."""
+
+    def __repr__(self) -> str:  # in the names of tests
+        return "Half()"
 
     generate_communicator_id = FakeCommunicator.refuse
     get_actor_handles = get_rank = get_self_rank = get_world_size = FakeCommunicator.refuse

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.errors import DeadlockError
-from rcg.ir.ops import Call, Read, Write
+from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.model import GraphTrace
 from tests.unit.random_graphs import cases
@@ -30,9 +30,11 @@ class Simulated:
 
 
 @st.composite
-def simulated(draw: st.DrawFn, *, is_driver_draining: bool | None = None) -> Simulated:
+def simulated(
+    draw: st.DrawFn, *, is_driver_draining: bool | None = None, has_tensors: bool = False
+) -> Simulated:
     """A random plan with random whole costs, replayed with a random window."""
-    case = draw(cases(max_calls=6, max_actors=3))
+    case = draw(cases(max_calls=6, max_actors=3, has_tensors=has_tensors))
     window = draw(st.integers(1, 4))
     nodes = {actor.id: "node" for actor in case.graph.actors}
     plan = compile_graph(case.graph, nodes, "node", draw(st.integers(1, 4))).plan
@@ -40,7 +42,7 @@ def simulated(draw: st.DrawFn, *, is_driver_draining: bool | None = None) -> Sim
     waking: dict[tuple[str, int], float] = {}
     for program in plan.programs:
         for at, op in enumerate(program.ops):
-            if isinstance(op, Call | Read | Write):
+            if isinstance(op, Call | Read | Write | Collective):
                 each[program.process, at] = draw(st.integers(1, 30))
                 waking[program.process, at] = draw(st.integers(0, 3))
             else:

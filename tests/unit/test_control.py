@@ -402,3 +402,18 @@ def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served
         sys.settrace(None)
     assert handled > 20
     member.close()
+
+
+def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(served):
+    members = [served.client(name) for name in ("a0", "a1")]
+    loops = [Loop() for _ in members]
+    for client, loop in zip(members, loops, strict=True):
+        client.close_descriptors()
+        client.watch(loop, "rcg-watch-test")
+    members[1].prepared()
+    until(lambda: served.control.prepared == {"a1"})
+    members[0].finish("it failed")
+    assert loops[1].broken.wait(GUARD_S)
+    assert served.control.gone == {"a0"}
+    assert not loops[1].stopped.is_set()
+    members[1].finish()

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+import rcg
+from rcg.collective import allreduce
+from rcg.comm import registry
 from rcg.comm.base import Communicator
-from rcg.dag import InputNode, MultiOutputNode, communicators
+from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.compile import warn_of_fallbacks
 from rcg.dag.default_communicator import CREATE, DefaultCommunicator
 from rcg.dag.hints import TorchTensorType
@@ -20,6 +23,7 @@ from rcg.dag.lower import lower
 from rcg.errors import GraphError, RcgError, Unavailable
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import TensorHint
+from rcg.testing import LocalCommunicator
 from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half
 
 A, B, C = (FakeActor(label, number) for number, label in enumerate(("Left", "Right", "Third")))
@@ -151,10 +155,18 @@ def test_a_hint_changes_no_identity() -> None:
 
 
 def test_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicators, "registered_names", lambda: ("gloo", "mine"))
+    monkeypatch.setattr(registry, "_registered", {})
+    rcg.register_communicator("mine", ["cpu"], LocalCommunicator)
     assert hint_of(call().with_tensor_transport("mine")).transport == "mine"
-    with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance"):
+    inp = InputNode()
+    results = allreduce.bind([A.bind("f", inp), B.bind("f", inp)], transport="mine")
+    graph = graph_of(results[0])
+    assert graph.nodes[graph.outputs[0]].communicates.transport == "mine"
+    with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance") as told:
         call().with_tensor_transport("yours")
+    refused(told.value, GraphError, "Left.f")
+    with pytest.raises(ValueError, match="has no custom communicator specified"):
+        graph_of(results[0], DefaultCommunicator.of(None))
 
 
 @pytest.mark.parametrize("is_type", [False, True])

@@ -143,8 +143,15 @@ def good_of(kind: type[Message]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         hint = hints[field.name]
-        found[field.name] = "x" if hint is str else () if get_origin(hint) is tuple else 1
+        found[field.name] = (
+            "x" if hint is str else True if hint is bool else () if get_origin(hint) is tuple else 1
+        )
     return found
+
+
+def is_signed(kind: type[Message], name: str) -> bool:
+    hint = get_type_hints(kind, include_extras=True)[name]
+    return get_origin(hint) is Annotated and -1 in get_args(hint)[1]
 
 
 WRONG = (None, -1, 1 << 63, 1 << 5000, 1.0, float("nan"), True, "7", {}, [None], [[]], [1.5])
@@ -153,6 +160,8 @@ WRONGS = [
     for kind, name in FIELDS
     for wrong in WRONG
     if not (wrong == "7" and good_of(kind)[name] == "x")
+    if not (wrong is True and good_of(kind)[name] is True)
+    if not (wrong == -1 and is_signed(kind, name))
 ]
 
 

@@ -80,7 +80,7 @@ def test_interleaved_1f1b_visits_each_actor_once_per_chunk():
 
 
 def test_zb_h1_fills_the_end_with_gradients_of_weights():
-    """Figure 3 of Qi et al., "Zero bubble pipeline parallelism" (ICLR 2024, arXiv 2401.10241).
+    """Figure 3 (top) of Qi et al., "Zero bubble pipeline parallelism" (2023, arXiv 2401.10241).
 
     Each stage has four microbatches in flight, as the first one has in 1F1B.
     """
@@ -120,7 +120,7 @@ def test_the_bubble_of_interleaved_1f1b(chunks: int, actors: int, microbatches: 
 
 @pytest.mark.parametrize(("stages", "microbatches"), SIZES)
 def test_the_bubble_of_zb_h1(stages: int, microbatches: int):
-    """Qi et al. 2023, table 2: the bubble is (p - 1)(T_F + T_B - T_W)."""
+    """Qi et al. 2023, section 2: the bubble is (p - 1)(T_F + T_B - T_W)."""
     ideal = 3 * microbatches
     took = duration(planned(zero_bubble(stages, microbatches)), F=1, B=1, W=1)
     assert took - ideal == (stages - 1) * (1 + 1 - 1)

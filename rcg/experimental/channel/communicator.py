@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of communicators that users write, with the methods of Ray's of this name.
+"""Ray's abstract ``Communicator``, for classes that users write, whether this Ray has it or not.
 
-rcg takes any object with these methods, whatever its class; this one stays where Ray's goes. A
-class of rcg's own kind derives from ``rcg.comm.Communicator`` and is registered by name.
+rcg accepts any object with these methods (``rcg.comm.rays``), so a class may inherit from Ray's
+``Communicator`` just as well.
 """
 
 from __future__ import annotations
@@ -11,33 +11,41 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from rcg.comm import ReduceOp
 from rcg.experimental.behind import names_behind
 
-__all__ = ["Communicator"]
+__all__ = ["Communicator", "ReduceOp", "TorchTensorAllocator"]
+
+# (shape, dtype) -> tensor
+TorchTensorAllocator = Callable[[tuple[int, ...], Any], Any]
 
 
 class Communicator(ABC):
-    """A group of actors that exchange tensors.
+    """A communicator of the user's own, for a fixed list of actors.
 
-    The driver asks it for its actors. It is pickled and sent to each of them, where ``initialize``
-    is called before anything else, and ``destroy`` at the end.
+    It is pickled for each actor and initialized there. Messages between two ranks are matched by
+    their order.
     """
 
     @abstractmethod
     def initialize(self, rank: int) -> None:
-        """Connect this actor, as this rank, with the others."""
+        """Begin, in the actor that has this rank; called before any other method."""
 
     @abstractmethod
     def get_actor_handles(self) -> list[Any]:
-        """Return the handles of all its actors."""
+        """Return the handles of all actors of the group."""
 
     @abstractmethod
     def get_rank(self, actor: Any) -> int:
-        """Return the rank of one of these handles."""
+        """Return the rank of an actor.
+
+        Raises:
+            ValueError: It does not belong to the group.
+        """
 
     @abstractmethod
     def get_self_rank(self) -> int | None:
-        """Return the rank of this process; None in the driver."""
+        """Return the rank of this process; None before ``initialize``."""
 
     def get_world_size(self) -> int:
         """Return the number of ranks."""
@@ -53,44 +61,44 @@ class Communicator(ABC):
         shape: tuple[int, ...],
         dtype: Any,
         peer_rank: int,
-        allocator: Callable[[tuple[int, ...], Any], Any] | None = None,
+        allocator: TorchTensorAllocator | None = None,
     ) -> Any:
-        """Receive a tensor from a rank and return it."""
+        """Receive a tensor from a rank, into a tensor of the allocator's, and return it."""
 
     @property
-    @abstractmethod
     def recv_stream(self) -> Any:
-        """The stream that receives; None on a CPU."""
+        """The stream that receives; rcg does not use it."""
+        return None
 
     @property
-    @abstractmethod
     def send_stream(self) -> Any:
-        """The stream that sends; None on a CPU."""
+        """The stream that sends; rcg does not use it."""
+        return None
 
     @abstractmethod
     def allgather(self, send_buf: Any, recv_buf: Any) -> None:
-        """Put the tensors of all ranks one after another into ``recv_buf``."""
+        """Put the tensors of all ranks into ``recv_buf``, one after another."""
 
     @abstractmethod
-    def allreduce(self, send_buf: Any, recv_buf: Any, op: Any) -> None:
+    def allreduce(self, send_buf: Any, recv_buf: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks into ``recv_buf``."""
 
     @abstractmethod
-    def reducescatter(self, send_buf: Any, recv_buf: Any, op: Any) -> None:
-        """Combine the tensors of all ranks, and put this rank's part into ``recv_buf``."""
+    def reducescatter(self, send_buf: Any, recv_buf: Any, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks, and give each its part in ``recv_buf``."""
 
     @abstractmethod
     def destroy(self) -> None:
-        """Disconnect."""
+        """End the group; pending operations should fail."""
 
     @abstractmethod
     def get_transport_name(self) -> str:
-        """Return ``accelerator``, or ``cpu`` if tensors between two actors use shared memory."""
+        """Return the name of the transport: ``cpu`` and ``gloo`` take tensors on the CPU."""
 
     @classmethod
     @abstractmethod
     def generate_communicator_id(cls) -> str:
-        """Return a name for a new group."""
+        """Return a unique id."""
 
 
 __getattr__, __dir__ = names_behind(__name__, __all__)

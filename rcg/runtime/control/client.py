@@ -34,7 +34,7 @@ from rcg.wire.messages import (
 )
 from rcg.wire.sockets import Received
 
-__all__ = ["ControlClient", "Watched"]
+__all__ = ["ControlClient", "Watched", "check_user"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
 _MAX_DESCRIPTORS: Final = 128
@@ -78,9 +78,7 @@ class ControlClient:
     def __init__(self, address: str, graph_id: str, secret: str, process: str) -> None:
         hello = Hello(graph=graph_id, secret=secret, process=process, clock=clock_identity())
         try:
-            joined = join(
-                address, hello, _JOIN_TIMEOUT_S, _check_user, descriptors=_MAX_DESCRIPTORS
-            )
+            joined = join(address, hello, _JOIN_TIMEOUT_S, check_user, descriptors=_MAX_DESCRIPTORS)
         except ConnectionAbortedError as error:
             raise PlacementError(
                 "the driver refused the connection: its graph has ended"
@@ -166,7 +164,12 @@ class ControlClient:
         self._joined.close()
 
 
-def _check_user(_: int, uid: int) -> None:
+def check_user(_: int, uid: int) -> None:
+    """Check whose process a peer is, before a secret is sent there.
+
+    Raises:
+        PlacementError: It is another user's.
+    """
     if uid != os.getuid():
         raise PlacementError(
             f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared memory is "

@@ -4,7 +4,8 @@
 Each member connects once; ``rcg.wire.messages`` draws its messages. The driver sends it the
 descriptors of shared memory, asks for its stack, and stops it. The session of the graph learns when
 a member dies or its loop fails. Handles of other processes connect here, too; their connections are
-passed to the server for handles.
+passed to the server for handles. The ranks of a group of communicators find their store here
+(``stores``), which ends when the graph does.
 
 There is no lock: state changes in single steps, and a waiting thread checks again (``sleepers``).
 So a signal handler or ``__del__`` may use the graph at any point.
@@ -27,23 +28,29 @@ from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.questions import Questions
 from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.control.stores import Stores
 from rcg.runtime.sleepers import Sleepers
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import Clock
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import (
+    AddValue,
     AskReport,
     Broken,
     Failed,
+    GetValue,
+    HasValues,
     Hello,
     Here,
     Message,
     Opening,
     Prepared,
+    SetValue,
     Stop,
     Stopped,
     Use,
+    UseStore,
     Welcome,
 )
 
@@ -92,6 +99,7 @@ class GraphControl:
         self._sleepers = Sleepers()
         self._questions = Questions(self._sleepers)
         self._members: dict[str, Peer] = {}  # those whose loops run; of the endpoint's thread
+        self._stores = Stores()
         self._over: set[str] = set()
         self._has_told_stop = False
         self._is_stopping = False
@@ -185,14 +193,17 @@ class GraphControl:
         question = self._questions.take_question()
         if question is not None:
             self._tell_members(question)
+        if self._is_stopping:
+            self._stores.end()
         if self._is_stopping and not self._has_told_stop:
             self._has_told_stop = True
             self._tell_members(Stop())
 
     def lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended, or its loop."""
-        if self._members.pop(peer.name, None) is None:
+        if self._stores.lost(peer) or self._members.pop(peer.name, None) is None:
             return
+        self._stores.end()
         try:
             if not self._was_told():
                 self.gone_ns[peer.name] = now_ns()
@@ -212,6 +223,7 @@ class GraphControl:
     def released(self) -> None:
         """Nothing will be heard any more."""
         self._is_closed = True
+        self._stores.end()
         self._members.clear()
         self._sleepers.wake()
 
@@ -271,6 +283,12 @@ class GraphControl:
         self.lost(peer, Ending(How.FAILED, message.text))
         return False
 
+    def _open_store(self, peer: Peer, opening: UseStore) -> bool:
+        return self._stores.open(peer, opening)
+
+    def _use_store(self, peer: Peer, message: Message) -> bool:
+        return self._stores.handle(peer, message)
+
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,
         Use: _pass_on,
@@ -279,6 +297,8 @@ class GraphControl:
         Prepared: _prepared,
         Stopped: _stopped,
         Failed: _failed,
+        UseStore: _open_store,
+        **dict.fromkeys((SetValue, GetValue, HasValues, AddValue), _use_store),
     }
 
     # --- the endpoint's thread: the rest

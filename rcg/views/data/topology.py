@@ -115,8 +115,8 @@ class TopologyEdge:
         target: The node that takes it.
         kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ``gloo`` over a
             communicator, ``collective`` from or to a collective in the same process, ...
-        channel: The channel that carries it; None inside a process. All edges of a value use the
-            same channel, which may carry other values as well.
+        channel: The channel that carries it; None inside a process. Other edges of the value, and
+            other values, may use the same channel.
         arguments: The arguments of the target that it is: positions and names of arguments, ranks
             of a collective, or positions in the list of results. Empty between an owner and its
             parts.

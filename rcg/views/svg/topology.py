@@ -89,7 +89,10 @@ class _Drawing:
         self._is_measured = measured is not None
         self._legend = legend
         self._channels = {channel.id: channel for channel in topology.channels}
-        self._carried = {edge.source: edge.channel for edge in topology.edges if edge.channel}
+        self._carried: dict[int, dict[str, None]] = {}  # the channels of each node's value
+        for edge in topology.edges:
+            if edge.channel is not None:
+                self._carried.setdefault(edge.source, {})[edge.channel] = None
         self._details = channel_details
         self._kinds = [
             style_of(name)
@@ -172,15 +175,14 @@ class _Drawing:
     def _detail_lines(self, node: TopologyNode) -> list[str]:
         """Return the lines below a node's name: its time, and the channel of its value."""
         time_ns = self._measured.call_ns.get(node.id)
-        channel = self._channel(node) if self._details else None
+        channels = self._channels_of(node) if self._details else []
         lines = [] if time_ns is None else [time_text(time_ns)]
         if (so_far := self._measured.open_ns.get(node.id)) is not None:
             lines = [f"not ended: {time_text(so_far)}"]
-        return lines + ([] if channel is None else [f"{channel.id} {DOT} {slots_text(channel)}"])
+        return lines + [f"{channel.id} {DOT} {slots_text(channel)}" for channel in channels]
 
-    def _channel(self, node: TopologyNode) -> Channel | None:
-        channel = self._carried.get(node.id)
-        return None if channel is None else self._channels[channel]
+    def _channels_of(self, node: TopologyNode) -> list[Channel]:
+        return [self._channels[channel] for channel in self._carried.get(node.id, ())]
 
     # Shapes
 
@@ -312,8 +314,9 @@ class _Drawing:
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
     def _hover(self, node: TopologyNode) -> str:
-        channel = self._channel(node)
-        carried = "" if channel is None else f"\nits value travels by {channel_text(channel)}"
+        carried = "".join(
+            f"\nits value travels by {channel_text(channel)}" for channel in self._channels_of(node)
+        )
         if node.kind == "collective":
             return "\n".join(self._labels.collective_lines(node)) + carried
         return f"{self._labels.full_name(node)}{carried}"

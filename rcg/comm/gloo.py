@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gloo: tensors in main memory, over sockets of the loopback device.
+
+``gloo_group`` builds the group. Gloo's operations have no time limit here: a lost process closes
+its sockets, which ends the operations of its peers, and ``abort`` closes ours.
+
+The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
+it has room for, and no exception can be caught there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import socket
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, Final, Self
+
+from rcg.comm import gloo_group
+from rcg.comm.base import Communicator, Membership, ReduceOp
+from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.gloo_group import Group
+from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
+from rcg.errors import CommError, GroupAborted, RcgError
+
+__all__ = ["GlooCommunicator"]
+
+_NO_LIMIT: Final = timedelta(days=3650)
+_MAX_TAG: Final = (1 << 31) - 1
+_GATHER_TAG: Final = _MAX_TAG  # of the messages of ``gather``
+# What Gloo's broadcast takes. It moves other dtypes as bytes.
+_BROADCAST: Final = frozenset(
+    ("float32", "float64", "float16", "bfloat16", "uint8", "int8", "int32", "int64")
+)
+
+
+class GlooCommunicator(Communicator):
+    """A group of Gloo; see ``rcg.comm.Communicator``. Each rank is a process of one machine."""
+
+    is_tagged: ClassVar[bool] = True
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def __init__(self, membership: Membership, group: Group) -> None:
+        super().__init__(membership)
+        dist = gloo_group.distributed()
+        self._group = group.process_group
+        self._connections = deque(group.connections)  # emptied by ``abort`` or ``destroy``
+        self._ended: RcgError | None = None  # why operations are refused
+        self._ops: dict[ReduceOp, Any] = {
+            op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
+        }
+        self._allreduce = {
+            op: _without_limit(dist.AllreduceOptions(), reduceOp=found)
+            for op, found in self._ops.items()
+        }
+        self._reduce = dist.ReduceOptions
+        self._broadcast = dist.BroadcastOptions
+        self._barrier = _without_limit(dist.BarrierOptions())
+        self._allgather = _without_limit(dist.distributed_c10d.AllgatherOptions())
+        torch = importlib.import_module("torch")
+        self._plain = frozenset(getattr(torch, name) for name in _BROADCAST)
+
+    @classmethod
+    def open(cls, membership: Membership) -> Self:
+        """Meet the other ranks; see ``Communicator``.
+
+        Raises:
+            Unavailable: PyTorch is not installed, or has no Gloo.
+        """
+        group = gloo_group.build(membership)
+        try:
+            return cls(membership, group)
+        except BaseException:
+            group.drop()
+            raise
+
+    def unsupported(self, dtype: Any, op: ReduceOp | None = None) -> str | None:
+        """Return why a dtype cannot be reduced; every dtype can be moved."""
+        return None if op is None else unsupported_reduction(dtype, op)
+
+    # --- between two ranks
+
+    def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
+        """Send tensors to a rank; see ``Communicator``."""
+        if self._ended is not None:
+            raise self._refusal()
+        if peer == self.rank or not 0 <= tag < _GATHER_TAG:
+            check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
+        check_tensors(tensors)
+        send = self._group.send
+        try:
+            for work in [send([tensor], peer, tag) for tensor in tensors]:
+                work.wait(_NO_LIMIT)
+        except RuntimeError as error:
+            raise self._failure("send", error) from error
+
+    def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
+        """Receive tensors from a rank; see ``Communicator``."""
+        if self._ended is not None:
+            raise self._refusal()
+        if peer == self.rank or not 0 <= tag < _GATHER_TAG:
+            check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
+        check_tensors(tensors)
+        recv = self._group.recv
+        try:
+            for work in [recv([tensor], peer, tag) for tensor in tensors]:
+                work.wait(_NO_LIMIT)
+        except RuntimeError as error:
+            raise self._failure("recv", error) from error
+
+    # --- among all
+
+    def broadcast(self, tensors: Sequence[Any], root: int) -> None:
+        """Give the tensors of a rank to all others; see ``Communicator``."""
+        check_root(root, self.size)
+        check_tensors(tensors)
+        options = _without_limit(self._broadcast(), rootRank=root, rootTensor=0)
+        plain = self._plain
+        self._run(
+            "broadcast",
+            *(([each if each.dtype in plain else as_bytes(each)], options) for each in tensors),
+        )
+
+    def allreduce(self, tensor: Any, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks, in place; see ``Communicator``."""
+        check_tensors((tensor,))
+        how = _reduction(tensor, op)
+        is_direct = how.carrier is tensor.dtype
+        carried = tensor if is_direct else how.carried(tensor)
+        self._run("allreduce", ([carried], self._allreduce[how.op]))
+        if how.has_quotient:
+            how.finish(carried, self.size)
+        if not how.is_view:
+            how.store(tensor, carried)
+
+    def allgather(self, output: Any, tensor: Any) -> None:
+        """Put the tensors of all ranks one after another; see ``Communicator``."""
+        check_collected(output, tensor, self.size)
+        check_tensors((output, tensor))
+        self._run("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
+
+    def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
+        check_collected(tensor, output, self.size)
+        check_tensors((output, tensor))
+        how = _reduction(tensor, op)
+        carried = how.carried(tensor)
+        if how.is_view:
+            carried = carried.clone()
+        self._run("allreduce", ([carried], self._allreduce[how.op]))
+        part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
+        how.finish(part, self.size)
+        how.store(output, part)
+
+    def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks at one; see ``Communicator``."""
+        check_root(root, self.size)
+        check_tensors((tensor,))
+        how = _reduction(tensor, op)
+        carried = how.carried(tensor)
+        options = _without_limit(
+            self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op]
+        )
+        self._run("reduce", ([carried], options))
+        if self.rank == root:
+            how.finish(carried, self.size)
+            if not how.is_view:
+                how.store(tensor, carried)
+
+    def gather(self, output: Any | None, tensor: Any, root: int) -> None:
+        """Put the tensors of all ranks one after another at one; see ``Communicator``."""
+        check_root(root, self.size)
+        check_tensors((tensor,))
+        if self.rank != root:
+            self._run("send", ([as_bytes(tensor)], root, _GATHER_TAG))
+            return
+        check_collected(output, tensor, self.size)
+        check_tensors((output,))
+        parts = as_bytes(output).reshape(self.size, -1)
+        others = [rank for rank in range(self.size) if rank != root]
+        self._run("recv", *(([parts[rank]], rank, _GATHER_TAG) for rank in others))
+        parts[root].copy_(as_bytes(tensor))
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        self._run("barrier", (self._barrier,))
+
+    def _run(self, method: str, *calls: tuple[Any, ...]) -> None:
+        """Call a method of the process group with each of these arguments; wait for all calls."""
+        if self._ended is not None:
+            raise self._refusal()
+        call = getattr(self._group, method)
+        try:
+            for work in [call(*arguments) for arguments in calls]:
+                work.wait(_NO_LIMIT)
+        except RuntimeError as error:
+            raise self._failure(method.strip("_"), error) from error
+
+    # --- the end
+
+    def abort(self, why: str) -> None:
+        """End the pending operation and refuse later ones; see ``Communicator``."""
+        self._end(GroupAborted(why, group=self.group, rank=self.rank))
+
+    def destroy(self) -> None:
+        """Close all connections and end all threads; idempotent. No operation may be pending."""
+        destroyed = GroupAborted(
+            f"group {self.group} was destroyed", group=self.group, rank=self.rank
+        )
+        if self._ended is None:
+            self._ended = destroyed
+        self._group = None
+        for connection in self._take_connections():
+            connection.close()
+
+    def _end(self, why: RcgError) -> None:
+        """Refuse operations from now on, and shut down the connections."""
+        if not isinstance(self._ended, GroupAborted):
+            self._ended = why
+        for connection in self._take_connections():
+            with contextlib.suppress(OSError):  # the peer has ended it
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _take_connections(self) -> list[socket.socket]:
+        """Return connections that no other thread gets."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._connections.popleft())
+        return taken
+
+    def _failure(self, operation: str, error: RuntimeError) -> RcgError:
+        """Return the error for a failed operation. The peers' operations end, too."""
+        if self._ended is None:
+            text = str(error).partition("\n")[0]
+            message = f"{operation} in group {self.group} failed: {text}"
+            self._end(CommError(message, group=self.group, rank=self.rank))
+        return self._refusal()
+
+    def _refusal(self) -> RcgError:
+        """Return an error of its own for each caller."""
+        ended = self._ended
+        if ended is None:
+            return CommError("the group is in use", group=self.group, rank=self.rank)
+        return type(ended)(ended.message, **ended.facts)
+
+
+def _without_limit(options: Any, **fields: Any) -> Any:
+    """Return options of Gloo with these fields and no time limit."""
+    for name, value in fields.items():
+        setattr(options, name, value)
+    options.timeout = _NO_LIMIT
+    return options
+
+
+def _reduction(tensor: Any, op: ReduceOp) -> Reduction:
+    found = reduction_of(tensor.dtype, op)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found

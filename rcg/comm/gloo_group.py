@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building a process group of Gloo: it is connected when it is there, and can be aborted.
+
+The group is built directly and never registered with ``torch.distributed``, so the user's default
+group stays as it is. Its sockets use the loopback device.
+
+Gloo cannot cancel anything. What ends its calls is the shutdown of the sockets between the ranks,
+so these are found among the descriptors of the process: a connection belongs to the group if one
+end has the port of a rank's listening socket. That port is in the address that Gloo publishes
+through the store. The listening socket is left alone: Gloo ends the process if that fails.
+
+While Gloo connects, it cannot be ended at all. All ranks wait for each other first, so connecting
+takes milliseconds; if a rank is lost just then, Gloo gives up after a short time. Then the ranks
+agree to try again, and waiting for that agreement can be ended: the store is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import re
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from rcg.comm.base import Membership
+from rcg.comm.meeting import exchange
+from rcg.errors import CommError, GroupAborted, Unavailable
+from rcg.options import Deadline
+
+__all__ = ["Group", "build", "distributed"]
+
+_HOST: Final = "127.0.0.1"
+_CONNECT_TIMEOUT_S: Final = 1.5
+_TIMEOUTS_OF_A_CONNECTION: Final = 5  # Gloo waits for a connection that many times its timeout
+_ATTEMPTS: Final = 5
+# A ``sockaddr_in`` on the loopback device, as it stands in the addresses that Gloo publishes.
+_ADDRESS: Final = re.compile(
+    re.escape(struct.pack("=H", socket.AF_INET)) + rb"(..)" + socket.inet_aton(_HOST) + rb"\0{8}",
+    re.DOTALL,
+)
+_OK: Final = b""
+
+
+@dataclass(slots=True)
+class Group:
+    """A process group whose ranks are connected.
+
+    Attributes:
+        process_group: A ``torch.distributed.ProcessGroupGloo``.
+        connections: Own descriptors of the sockets to the other ranks: the numbers of Gloo's may
+            belong to something else once Gloo has closed them.
+    """
+
+    process_group: Any
+    connections: tuple[socket.socket, ...]
+
+    def drop(self) -> None:
+        """Close all of it."""
+        self.process_group = None
+        for connection in self.connections:
+            connection.close()
+
+
+def distributed() -> Any:
+    """Return ``torch.distributed``, with Gloo.
+
+    Raises:
+        Unavailable: It is not installed.
+    """
+    try:
+        found = importlib.import_module("torch.distributed")
+    except ImportError as error:
+        raise Unavailable(
+            "the transport gloo needs PyTorch: pip install torch", transport="gloo"
+        ) from error
+    if not found.is_available() or not hasattr(found, "ProcessGroupGloo"):
+        raise Unavailable("this PyTorch is built without Gloo", transport="gloo")
+    return found
+
+
+def build(membership: Membership) -> Group:
+    """Meet the other ranks and connect to them; see ``Communicator.open``."""
+    dist = distributed()  # importing it takes seconds: before the others are made to wait
+    deadline = Deadline(membership.timeout_s)
+    exchange(membership, "here", _OK, deadline)
+    failures: list[str] = []
+    for attempt in range(_ATTEMPTS):
+        group, failure = _try_build(dist, membership, f"{attempt}", deadline)
+        try:
+            answers = exchange(membership, f"{attempt}/built", failure.encode()[:1000], deadline)
+        except BaseException:
+            if group is not None:
+                group.drop()
+            raise
+        failures = [
+            f"{label}: {answer.decode(errors='replace')}"
+            for label, answer in zip(membership.labels, answers, strict=True)
+            if answer != _OK
+        ]
+        if not failures and group is not None:
+            return group
+        if group is not None:
+            group.drop()
+    raise CommError(
+        f"the ranks of group {membership.group} cannot connect: {'; '.join(failures)}",
+        group=membership.group,
+        rank=membership.rank,
+    )
+
+
+def _try_build(
+    dist: Any, membership: Membership, step: str, deadline: Deadline
+) -> tuple[Group | None, str]:
+    """Build the group; returns why that failed, or ''.
+
+    Raises:
+        GroupAborted: The store was closed.
+        TimeoutError: The time was up.
+    """
+    store = _store_class()(membership, step, deadline)
+    process_group: Any = None
+    try:
+        options = dist.ProcessGroupGloo._Options()
+        left = deadline.remaining_s()
+        wait_s = _CONNECT_TIMEOUT_S if left is None else min(left, _CONNECT_TIMEOUT_S)
+        options._timeout = timedelta(seconds=max(wait_s, 0.05) / _TIMEOUTS_OF_A_CONNECTION)
+        device = dist.ProcessGroupGloo.create_device(hostname=_HOST, lazy_init=False)
+        options._devices = [device]
+        process_group = dist.ProcessGroupGloo(store, membership.rank, membership.size, options)
+        return Group(process_group, _connections(store.listeners, membership)), ""
+    except (GroupAborted, TimeoutError):
+        raise
+    except (RuntimeError, ValueError, LookupError, MemoryError, OSError, CommError) as error:
+        # An exception of the store comes out of Gloo as its text alone.
+        if isinstance(store.problem, (GroupAborted, TimeoutError)):
+            raise store.problem from None
+        return None, str(error) or type(error).__name__
+
+
+@functools.cache
+def _store_class() -> Any:
+    """Return a class of ``torch.distributed.Store`` that uses one of ours."""
+    base: Any = distributed().Store
+
+    class GroupStore(base):
+        """The store of one attempt. It keeps the listening ports that go through it, by rank.
+
+        Attributes:
+            problem: The exception that it has raised in Gloo.
+            listeners: The ports of the other ranks, and of this one.
+        """
+
+        def __init__(self, membership: Membership, step: str, deadline: Deadline) -> None:
+            super().__init__()
+            self._store = membership.store
+            self._step = step
+            self._deadline = deadline
+            self.problem: BaseException | None = None
+            self.listeners: tuple[set[int], set[int]] = set(), set()
+
+        def _call(self, call: Callable[..., Any], *args: Any) -> Any:
+            try:
+                return call(*args)
+            except BaseException as error:
+                self.problem = error
+                raise
+
+        def _names(self, keys: Any) -> list[str]:
+            return [f"{self._step}/gloo/{key}" for key in keys]
+
+        def set(self, key: str, value: bytes | str) -> None:
+            data = value.encode() if isinstance(value, str) else bytes(value)
+            self.listeners[1].update(_ports_in(data))
+            self._call(self._store.set, *self._names([key]), data)
+
+        def get(self, key: str) -> bytes:
+            found: bytes = self._get([key])[0]
+            self.listeners[0].update(_ports_in(found) - self.listeners[1])
+            return found
+
+        def _get(self, keys: Any) -> Any:
+            return self._call(self._store.get, self._names(keys), self._deadline.remaining_s())
+
+        def wait(self, keys: Any, timeout: Any = None) -> None:
+            self._get(keys)
+
+        def check(self, keys: Any) -> Any:
+            return self._call(self._store.has, self._names(keys))
+
+        def add(self, key: str, amount: int) -> Any:
+            return self._call(self._store.add, *self._names([key]), amount)
+
+        def set_timeout(self, timeout: Any) -> None:
+            """Do nothing: the deadline of ``open`` counts."""
+
+        def has_extended_api(self) -> bool:
+            return False
+
+    return GroupStore
+
+
+def _ports_in(data: bytes) -> set[int]:
+    return {int.from_bytes(port, "big") for port in _ADDRESS.findall(data)}
+
+
+def _connections(
+    listeners: tuple[set[int], set[int]], membership: Membership
+) -> tuple[socket.socket, ...]:
+    """Return own descriptors of the connections to the other ranks.
+
+    Raises:
+        CommError: Some are not to be found.
+    """
+    theirs, ours = listeners
+    found: list[socket.socket] = []
+    is_complete = False
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            candidate = _duplicate_of_socket(int(name))
+            if candidate is None:
+                continue
+            here, there = _ports_of(candidate)
+            if here in ours or there in theirs:
+                found.append(candidate)
+            else:
+                candidate.close()
+        if len(found) < membership.size - 1:
+            raise CommError(
+                f"only {len(found)} of the {membership.size - 1} connections of Gloo can be found; "
+                "this version of PyTorch may be one that rcg does not know",
+                group=membership.group,
+                rank=membership.rank,
+            )
+        is_complete = True
+        return tuple(found)
+    finally:
+        if not is_complete:
+            for connection in found:
+                connection.close()
+
+
+def _duplicate_of_socket(fd: int) -> socket.socket | None:
+    """Return a descriptor of our own if this is one of a socket; another thread may close it."""
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+            own = os.dup(fd)
+            try:
+                return socket.socket(fileno=own)
+            except BaseException:
+                os.close(own)
+                raise
+    return None
+
+
+def _ports_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the (local, remote) port of a connection on the loopback device; -1 if it is none."""
+    try:
+        if connection.family != socket.AF_INET or connection.type != socket.SOCK_STREAM:
+            return -1, -1
+        here, there = connection.getsockname(), connection.getpeername()
+    except OSError:  # it listens, or is not connected
+        return -1, -1
+    return (here[1], there[1]) if here[0] == there[0] == _HOST else (-1, -1)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects with the methods of Ray's ``Communicator`` as communicators of rcg.
+
+Ray's abstract class names the methods; an object of any class that has them is accepted. The
+operations that Ray's signature lacks are built from those it has.
+
+What Ray's signature cannot express: it has no tags, so messages are matched by their order; it has
+no ``abort``, so ``abort`` calls ``destroy`` on a thread of its own, and whether that ends a pending
+operation depends on the class; and ``initialize`` cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Final, Self
+
+from rcg.comm.base import Communicator, Membership, ReduceOp
+from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.meeting import exchange
+from rcg.error_text import describe_error, shielded, shielding
+from rcg.errors import CommError, GroupAborted, RcgError, Unavailable
+from rcg.options import Deadline
+
+__all__ = ["METHODS", "RaysCommunicator", "RaysOpener", "is_communicator", "missing_methods"]
+
+METHODS: Final = (
+    "initialize",
+    "get_actor_handles",
+    "get_rank",
+    "get_self_rank",
+    "get_world_size",
+    "send",
+    "recv",
+    "allgather",
+    "allreduce",
+    "reducescatter",
+    "destroy",
+    "get_transport_name",
+    "generate_communicator_id",
+)
+_MAX_TAG: Final = 1 << 31
+
+
+def missing_methods(obj: object) -> tuple[str, ...]:
+    """Return the methods of Ray's ``Communicator`` that an object, or a class, does not have."""
+    return tuple(name for name in METHODS if not callable(getattr(obj, name, None)))
+
+
+def is_communicator(obj: object) -> bool:
+    """Return whether an object has the methods of Ray's ``Communicator``; a class is none."""
+    return not isinstance(obj, type) and not missing_methods(obj)
+
+
+@dataclass(frozen=True, slots=True)
+class RaysOpener:
+    """Opens groups of a user's object; it travels to each rank as a copy.
+
+    Attributes:
+        communicator: An object with the methods of Ray's ``Communicator``.
+        devices: The types of devices that it serves; those of its ``get_transport_name`` if empty.
+    """
+
+    communicator: Any
+    devices: frozenset[str] = frozenset()
+    is_tagged: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        missing = missing_methods(self.communicator)
+        if missing or isinstance(self.communicator, type):
+            what = f"lacks {', '.join(missing)}" if missing else "is a class, not an object of it"
+            raise TypeError(f"{self.communicator!r} is no communicator: it {what}")
+        if not self.devices:
+            kind = self.communicator.get_transport_name()
+            devices = frozenset({"cpu"} if kind in ("cpu", "gloo") else {"cuda"})
+            object.__setattr__(self, "devices", devices)
+
+    def open(self, membership: Membership) -> RaysCommunicator:
+        """Initialize the object and meet the other ranks; see ``Communicator.open``.
+
+        Raises:
+            ValueError: The object has another size or rank than the membership.
+        """
+        size = self.communicator.get_world_size()
+        if size != membership.size:
+            raise ValueError(
+                f"the communicator has {size} ranks, but group {membership.group} has "
+                f"{membership.size}"
+            )
+        made = RaysCommunicator(membership, self)
+        try:
+            made.initialize()
+            exchange(membership, "here", b"", Deadline(membership.timeout_s))
+        except BaseException:
+            made.destroy()
+            raise
+        return made
+
+
+class RaysCommunicator(Communicator):
+    """An object with the methods of Ray's ``Communicator``; see ``rcg.comm.Communicator``."""
+
+    is_tagged: ClassVar[bool] = False
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+
+    def __init__(self, membership: Membership, opener: RaysOpener) -> None:
+        super().__init__(membership)
+        self._rays = opener.communicator
+        self._device = min(opener.devices)
+        self._ops = _ops_of(self._rays)
+        self._ended: RcgError | None = None
+        self._is_destroyed = threading.Event()
+
+    @classmethod
+    def open(cls, membership: Membership) -> Self:
+        """Refuse: a ``RaysOpener`` has the object that is opened."""
+        raise Unavailable("a communicator of Ray's signature is opened by a RaysOpener")
+
+    def initialize(self) -> None:
+        """Initialize the object with the rank of this end.
+
+        Raises:
+            CommError: It raised.
+            ValueError: It takes another rank.
+        """
+        self._call("initialize", self.rank)
+        rank = self._rays.get_self_rank()
+        if rank != self.rank:
+            raise ValueError(f"the communicator has rank {rank}, not {self.rank}")
+
+    def unsupported(self, dtype: Any, op: ReduceOp | None = None) -> str | None:
+        """Return None: only the object knows, and it raises where it has to."""
+        return None
+
+    def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
+        """Send tensors to a rank; see ``Communicator``."""
+        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        check_tensors(tensors)
+        for tensor in tensors:
+            self._call("send", tensor, peer)
+
+    def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
+        """Receive tensors from a rank; see ``Communicator``."""
+        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        check_tensors(tensors)
+        for tensor in tensors:
+            found = self._call(
+                "recv", tuple(tensor.shape), tensor.dtype, peer, _allocator_of(tensor)
+            )
+            if found is not tensor:  # it did not use the allocator
+                tensor.detach().copy_(found)
+
+    def broadcast(self, tensors: Sequence[Any], root: int) -> None:
+        """Send the tensors of a rank to each of the others in turn; see ``Communicator``."""
+        check_root(root, self.size)
+        check_tensors(tensors)
+        if self.rank != root:
+            self.recv(tensors, root)
+            return
+        for peer in range(self.size):
+            if peer != root:
+                self.send(tensors, peer)
+
+    def allreduce(self, tensor: Any, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks, in place; see ``Communicator``."""
+        check_tensors((tensor,))
+        self._call("allreduce", tensor.detach().clone(), tensor, self._ops[op.name])
+
+    def allgather(self, output: Any, tensor: Any) -> None:
+        """Put the tensors of all ranks one after another; see ``Communicator``."""
+        check_collected(output, tensor, self.size)
+        check_tensors((output, tensor))
+        self._call("allgather", tensor, output)
+
+    def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
+        check_collected(tensor, output, self.size)
+        check_tensors((output, tensor))
+        self._call("reducescatter", tensor, output, self._ops[op.name])
+
+    def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
+        """Combine the tensors of all ranks everywhere; see ``Communicator``."""
+        check_root(root, self.size)
+        self.allreduce(tensor, op)
+
+    def gather(self, output: Any | None, tensor: Any, root: int) -> None:
+        """Put the tensors of all ranks one after another, everywhere; see ``Communicator``."""
+        check_root(root, self.size)
+        check_tensors((tensor,))
+        if self.rank == root:
+            check_collected(output, tensor, self.size)
+            check_tensors((output,))
+        if self.rank != root or output is None:
+            output = tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
+        self.allgather(output, tensor)
+
+    def barrier(self) -> None:
+        """Gather one number of each rank, which returns when every rank has called it."""
+        import torch
+
+        number = torch.zeros(1, device=self._device)
+        self.allgather(torch.zeros(self.size, device=self._device), number)
+
+    def abort(self, why: str) -> None:
+        """Refuse later operations, and destroy the object on a thread; see ``Communicator``."""
+        if isinstance(self._ended, GroupAborted):
+            return
+        self._ended = GroupAborted(why, group=self.group, rank=self.rank)
+        name = f"rcg-abort-{self.group}"
+        threading.Thread(target=self._destroy_quietly, name=name, daemon=True).start()
+
+    def destroy(self) -> None:
+        """Destroy the object; idempotent."""
+        if self._ended is None:
+            why = f"group {self.group} was destroyed"
+            self._ended = GroupAborted(why, group=self.group, rank=self.rank)
+        self._destroy_once()
+
+    def _destroy_quietly(self) -> None:
+        with shielding():
+            self._destroy_once()
+
+    def _destroy_once(self) -> None:
+        if not self._is_destroyed.is_set():
+            self._is_destroyed.set()
+            self._rays.destroy()
+
+    def _call(self, name: str, *args: Any) -> Any:
+        """Call a method of the object; its exceptions become ours, with the cause."""
+        self._check()
+        try:
+            return getattr(self._rays, name)(*args)
+        except Exception as error:
+            if self._ended is None:
+                self._ended = CommError(
+                    f"{name} of {type(self._rays).__name__} failed: {describe_error(error)}",
+                    group=self.group,
+                    rank=self.rank,
+                )
+            ended = self._ended
+            raise type(ended)(ended.message, **ended.facts) from error
+
+    def _check(self) -> None:
+        ended = self._ended
+        if ended is not None:
+            raise type(ended)(ended.message, **ended.facts)
+
+
+def _allocator_of(tensor: Any) -> Callable[..., Any]:
+    """Return what the object calls to allocate: it gets the tensor to be filled."""
+
+    def allocate(shape: Any, dtype: Any) -> Any:
+        return tensor if tuple(shape) == tuple(tensor.shape) and dtype == tensor.dtype else None
+
+    return allocate
+
+
+def _ops_of(communicator: Any) -> dict[str, Any]:
+    """Return the operations that the object's class compares with, by name.
+
+    It is the enumeration of the default argument of ``allreduce``, or of the name ``ReduceOp`` in
+    the module of the class, or Ray's, if the class inherits from Ray's. Otherwise it is ours.
+    """
+    signature = shielded(lambda: inspect.signature(communicator.allreduce), otherwise=None)
+    candidates: list[Any] = []
+    if signature is not None:
+        candidates += [type(parameter.default) for parameter in signature.parameters.values()]
+    for cls in type(communicator).__mro__:
+        candidates.append(getattr(sys.modules.get(cls.__module__), "ReduceOp", None))
+    for found in candidates:
+        if isinstance(found, type) and issubclass(found, Enum):
+            members = {member.name: member for member in found}
+            if "SUM" in members:
+                return {op.name: members.get(op.name, op) for op in ReduceOp}
+    return {op.name: op for op in ReduceOp}

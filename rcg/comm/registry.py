@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of communicators: ``gloo``, and those that users register.
+
+A name is looked up on the driver. The class itself goes to the actors, so registering it there is
+not needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg.comm.base import Communicator, Membership
+from rcg.errors import Unavailable
+
+__all__ = [
+    "PLANNED",
+    "Registered",
+    "communicator_names",
+    "find_communicator",
+    "register_communicator",
+]
+
+DEVICES: Final = ("cpu", "cuda")
+_LAZY: Final = {"gloo": ("rcg.comm.gloo", "GlooCommunicator")}
+PLANNED: Final = {
+    "nccl": "nccl needs NVIDIA GPUs and `pip install nvidia-nccl-cu12`",
+    "accelerator": "accelerator means NCCL on NVIDIA GPUs, which needs "
+    "`pip install nvidia-nccl-cu12`",
+    "cuda_ipc": "cuda_ipc needs NVIDIA GPUs and a torch with CUDA, `pip install torch`",
+}
+"""Transports of later releases, and what to install for them."""
+# Names that mean something else wherever a transport is named.
+_RESERVED: Final = frozenset({"auto", "shm", "create"})
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A communicator that has a name.
+
+    Attributes:
+        name: Its name.
+        devices: The types of devices that it serves.
+        cls: Its class.
+    """
+
+    name: str
+    devices: frozenset[str]
+    cls: type[Communicator]
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether its messages are matched by tags."""
+        return self.cls.is_tagged
+
+    def open(self, membership: Membership) -> Communicator:
+        """Open one rank's end of a group; see ``Communicator.open``."""
+        return self.cls.open(membership)
+
+
+_registered: Final[dict[str, Registered]] = {}
+
+
+def register_communicator(name: str, devices: Iterable[str], cls: type[Communicator]) -> None:
+    """Register a class of communicators, so that ``transport=name`` uses it.
+
+    It is called in the process that compiles the graph; the class is pickled for the actors.
+    Registering the same class again has no effect. A class of the same module and name replaces the
+    earlier one: a notebook cell that was run again.
+
+    Args:
+        name: The name; no other communicator may have it.
+        devices: The types of devices whose tensors it takes: ``cpu``, ``cuda``.
+        cls: A subclass of ``rcg.comm.Communicator``. An object with the methods of Ray's
+            ``Communicator`` needs no name: pass the object itself as ``transport``.
+
+    Raises:
+        TypeError: An argument has the wrong type, or the class is abstract.
+        ValueError: The name is in use, or a device is unknown or not served by the class.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a communicator must be a string, found {name!r}")
+    if not name.isidentifier():
+        raise ValueError(f"the name of a communicator must be an identifier, found {name!r}")
+    _check_class(name, cls)
+    found = _checked_devices(devices, cls)
+    if name in _LAZY or name in PLANNED or name in _RESERVED:
+        raise ValueError(f"{name!r} is a transport of rcg: choose another name")
+    earlier = _registered.get(name)
+    if earlier is not None and _origin(earlier.cls) != _origin(cls):
+        raise ValueError(
+            f"{name!r} is already the name of {earlier.cls.__module__}.{earlier.cls.__qualname__}"
+        )
+    _registered[name] = Registered(name, found, cls)
+
+
+def find_communicator(name: str) -> Registered:
+    """Return the communicator of a name.
+
+    Raises:
+        Unavailable: rcg knows the name, but does not support it yet.
+        ValueError: Nobody has registered the name.
+    """
+    if name in _registered:
+        return _registered[name]
+    if name in _LAZY:
+        module, attribute = _LAZY[name]
+        cls: type[Communicator] = getattr(importlib.import_module(module), attribute)
+        return Registered(name, cls.devices, cls)
+    if name in PLANNED:
+        raise Unavailable(
+            f"{PLANNED[name]}, and this release of rcg does not support it: use 'gloo' or 'shm'",
+            transport=name,
+        )
+    raise ValueError(
+        f"there is no communicator {name!r}: known are {', '.join(communicator_names())}; "
+        "rcg.register_communicator adds others"
+    )
+
+
+def communicator_names() -> list[str]:
+    """Return the names that ``find_communicator`` knows and supports."""
+    return sorted({*_LAZY, *_registered})
+
+
+def _check_class(name: str, cls: Any) -> None:
+    if not isinstance(cls, type):
+        raise TypeError(f"the communicator {name!r} must be a class, found {cls!r}")
+    if not issubclass(cls, Communicator):
+        raise TypeError(
+            f"{cls.__name__} is no subclass of rcg.comm.Communicator; an object with the methods "
+            "of Ray's Communicator is passed as transport=, without a name"
+        )
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise TypeError(f"{cls.__name__} is abstract: it lacks {missing}")
+    for attribute in ("is_tagged", "devices"):
+        if not hasattr(cls, attribute):
+            raise TypeError(f"{cls.__name__} lacks the attribute {attribute}")
+
+
+def _checked_devices(devices: Iterable[str], cls: type[Communicator]) -> frozenset[str]:
+    if isinstance(devices, str):
+        raise TypeError(f"devices must be a collection of names, such as [{devices!r}]")
+    found = frozenset(devices)
+    unknown = sorted(str(device) for device in found if device not in DEVICES)
+    if unknown or not found:
+        raise ValueError(
+            f"devices must be some of {', '.join(DEVICES)}, found {', '.join(unknown) or 'none'}"
+        )
+    surplus = sorted(found - cls.devices)
+    if surplus:
+        raise ValueError(f"{cls.__name__} does not serve {', '.join(surplus)}")
+    return found
+
+
+def _origin(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__

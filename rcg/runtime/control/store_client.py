@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's end of the store of its group, which is in the process that compiled the graph.
+
+``stores`` is the other side, and ``rcg.wire.messages`` draws the protocol. The store has a
+connection of its own, which ends when the graph does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+from rcg.errors import CommError, GroupAborted
+from rcg.options import Deadline
+from rcg.runtime.control.client import check_user
+from rcg.runtime.control.joining import join
+from rcg.wire import sockets
+from rcg.wire.messages import (
+    AddValue,
+    GetValue,
+    HasValues,
+    Message,
+    Presence,
+    Ready,
+    SetValue,
+    Total,
+    UseStore,
+    Value,
+)
+
+__all__ = ["MAX_VALUE_BYTES", "ControlStore"]
+
+_JOIN_TIMEOUT_S: Final = 30.0
+MAX_VALUE_BYTES: Final = 32 * 1024
+
+_A = TypeVar("_A", Value, Presence, Total)
+
+
+class ControlStore:
+    """The store of a group of communicators; see ``rcg.comm.Store``. Any thread may use it.
+
+    Args:
+        address: The address of the driver's endpoint.
+        graph_id: The graph.
+        secret: The graph's secret.
+        group: The name of the group.
+
+    Raises:
+        GroupAborted: The graph has ended.
+        CommError: The driver cannot be reached.
+        OutOfDescriptors: There is none left, in this process or in the driver's.
+    """
+
+    def __init__(self, address: str, graph_id: str, secret: str, group: str) -> None:
+        self._group = group
+        opening = UseStore(graph=graph_id, secret=secret, group=group)
+        try:
+            self._joined = join(address, opening, _JOIN_TIMEOUT_S, check_user)
+        except ConnectionAbortedError as error:
+            raise self._ended() from error
+        except (OSError, ValueError) as error:
+            raise CommError(f"the store of a group cannot be reached: {error}", group=group) from (
+                error
+            )
+        if not isinstance(self._joined.message, Ready):
+            self._joined.close()
+            raise CommError("the process that answered is not the driver", group=group)
+        self._socket = self._joined.connection
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._expected: set[int] = set()  # the questions that wait for an answer
+        self._answers: dict[int, Message] = {}
+        self._is_reading = False  # one thread reads for all
+        self._is_closed = False
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value; see ``Store``.
+
+        Raises:
+            ValueError: It is larger than ``MAX_VALUE_BYTES``.
+        """
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes, found {len(value)}")
+        self._send(SetValue(key=key, value=base64.b64encode(value).decode()))
+
+    def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
+        """Return the values of keys; see ``Store``."""
+        deadline = Deadline(timeout_s)
+        found = []
+        for key in keys:
+            question = GetValue(number=next(self._numbers), key=key)
+            found.append(base64.b64decode(self._ask(question, Value, deadline).value))
+        return found
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are there; see ``Store``."""
+        question = HasValues(number=next(self._numbers), keys=tuple(keys))
+        return self._ask(question, Presence, Deadline(None)).is_there
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter; see ``Store``."""
+        question = AddValue(number=next(self._numbers), key=key, amount=amount)
+        return self._ask(question, Total, Deadline(None)).total
+
+    def close(self) -> None:
+        """End every wait of this rank, and the connection; idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            if not self._is_reading:
+                self._joined.close()
+
+    def _ended(self) -> GroupAborted:
+        return GroupAborted(
+            f"the store of group {self._group} is closed: its graph has ended", group=self._group
+        )
+
+    def _send(self, message: Message) -> None:
+        try:
+            with self._changed:
+                if self._is_closed:
+                    raise self._ended()
+                sockets.send(self._socket, message)
+        except OSError as error:
+            raise self._ended() from error
+
+    def _ask(self, question: Any, kind: type[_A], deadline: Deadline) -> _A:
+        """Return the answer to a question.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            GroupAborted: The store is closed.
+        """
+        number = question.number
+        self._expected.add(number)
+        try:
+            self._send(question)
+            with self._changed:
+                while number not in self._answers:
+                    if self._is_closed:
+                        raise self._ended()
+                    if self._is_reading:
+                        if not self._changed.wait(deadline.remaining_s()):
+                            raise TimeoutError
+                    else:
+                        self._read(deadline)
+                answer = self._answers.pop(number)
+        finally:
+            self._expected.discard(number)
+            self._answers.pop(number, None)
+        if not isinstance(answer, kind):
+            raise CommError("the store gave a wrong answer", group=self._group)
+        return answer
+
+    def _read(self, deadline: Deadline) -> None:
+        """Receive one message, for whichever thread expects it; the lock is free meanwhile."""
+        self._is_reading = True
+        self._changed.release()
+        message: Message | None = None
+        is_over = False
+        try:
+            if sockets.wait_for_message(
+                self._socket, self._joined.pidfd.fd, deadline.remaining_s()
+            ):
+                with sockets.receive(self._socket) as received:
+                    message = received.message
+            is_over = message is None
+        except TimeoutError:
+            raise
+        except (OSError, ValueError):
+            is_over = True
+        finally:
+            self._changed.acquire()
+            self._is_reading = False
+            self._is_closed = self._is_closed or is_over
+            if isinstance(message, (Value, Presence, Total)) and message.number in self._expected:
+                self._answers[message.number] = message
+            if self._is_closed:
+                self._joined.close()
+            self._changed.notify_all()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stores of a graph's groups of communicators, in the process that compiled it.
+
+The ranks of a group meet here (``rcg.comm.Store``). A rank has a connection of its own for it, and
+a rank that waits for a value is answered when another one sets it. All stores end together, when
+the graph stops or breaks: then every connection is shut down, which ends the waits of all ranks.
+
+``store_client`` is the other side. Used by the endpoint's thread alone; nothing blocks.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rcg.runtime.control.services import Peer
+from rcg.wire import sockets
+from rcg.wire.messages import (
+    AddValue,
+    GetValue,
+    HasValues,
+    Message,
+    Presence,
+    Ready,
+    SetValue,
+    Total,
+    UseStore,
+    Value,
+)
+
+__all__ = ["Stores"]
+
+
+@dataclass(slots=True)
+class _Store:
+    """The store of one group: its values in base64, and the ranks that wait for one."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, list[tuple[Peer, int]]] = field(default_factory=dict)
+
+
+class Stores:
+    """The stores of all groups of a graph, and the connections of their ranks."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, _Store] = {}  # by group
+        self._peers: dict[Peer, _Store] = {}
+        self._has_ended = False
+
+    def open(self, peer: Peer, opening: UseStore) -> bool:
+        """Take in a rank; returns whether to go on listening to it.
+
+        Raises:
+            OSError: The connection is over.
+        """
+        if self._has_ended:
+            return False
+        sockets.send(peer.connection, Ready(), may_wait=False)
+        self._peers[peer] = self._stores.setdefault(opening.group, _Store())
+        return True
+
+    def handle(self, peer: Peer, message: Message) -> bool:
+        """Do what a rank asks for; returns whether to go on listening to it.
+
+        Raises:
+            OSError: The connection is over, or the rank does not read its answers.
+            ValueError: The message is wrong.
+        """
+        store = self._peers.get(peer)
+        if store is None:
+            raise ValueError("it is not expected here")
+        match message:
+            case SetValue():
+                self._set(store, message.key, message.value)
+            case GetValue() if message.key in store.values:
+                _answer(peer, Value(number=message.number, value=store.values[message.key]))
+            case GetValue():
+                store.waiting.setdefault(message.key, []).append((peer, message.number))
+            case HasValues():
+                is_there = all(key in store.values for key in message.keys)
+                _answer(peer, Presence(number=message.number, is_there=is_there))
+            case AddValue():
+                found = base64.b64decode(store.values.get(message.key, "MA=="))
+                total = int(found) + message.amount
+                # First the answer: a total out of range is an error there.
+                _answer(peer, Total(number=message.number, total=total))
+                self._set(store, message.key, base64.b64encode(b"%d" % total).decode())
+            case _:
+                raise ValueError("it is not expected here")
+        return True
+
+    def lost(self, peer: Peer) -> bool:
+        """Forget a rank whose connection ended; returns whether the connection was one of these."""
+        store = self._peers.pop(peer, None)
+        if store is None:
+            return False
+        for waiting in store.waiting.values():
+            waiting[:] = [(other, number) for other, number in waiting if other is not peer]
+        return True
+
+    def end(self) -> None:
+        """End all stores for good; idempotent. The endpoint then closes the connections."""
+        self._has_ended = True
+        for peer in self._peers:
+            with _ending(peer):
+                peer.connection.shutdown(socket.SHUT_RDWR)
+        self._stores.clear()
+
+    def _set(self, store: _Store, key: str, value: str) -> None:
+        store.values[key] = value
+        for peer, number in store.waiting.pop(key, ()):
+            with _ending(peer):
+                _answer(peer, Value(number=number, value=value))
+
+
+def _answer(peer: Peer, message: Message) -> None:
+    sockets.send(peer.connection, message, may_wait=False)
+
+
+@contextlib.contextmanager
+def _ending(peer: Peer) -> Iterator[None]:
+    """End the connection of a rank that does not read, or has gone: it is no trouble of others."""
+    try:
+        yield
+    except OSError:
+        with contextlib.suppress(OSError):
+            peer.connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building a group of Gloo when something goes wrong just then; here its ranks are threads.
+
+It runs in a process of its own, whose descriptors and threads are counted.
+"""
+
+from __future__ import annotations
+
+from tests.interpreter import printed
+
+HEAD = """
+import gc, os, sys, threading, time
+import torch
+from rcg.comm import Membership, ReduceOp
+from rcg.comm import gloo_group
+from rcg.comm.gloo import GlooCommunicator
+from rcg.comm.local_store import LocalStore
+from rcg.errors import CommError, GroupAborted
+
+class Slow(LocalStore):
+    '''Gives wrong addresses in the first attempts: then each rank waits until the other connects.
+
+    Of two ranks, that of the lower port waits. The ports are compared as they lie in memory.
+    '''
+
+    def __init__(self, attempts):
+        super().__init__()
+        self.attempts = attempts
+        self.waits = threading.Event()
+
+    def of(self, rank):
+        return OneRank(self, rank)
+
+class OneRank:
+    def __init__(self, shared, rank):
+        self.shared, self.rank = shared, rank
+        self.set, self.has, self.add = shared.set, shared.has, shared.add
+
+    def get(self, keys, timeout_s=None):
+        found = self.shared.get(keys, timeout_s)
+        attempt, _, rest = keys[0].partition("/gloo/")
+        if rest and int(attempt) < self.shared.attempts and not rest.endswith(f"/{self.rank}"):
+            self.shared.waits.set()
+            (value,) = found
+            start = gloo_group._ADDRESS.search(value).start(1)
+            found = [value[:start] + b"\\xff\\xff" + value[start + 2:]]
+        return found
+
+def counts():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+def settle(before):
+    deadline = time.monotonic() + 60
+    while counts() != before:
+        assert time.monotonic() < deadline, (before, counts())
+        time.sleep(0.01)
+
+def opening(store, found, timeout_s=60, size=2):
+    def run(rank):
+        try:
+            found[rank] = GlooCommunicator.open(
+                Membership("g", rank, ("a", "b"), store.of(rank), timeout_s)
+            )
+        except BaseException as error:
+            found[rank] = error
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+def join(threads):
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+warm = {}
+join(opening(Slow(0), warm))
+for comm in warm.values():
+    comm.destroy()
+warm.clear()
+time.sleep(0.2)
+"""
+
+
+def test_ranks_that_do_not_connect_at_once_try_again():
+    program = """
+before = counts()
+found = {}
+join(opening(Slow(1), found))
+for rank, comm in found.items():
+    assert isinstance(comm, GlooCommunicator), comm
+threads = [
+    threading.Thread(target=comm.allreduce, args=(torch.ones(3), ReduceOp.SUM))
+    for comm in found.values()
+]
+for thread in threads:
+    thread.start()
+join(threads)
+for comm in found.values():
+    comm.destroy()
+found.clear()
+del comm, threads
+settle(before)
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"
+
+
+def test_ranks_that_never_connect_raise_and_leave_nothing():
+    program = """
+gloo_group._ATTEMPTS = 2
+before = counts()
+found = {}
+join(opening(Slow(10), found))
+for error in found.values():
+    assert type(error) is CommError and error.group == "g", error
+    assert "cannot connect: a: " in str(error), error
+found.clear()
+del error
+settle(before)
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"
+
+
+def test_closing_the_store_while_gloo_connects_ends_open_and_leaves_nothing():
+    program = """
+before = counts()
+for delay_s in (0, 0.01, 0.2):
+    found = {}
+    store = Slow(10)
+    threads = opening(store, found, None)
+    assert store.waits.wait(60)
+    time.sleep(delay_s)
+    store.close()
+    join(threads)
+    for error in found.values():
+        assert isinstance(error, GroupAborted), repr(error)
+    found.clear()
+    del error, threads
+    settle(before)
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"
+
+
+def test_the_time_limit_holds_while_gloo_connects():
+    program = """
+before = counts()
+found = {}
+join(opening(Slow(10), found, 0.2))
+assert all(isinstance(error, TimeoutError) for error in found.values()), found
+assert any("group g" in str(error) for error in found.values()), found
+found.clear()
+settle(before)
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"
+
+
+def test_an_address_of_a_form_that_is_not_known_is_an_error_that_says_so():
+    program = """
+import re
+before = counts()
+gloo_group._ADDRESS = re.compile(b"never")
+gloo_group._ATTEMPTS = 1
+found = {}
+join(opening(Slow(0), found))
+for error in found.values():
+    assert type(error) is CommError and "connections of Gloo can be found" in str(error), error
+found.clear()
+del error
+settle(before)
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"

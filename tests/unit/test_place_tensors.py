@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tensors travel: channels of hinted values, groups, and the ops of collectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.compiler.place import place
+from rcg.errors import GraphError, PlacementError
+from rcg.ir.channels import STATUS, TCP, TENSOR, ActorSpec, ChannelSpec, memory_sources
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import (
+    CollectiveCall,
+    CommunicatorSpec,
+    InputValue,
+    MethodCall,
+    NodeArg,
+    Part,
+    Site,
+    TensorHint,
+)
+from rcg.ir.ops import Collective
+from rcg.ir.plan import Plan
+from tests.unit.random_graphs import Case, cases
+
+HERE = "node-1"
+SITE = Site("/home/me/train.py", 7)
+
+
+def hint(transport: str = "gloo", **more: Any) -> TensorHint:
+    return TensorHint(transport, SITE, **more)
+
+
+def call(id: int, actor: str, *args: int, num_returns: int = 1, **more: Any) -> MethodCall:
+    given = tuple(NodeArg(each) for each in args)
+    return MethodCall(id, actor, "f", given, (), num_returns, SITE, **more)
+
+
+def ranks(first: int, number: int, *of: tuple[str, Any], **more: Any) -> list[CollectiveCall]:
+    """The ranks of a collective: the actor and the nodes of the tensors of each."""
+    settings = {"kind": "allreduce", "reduction": "sum", "root": None, "communicates": hint()}
+    settings |= more
+    return [
+        CollectiveCall(
+            first + rank,
+            number,
+            actor,
+            rank,
+            args=args if isinstance(args, tuple) else (args,),
+            num_returns=settings.get("num_returns", 1),
+            site=SITE,
+            **{name: value for name, value in settings.items() if name != "num_returns"},
+        )
+        for rank, (actor, args) in enumerate(of)
+    ]
+
+
+def graph(*nodes: Any, outputs: tuple[int, ...], communicators: Any = ()) -> Graph:
+    actors = sorted({node.actor for node in nodes if not isinstance(node, InputValue | Part)})
+    return Graph(
+        nodes=nodes,
+        outputs=outputs,
+        is_multi=True,
+        actors=tuple(ActorSpec(actor, "Stage", "") for actor in actors),
+        num_positional=1,
+        keywords=(),
+        communicators=communicators,
+    )
+
+
+def placed(graph: Graph) -> Plan:
+    plan = place(graph, {actor.id: HERE for actor in graph.actors}, HERE, 4)
+    plan.check()
+    return plan
+
+
+def channels(plan: Plan) -> list[str]:
+    """The channels that do not come from the driver, without their ids and slots."""
+    return [
+        str(channel).replace(" slots=4", "").split(" ", 2)[2]
+        for channel in plan.channels
+        if channel.writer != "driver"
+    ]
+
+
+def groups(plan: Plan) -> list[str]:
+    return [str(group).removeprefix("group ") for group in plan.groups]
+
+
+INPUT = InputValue(0, None, SITE)
+
+
+# --- edges --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, "a0 -> a1 ring node=1"),
+        (hint("auto"), "a0 -> a1 ring node=1"),
+        (hint("shm"), "a0 -> a1 ring node=1"),
+        (hint("shm", device="cuda"), "a0 -> a1 ring node=1 device=cuda"),
+        # What these two say is about tensors that a communicator carries.
+        (hint("shm", is_static_shape=True, is_direct_return=True), "a0 -> a1 ring node=1"),
+        (hint("gloo"), "a0 -> a1 tensor @g0 node=1"),
+        (hint("mine", device="cuda"), "a0 -> a1 tensor @g0 node=1 device=cuda"),
+        (
+            hint("gloo", is_static_shape=True, is_direct_return=True),
+            "a0 -> a1 tensor @g0 node=1 static direct",
+        ),
+    ],
+)
+def test_a_hint_decides_how_a_value_travels(given: TensorHint | None, expected: str):
+    plan = placed(graph(INPUT, call(1, "a0", 0, hint=given), call(2, "a1", 1), outputs=(2,)))
+    assert channels(plan) == [expected, "a1 -> driver ring node=2"]
+    assert [group.backend for group in plan.groups] == (
+        [given.transport] if given is not None and "tensor" in expected else []
+    )
+
+
+@given(cases(), st.data())
+def test_a_hint_that_changes_nothing_changes_no_plan(case: Case, data: st.DataObject):
+    same = st.sampled_from([None, hint("auto"), hint("shm"), hint("auto", is_static_shape=True)])
+    nodes = tuple(replace(node, hint=data.draw(same)) for node in case.graph.nodes)
+    assert placed(replace(case.graph, nodes=nodes)) == placed(case.graph)
+
+
+def test_readers_in_the_same_process_need_no_channel():
+    built = graph(INPUT, call(1, "a0", 0, hint=hint()), call(2, "a0", 1), outputs=(2,))
+    plan = placed(built)
+    assert channels(plan) == ["a0 -> driver ring node=2"]
+    assert plan.groups == ()
+
+
+def test_the_driver_reads_and_writes_rings_beside_the_tensor_channel():
+    built = graph(
+        InputValue(0, None, SITE, hint=hint()),
+        call(1, "a0", 0, hint=hint(device="cpu")),
+        call(2, "a1", 1, 0),
+        outputs=(1, 2),
+    )
+    plan = placed(built)
+    assert [str(each) for each in plan.channels] == [
+        "channel c0 driver -> a0 a1 ring node=0 slots=4",
+        "channel c1 a0 -> driver ring node=1 slots=4 device=cpu",
+        "channel c2 a0 -> a1 tensor @g0 node=1 slots=4 device=cpu",
+        "channel c3 a1 -> driver ring node=2 slots=4",
+    ]
+    assert [str(op) for op in plan.program("a0").ops if op.word == "write"] == [
+        "Write s1 -> c1",
+        "Write s1 -> c2",
+    ]
+
+
+def test_values_whose_tensors_arrive_on_other_devices_travel_apart():
+    hints = [hint("shm", device="cpu"), None, hint("auto", device="cpu"), hint("shm")]
+    parts = [Part(2 + at, 1, at, SITE, hint=each) for at, each in enumerate(hints)]
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0, num_returns=4),
+            *parts,
+            call(6, "a1", 2, 3, 4, 5),
+            outputs=(6,),
+        )
+    )
+    assert channels(plan)[:2] == [
+        "a0 -> a1 ring node=2, 4 device=cpu",
+        "a0 -> a1 ring node=3, 5",
+    ]
+
+
+def test_each_part_of_a_call_has_a_tensor_channel_of_its_own():
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0, num_returns=2, hint=hint("shm")),
+            Part(2, 1, 0, SITE, hint=hint()),
+            Part(3, 1, 1, SITE, hint=hint()),
+            call(4, "a1", 2, 3),
+            outputs=(4,),
+        )
+    )
+    assert channels(plan)[:2] == ["a0 -> a1 tensor @g0 node=2", "a0 -> a1 tensor @g0 node=3"]
+
+
+def test_several_actors_read_one_tensor_by_a_broadcast():
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a1", 0, hint=hint()),
+            call(2, "a0", 1),
+            call(3, "a2", 1),
+            call(4, "a2", 1),
+            outputs=(2, 3, 4),
+        )
+    )
+    assert channels(plan)[0] == "a1 -> a0 a2 tensor @g0 node=1"
+    assert groups(plan) == ["g0 gloo a0 a1 a2"]
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def test_edges_share_one_group_of_all_their_actors():
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0, hint=hint()),
+            call(2, "a1", 1, hint=hint()),
+            call(3, "a2", 2, hint=hint("mine")),
+            call(4, "a3", 3),
+            outputs=(4,),
+        )
+    )
+    assert groups(plan) == ["g0 gloo a0 a1 a2", "g1 mine a2 a3"]
+    assert [each.group for each in plan.channels if each.kind == TENSOR] == ["g0", "g0", "g1"]
+
+
+def test_an_edge_uses_a_group_that_includes_both_ends():
+    """BEHAVIOURS C18: one communicator for the actors of a collective, and edges reuse it."""
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0, hint=hint()),
+            call(2, "a1", 1, hint=hint()),
+            *ranks(3, 0, ("a1", 2), ("a0", 1)),
+            call(5, "a2", 2),
+            outputs=(3, 4, 5),
+        )
+    )
+    assert groups(plan) == ["g0 gloo a1 a0", "g1 gloo a1 a2"]
+    used = [(each.writer, each.readers, each.group) for each in plan.channels if each.group]
+    assert used == [("a0", ("a1",), "g0"), ("a1", ("a2",), "g1")]
+
+
+def test_collectives_over_the_same_actors_in_the_same_order_share_a_group():
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0),
+            call(2, "a1", 0),
+            *ranks(3, 0, ("a0", 1), ("a1", 2)),
+            *ranks(5, 1, ("a1", 2), ("a0", 1)),
+            *ranks(7, 2, ("a0", 3), ("a1", 4)),
+            *ranks(9, 3, ("a0", 3), ("a1", 4), communicates=hint("mine")),
+            outputs=(5, 6, 7, 8, 9, 10),
+        )
+    )
+    assert groups(plan) == ["g0 gloo a0 a1", "g1 gloo a1 a0", "g2 mine a0 a1"]
+    used = [op.group for op in plan.program("a0").ops if isinstance(op, Collective)]
+    assert used == ["g0", "g1", "g0", "g2"]
+
+
+def test_a_broadcast_uses_a_group_of_exactly_its_ends_in_any_order():
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0, hint=hint()),
+            call(2, "a1", 1),
+            call(3, "a2", 1),
+            call(4, "a3", 0),
+            *ranks(5, 0, ("a3", 4), ("a2", 3), ("a1", 2), ("a0", 1)),
+            *ranks(9, 1, ("a2", 3), ("a0", 1), ("a1", 2)),
+            outputs=(5, 6, 7, 8, 9, 10, 11),
+        )
+    )
+    assert groups(plan) == ["g0 gloo a3 a2 a1 a0", "g1 gloo a2 a0 a1"]
+    assert channels(plan)[0] == "a0 -> a1 a2 tensor @g1 node=1"
+
+
+# --- communicators of the user's ----------------------------------------------------------------
+
+MINE = CommunicatorSpec("k5", "mine", ("a2", "a0", "a1"))
+
+
+def test_a_users_communicator_is_one_group_with_its_ranks():
+    mine = hint("mine", communicator="k5")
+    plan = placed(
+        graph(
+            INPUT,
+            call(1, "a0", 0, hint=mine),
+            call(2, "a1", 1, hint=mine),
+            call(3, "a2", 2),
+            call(4, "a1", 0, hint=hint("mine")),
+            call(5, "a2", 4),
+            *ranks(6, 0, ("a2", 3), ("a0", 1), ("a1", 2), communicates=mine),
+            outputs=(5, 6, 7, 8),
+            communicators=(MINE,),
+        )
+    )
+    # Of the same backend, but not chosen for node 4.
+    assert groups(plan) == ["g0 mine a2 a0 a1 by k5", "g1 mine a1 a2"]
+    used = [(each.nodes[0], each.group) for each in plan.channels if each.group]
+    assert used == [(1, "g0"), (2, "g0"), (4, "g1")]
+
+
+@pytest.mark.parametrize(
+    ("readers", "expected"),
+    [
+        (("a1", "a2"), ["a0 -> a1 a2 tensor @g0 node=1"]),
+        (("a1", "a3"), ["a0 -> a1 tensor @g0 node=1", "a0 -> a3 tensor @g0 node=1"]),
+    ],
+)
+def test_a_users_communicator_broadcasts_only_to_all_its_members(readers: Any, expected: Any):
+    built = graph(
+        INPUT,
+        call(1, "a0", 0, hint=hint("mine", communicator="k5")),
+        *(call(2 + at, actor, 1) for at, actor in enumerate(readers)),
+        call(4, "a2", 0),
+        outputs=(2, 3, 4),
+        communicators=(replace(MINE, members=("a2", *sorted({"a0", "a1", *readers} - {"a2"}))),),
+    )
+    assert channels(placed(built))[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("members", [("a0", "a2"), ("a0", "a1", "a7")])
+def test_a_users_communicator_must_have_all_ends_and_only_actors_of_the_graph(members: Any):
+    with pytest.raises(GraphError, match=r"must include all of the actors|must have each of its"):
+        graph(
+            INPUT,
+            call(1, "a0", 0, hint=hint("mine", communicator="k5")),
+            call(2, "a1", 1),
+            call(3, "a2", 1),
+            outputs=(2, 3),
+            communicators=(CommunicatorSpec("k5", "mine", members),),
+        )
+
+
+# --- collectives --------------------------------------------------------------------------------
+
+
+def body(plan: Plan, process: str) -> list[str]:
+    return [str(op) for op in plan.program(process).ops]
+
+
+def test_each_rank_has_an_op_and_a_channel_for_its_status():
+    plan = placed(
+        graph(
+            INPUT,
+            *(call(1 + at, f"a{at}", 0) for at in range(3)),
+            *ranks(4, 0, ("a2", 3), ("a0", 1), ("a1", 2)),
+            call(7, "a1", 4, 6),
+            outputs=(7, 5),
+        )
+    )
+    assert channels(plan) == [
+        "a2 -> a0 a1 status node=4",
+        "a2 -> a1 ring node=4",
+        "a0 -> a1 a2 status node=5",
+        "a0 -> driver ring node=5",
+        "a1 -> a0 a2 status node=6",
+        "a1 -> driver ring node=7",
+    ]
+    assert groups(plan) == ["g0 gloo a2 a0 a1"]
+    ops = [next(op for op in body(plan, each) if "@" in op) for each in ("a0", "a1", "a2")]
+    assert ops == [
+        "AllReduce s1 (sum) @g0 tells c3 hears c1 c5 -> s2 #5",
+        "AllReduce s1 (sum) @g0 tells c5 hears c1 c3 -> s2 #6",
+        "AllReduce s1 (sum) @g0 tells c1 hears c3 c5 -> s2 #4",
+    ]
+
+
+def test_one_rank_alone_tells_nobody():
+    plan = placed(graph(INPUT, call(1, "a0", 0), *ranks(2, 0, ("a0", 1)), outputs=(2,)))
+    assert body(plan, "a0")[2] == "AllReduce s1 (sum) @g0 -> s2 #2"
+    assert channels(plan) == ["a0 -> driver ring node=2"]
+
+
+def test_several_tensors_of_a_rank_are_several_results():
+    built = graph(
+        INPUT,
+        call(1, "a0", 0),
+        call(2, "a0", 0),
+        call(3, "a1", 0, num_returns=2),
+        Part(4, 3, 0, SITE),
+        Part(5, 3, 1, SITE),
+        *ranks(6, 0, ("a0", (1, 2)), ("a1", (5, 4)), num_returns=2),
+        Part(8, 6, 1, SITE, hint=hint()),
+        call(9, "a1", 8),
+        outputs=(9,),
+    )
+    plan = placed(built)
+    assert "AllReduce s1, s2 (sum) @g0 tells c1 hears c2 -> s3, s4 #6" in body(plan, "a0")
+    assert "AllReduce s2, s1 (sum) @g0 tells c2 hears c1 -> s3, s4 #7" in body(plan, "a1")
+    assert "a0 -> a1 tensor @g0 node=8" in channels(plan)
+
+
+def test_an_actor_may_do_nothing_but_receive():
+    built = graph(
+        INPUT,
+        call(1, "a0", 0),
+        *ranks(
+            2, 0, ("a0", 1), ("a1", ()), kind="broadcast", reduction=None, root=0, hint=hint("shm")
+        ),
+        outputs=(3,),
+    )
+    plan = placed(built)
+    assert body(plan, "a1") == [
+        "Broadcast root 0 @g0 tells c2 hears c1 -> s0 #3",
+        "Write s0 -> c3",
+    ]
+    with pytest.raises(PlacementError, match=r"broadcast of Stage \(train\.py:7\) runs on an"):
+        place(built, {"a0": HERE}, HERE, 4)
+
+
+def test_statuses_and_tensor_channels_bring_shared_memory():
+    """A frame of either may hold buffers of its writer, or those that its writer was given."""
+    specs = [
+        ChannelSpec("c0", "a0", ("a1",), TENSOR, (1,), 4, "g0"),
+        ChannelSpec("c1", "a1", ("a2",), STATUS, (2,), 4),
+        ChannelSpec("c2", "a2", ("n1",), TCP, (2,), 4),
+    ]
+    assert memory_sources(["a0", "a1", "a2", "n1"], specs) == {
+        "a0": (),
+        "a1": ("a0",),
+        "a2": ("a0", "a1"),
+        "n1": (),
+    }
