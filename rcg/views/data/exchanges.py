@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rcg.text import brief, bytes_text, speed_text, time_text
+from rcg.text import brief, bytes_text, time_text
 from rcg.views.data.lettering import DOT
 from rcg.views.data.slices import Slices
 
@@ -48,5 +48,5 @@ def _label(slices: Slices, row: int) -> str:
 def _moved(size: int, took_ns: float) -> str:
     words = [bytes_text(size)] if size else []
     words.append(f"in {time_text(took_ns)}")
-    words += [speed_text(size / took_ns)] if size and took_ns else []
+    words += [f"{bytes_text(size / took_ns * 1e9)}/s"] if size and took_ns else []
     return f" {DOT} ".join(words) if len(words) < 3 else f"{words[0]} {words[1]} {DOT} {words[2]}"
