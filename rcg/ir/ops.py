@@ -163,6 +163,16 @@ class Op(Record):
         """The channels that the op writes a frame to."""
         return self._written()
 
+    @property
+    def values_in(self) -> tuple[str, ...]:
+        """The channels whose frames are values for the slots that the op makes."""
+        return self._read()
+
+    @property
+    def values_out(self) -> tuple[str, ...]:
+        """The channels whose frames are values of the slots that the op uses."""
+        return self._written()
+
     def freed(self) -> tuple[int, ...]:
         """Return the slots that are empty after the op."""
         return ()
@@ -174,7 +184,7 @@ class Op(Record):
     # For people
 
     def title(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return a short name: ``read c3``, ``build k2``, ``Stage.fwd``.
+        """Return a short name: ``read c3``, ``build k2``, ``allreduce``, ``Stage.fwd``.
 
         Args:
             labels: Names of actors by their ids; without them a call is its method alone.
@@ -291,6 +301,16 @@ class Collective(Op):
     hears: ChannelsRead
     outs: SlotsMade
     node: NodeNumber
+
+    @property
+    def values_in(self) -> tuple[str, ...]:
+        """None: its channels carry statuses."""
+        return ()
+
+    @property
+    def values_out(self) -> tuple[str, ...]:
+        """None: its channels carry statuses."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def test_one_row_per_event():
         "coded_ns": 4,
         "bytes": 64,
         "peer": None,
+        "group": None,
+        "rank": None,
     }
     assert [row["name"] for row in rows] == ["write c0", "read c0", "Stage.fwd", "load", "span 3"]
     assert [row["kind"] for row in rows] == ["write", "read", "call", "span", "span"]

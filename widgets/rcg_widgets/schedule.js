@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The schedule: when each actor works on which execution. Bars are measured, outlines predicted.
 
-import { button, countText, element, renderer, timeText } from "./common.js";
+import { button, bytesText, countText, element, renderer, speedText, timeText } from "./common.js";
 import { Lanes, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
@@ -33,7 +33,33 @@ export function byLane(lane, count) {
 }
 
 function columnsNamed(columns, prefix) {
-  return Object.fromEntries(["start", "duration", "execution", "lane", "op"].map((name) => [name, columns[prefix + name]]));
+  return Object.fromEntries(["start", "duration", "execution", "lane", "op", "bytes"].map((name) => [name, columns[prefix + name]]));
+}
+
+/**
+ * The exchanges of tensors: for each one its bars, when it began, because the last of its ends had
+ * arrived, and the rendezvous that it is of. A transfer has two bars, a collective one per rank.
+ */
+export function exchangesOf({ start, duration, execution, lane, op }, rendezvous) {
+  const found = [];
+  if (!rendezvous.length) return found;
+  const at = new Map();
+  for (let bar = 0; bar < start.length; bar += 1) at.set(`${lane[bar]} ${op[bar]} ${execution[bar]}`, bar);
+  for (const each of rendezvous) {
+    const [first, ...others] = each.ends;
+    const sets = each.is_collective ? [each.ends] : others.map((other) => [first, other]);
+    for (let bar = 0; bar < start.length; bar += 1) {
+      if (lane[bar] !== first[0] || op[bar] !== first[1]) continue;
+      for (const ends of sets) {
+        const bars = ends.map(([where, which]) => at.get(`${where} ${which} ${execution[bar]}`));
+        if (bars.includes(undefined)) continue;
+        const last = bars.at(-1);
+        const end = each.is_collective ? Math.max(...bars.map((one) => start[one] + duration[one])) : start[last] + duration[last];
+        found.push({ rendezvous: each, bars, begin: Math.max(...bars.map((one) => start[one])), end });
+      }
+    }
+  }
+  return found.sort((one, other) => one.begin - other.begin);
 }
 
 export function fillSchedule(card, { head, columns }) {
@@ -49,6 +75,9 @@ export function fillSchedule(card, { head, columns }) {
   const predictedExtents = extentsOf(predicted, isCallOf(predicted));
   const barLanes = byLane(bars.lane, head.lanes.length);
   const predictedRows = byLane(predicted.lane, head.lanes.length).map((each) => rowOf(each, predicted.start, predicted.duration));
+  const exchanges = exchangesOf(bars, head.rendezvous);
+  const exchangesAt = new Map();
+  for (const each of exchanges) for (const bar of each.bars) exchangesAt.set(bar, [...(exchangesAt.get(bar) ?? []), each]);
   const off = new Set();
   const shows = { measured: hasMeasured, predicted: true };
   const clean = (value) => (value === null || value < head.first || value > head.last ? null : value);
@@ -99,9 +128,11 @@ export function fillSchedule(card, { head, columns }) {
         ];
         const other = hasMeasured ? predictedDuration(slice) : null;
         if (other !== null) lines.push(`predicted ${time(other)}`);
+        for (const each of (exchangesAt.get(slice) ?? []).slice(0, 4)) lines.push(exchangeText(each));
         return lines;
       },
     },
+    above: (each, context) => exchanges.length && (shows.measured || !hasMeasured) && joins(each, context),
     behind: (each, context) => shows.predicted && hasMeasured && outlines(each, context),
     pick: (slice) => {
       if (slice < 0) card.set({ selected_process: null, selected_op: null });
@@ -111,6 +142,49 @@ export function fillSchedule(card, { head, columns }) {
       }
     },
   });
+
+  function exchangeText({ rendezvous, bars: ends, begin, end }) {
+    const names = ends.map((bar) => head.lanes[bars.lane[bar]].label);
+    const who = rendezvous.is_collective ? `all ${ends.length} ranks` : names.join(" → ");
+    const size = Math.max(...ends.map((bar) => bars.bytes[bar]));
+    const amount = size ? `${bytesText(size)} in ${time(end - begin)} · ${speedText(size, end - begin)}` : `in ${time(end - begin)}`;
+    return `${rendezvous.name}, ${who}: ${amount}`;
+  }
+
+  /** Joins the two ends of each transfer, and the ranks of each collective with a dot on each. */
+  function joins(each, context) {
+    const [from, to] = each.span;
+    const wanted = exchanges.filter(({ begin, end }) => end >= from && begin <= to);
+    card.root.dataset.joins = wanted.length;
+    if (wanted.length * 9 > each.room) return; // a thicket tells nothing
+    const isDark = card.root.dataset.theme === "dark";
+    for (const { rendezvous, bars: ends, begin, end } of wanted) {
+      const rows = ends.map((bar) => each.rowWith(bar));
+      if (rows.includes(undefined)) continue;
+      const look = head.looks[rendezvous.is_collective ? "collective" : "gloo"];
+      const isCurrent = current === null || bars.execution[ends[0]] === current;
+      context.strokeStyle = isDark ? look.dark : look.light;
+      context.fillStyle = context.strokeStyle;
+      context.lineWidth = 1.4;
+      context.globalAlpha = isCurrent ? 0.9 : 0.15;
+      const middles = rows.map((row) => row.y + (row.barHeight ?? row.height) / 2);
+      context.beginPath();
+      if (rendezvous.is_collective) {
+        context.moveTo(each.x(begin), Math.min(...middles));
+        context.lineTo(each.x(begin), Math.max(...middles));
+      } else {
+        context.moveTo(each.x(begin), middles[0]);
+        context.lineTo(each.x(end), middles[1]);
+      }
+      context.stroke();
+      for (const y of rendezvous.is_collective ? middles : []) {
+        context.beginPath();
+        context.arc(each.x(begin), y, 2.6, 0, 7);
+        context.fill();
+      }
+    }
+    context.globalAlpha = 1;
+  }
 
   function predictedDuration(slice) {
     const row = predictedRows[bars.lane[slice]];
@@ -258,6 +332,8 @@ export function fillSchedule(card, { head, columns }) {
     ...(hasMeasured ? [["rcg-fill", "measured"]] : []),
     ...(hasMeasured ? [["rcg-outline", "predicted, below"]] : []),
     ["rcg-idle", "nothing to do, or waiting"],
+    ...(head.rendezvous.some((each) => !each.is_collective) ? [["rcg-transfer", "transfer"]] : []),
+    ...(head.rendezvous.some((each) => each.is_collective) ? [["rcg-meeting", "collective"]] : []),
   ]);
   card.legend.append(element("span", { class: "rcg-hint" }, "one colour per execution · thin bars: reading and writing"));
   card.listen(model, "change:selected_execution", () => {

@@ -47,7 +47,11 @@ export function joinsOf(transfers, count) {
 export function fillTimeline(card, { head, columns }) {
   const { model } = card;
   const { start, duration, lane, track, kind, name, peer, execution, bytes, transfers, transfer_times: transferTimes, op } = columns;
+  const { collectives, collective_first: collectiveFirst, collective_times: collectiveTimes } = columns;
   const linkColour = head.looks[1].colour;
+  const ranksOf = (number) => collectives.subarray(collectiveFirst[number], collectiveFirst[number + 1]);
+  const collectiveOf = new Map();
+  for (let number = 0; number + 1 < collectiveFirst.length; number += 1) for (const slice of ranksOf(number)) collectiveOf.set(slice, number);
   const joined = joinsOf(transfers, start.length);
   const transferBetween = new Map();
   for (let at = 0; at < transfers.length; at += 2) transferBetween.set(transfers[at] * start.length + transfers[at + 1], at);
@@ -118,7 +122,10 @@ export function fillTimeline(card, { head, columns }) {
       tell: (slice) => tell(slice),
       isMarked: (slice) => chosen.has(slice),
     },
-    above: (each, context) => drawLinks(each, context),
+    above: (each, context) => {
+      drawLinks(each, context);
+      if (collectives.length) drawCollectives(each, context);
+    },
     pick: (slice) => {
       chosen = transferOf(slice);
       card.root.dataset.ends = chosen.size;
@@ -150,6 +157,8 @@ export function fillTimeline(card, { head, columns }) {
 
   function transferOf(slice) {
     if (slice < 0) return new Set();
+    const number = collectiveOf.get(eventBar(slice));
+    if (number !== undefined) return new Set([slice, ...ranksOf(number)]);
     const others = joined(eventBar(slice));
     if (!others.length) return new Set();
     const source = isSource[eventBar(slice)] ? eventBar(slice) : others[0];
@@ -158,9 +167,10 @@ export function fillTimeline(card, { head, columns }) {
 
   /** The bar of the same event that has the transfer: a wait or the part that moves the frame. */
   function eventBar(slice) {
-    if (joined(slice).length || kind[slice] === SPAN) return slice;
+    const isEnd = (one) => joined(one).length > 0 || collectiveOf.has(one);
+    if (isEnd(slice) || kind[slice] === SPAN) return slice;
     for (const by of [1, -1]) {
-      for (let near = slice + by; isSameEvent(near, slice); near += by) if (joined(near).length) return near;
+      for (let near = slice + by; isSameEvent(near, slice); near += by) if (isEnd(near)) return near;
     }
     return slice;
   }
@@ -170,14 +180,15 @@ export function fillTimeline(card, { head, columns }) {
   }
 
   function tell(slice) {
-    const { text, role, channel } = lookUp(slice);
+    const { text, role, channel, group } = lookUp(slice);
+    const moved = (size, took) => [`${bytesText(size)} in ${timeText(took)}`, size && took > 0 ? speedText(size, took) : ""].filter(Boolean).join(" · ");
     const where = head.lanes[lane[slice]].label;
     const heading = kind[slice] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
     const lines = [heading, `execution ${countText(execution[slice])} · ${head.looks[kind[slice]].title} ${timeText(duration[slice])} · at ${timeText(start[slice])}`];
     if (peer[slice] !== NOBODY) lines.push(`for ${head.lanes[peer[slice]].label}`);
     if (bytes[slice]) {
       // Reading moves nothing: values are used where they lie.
-      const isMoved = role === "write" && kind[slice] === 1;
+      const isMoved = role === "write" && kind[slice] === 1 && !group;
       lines.push([bytesText(bytes[slice]), isMoved ? speedText(bytes[slice], duration[slice]) : ""].filter(Boolean).join(" · "));
     }
     const bar = eventBar(slice);
@@ -188,13 +199,60 @@ export function fillTimeline(card, { head, columns }) {
       for (const end of [...ends].slice(0, 4)) {
         const at = transferBetween.get(source * start.length + end);
         const took = transferTimes[at + 1] - transferTimes[at];
-        lines.push(`${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}: taken ${timeText(took)} after it was written`);
+        const ends = `${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}`;
+        lines.push(group ? `${ends}: ${moved(bytes[source], took)}` : `${ends}: taken ${timeText(took)} after it was written`);
       }
       if (ends.length > 4) lines.push(`and ${ends.length - 4} more readers`);
       const slots = head.channels[channel]?.slots;
-      if (slots) lines.push(`${channel} holds ${slots} frame${slots === 1 ? "" : "s"}`);
+      if (slots && !group) lines.push(`${channel} holds ${slots} frame${slots === 1 ? "" : "s"}`);
+    }
+    const number = collectiveOf.get(bar);
+    if (number !== undefined) {
+      const took = collectiveTimes[2 * number + 1] - collectiveTimes[2 * number];
+      const size = Math.max(...Array.from(ranksOf(number), (each) => bytes[each]));
+      lines.push(`all ${ranksOf(number).length} ranks: ${moved(size, took)}`);
+    }
+    if (group) {
+      const { title, lanes: members } = head.groups[group];
+      lines.push(`@${group} (${title}), rank ${members.indexOf(lane[slice])} of ${members.length}`);
     }
     return lines;
+  }
+
+  /** Draws collectives as lines through the lanes of their ranks, where the last of them arrived. */
+  function drawCollectives(each, context) {
+    const [from, to] = each.span;
+    const wanted = [];
+    for (let number = 0; number + 1 < collectiveFirst.length; number += 1) {
+      const at = collectiveTimes[2 * number];
+      if (at < from || at > to || (chosen.size && !chosen.has(ranksOf(number)[0]))) continue;
+      wanted.push(number);
+      if (wanted.length * LINK_ROOM > each.room) return;
+    }
+    const { light, dark } = head.meeting;
+    const colour = card.root.dataset.theme === "dark" ? dark : light;
+    context.strokeStyle = colour;
+    context.fillStyle = colour;
+    context.lineWidth = 1.5;
+    for (const number of wanted) {
+      const slices = [...ranksOf(number)];
+      const rows = slices.map(rowOfSlice).filter(Boolean);
+      if (rows.length < 2) continue;
+      const x = each.x(collectiveTimes[2 * number]);
+      const middles = rows.map((row) => row.y + row.height / 2);
+      context.globalAlpha = chosen.size || slices.some(isLit) ? 1 : 0.1;
+      context.beginPath();
+      context.moveTo(x, Math.min(...middles));
+      context.lineTo(x, Math.max(...middles));
+      context.stroke();
+      for (const y of middles) {
+        context.beginPath();
+        context.arc(x, y, 2.6, 0, 7);
+        context.fill();
+      }
+    }
+    context.globalAlpha = 1;
+    card.root.dataset.collectives = wanted.length;
   }
 
   function drawLinks(each, context) {
@@ -300,6 +358,7 @@ export function fillTimeline(card, { head, columns }) {
   card.explain([
     ...head.looks.flatMap(({ title, colour }, each) => (seen.has(each) ? [[colour ?? "rcg-waiting", title]] : [])),
     ["rcg-idle", "idle"],
+    ...(collectives.length ? [["rcg-meeting", "collective"]] : []),
   ]);
   card.legend.append(element("span", { class: "rcg-hint" }, "drag: zoom · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
   lanes.place();

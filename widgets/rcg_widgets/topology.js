@@ -126,6 +126,7 @@ export function fillTopology(card, { head }) {
   const nodes = head.nodes.map((node, at) => {
     const [x, y, width, height] = node.box;
     const isPart = node.kind === "part" || node.kind === "attribute";
+    const isMeeting = node.kind === "collective";
     const radius = node.kind === "call" ? 6 : Math.min(height, 40) / 2;
     const middle = y + height / 2 + 4;
     const isTimed = Boolean(node.time);
@@ -135,6 +136,10 @@ export function fillTopology(card, { head }) {
     }, node.name);
     const group = drawn("g", { class: `rcg-node rcg-${node.kind}`, tabindex: at ? -1 : 0, role: "button", "aria-pressed": "false", "aria-label": node.tell.join(", ") },
       drawn("rect", { class: "rcg-node-rect", x, y, width, height, rx: radius }), name);
+    if (isMeeting) {
+      group.style.setProperty("--rcg-light", head.meeting.light);
+      group.style.setProperty("--rcg-dark", head.meeting.dark);
+    }
     if (isTimed) group.append(drawn("text", { class: "rcg-small", x: x + width - 10, y: middle, "text-anchor": "end" }, node.time));
     picture.append(group);
     card.listen(group, "pointermove", (event) => {
@@ -172,13 +177,18 @@ export function fillTopology(card, { head }) {
   // Selection
 
   let lit = "";
+  /** Whether a node is, or a collective contains, an op; null stands for any op of the process. */
+  function isAt(node, process, op) {
+    const places = node.ranks.length ? node.ranks : [[node.process, node.op]];
+    return places.some(([where, which]) => where === process && (op === null || which === op));
+  }
   function highlight() {
     const process = model.get("selected_process");
     const op = model.get("selected_op");
     const onNodes = new Set();
     const onEdges = new Set();
     head.nodes.forEach((node, at) => {
-      if (node.process === process && (op === null || node.op === op)) onNodes.add(at);
+      if (isAt(node, process, op)) onNodes.add(at);
     });
     head.edges.forEach((edge, at) => {
       const isOwn = edge.ops.some(([where, which]) => where === process && which === op);
@@ -187,7 +197,7 @@ export function fillTopology(card, { head }) {
         onNodes.add(edge.source).add(edge.target);
       }
     });
-    const pressed = new Set([...onNodes].filter((at) => head.nodes[at].process === process && head.nodes[at].op === op && op !== null));
+    const pressed = new Set([...onNodes].filter((at) => op !== null && isAt(head.nodes[at], process, op)));
     // A call is highlighted with its inputs and outputs.
     for (const node of [...onNodes]) {
       head.edges.forEach((edge, at) => {
@@ -217,7 +227,8 @@ export function fillTopology(card, { head }) {
   function toggle(at) {
     const { process, op } = head.nodes[at];
     if (op === null || op === undefined) return;
-    if (model.get("selected_process") === process && model.get("selected_op") === op) choose(null, null);
+    const chosen = model.get("selected_op");
+    if (chosen !== null && isAt(head.nodes[at], model.get("selected_process"), chosen)) choose(null, null);
     else choose(process, op);
   }
   card.listen(model, "change:selected_process", highlight);
@@ -340,6 +351,7 @@ export function fillTopology(card, { head }) {
     key.style.cursor = "default";
     card.legend.append(key);
   }
+  for (const group of head.groups) card.legend.append(element("span", { class: "rcg-key rcg-group" }, group));
   card.legend.append(element("span", { class: "rcg-hint" }, "drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
   card.root.dataset.nodes = nodes.length;
   card.root.dataset.edges = edges.length;

@@ -291,7 +291,7 @@ def _settle(session: RecordedGraph) -> None:
         while process != DRIVER and not patience.expired:
             now = session.node.now(process)
             has_op = bool(now.since_ns) and now.op < len(ops)
-            is_writing = has_op and bool(ops[now.op].channels_out)
+            is_writing = has_op and bool(ops[now.op].values_out)
             if not is_writing or now.state is State.WAITING:
                 break
             time.sleep(_SETTLE_POLL_S)
@@ -328,8 +328,12 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
         peer = NO_PEER
         if waiting_ns and channel is not None:
             spec = specs[channel]
-            # Of several readers it is not known here which one is late.
-            peer = node.layout.members[spec.readers[0] if spec.writer == process else spec.writer]
+            late = [spec.writer]
+            if spec.writer == process:
+                # It is only known which readers have not taken the last frame.
+                unread = zip(spec.readers, node.unread(channel), strict=True)
+                late = [reader for reader, count in unread if count] or [*spec.readers]
+            peer = node.layout.members[late[0]]
         if process == DRIVER:
             if channel is None:
                 continue  # the thread that serves asyncio waits for nothing particular

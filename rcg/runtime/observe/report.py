@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rcg.display import Displayed, Mimebundle, Views
+from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Collective, Op
 from rcg.ir.plan import Plan
 from rcg.runtime.node.node import Node
 from rcg.text import bytes_text, table, visible
@@ -49,6 +51,8 @@ class Activity:
         execution: Index of the execution.
         for_s: Seconds since the op began; since it ended, when idle.
         waiting_for: Labels of the processes that it waits for, or "".
+        exchange: The exchange of tensors that it is in: ``to receive c3 @g0`` or ``in allreduce
+            @g0`` while it waits, ``with a1 (Stage) @g0`` while it moves them; "" in none.
         shared_bytes: Shared memory that its arena takes.
         waits: How often it waited so far.
         waited_s: How long it waited so far, in seconds.
@@ -68,11 +72,17 @@ class Activity:
     waits: int
     waited_s: float
     stack: tuple[str, ...] | None = None
+    exchange: str = ""
+
+    @property
+    def waiting_text(self) -> str:
+        """The processes that it waits for, and the exchange of tensors that it is in."""
+        return " ".join(filter(None, (self.waiting_for, self.exchange)))
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Frames that were written to a channel and not read yet by one of its readers.
+    """Values that were written to a channel and not read yet by one of its readers.
 
     Attributes:
         channel: Its id in the plan.
@@ -142,7 +152,7 @@ class Report(Displayed):
                         activity.op,
                         str(activity.execution),
                         f"{activity.for_s:.3g} s",
-                        activity.waiting_for,
+                        activity.waiting_text,
                         bytes_text(activity.shared_bytes),
                     )
                     for activity in self.processes
@@ -232,16 +242,24 @@ def _activity(
     state = now.state
     if process == DRIVER and channel is None:
         state = State.IDLE  # the thread that serves asyncio waits for nothing particular
+    op = ops[now.op] if now.since_ns and now.op < len(ops) else None
     waiting_for: tuple[str, ...] = ()
     if known is None and state is State.WAITING and channel is not None:
         spec = plan.channels_by_id()[channel]
         waiting_for = spec.readers if spec.writer == process else (spec.writer,)
+        if spec.writer == process and spec.kind == TENSOR:
+            # Those that have not taken its frame.
+            unread = zip(spec.readers, node.unread(channel), strict=True)
+            waiting_for = tuple(reader for reader, count in unread if count) or waiting_for
+    exchange = ""
+    if known is None and op is not None and state is not State.IDLE:
+        exchange = _exchange(plan, process, op, is_waiting=bool(waiting_for))
     return Activity(
         process=process,
         label=plan.label(process),
         pid=now.pid,
         state=known or _STATES[state],
-        op=str(ops[now.op]) if now.since_ns and now.op < len(ops) else "-",
+        op="-" if op is None else str(op),
         execution=now.execution,
         for_s=(time.monotonic_ns() - now.since_ns) / 1e9 if now.since_ns else 0.0,
         waiting_for=", ".join(map(plan.label, waiting_for)),
@@ -249,16 +267,35 @@ def _activity(
         waits=counted.waits,
         waited_s=counted.waited_ns / 1e9,
         stack=None if stack is None else tuple(stack),
+        exchange=exchange,
     )
 
 
+def _exchange(plan: Plan, process: str, op: Op, *, is_waiting: bool) -> str:
+    """Return the exchange of tensors that a process is in as text; "" if the op has none."""
+    if isinstance(op, Collective):
+        others = [other for group in plan.groups if group.id == op.group for other in group.members]
+        what, group = f"in {op.word}", op.group
+    else:
+        specs = plan.channels_by_id()
+        spec = next((specs[each] for each in (*op.values_in, *op.values_out)), None)
+        if spec is None or spec.kind != TENSOR or spec.group is None:
+            return ""
+        others = [spec.writer, *spec.readers]
+        verb = "send" if spec.writer == process else "receive"
+        what, group = f"to {verb} {spec.id}", spec.group
+    if is_waiting:
+        return f"{what} @{group}"
+    return f"with {', '.join(plan.label(each) for each in others if each != process)} @{group}"
+
+
 def backlogs(nodes: Iterable[Node], plan: Plan) -> list[Backlog]:
-    """Return the channels on which frames wait to be read."""
+    """Return the channels on which values wait to be read. Statuses of collectives are none."""
     return [
         Backlog(channel.id, plan.label(channel.writer), plan.label(reader), length, channel.slots)
         for node in nodes
         for channel in plan.channels
-        if channel.id in node.layout.rings
+        if channel.kind != STATUS and channel.id in node.layout.rings
         for reader, length in zip(channel.readers, node.unread(channel.id), strict=True)
         if length > 0
     ]

@@ -7,6 +7,9 @@ a0      |read: waits . . .|wakes|move|dec|       waking: from the end of the pee
 peer      |write          |                              of the wait
 ```
 
+Where tensors are exchanged over a communicator, waking lasts from when the last process arrived to
+the end of the wait (``rendezvous.py``).
+
 The time of an op in an execution is the sum over its events: an op of a driver may have several.
 All figures are means, because the throughput follows from means. Values above the 99th percentile
 count as the 99th percentile, so that one slow first call or one pause does not dominate.
@@ -26,7 +29,7 @@ from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.parts import READ, WRITE, shapes_of
+from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, shapes_of
 from rcg.trace.analysis.sums import by_execution
 from rcg.trace.analysis.transfers import is_coding
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
@@ -43,7 +46,8 @@ class Cost:
         moving_ns: Time of moving bytes.
         coding_ns: Time of encoding or decoding.
         waiting_ns: Time of waiting.
-        waking_ns: Time from the end of the peer's op to the end of the wait, if the op waited.
+        waking_ns: Time from the end of the peer's op, or the arrival of the last process of a
+            rendezvous, to the end of the wait, if the op waited.
     """
 
     compute_ns: float = 0.0
@@ -101,9 +105,7 @@ def costs_of(
     )
     at, waits = np.arange(len(length)), np.where(dependencies.shape == WRITE, 1, 0)
     length[at, waits] = np.diff(within, axis=1)[at, waits]
-    woke = np.maximum(
-        dependencies.entered - dependencies.bounds[dependencies.before, 3], 0
-    )  # clocks may disagree
+    woke = np.maximum(dependencies.entered - dependencies.ready, 0)  # clocks may disagree
     woke = np.where(dependencies.follows, woke, UNSEEN)
     for number, lane in enumerate(graph.lanes):
         rows = np.flatnonzero(dependencies.lane == number)
@@ -128,6 +130,8 @@ def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
         return Cost(waiting_ns=first, moving_ns=second, coding_ns=third, waking_ns=waking)
     if shape == WRITE:
         return Cost(coding_ns=first, waiting_ns=second, moving_ns=third, waking_ns=waking)
+    if shape == COLLECTIVE:
+        return Cost(waiting_ns=first, coding_ns=second, moving_ns=third, waking_ns=waking)
     return Cost(waiting_ns=first, compute_ns=second + third)
 
 
@@ -162,7 +166,7 @@ def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]
     for at, each in enumerate(program.ops):
         of = np.flatnonzero(op == at)
         since = busy_until[of]
-        for channel in each.channels_in if len(of) else ():
+        for channel in each.values_in if len(of) else ():
             write = dependencies.written(channel, execution[of])
             since = np.maximum(
                 since, np.where(write == NONE, UNSEEN, dependencies.bounds[write, 3])

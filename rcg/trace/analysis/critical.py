@@ -216,7 +216,7 @@ class Paths:
         """Return the step of encoding the inputs, if that happened before writing them."""
         begun, until, _ = self._times(execution)
         ops = self._graph.plan.program(DRIVER).ops
-        op = next((at for at, each in enumerate(ops) if each.channels_out), None)
+        op = next((at for at, each in enumerate(ops) if each.values_out), None)
         if op is None or begun >= until:
             return []
         text = text_of(self._graph, self._graph.driver, op)
@@ -285,7 +285,7 @@ class Paths:
         index = self.executions.index
         written = np.ones(len(index), bool)
         for op in self._graph.plan.program(DRIVER).ops:
-            for channel in op.channels_in:
+            for channel in op.values_in:
                 written &= self._dependencies.written(channel, index) != NONE
         return written
 
@@ -293,7 +293,7 @@ class Paths:
         """Return the event that completed an execution, as in ``executions_of``."""
         dependencies, found = self._dependencies, []
         for op in self._graph.plan.program(DRIVER).ops:
-            for channel in op.channels_in:
+            for channel in op.values_in:
                 event = int(dependencies.written(channel, execution)[0])
                 if event == NONE:
                     event = int(dependencies.read(channel, DRIVER, execution)[0])

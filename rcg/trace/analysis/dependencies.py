@@ -4,6 +4,10 @@
 * A Read that waited depends on the Write of the same channel and execution.
 * A Write that waited for room depends on the Read that made room: that of the slowest reader, as
   many executions earlier as the channel has slots.
+* Over a tensor channel, no end begins to move bytes before all have arrived. If a reader arrived
+  after the frame was there, a Write that waited depends on the last Read to arrive, and that Read
+  on the event before it. Other Reads that waited depend on the Write.
+* A collective that waited depends on that of the last rank to arrive.
 * A driver's Read may have several events in an execution. Each of them depends on the Write if the
   Write ended its wait. Other events depend on the one that moved the frame (``transfers.movers``).
 * Every other event depends on the event before it in its lane.
@@ -18,23 +22,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.parts import KINDS, READ, WRITE, TimeKind, bounds_of
+from rcg.trace.analysis.rendezvous import (
+    NONE,
+    Rendezvous,
+    last_of,
+    rendezvous_of,
+    with_waits,
+)
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 __all__ = ["NONE", "Dependencies", "Walk"]
 
 _Indexes = npt.NDArray[np.int64]
-
-NONE: Final = -1
-"""The index of an event that is not in the trace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +75,12 @@ class Dependencies:
         op: Its op.
         execution: Its execution.
         bounds: The bounds of its parts [n, 4].
-        shape: READ, WRITE or OTHER.
+        shape: READ, WRITE, OTHER or COLLECTIVE.
         before: The event on which it depends, or -1.
         entered: When it stopped depending on that event: the end of its wait, or its start.
         follows: Whether it waited for that event; otherwise the event precedes it in its lane.
+        ready: When what it waited for was there: the end of that event, or when the last process of
+            a rendezvous arrived.
     """
 
     def __init__(self, graph: GraphTrace) -> None:
@@ -80,7 +90,7 @@ class Dependencies:
             row = np.flatnonzero(lane.events["op"] < SPAN_BASE)
             order = np.lexsort((row, lane.events["start_ns"][row], lane.events["end_ns"][row]))
             rows.append(row[order])
-            events.append(lane.events[row[order]])
+            events.append(with_waits(graph, lane)[row[order]])
             shape, bound = bounds_of(graph.program(lane), events[-1])
             shapes.append(shape)
             bounds.append(bound)
@@ -115,8 +125,8 @@ class Dependencies:
             ops = self._graph.program(lane).ops
             bounds = np.searchsorted(self.op[order], np.arange(len(ops) + 1))
             for at, op in enumerate(ops):
-                for channel in (*op.channels_in, *op.channels_out):
-                    is_read = bool(op.channels_in)
+                for channel in (*op.values_in, *op.values_out):
+                    is_read = bool(op.values_in)
                     event = order[bounds[at] : bounds[at + 1]]
                     moves = event
                     if lane.process == DRIVER:
@@ -135,14 +145,18 @@ class Dependencies:
         self.entered = start.copy()
         self.follows = np.zeros(len(start), bool)
         self._is_lost = np.zeros(len(start), bool)
+        arrived = np.full(len(start), NONE)
         for number, lane in enumerate(self._graph.lanes):
             self._link_lane(number, lane)
         for channel in self._graph.plan.channels:
-            if channel.id in self._writes:
+            if channel.kind != TENSOR and channel.id in self._writes:
                 for reader in channel.readers:
                     if (channel.id, reader) in self._reads:
                         self._link_reads(channel.id, reader)
                 self._link_writes(channel.id, channel.readers, channel.slots)
+        for rendezvous in rendezvous_of(self._graph.plan):
+            self._link_rendezvous(rendezvous, arrived)
+        self.ready = np.where(arrived == NONE, self.bounds[self.before, 3], arrived)
 
     def _link_lane(self, number: int, lane: LaneTrace) -> None:
         """Make each event depend on the event of its lane that ended last before it began."""
@@ -184,12 +198,67 @@ class Dependencies:
         slowest = np.where(is_peer.any(axis=0), np.argmax(is_peer, axis=0), slowest)
         self._depend(event, found[slowest, at], self.bounds[event, 2])
 
+    def _link_rendezvous(self, rendezvous: Rendezvous, arrived: Times) -> None:
+        """Make the events of a rendezvous that waited depend on the last to arrive.
+
+        Args:
+            rendezvous: The rendezvous.
+            arrived: When the last process arrived, by event. It is filled in.
+        """
+        events = [self._rows_of(process, op) for process, op in rendezvous.ends]
+        executions = np.unique(np.concatenate([self.execution[each] for each in events]))
+        table = np.full((len(events), len(executions)), NONE)
+        for at, each in enumerate(events):
+            table[at, np.searchsorted(executions, self.execution[each])] = each
+        # A missing event has not arrived last, as far as the trace shows.
+        whole = np.iinfo(np.int64)
+        start = np.where(table == NONE, whole.min, self.bounds[table, 0])
+        waited = np.where(table == NONE, whole.max, self._waited[table])
+        places = np.arange(len(executions))
+        if rendezvous.is_collective:
+            last = table[last_of(waited, start), places]
+            on = np.broadcast_to(last, table.shape)
+        else:
+            # The writer, or the last reader if it came after the frame.
+            came = np.argmax(start[1:], axis=0) + 1
+            is_late = start[came, places] > np.where(
+                table[0] == NONE, whole.max, self.bounds[table[0], 1]
+            )
+            last = np.where(is_late, table[came, places], table[0])
+            on = np.broadcast_to(table[0], table.shape).copy()
+            on[0] = last
+        for each, of in zip(table, on, strict=True):
+            # An event never depends on itself, nor does the last to arrive depend on any other.
+            is_linked = (each != last) & (each != of)
+            # An event may name a peer whose event is missing.
+            is_lost = np.zeros(len(each), bool)
+            for other, (process, _) in zip(table, rendezvous.ends, strict=True):
+                is_lost |= (self._peer[each] == self._number_of(process)) & (other == NONE)
+            of = np.where(is_lost, NONE, of)
+            is_linked = (is_linked | is_lost) & (each != NONE) & (self._waited[each] > 0)
+            event = each[is_linked]
+            self._depend(event, of[is_linked], self._waits_until(event))
+            arrived[event] = start.max(axis=0)[is_linked]
+
+    def _number_of(self, process: str) -> int:
+        return next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
+
+    def _rows_of(self, process: str, op: int) -> _Indexes:
+        number = self._number_of(process)
+        first, last = self._offsets[number : number + 2]
+        rows: _Indexes = np.flatnonzero(self.op[first:last] == op) + first
+        return rows
+
+    def _waits_until(self, event: _Indexes) -> Times:
+        until: Times = self.bounds[event, np.where(self.shape[event] == WRITE, 2, 1)]
+        return until
+
     def _depend(self, event: _Indexes, on: _Indexes, until: Times) -> None:
         """Make events whose wait ended at ``until`` depend on others, if these explain the wait."""
         is_missing = on < 0
         self.before[event[is_missing]] = NONE
         self._is_lost[event[is_missing]] = True
-        begun = np.where(self.shape[event] == READ, self.bounds[event, 0], self.bounds[event, 1])
+        begun = np.where(self.shape[event] == WRITE, self.bounds[event, 1], self.bounds[event, 0])
         explains = ~is_missing & (self.bounds[on, 3] > begun) & (self.bounds[on, 0] < until)
         chosen = event[explains]
         self.before[chosen] = on[explains]

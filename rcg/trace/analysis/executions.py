@@ -240,16 +240,16 @@ def executions_of(graph: GraphTrace) -> Executions:
     driver, ops = graph.driver, graph.plan.program(DRIVER).ops
     submitted, encoded = [], []
     for op, each in enumerate(ops):
-        if each.channels_out:
+        if each.values_out:
             begun, coded = _submissions(index, driver.events[driver.events["op"] == op])
             submitted.append(begun)
             encoded.append(coded)
     channels = graph.plan.channels_by_id()
     completed, fetched = [], []
     for op, each in enumerate(ops):
-        if not each.channels_in:
+        if not each.values_in:
             continue
-        (channel,) = each.channels_in
+        (channel,) = each.values_in
         reads = driver.events[driver.events["op"] == op]
         fetched.append(_ends(index, reads[~is_waiting(reads)]))
         moved = reads[movers(reads, READ)]
@@ -260,7 +260,7 @@ def executions_of(graph: GraphTrace) -> Executions:
             (
                 at
                 for at, other in enumerate(graph.program(writer).ops)
-                if channel in other.channels_out
+                if channel in other.values_out
             ),
             None,
         )

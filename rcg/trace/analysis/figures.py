@@ -21,6 +21,7 @@ from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.analysis.parts import events_of
+from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import Stall, stall_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
@@ -106,13 +107,14 @@ def _slowest(
     usual = {(each.process, each.op): each for each in ops}
     index, latency = executions.index[executions.is_timed], executions.latency_ns
     found = [] if hung is None else _in_flight(executions, *hung)
+    events = [with_waits(graph, lane) for lane in graph.lanes]
     for at in np.argsort(-latency, kind="stable")[:_SLOWEST].tolist():
         execution, took = int(index[at]), int(latency[at])
         most = SlowExecution(execution, took)
         longest = took * _NOTABLE
         for number, row in paths.events_of(execution):
             lane = graph.lanes[number]
-            event = lane.events[row]
+            event = events[number][row]
             op = usual.get((lane.process, int(event["op"])))
             own = _own_ns(lane, event)
             if op is not None and own - op.median_ns > longest:

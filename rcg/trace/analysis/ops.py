@@ -2,8 +2,9 @@
 """The times of each op, over all executions of a trace.
 
 An op's own time is its duration without waiting: the method of a call, or coding and moving bytes
-of a Read or Write. An op of a driver may have several events in an execution, because inputs are
-encoded before there is room for them and results are decoded when they are fetched. They are added.
+of a Read, Write or collective. An op of a driver may have several events in an execution, because
+inputs are encoded before there is room for them and results are decoded when they are fetched. They
+are added.
 
 This room must know neither executions nor paths.
 """
@@ -18,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.analysis.critical import text_of
-from rcg.trace.analysis.parts import WRITE, bounds_of
+from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
+from rcg.trace.analysis.rendezvous import group_of, with_waits
 from rcg.trace.analysis.sums import by_execution
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
@@ -45,10 +47,12 @@ class OpTimes:
         total_ns: Sum of its own time.
         waited_ns: Total time of waiting.
         bytes: Total bytes moved.
-        gb_per_s: For a Write, bytes divided by the time of moving them, without coding. None for
-            other ops: a reader uses a value where it lies and does not move it. Also None if the
-            rate is higher than copying allows: a Write that forwards a value, or one that was made
-            in shared memory, copies nothing, and a trace shows that only by the rate.
+        gb_per_s: For a Write, bytes divided by the time of moving them, without coding; for a
+            collective and a Read of tensors as well. None for other ops: a reader uses a value
+            where it lies and does not move it. Also None if the rate is higher than copying allows:
+            a Write that forwards a value, or one that was made in shared memory, copies nothing,
+            and a trace shows that only by the rate.
+        group: The group over which it exchanges tensors; None if it does not.
     """
 
     process: str
@@ -62,6 +66,7 @@ class OpTimes:
     waited_ns: int
     bytes: int
     gb_per_s: float | None
+    group: str | None = None
 
 
 def ops_of(
@@ -82,12 +87,16 @@ def ops_of(
 
 def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
     program = graph.program(lane)
-    events = lane.events
+    events = with_waits(graph, lane)
     is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
     events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
     shape, bounds = bounds_of(program, events)
     # The rate uses the whole event: when in the event the bytes were moved is not known.
-    moving = np.where(shape == WRITE, bounds[:, 3] - bounds[:, 2], 0)
+    groups = [group_of(graph.plan, lane.process, at) for at in range(len(program.ops))]
+    receives = np.array([group is not None for group in groups] or [False])
+    receives = receives[np.minimum(events["op"], len(receives) - 1)] & (shape == READ)
+    moving = np.where((shape == WRITE) | (shape == COLLECTIVE), bounds[:, 3] - bounds[:, 2], 0)
+    moving = np.where(receives, bounds[:, 2] - bounds[:, 1], moving)
     bounds = np.clip(bounds, first_ns, last_ns)
     length = np.diff(bounds, axis=1)
     at = np.arange(len(events))
@@ -122,6 +131,7 @@ def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) ->
             waited_ns=wait,
             bytes=count,
             gb_per_s=_rate(count, moved),
+            group=groups[each],
         )
 
 

@@ -2,10 +2,14 @@
 """Parts: what a process did at each time. Each event is split into parts of one kind of time.
 
 ```
-Read    | waiting for the frame | communication | serialization |
-Write   | serialization | waiting for room | communication |
-Call    | waiting for another graph's method | compute |          and every other op
+Read        | waiting for the frame | communication | serialization |
+Write       | serialization | waiting for room | communication |
+collective  | waiting for the other ranks | serialization | communication |
+Call        | waiting for another graph's method | compute |          and every other op
 ```
+
+A Write of tensors waits until its readers have taken the frame, and a Read of tensors until the
+writer begins to send (``rendezvous.with_waits``).
 
 The parts of an event add up to its duration. Times that contradict each other are cut to fit:
 waiting and coding together last at most as long as the event. Events of a lane overlap if several
@@ -24,12 +28,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.ops import Op
+from rcg.ir.ops import Collective, Op
 from rcg.ir.programs import Program
 from rcg.trace.analysis.intervals import Times, disjoint, without
+from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, LaneTrace, OpenOp
 
 __all__ = [
+    "COLLECTIVE",
     "KINDS",
     "OTHER",
     "READ",
@@ -93,12 +99,14 @@ class Parts:
 READ: Final = 0
 WRITE: Final = 1
 OTHER: Final = 2
+COLLECTIVE: Final = 3
 
 KINDS: Final = np.array(
     [
         (TimeKind.WAITING, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION),
         (TimeKind.SERIALIZATION, TimeKind.WAITING, TimeKind.COMMUNICATION),
         (TimeKind.WAITING, TimeKind.COMPUTE, TimeKind.COMPUTE),
+        (TimeKind.WAITING, TimeKind.SERIALIZATION, TimeKind.COMMUNICATION),
     ],
     np.uint8,
 )
@@ -113,8 +121,8 @@ def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], 
         events: Events of ops, without spans.
 
     Returns:
-        READ, WRITE or OTHER for each event [n], and its four bounds [n, 4]. Part ``i`` of an event
-        has the kind ``KINDS[shape, i]`` and lasts from bound ``i`` to bound ``i + 1``.
+        READ, WRITE, OTHER or COLLECTIVE for each event [n], and its four bounds [n, 4]. Part ``i``
+        of an event has the kind ``KINDS[shape, i]`` and lasts from bound ``i`` to bound ``i + 1``.
     """
     op = np.minimum(events["op"], len(program.ops))
     start = events["start_ns"].astype(np.int64)
@@ -132,7 +140,7 @@ def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], 
 
 
 def shapes_of(program: Program) -> npt.NDArray[np.int64]:
-    """Return READ, WRITE or OTHER for each op of a program, and one more OTHER at the end.
+    """Return the shape of each op of a program, READ for example, and one more OTHER at the end.
 
     The last one is for ops that the program does not have: ``shapes[np.minimum(op, len(ops))]``.
     """
@@ -140,9 +148,11 @@ def shapes_of(program: Program) -> npt.NDArray[np.int64]:
 
 
 def _shape(op: Op) -> int:
-    if op.channels_in:
+    if isinstance(op, Collective):
+        return COLLECTIVE
+    if op.values_in:
         return READ
-    return WRITE if op.channels_out else OTHER
+    return WRITE if op.values_out else OTHER
 
 
 def events_of(lane: LaneTrace, end_ns: int) -> Events:
@@ -180,7 +190,8 @@ def parts_of(
     last = last_end_ns(graph) if end_ns is None and lane.open is not None else (end_ns or 0)
     is_op = lane.events["op"] < SPAN_BASE
     row = np.flatnonzero(is_op)
-    events = lane.events if len(row) == len(lane.events) else lane.events[row]
+    events = with_waits(graph, lane)
+    events = events if len(row) == len(events) else events[row]
     shape, bounds = bounds_of(program, events)
     rows, kinds = np.repeat(row, 3), KINDS[shape].ravel()
     starts, ends = bounds[:, :3].ravel(), bounds[:, 1:].ravel()
@@ -207,16 +218,20 @@ def last_end_ns(graph: GraphTrace) -> int:
 def _open_parts(now: OpenOp, row: int, program: Program, end_ns: int) -> Parts:
     """Return the parts of an op that had not ended.
 
-    A Read does nothing before it waits, and interrupts its wait now and then. All of its time
-    counts as waiting.
+    A Read does nothing before it waits, and interrupts its wait now and then. A collective waits
+    for one rank after the other. All of their time counts as waiting.
     """
     shape = _shape(program.ops[now.op]) if 0 <= now.op < len(program.ops) else OTHER
     waiting_since = max(now.waiting_since_ns, now.since_ns) if now.waiting_since_ns else end_ns
-    waiting_since = now.since_ns if shape == READ and now.waiting_since_ns else waiting_since
+    is_only_waiting = shape in (READ, COLLECTIVE) and bool(now.waiting_since_ns)
+    waiting_since = now.since_ns if is_only_waiting else waiting_since
     waiting_since = min(waiting_since, end_ns)
-    before = {READ: TimeKind.COMMUNICATION, WRITE: TimeKind.SERIALIZATION, OTHER: TimeKind.COMPUTE}[
-        shape
-    ]
+    before = {
+        READ: TimeKind.COMMUNICATION,
+        WRITE: TimeKind.SERIALIZATION,
+        OTHER: TimeKind.COMPUTE,
+        COLLECTIVE: TimeKind.COMMUNICATION,
+    }[shape]
     if shape == WRITE and not now.waiting_since_ns:
         before = TimeKind.COMMUNICATION
     return Parts(

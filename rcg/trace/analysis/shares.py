@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Op
+from rcg.ir.ops import Collective, Op
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.intervals import Cover
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
@@ -47,8 +47,8 @@ class LaneShares:
         compute_ns: Time in methods.
         communication_ns: Time of moving bytes.
         serialization_ns: Time of encoding and decoding values.
-        waiting_ns: Time of waiting for a value while an execution was in flight, for room, or for
-            a method of another graph.
+        waiting_ns: Time of waiting for a value while an execution was in flight, for room, for
+            the others of a rendezvous, or for a method of another graph.
         idle_ns: Time with nothing to do; in the driver, the time of the user's code.
         waiting_for: ``waiting_ns`` by the process that it waited for, longest first.
     """
@@ -90,7 +90,8 @@ class Shares:
     Attributes:
         lanes: One per process, the driver's first.
         hidden: The share, from 0 to 1, of all communication during which a process of the graph
-            computed; None without communication.
+            computed; None without communication. Transfers and collectives over communicators are
+            communication, without the waiting for others.
         bubble: The share, from 0 to 1, of the actors' time between the first submission and the
             last completion in which they were not busy; None if the trace does not contain both.
     """
@@ -185,8 +186,9 @@ def _peer_of(
     graph: GraphTrace, lane: LaneTrace, op: Op, channels: Mapping[str, ChannelSpec]
 ) -> str:
     peers = [channels[channel].writer for channel in op.channels_in]
-    for channel in op.channels_out:
-        peers += [reader for reader in channels[channel].readers if reader != lane.process]
+    if not isinstance(op, Collective):
+        for channel in op.channels_out:
+            peers += [reader for reader in channels[channel].readers if reader != lane.process]
     if not peers:
         return ANOTHER_GRAPH
     return " or ".join(graph.lane(peer).label for peer in peers)

@@ -3,7 +3,8 @@
 
 ```
 simulated   |op|      |op |op|           waiting is the gap between two ops
-recorded    |op| waits|op |op|           a Read or Write begins when the op before it ended
+recorded    |op| waits|op |op|           a Read, Write or collective begins when the op before
+                                         it ended
 ```
 
 This room must know neither figures nor how simulations are made.
@@ -32,7 +33,7 @@ def from_simulation(
 ) -> GraphTrace:
     """Return a simulation as the record of a graph.
 
-    As in a recording, ops without duration are left out, except Reads and Writes.
+    As in a recording, ops without duration are left out, except Reads, Writes and collectives.
 
     Args:
         simulation: The simulation, with times in ns. They are rounded.
@@ -69,7 +70,7 @@ def _events(
     begun = np.where(moves, np.minimum(start, free_from), start)
     events["start_ns"], events["end_ns"] = begun, end
     events["waited_ns"] = start - begun
-    reads = np.array([bool(each.channels_in) for each in ops])[op]
+    reads = np.array([bool(each.values_in) for each in ops])[op]
     events["coded_ns"] = np.where(reads & codes, end - start, 0)
     events["execution"], events["op"] = execution, op
     events["peer"] = _peers(plan, process, ops)[op]
@@ -87,9 +88,9 @@ def _peers(plan: Plan, process: str, ops: tuple[Op, ...]) -> npt.NDArray[np.int6
     channels = plan.channels_by_id()
     peers = np.full(len(ops), NO_PEER)
     for at, op in enumerate(ops):
-        for channel in op.channels_in:
+        for channel in op.values_in:
             peers[at] = numbers[channels[channel].writer]
-        for channel in op.channels_out:
+        for channel in op.values_out:
             if len(channels[channel].readers) == 1:
                 peers[at] = numbers[channels[channel].readers[0]]
     return peers

@@ -26,6 +26,7 @@ from typing import Final
 import numpy as np
 
 from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Collective
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.model import GraphTrace, LaneTrace
@@ -125,14 +126,17 @@ def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
         if op.is_call:
             continue  # waiting for a method of another graph is a stall as well
         found[lane.process] = ()
-        for channel in op.channels_in:
+        named = now.peer < len(graph.lanes)
+        peer = graph.lanes[now.peer].process if named else ""
+        for channel in op.values_in:
             writer = channels[channel].writer
             found[lane.process] = () if writer == DRIVER else (writer,)
-        for channel in op.channels_out:
-            named = now.peer < len(graph.lanes)
-            peer = graph.lanes[now.peer].process if named else ""
+        for channel in op.values_out:
             readers = tuple(each for each in channels[channel].readers if each != lane.process)
             found[lane.process] = (peer,) if peer in readers else readers
+        if isinstance(op, Collective):
+            others = tuple(channels[channel].writer for channel in op.hears)
+            found[lane.process] = (peer,) if peer in others else others
     return found
 
 

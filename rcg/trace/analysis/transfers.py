@@ -8,6 +8,8 @@ together. An op of a driver may have several events in an execution; one of them
 Write   | encodes |   other ops, until there is room     | moves |
 Read    | waits without getting a frame |  | waits | moves |       | decodes |
 ```
+
+Transfers of tensors over a communicator are in ``rendezvous.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def write_of(plan: Plan, process: str, channel: str) -> int:
         KeyError: The process does not write the channel.
     """
     for index, op in enumerate(plan.program(process).ops):
-        if channel in op.channels_out:
+        if channel in op.values_out:
             return index
     raise KeyError(channel)
 
@@ -45,7 +47,7 @@ def read_of(plan: Plan, process: str, channel: str) -> int:
         KeyError: The process does not read the channel.
     """
     for index, op in enumerate(plan.program(process).ops):
-        if channel in op.channels_in:
+        if channel in op.values_in:
             return index
     raise KeyError(channel)
 

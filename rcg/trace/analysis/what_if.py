@@ -3,10 +3,12 @@
 
 The replay uses the compiler's simulator (``rcg.compiler.simulate``). Each op takes its mean
 measured time without waiting (``costs.py``), and the waits follow from the channels. A Read or
-Write that waited continues as long after its peer's op as measured. The time of the user's code
-before each submission is replayed as well. So the model includes the order of the ops and their
-mean times. It does not include random delays, competition for cores, or submissions in bursts.
-Every result states the error of the replay without factors against the measurement.
+Write that waited continues as long after its peer's op as measured. The ends of a transfer over a
+communicator, and the ranks of a collective, continue as long after the last of them arrived. The
+time of the user's code before each submission is replayed as well. So the model includes the order
+of the ops and their mean times. It does not include random delays, competition for cores, or
+submissions in bursts. Every result states the error of the replay without factors against the
+measurement.
 
 This room must know neither Ray nor how results are shown, except as text.
 """
@@ -380,7 +382,7 @@ def _with_slots(plan: Plan, window: int) -> Plan:
 def _first_of_driver(plan: Plan) -> int | None:
     """Return the op of the driver before which the user's time is replayed: an Input or a Write."""
     ops = plan.program(DRIVER).ops
-    return next((at for at, op in enumerate(ops) if op.channels_out or isinstance(op, Input)), None)
+    return next((at for at, op in enumerate(ops) if op.values_out or isinstance(op, Input)), None)
 
 
 def _executions(simulation: Simulation) -> Executions:

@@ -53,11 +53,11 @@ def check_plan(plan: Plan) -> None:
         made = {
             slot
             for op in program.ops
-            if not op.channels_in and not op.is_holding
+            if not op.values_in and not op.is_holding
             for slot in op.made()
         }
         for op in program.ops:
-            if op.channels_out and not made.issuperset(op.used()):
+            if op.values_out and not made.issuperset(op.used()):
                 raise ValueError(f"{program.process} writes a value that it does not have: {op}")
     check_deadlock_free(plan)
 

@@ -4,9 +4,11 @@
 ```
 process  an actor or the driver, with a pid that is made here (real pids of nodes may collide)
  thread  one graph in it: op | op | op ...     and more threads if ops overlap in time
-  op     one complete event (ph X); args: execution, bytes, waited_us, coded_us, peer
+  op     one complete event (ph X); args: execution, bytes, waited_us, coded_us, peer; and group
+         and rank of an op that exchanges tensors over a communicator
    wait  inside an op: the time that it waited for its peer
-   take  inside a Read that waited: the rest, where the arrow from its Write ends
+   take  inside a Read or a collective that waited: the rest, where an arrow ends. It comes from the
+         Write of the value, or from the last rank of the collective to arrive
    span  inside a Call: a span of the user
  counter number of unread frames in a channel, in the process of its first reader
 ```
@@ -34,8 +36,15 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.channels import ChannelSpec
+from rcg.ir.channels import STATUS, TENSOR, ChannelSpec
 from rcg.progress import progress
+from rcg.trace.analysis.rendezvous import (
+    Exchange,
+    exchanges_of,
+    group_of,
+    last_of,
+    rank_of,
+)
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
 from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Recording
@@ -63,7 +72,7 @@ _LAST: Final = (1 << 32) - 1
 """An event number that sorts a row after the rows of all events of the same time."""
 
 # The formats of rows. Rows of one event and one time are in this order.
-_BARE, _FULL, _PEER, _OUT, _WAIT, _TAKE, _IN, _TAIL, _COUNT = range(9)
+_BARE, _FULL, _MORE, _OUT, _WAIT, _TAKE, _IN, _TAIL, _COUNT = range(9)
 
 _TIME: Final = "%d.%03d"
 _SPANNED: Final = f'%s{_TIME},"dur":{_TIME}'
@@ -71,7 +80,7 @@ _PARTS: Final = f'"execution":%d,"bytes":%d,"waited_us":{_TIME},"coded_us":{_TIM
 _FORMATS: Final = {
     _BARE: f'{_SPANNED},"args":{{"execution":%d}}}}',
     _FULL: f'{_SPANNED},"args":{{{_PARTS}}}}}',
-    _PEER: f'{_SPANNED},"args":{{{_PARTS},"peer":%s}}}}',
+    _MORE: f'{_SPANNED},"args":{{{_PARTS},%s}}}}',
     _OUT: f'%s{_TIME},"id":%d}}',
     _WAIT: f"{_SPANNED}}}",
     _TAKE: f"{_SPANNED}}}",
@@ -136,8 +145,13 @@ class _Sheet:
                 if lane.open is not None:
                     rows.append(self._open_op(tracks, lane.open))
             for channel in graph.plan.channels:
-                rows += self._arrows_of(channel, lanes)
-                rows.append(self._depth_of(channel, lanes))
+                if channel.kind != STATUS:
+                    rows += self._arrows_of(channel, lanes)
+                if channel.kind not in (STATUS, TENSOR):  # a tensor channel holds one frame
+                    rows.append(self._depth_of(channel, lanes))
+            for exchange in exchanges_of(graph):
+                if exchange.rendezvous.is_collective:
+                    rows += self._arrows_between(exchange, lanes)
         self._events = np.concatenate(events)
         joined = np.concatenate(rows)
         self._rows = joined[np.lexsort((joined["what"], joined["event"], joined["time"]))]
@@ -157,11 +171,27 @@ class _Sheet:
         events = tracks.events
         prefix = self._numbered(tracks.track << 32 | tracks.op, begin)
         has_parts = (events["waited_ns"] | events["coded_ns"] | events["bytes"]) != 0
-        has_peer = events["peer"] < len(tracks.graph.lanes)
-        what = np.where(has_peer, _PEER, np.where(has_parts, _FULL, _BARE))
-        peers = [len(self._tails) + n for n in range(len(tracks.graph.lanes))]
-        self._tails += [dumps(lane.label) for lane in tracks.graph.lanes]
-        number = np.array([*peers, 0])[np.minimum(events["peer"], len(peers))]
+        # What comes last in the arguments depends on the op and the peer. All ops without a group
+        # are the same.
+        peers = len(tracks.graph.lanes)
+        groups = [_group_args(tracks, at) for at in range(len(ops))]
+        at = np.minimum(tracks.op, len(ops))
+        at = np.where(np.array([*map(bool, groups), False])[at], at, len(ops))
+        peer = np.minimum(events["peer"].astype(np.int64), peers)
+        what = np.where((peer < peers) | (at < len(ops)), _MORE, np.where(has_parts, _FULL, _BARE))
+
+        def tail(key: int) -> str:
+            op, peer = divmod(key, peers + 1)
+            args: dict[str, Any] = {}
+            if peer < peers:
+                args["peer"] = tracks.graph.lanes[peer].label
+            if op < len(ops):
+                args |= groups[op]
+            return dumps(args)[1:-1]
+
+        keys, which = np.unique(at * (peers + 1) + peer, return_inverse=True)
+        number = len(self._tails) + which
+        self._tails += [tail(key) for key in keys.tolist()]
         return _rows(tracks.start, tracks.first + np.arange(len(events)), what, prefix, number)
 
     def _waits(self, tracks: LaneTracks) -> Rows:
@@ -194,6 +224,7 @@ class _Sheet:
         args: dict[str, Any] = {"execution": doing.execution, "finished": False}
         if doing.peer < len(graph.lanes):
             args["peer"] = graph.lanes[doing.peer].label
+        args |= _group_args(tracks, doing.op)
         found = [(since, tracks.begin("X", track, op.word, name))]
         if doing.waiting_since_ns:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
@@ -217,37 +248,55 @@ class _Sheet:
             reader = lanes[process]
             reads = reader.moving(read_of(reader.graph.plan, process, channel.id))
             sent, took = pairs(sender.events[writes], reader.events[reads])
-            out, into = writes[sent], reads[took]
-            leaves, taken = sender.start[out], reader.moves_at[into]
-            # With inaccurate clocks, a frame may seem to be taken before it was sent.
-            arrives = np.where(taken == leaves, leaves + 1, taken)
-            fits = (taken >= leaves) & ((arrives == taken) | (arrives < reader.end[into]))
-            self._arrows_left_out += int(np.count_nonzero(~fits))
-            out, into = out[fits], into[fits]
-            number = self._arrows + np.arange(len(out)) + 1
-            self._arrows += len(out)
-            rows.append(
-                _rows(
-                    leaves[fits],
-                    sender.first + out,
-                    _OUT,
-                    self._named(sender, out, "s", "value", channel.id),
-                    number,
+            rows += self._arrow((sender, writes[sent]), (reader, reads[took]), "value", channel.id)
+        return rows
+
+    def _arrows_between(self, exchange: Exchange, lanes: dict[str, LaneTracks]) -> list[Rows]:
+        """Return an arrow from the last rank of a collective to each rank that waited for it."""
+        rendezvous = exchange.rendezvous
+        rows: list[Rows] = []
+        ranks = []
+        for process, op in exchange.ends:
+            of = lanes[process].of(op)
+            of = of[np.argsort(lanes[process].events["execution"][of], kind="stable")]
+            # Of all its events, those of the executions in which every rank is in the trace.
+            executions = lanes[process].events["execution"][of]
+            ranks.append((lanes[process], of[np.isin(executions, exchange.execution)]))
+        if not len(exchange.execution):
+            return rows
+        waited = np.array([tracks.events["waited_ns"][of] for tracks, of in ranks])
+        last = last_of(waited, np.array([tracks.events["start_ns"][of] for tracks, of in ranks]))
+        name = f"{rendezvous.name} @{rendezvous.group}"
+        for at, (sender, out) in enumerate(ranks):
+            for reader, into in ranks:
+                is_from = (last == at) & (reader is not sender)
+                is_from &= reader.moves_at[into] > reader.start[into]
+                rows += self._arrow(
+                    (sender, out[is_from]), (reader, into[is_from]), "collective", name
                 )
-            )
-            rows.append(
-                _rows(
-                    arrives[fits],
-                    reader.first + into,
-                    _IN,
-                    self._named(reader, into, "f", "value", channel.id),
-                    number,
-                )
-            )
-            into = into[reader.moves_at[into] > reader.start[into]]
-            begun = reader.moves_at[into]
-            prefix = self._named(reader, into, "X", "take", f"take {channel.id}")
-            rows.append(_rows(begun, reader.first + into, _TAKE, prefix, reader.end[into] - begun))
+        return rows
+
+    def _arrow(
+        self, here: tuple[LaneTracks, Ints], there: tuple[LaneTracks, Ints], sort: str, name: str
+    ) -> list[Rows]:
+        """Return arrows between events of two lanes, and the ``take`` of each that waited."""
+        (sender, out), (reader, into) = here, there
+        leaves, taken = sender.start[out], reader.moves_at[into]
+        # With inaccurate clocks, a frame may seem to be taken before it was sent.
+        arrives = np.where(taken == leaves, leaves + 1, taken)
+        fits = (taken >= leaves) & ((arrives == taken) | (arrives < reader.end[into]))
+        self._arrows_left_out += int(np.count_nonzero(~fits))
+        out, into = out[fits], into[fits]
+        number = self._arrows + np.arange(len(out)) + 1
+        self._arrows += len(out)
+        prefix = self._named(sender, out, "s", sort, name)
+        rows = [_rows(leaves[fits], sender.first + out, _OUT, prefix, number)]
+        prefix = self._named(reader, into, "f", sort, name)
+        rows.append(_rows(arrives[fits], reader.first + into, _IN, prefix, number))
+        into = into[reader.moves_at[into] > reader.start[into]]
+        begun = reader.moves_at[into]
+        prefix = self._named(reader, into, "X", "take", f"take {name}")
+        rows.append(_rows(begun, reader.first + into, _TAKE, prefix, reader.end[into] - begun))
         return rows
 
     def _depth_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> Rows:
@@ -311,7 +360,7 @@ class _Sheet:
     def _lines(self, what: int, rows: Rows) -> list[str]:
         columns: list[Any] = [[self._prefixes[n] for n in rows["prefix"].tolist()]]
         columns += _us(rows["time"])
-        if what in (_BARE, _FULL, _PEER):
+        if what in (_BARE, _FULL, _MORE):
             events = self._events[rows["event"]]
             ends, starts = (np.maximum(events[name], 0) for name in ("end_ns", "start_ns"))
             columns += _us(ends - starts)
@@ -321,12 +370,19 @@ class _Sheet:
                 columns += [*_us(events["waited_ns"]), *_us(events["coded_ns"])]
         elif what in (_WAIT, _TAKE):
             columns += _us(rows["number"])
-        if what in (_PEER, _TAIL):
+        if what in (_MORE, _TAIL):
             columns.append([self._tails[number] for number in rows["number"].tolist()])
         elif what in (_OUT, _IN, _COUNT):
             columns.append(rows["number"].tolist())
         form = _FORMATS[what]
         return [form % values for values in zip(*columns, strict=True)]
+
+
+def _group_args(tracks: LaneTracks, op: int) -> dict[str, Any]:
+    """Return the group of an op that exchanges tensors, and the rank of its process."""
+    plan, process = tracks.graph.plan, tracks.lane.process
+    group = group_of(plan, process, op)
+    return {} if group is None else {"group": group, "rank": rank_of(plan, process, group)}
 
 
 def _rows(time: Ints, event: Any, what: Any, prefix: Any, number: Any) -> Rows:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from rcg.trace.analysis.rendezvous import group_of
 from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, LaneTrace, Recording
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 
@@ -33,9 +35,12 @@ COLUMNS: Final = (
     "coded_ns",
     "bytes",
     "peer",
+    "group",
+    "rank",
 )
-"""The columns, in their order. The first six and the last are categories, the others integers.
-``peer`` is missing if an event did not wait for another process."""
+"""The columns, in their order. The first six, ``peer`` and ``group`` are categories, the others
+integers. ``peer`` is missing if an event did not wait for another process; ``group`` and ``rank``,
+the rank of the process in it, if it did not exchange tensors over a communicator."""
 
 
 def to_pandas(trace: Recording) -> pd.DataFrame:
@@ -60,8 +65,12 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     texts = [_texts(graph, lane) for graph, lane in lanes]
     columns: dict[str, Any] = {}
     for name in COLUMNS:
-        if name in ("graph", "process", "label", "op", "kind", "name", "peer"):
+        if name in ("graph", "process", "label", "op", "kind", "name", "peer", "group"):
             columns[name] = _category(pd, [text[name] for text in texts])
+        elif name == "rank":
+            ranks = np.concatenate([np.empty(0, np.int64), *(_ranks(*each) for each in lanes)])
+            columns[name] = pd.array(ranks, "Int64")
+            columns[name][ranks < 0] = pd.NA
         elif name in ("start_ns", "end_ns"):
             columns[name] = events[name] - trace.start_ns
         elif name == "duration_ns":
@@ -85,6 +94,7 @@ def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
     which = np.minimum(numbers, len(ops))
     which[is_span] = which_span + len(ops) + 1
     peers = lane.events["peer"].astype(np.int64)
+    groups = [group.id for group in graph.plan.groups]
     same = np.zeros(len(numbers), np.int64)
     return {
         "graph": ([graph.graph_id], same),
@@ -97,7 +107,28 @@ def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
             [other.label for other in graph.lanes],
             np.where(peers < len(graph.lanes), peers, -1),
         ),
+        "group": (groups, _groups(graph, lane)),
     }
+
+
+def _groups(graph: GraphTrace, lane: LaneTrace) -> npt.NDArray[np.int64]:
+    """Return the number of the group of each event of a lane; -1 without one."""
+    numbers = {group.id: number for number, group in enumerate(graph.plan.groups)}
+    ops = graph.program(lane).ops
+    found = [group_of(graph.plan, lane.process, at) for at in range(len(ops))]
+    of_op = np.array([-1 if each is None else numbers[each] for each in found] + [-1])
+    of_event: npt.NDArray[np.int64] = of_op[np.minimum(lane.events["op"], len(ops))]
+    return of_event
+
+
+def _ranks(graph: GraphTrace, lane: LaneTrace) -> npt.NDArray[np.int64]:
+    """Return the rank of a lane's process in the group of each event; -1 without one."""
+    ranks = [
+        group.members.index(lane.process) if lane.process in group.members else -1
+        for group in graph.plan.groups
+    ]
+    of_event: npt.NDArray[np.int64] = np.array([*ranks, -1])[_groups(graph, lane)]
+    return of_event
 
 
 def _category(pd: Any, columns: list[_Column]) -> Any:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rcg.ir.ids import DRIVER
 from rcg.text import time_text
 from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
+from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
 from rcg.trace.model import Events, GraphTrace, LaneTrace
@@ -82,7 +83,7 @@ class LaneTracks:
     def __init__(
         self, graph: GraphTrace, lane: LaneTrace, first: int, origin_ns: int, numbers: TrackNumbers
     ) -> None:
-        events = lane.events.copy()
+        events = with_waits(graph, lane).copy()
         for name in ("start_ns", "end_ns"):
             events[name] -= origin_ns
         order, self.track = nest(events)

@@ -9,10 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LOCAL", "EdgeStyle", "style_of", "kind_of_channel"]
+__all__ = [
+    "COLLECTIVE",
+    "FALLBACK",
+    "LOCAL",
+    "EdgeStyle",
+    "is_known",
+    "kind_of_channel",
+    "style_of",
+]
 
 LOCAL: Final = "local"
 """The kind of an edge inside one process: a slot of its program, no channel."""
+
+COLLECTIVE: Final = "collective"
+"""The kind of an edge between a collective and a call of one of its processes."""
+
+FALLBACK: Final = "fallback"
+"""The kind of an edge in shared memory, because the driver is at one of its ends, of a value that
+other processes get over a communicator."""
+
+_COMMUNICATOR: Final = "communicator "
+"""The beginning of the kind of edges over a user's own communicator; its name follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +63,38 @@ _STYLES: Final = {
         EdgeStyle(LOCAL, "same process", "--->", "#6b7280", "#9ca3af", "1.5 3.5", 1.5),
         EdgeStyle("tcp", "TCP", "~~~>", "#b37400", "#e69f00", "7 4", 1.5),
         EdgeStyle("tensor", "accelerator", "+++>", "#d55e00", "#ff8a3d", "14 3", 2.5),
+        EdgeStyle("gloo", "Gloo", "+++>", "#d55e00", "#ff8a3d", "10 2", 2.5),
+        EdgeStyle("nccl", "NCCL", "+++>", "#d55e00", "#ff8a3d", "", 2.5),
+        EdgeStyle(COLLECTIVE, "collective", "+++>", "#00795a", "#2fc49a", "", 2.0),
+        EdgeStyle(
+            FALLBACK, "shared memory for the driver", "--->", "#0072b2", "#56b4e9", "4 3", 1.5
+        ),
     )
 }
 
 _KIND_OF_CHANNEL: Final = {"ring": "shm"}
 
 
-def kind_of_channel(channel_kind: str) -> str:
-    """Return the kind of the edges of a channel; ``ring`` is shared memory."""
+def kind_of_channel(channel_kind: str, backend: str | None = None) -> str:
+    """Return the kind of the edges of a channel; ``ring`` is shared memory.
+
+    Args:
+        channel_kind: The kind of the channel.
+        backend: The library of its group, if it has one.
+    """
+    if backend is not None:
+        return backend if backend in _STYLES else f"{_COMMUNICATOR}{backend}"
     return _KIND_OF_CHANNEL.get(channel_kind, channel_kind)
+
+
+def is_known(name: str) -> bool:
+    """Return whether a kind has a style of its own."""
+    return name in _STYLES or name.startswith(_COMMUNICATOR)
 
 
 def style_of(name: str) -> EdgeStyle:
     """Return the style of a kind. An unknown kind is shown by its own name."""
+    if name.startswith(_COMMUNICATOR):
+        title = name.removeprefix(_COMMUNICATOR)
+        return EdgeStyle(name, title, "+++>", "#d55e00", "#ff8a3d", "10 3 2 3", 2.5)
     return _STYLES.get(name) or EdgeStyle(name, name, "--->", "#9c4f7d", "#cc79a7", "8 3 2 3", 1.5)

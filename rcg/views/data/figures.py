@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rcg.ir.ops import Call
+from rcg.ir.ops import Call, Collective
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
@@ -57,7 +57,8 @@ class TopologyFigures:
     """The measured figures in the picture of a topology.
 
     Attributes:
-        call_ns: Duration of calls, by their node in the topology.
+        call_ns: Duration of calls and collectives, by their node in the topology. Of a collective
+            it is that of the rank that takes longest.
         channel_bytes: Size of one frame, by the id of the channel.
         title: A description of the figures, for the line below the title.
         open_ns: Time so far of calls that did not end, by their node. It is shown instead of
@@ -140,9 +141,10 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
     values: dict[str, float] = {}
     for each in summary.ops:
         op = graph.plan.program(each.process).ops[each.op]
-        if isinstance(op, Call):
-            calls[numbers[op.node]] = each.median_ns
-        for channel in op.channels_out if each.bytes else ():
+        if isinstance(op, Call | Collective):
+            node = numbers[op.node]
+            calls[node] = max(each.median_ns, calls.get(node, 0.0))
+        for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
     open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
     return TopologyFigures(calls, values, "median time of a call, mean size of a value", open_ns)

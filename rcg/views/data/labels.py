@@ -8,13 +8,21 @@ from typing import Final
 from rcg.text import brief, bytes_text, plural, visible
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
-from rcg.views.data.topology import Actor, Channel, Topology, TopologyEdge, TopologyNode
+from rcg.views.data.topology import (
+    Actor,
+    Channel,
+    Topology,
+    TopologyEdge,
+    TopologyGroup,
+    TopologyNode,
+)
 
 __all__ = [
     "MIN_NODE_WIDTH",
     "MAX_NAME_WIDTH",
     "TopologyLabels",
     "channel_text",
+    "hints_text",
     "node_text",
     "slots_text",
 ]
@@ -26,6 +34,7 @@ MIN_NODE_WIDTH: Final = 84.0
 """The smallest width of a call."""
 
 _MAX_ARGUMENTS: Final = 8
+_MAX_MEMBERS: Final = 8
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 _SUM: Final = "\N{GREEK CAPITAL LETTER SIGMA}"
 
@@ -37,6 +46,8 @@ def node_text(node: TopologyNode) -> str:
             return visible(node.name)
         case "attribute" | "part":
             return f"[{visible(node.name)}]"
+        case "collective":
+            return f"{node.name} @{node.group}"
         case _:
             return node.kind
 
@@ -44,8 +55,17 @@ def node_text(node: TopologyNode) -> str:
 def channel_text(channel: Channel) -> str:
     """Return the id, the kind and the number of slots of a channel, and of values in a frame."""
     kind = visible(style_of(channel.kind).title)
-    text = f"{channel.id} {DOT} {kind} {DOT} {slots_text(channel)}"
+    group = "" if channel.group is None else f" @{channel.group}"
+    text = f"{channel.id} {DOT} {kind}{group} {DOT} {slots_text(channel)}"
     return text if channel.values == 1 else f"{text} {DOT} {channel.values} values in a frame"
+
+
+def hints_text(channel: Channel) -> str:
+    """Return what the user promised about a channel's tensors, and where they arrive."""
+    hints = [f"tensors arrive on {visible(channel.device)}"] if channel.device != "default" else []
+    hints += ["shapes as in the first execution"] if channel.is_static_shape else []
+    hints += ["exactly one tensor"] if channel.is_direct_return else []
+    return f" {DOT} ".join(hints)
 
 
 def size_text(channel: Channel, frame_bytes: float) -> str:
@@ -90,6 +110,8 @@ class TopologyLabels:
                 actor = self._actors.get(node.process)
                 label = node.process if actor is None else visible(actor.label)
                 return f"{brief(label)}.{brief(node.name)}"
+            case "collective":
+                return node_text(node)
             case "part" | "attribute" if node.owner is not None:
                 owner = self._topology.nodes[node.owner]
                 return f"{self.full_name(owner)}[{brief(node.name)}]"
@@ -102,19 +124,44 @@ class TopologyLabels:
         source, target = nodes[edge.source], nodes[edge.target]
         lines = [f"{self.full_name(source)} {_ARROW} {self.full_name(target)}"]
         if edge.arguments:
-            what = "result" if target.kind == "output" else "argument"
+            what = {"output": "result", "collective": "tensors of"}.get(target.kind, "argument")
             names = ", ".join(map(brief, edge.arguments[:_MAX_ARGUMENTS]))
             more = len(edge.arguments) - _MAX_ARGUMENTS
             lines.append(f"as {what} {names}" + (f" and {more} more" if more > 0 else ""))
         channel = self.channel(edge)
-        way = "inside the process" if channel is None else f"by {channel_text(channel)}"
-        return [*lines, way]
+        if channel is None:
+            return [*lines, "inside the process"]
+        hints = hints_text(channel)
+        return [*lines, f"by {channel_text(channel)}", *([hints] if hints else [])]
+
+    def process_text(self, process: str) -> str:
+        """Return the displayed name of a process: ``a0 (Stage)``."""
+        actor = self._actors.get(process)
+        return process if actor is None else f"{process} ({brief(visible(actor.label))})"
+
+    def group_text(self, group: TopologyGroup) -> str:
+        """Return a group as text: its id, its library and its members in the order of ranks."""
+        names = [self.process_text(member) for member in group.members[:_MAX_MEMBERS]]
+        more = len(group.members) - len(names)
+        names += [f"{more} more"] if more else []
+        return f"{group.id} {DOT} {visible(style_of(group.backend).title)} {DOT} {', '.join(names)}"
+
+    def collective_lines(self, node: TopologyNode) -> list[str]:
+        """Return a description of a collective: its group, and its processes by rank."""
+        names = [
+            f"rank {rank}: {self.process_text(process)}"
+            for rank, (process, _) in enumerate(node.ranks[:_MAX_MEMBERS])
+        ]
+        more = len(node.ranks) - len(names)
+        return [node_text(node), *names, *([f"and {more} more"] if more else [])]
 
     def counts(self) -> list[str]:
         """Return the numbers of actors, calls and channels as text."""
         topology = self._topology
         calls = sum(node.kind == "call" for node in topology.nodes)
-        counts = ((len(topology.actors), "actor"), (calls, "call"))
+        collectives = sum(node.kind == "collective" for node in topology.nodes)
+        counts = [(len(topology.actors), "actor"), (calls, "call")]
+        counts += [(collectives, "collective")] if collectives else []
         return [plural(*each) for each in (*counts, (len(topology.channels), "channel"))]
 
     def head_width(self, actor: Actor, identity: str) -> float:

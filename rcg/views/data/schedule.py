@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule for the widget: ops by execution, measured and predicted."""
+"""The schedule for the widget: ops by execution, measured and predicted, and their exchanges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -14,9 +15,11 @@ from rcg.errors import TraceError
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.text import plural, visible
+from rcg.trace.analysis.rendezvous import rendezvous_of, with_waits
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.payload import ViewPayload
 from rcg.views.data.slicing import name_of_op
@@ -33,6 +36,7 @@ _COLUMNS: Final = (
     ("execution", "<f8"),  # more than 31 bits in two days
     ("lane", "<u2"),
     ("op", "<u2"),
+    ("bytes", "<f8"),
 )
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -75,6 +79,8 @@ def schedule_payload(
         "is_unit": record is None and op_cost is None,
         "colours": EXECUTIONS,
         "subtitle": _subtitle(record is not None, count, op_cost is not None),
+        "rendezvous": _rendezvous(plan),
+        "looks": {name: asdict(style_of(name)) for name in (COLLECTIVE, "gloo")},
     }
     columns = {f"measured_{name}": column for name, column in measured.items()}
     columns |= {f"predicted_{name}": column for name, column in predicted.items()}
@@ -83,9 +89,10 @@ def schedule_payload(
 
 def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
     """Return the time of each op without waiting, in the last executions."""
-    starts, ends, executions, lanes, ops = [], [], [], [], []
+    starts, ends, executions, lanes, ops, sizes = [], [], [], [], [], []
     for number, lane in enumerate(record.lanes):
-        events = lane.events[lane.events["op"] < SPAN_BASE]
+        events = with_waits(record, lane)
+        events = events[events["op"] < SPAN_BASE]
         is_shown = np.array([not op.freed() for op in record.program(lane).ops] or [True])
         events = events[is_shown[events["op"]]]
         starts.append(events["start_ns"] + events["waited_ns"])
@@ -93,12 +100,14 @@ def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
         executions.append(events["execution"])
         lanes.append(np.full(len(events), number))
         ops.append(events["op"])
-    found = [np.concatenate(each) for each in (starts, ends, executions, lanes, ops)]
+        sizes.append(events["bytes"])
+    found = [np.concatenate(each) for each in (starts, ends, executions, lanes, ops, sizes)]
     if not len(found[0]):
         return _nothing()
     is_late = found[2] > found[2].max() - most
-    start, end, execution, lane_of, op = (each[is_late] for each in found)
-    return _columns(start - origin_ns, np.maximum(end - start, 0), execution, lane_of, op)
+    start, end, execution, lane_of, op, size = (each[is_late] for each in found)
+    took = np.maximum(end - start, 0)
+    return _columns(start - origin_ns, took, execution, lane_of, op, size)
 
 
 def _predicted(
@@ -131,11 +140,12 @@ def _predicted(
             span.execution - before + first,
             numbers[span.process],
             span.op,
+            0,
         )
         for span in simulation.timeline
         if before <= span.execution < before + count and (span.process, span.op) not in frees
     ]
-    rows = np.array(spans, float).reshape(-1, 5)
+    rows = np.array(spans, float).reshape(-1, 6)
     rows[:, 0] -= rows[:, 0].min(initial=np.inf) if len(rows) else 0
     return _columns(*rows.T)
 
@@ -159,7 +169,7 @@ def _simulated(
 
 
 def _nothing() -> Columns:
-    return _columns(*([np.empty(0)] * 5))
+    return _columns(*([np.empty(0)] * len(_COLUMNS)))
 
 
 def _columns(*columns: npt.NDArray[Any]) -> Columns:
@@ -168,6 +178,24 @@ def _columns(*columns: npt.NDArray[Any]) -> Columns:
     return {
         name: value.astype(dtype) for (name, dtype), value in zip(_COLUMNS, values, strict=True)
     }
+
+
+def _rendezvous(plan: Plan) -> list[dict[str, Any]]:
+    """Return which ops exchange tensors in every execution, as lanes and indexes of ops.
+
+    The first end of a transfer is its writer.
+    """
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
+    titles = {group.id: style_of(group.backend).title for group in plan.groups}
+    return [
+        {
+            "name": f"{each.name} @{each.group} ({titles[each.group]})",
+            "ends": [(numbers[process], op) for process, op in each.ends],
+            "is_collective": each.is_collective,
+        }
+        for each in rendezvous_of(plan)
+        if each.group is not None
+    ]
 
 
 def _lanes(plan: Plan) -> list[dict[str, str]]:

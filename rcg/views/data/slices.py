@@ -13,13 +13,14 @@ This file must not know how anything is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data.edge_styles import style_of
 from rcg.views.data.payload import ViewPayload
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SPAN",
     "SPANS",
     "TransferEnds",
+    "GroupHead",
     "LaneHead",
     "Slices",
     "SliceName",
@@ -64,10 +66,15 @@ COLUMNS: Final = (
     ("op", "<u2"),
     ("transfers", "<i4"),
     ("transfer_times", "<f8"),
+    ("collectives", "<i4"),
+    ("collective_first", "<i4"),
+    ("collective_times", "<f8"),
 )
-"""The columns of a payload. ``start``, ``duration`` and ``transfer_times`` are in microseconds.
+"""The columns of a payload. ``start``, ``duration`` and all ``_times`` are in microseconds.
 ``transfers`` has two rows per transfer, and ``transfer_times`` the times when its frame left the
-first and arrived in the second. Each other column has one number per slice."""
+first and arrived in the second. The slices of collective ``i`` are ``collectives`` from
+``collective_first[i]`` to ``collective_first[i + 1]``, and ``collective_times`` has the times when
+it began and ended. Each other column has one number per slice."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -88,13 +95,28 @@ class SliceName:
     Attributes:
         text: The name: ``fwd``, ``read c1``, or the name that the user gave to a span.
         role: ``call``, ``read``, ``write``, ``input``, ``output``, ``build``, ``free``, ``span``;
-            ``unknown`` for an op that the plan does not have.
+            the kind of a collective; ``unknown`` for an op that the plan does not have.
         channel: The channel that is read or written, or "".
+        group: The group over which tensors are exchanged, or "".
     """
 
     text: str
     role: str
     channel: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHead:
+    """A group: the library that carries its tensors, and its lanes in the order of the ranks."""
+
+    backend: str
+    lanes: tuple[int, ...]
+
+    def rank_text(self, group: str, lane: int) -> str:
+        """Return the group and the rank of a lane as text."""
+        of = f"@{group} ({style_of(self.backend).title})"
+        return f"{of}, rank {self.lanes.index(lane)} of {len(self.lanes)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +155,19 @@ class Slices:
         execution: Index of its execution.
         bytes: Number of bytes that the whole event moved.
         op: Index of the op in the program of its process, or ``NO_OP``.
-        written: The ends of the writes, by channel.
+        written: The ends of the writes, by channel. Tensor channels are left out: they hold no
+            frames, because their writer waits until a frame is taken.
         taken: When frames were taken, by channel and by index of the reading lane.
         transfers: The rows of the write and of the read of each transfer [number of transfers, 2].
         transfer_times: When each of these frames left and arrived [number of transfers, 2], in
-            nanoseconds from ``start_ns``. No frame arrives before it left.
-        reads: The lanes that read each channel.
-        slots: The number of slots of each channel.
+            nanoseconds from ``start_ns``. No frame arrives before it left. Tensors leave when the
+            last end has arrived.
+        reads: The lanes that read each channel that carries values.
+        slots: The number of slots of each of these channels.
+        collectives: The rows of the ranks of each collective, one array per collective.
+        collective_times: When each collective began, because its last rank had arrived, and when it
+            ended [number of collectives, 2].
+        groups: The groups, by id.
     """
 
     graph_id: str
@@ -164,6 +192,9 @@ class Slices:
     transfer_times: Ints
     reads: dict[str, tuple[int, ...]]
     slots: dict[str, int]
+    collectives: tuple[Ints, ...] = ()
+    collective_times: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    groups: dict[str, GroupHead] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -178,12 +209,18 @@ class Slices:
         has = np.array([name.role == role for name in self.names] or [False])
         return np.asarray(has[self.name])
 
+    def rank_text(self, row: int) -> str:
+        """Return the group over which a slice exchanges tensors, and its rank; "" for others."""
+        group = self.names[self.name[row]].group
+        return self.groups[group].rank_text(group, int(self.lane[row])) if group else ""
+
     def to_payload(self) -> ViewPayload:
         """Return a head and the columns.
 
         The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
         ``duration_us``, ``count`` and ``transfers`` (the numbers of each), ``lanes``, ``names``,
-        ``kinds`` (the names of ``kind``) and ``channels``. The columns are those of ``COLUMNS``.
+        ``kinds`` (the names of ``kind``), ``channels`` and ``groups``. The columns are those of
+        ``COLUMNS``.
         """
         values = {
             "start": self.start / 1e3,
@@ -198,6 +235,9 @@ class Slices:
             "op": self.op,
             "transfers": self.transfers.ravel(),
             "transfer_times": self.transfer_times.ravel() / 1e3,
+            "collectives": np.concatenate([np.empty(0, np.int64), *self.collectives]),
+            "collective_first": np.cumsum([0, *map(len, self.collectives)]),
+            "collective_times": self.collective_times.ravel() / 1e3,
         }
         head = {
             "version": 1,
@@ -211,13 +251,22 @@ class Slices:
                 for head in self.heads
             ],
             "names": [
-                {"text": name.text, "role": name.role, "channel": name.channel}
+                {
+                    "text": name.text,
+                    "role": name.role,
+                    "channel": name.channel,
+                    "group": name.group,
+                }
                 for name in self.names
             ],
             "kinds": [*(kind.name.lower() for kind in TimeKind), "span"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()
+            },
+            "groups": {
+                group: {"title": style_of(each.backend).title, "lanes": list(each.lanes)}
+                for group, each in self.groups.items()
             },
         }
         return ViewPayload(

@@ -10,10 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
+from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.text import visible
 from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
+from rcg.trace.analysis.rendezvous import (
+    Exchange,
+    exchanges_of,
+    group_of,
+    with_waits,
+)
 from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
 from rcg.trace.analysis.transfers import movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
@@ -23,6 +30,7 @@ from rcg.views.data.slices import (
     OPS,
     SPAN,
     SPANS,
+    GroupHead,
     Ints,
     LaneHead,
     SliceName,
@@ -89,16 +97,23 @@ class _Collector:
         # When the writes of each channel began. A frame that was taken before that has a time from
         # an inaccurate clock.
         self._begun: dict[str, Ints] = {}
+        # The slice in which each event moves its bytes, by lane.
+        self._moving: dict[str, dict[int, int]] = {}
+        self._over_groups = {each.id for each in graph.plan.channels if each.kind == TENSOR}
 
     def add_ops(self, number: int, lane: LaneTrace) -> None:
         ops = self._graph.program(lane).ops
         parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
         if not len(parts):
             return
-        rows = events_of(lane, self._end_ns)
+        rows = events_of(replace(lane, events=with_waits(self._graph, lane)), self._end_ns)
         events = rows[parts.row]
         op = np.minimum(events["op"], len(ops)).astype(np.int64)
-        names = [self._number(name_of_op(each)) for each in ops]
+        groups = [group_of(self._graph.plan, lane.process, at) for at in range(len(ops))]
+        names = [
+            self._number(replace(name_of_op(each), group=group or ""))
+            for each, group in zip(ops, groups, strict=True)
+        ]
         if (op == len(ops)).any():
             names.append(self._number(SliceName("unknown op", "unknown")))
         is_waiting_for = (parts.kind == TimeKind.WAITING) & (
@@ -108,6 +123,12 @@ class _Collector:
         if lane.process == DRIVER:
             self._exclude(ops, lane.events, moves)
         self._find_ends(number, ops, op, rows, parts, moves)
+        if any(groups):
+            is_moving = np.array([group is not None for group in groups] + [False])[op]
+            is_moving &= (parts.kind == TimeKind.COMMUNICATION) & moves[parts.row]
+            at = np.flatnonzero(is_moving)
+            slices = (at + self._count).tolist()
+            self._moving[lane.process] = dict(zip(parts.row[at].tolist(), slices, strict=True))
         self._add(
             number,
             OPS,
@@ -124,10 +145,10 @@ class _Collector:
     def _exclude(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
         """Exclude events of Reads and Writes that did not move the frame of their execution."""
         for position, each in enumerate(ops):
-            if each.channels_in or each.channels_out:
+            if each.values_in or each.values_out:
                 at = np.flatnonzero(rows["op"] == position)
                 moves[at] = False
-                moves[at[movers(rows[at], READ if each.channels_in else WRITE)]] = True
+                moves[at[movers(rows[at], READ if each.values_in else WRITE)]] = True
 
     def _find_ends(
         self,
@@ -148,14 +169,17 @@ class _Collector:
         is_last &= moves[row]
         ended, taken = rows["end_ns"], taken_ns(rows)
         for position, each in enumerate(ops):
-            for channel in each.channels_out:
+            for channel in self._over_rings(each.values_out):
                 at = order[(op[order] == position) & is_last]
                 found, kept = self._ends(at, parts, ended, rows)
                 self._written[channel] = found
                 self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
-            for channel in each.channels_in:
+            for channel in self._over_rings(each.values_in):
                 at = order[(op[order] == position) & takes]
                 self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
+
+    def _over_rings(self, channels: tuple[str, ...]) -> list[str]:
+        return [channel for channel in channels if channel not in self._over_groups]
 
     def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
         """Return the ends at those parts whose times are in the window, and these parts."""
@@ -222,7 +246,33 @@ class _Collector:
             left = np.minimum(written.at[at], taken.at[to])
             pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
             times.append(np.column_stack([left, taken.at[to]]))
+        for exchange in exchanges_of(self._graph):
+            if not exchange.rendezvous.is_collective:
+                found, when = self._shown(exchange)
+                pairs.append(found.astype(np.int32))
+                times.append(when)
         return np.concatenate(pairs), np.concatenate(times)
+
+    def _collectives(self) -> tuple[tuple[Ints, ...], Ints]:
+        """Return the slices of the ranks of each collective, and when it began and ended."""
+        rows: list[Ints] = []
+        times = [np.empty((0, 2), np.int64)]
+        for exchange in exchanges_of(self._graph):
+            if exchange.rendezvous.is_collective:
+                found, when = self._shown(exchange)
+                rows += list(found)
+                times.append(when)
+        return tuple(rows), np.concatenate(times)
+
+    def _shown(self, exchange: Exchange) -> tuple[Ints, Ints]:
+        """Return the slices of each exchange of which all ends are shown, and its two times."""
+        slices = np.empty(exchange.rows.shape, np.int64)
+        for at, (process, _) in enumerate(exchange.ends):
+            known = self._moving.get(process, {})
+            slices[:, at] = [known.get(row, -1) for row in exchange.rows[:, at].tolist()]
+        is_shown = (slices >= 0).all(axis=1)
+        times = np.column_stack([exchange.begin_ns, exchange.end_ns])[is_shown]
+        return slices[is_shown], np.clip(times, self._start_ns, self._end_ns) - self._start_ns
 
     def slices(self) -> Slices:
         def column(name: str, dtype: str) -> npt.NDArray[Any]:
@@ -232,6 +282,7 @@ class _Collector:
         graph = self._graph
         numbers = {lane.process: number for number, lane in enumerate(graph.lanes)}
         start, end = column("start", "<i8"), column("end", "<i8")
+        carriers = [channel for channel in graph.plan.channels if channel.kind != STATUS]
         return Slices(
             graph.graph_id,
             self._start_ns,
@@ -254,9 +305,14 @@ class _Collector:
             *self._transfers(),
             {
                 channel.id: tuple(numbers[reader] for reader in channel.readers)
-                for channel in graph.plan.channels
+                for channel in carriers
             },
-            {channel.id: channel.slots for channel in graph.plan.channels},
+            {channel.id: channel.slots for channel in carriers},
+            *self._collectives(),
+            {
+                group.id: GroupHead(group.backend, tuple(numbers[each] for each in group.members))
+                for group in graph.plan.groups
+            },
         )
 
 
@@ -269,5 +325,5 @@ def _head_of(lane: LaneTrace) -> LaneHead:
 
 def name_of_op(op: Op) -> SliceName:
     """Return the name of the slices of an op."""
-    channels = (*op.channels_in, *op.channels_out)
+    channels = (*op.values_in, *op.values_out)
     return SliceName(visible(op.title()), op.word, *channels[:1])

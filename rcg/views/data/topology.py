@@ -34,12 +34,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
+from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Call, Input, Output
+from rcg.ir.ops import Call, Collective, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from rcg.views.data.edge_styles import LOCAL, kind_of_channel
+from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
+from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, kind_of_channel
 
 __all__ = [
     "Actor",
@@ -48,11 +50,12 @@ __all__ = [
     "TopologyNode",
     "NodeKind",
     "Topology",
+    "TopologyGroup",
     "nodes_of_calls",
     "topology_of",
 ]
 
-NodeKind = Literal["input", "attribute", "call", "part", "output"]
+NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]
 
 _JSON_VERSION: Final = 1
 
@@ -68,15 +71,19 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class TopologyNode:
-    """An input, a call, an output, or a part of an input or a call.
+    """An input, a call, a collective, an output, or a part of an input or a call.
 
     Attributes:
         id: Its position in ``Topology.nodes``.
         kind: ``input``; ``attribute``, one argument of it; ``call`` of a method; ``part``, one of
-            the values of a call that returns several; ``output``.
-        process: Its process: ``driver`` or an actor's id.
-        name: The method, the argument's key or the part's index; empty for input and output.
+            the values of a call that returns several; ``collective`` of several actors; ``output``.
+        process: Its process: ``driver`` or an actor's id; empty for a collective.
+        name: The method, the argument's key, the part's index or the kind of collective; empty for
+            input and output.
         owner: The input of an attribute, the call of a part; None for others.
+        group: The group of a collective; None for others.
+        ranks: The op of each rank of a collective: its process, and its index in the program. They
+            are in the order of the ranks.
     """
 
     id: int
@@ -84,6 +91,8 @@ class TopologyNode:
     process: str
     name: str
     owner: int | None = None
+    group: str | None = None
+    ranks: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         match self.kind:
@@ -91,6 +100,8 @@ class TopologyNode:
                 return f"{self.process}.{self.name}"
             case "attribute" | "part":
                 return f"{self.kind}[{self.name}]"
+            case "collective":
+                return f"{self.name} @{self.group}"
             case _:
                 return self.kind
 
@@ -102,11 +113,13 @@ class TopologyEdge:
     Attributes:
         source: The node that makes the value.
         target: The node that takes it.
-        kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ...
-        channel: The channel that carries it; None inside a process. All edges of a value use the
-            same channel, which may carry other values as well.
-        arguments: The arguments of the target that it is: positions and names of arguments, or
-            positions in the list of results. Empty between an owner and its parts.
+        kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ``gloo`` over a
+            communicator, ``collective`` from or to a collective in the same process, ...
+        channel: The channel that carries it; None inside a process. Other edges of the value, and
+            other values, may use the same channel.
+        arguments: The arguments of the target that it is: positions and names of arguments, ranks
+            of a collective, or positions in the list of results. Empty between an owner and its
+            parts.
     """
 
     source: int
@@ -125,12 +138,35 @@ class Channel:
         kind: How it carries values, as of edges.
         slots: How many frames it holds.
         values: How many values travel in one frame.
+        group: The group that carries its tensors; None without one.
+        device: Where its tensors arrive; ``default`` is a device of the type that they were on.
+        is_static_shape: Whether its tensors have the shapes and dtypes of the first execution.
+        is_direct_return: Whether its value is exactly one tensor.
     """
 
     id: str
     kind: str
     slots: int
     values: int = 1
+    group: str | None = None
+    device: str = "default"
+    is_static_shape: bool = False
+    is_direct_return: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyGroup:
+    """A group of processes that exchange tensors over one communicator.
+
+    Attributes:
+        id: Its id in the plan.
+        backend: The library that carries the tensors, or the name of the user's communicator.
+        members: The processes, in the order of their ranks.
+    """
+
+    id: str
+    backend: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +177,9 @@ class Topology:
         nodes: The nodes, in Ray's order: from the input, breadth first.
         edges: The edges, sorted by source and target. At most one between two nodes.
         actors: The actors, in the order of the plan.
-        channels: The channels, in the order of the plan.
+        channels: The channels that carry values, in the order of the plan.
         is_multi: Whether an execution returns a list.
+        groups: The groups, in the order of the plan.
     """
 
     nodes: tuple[TopologyNode, ...]
@@ -150,6 +187,7 @@ class Topology:
     actors: tuple[Actor, ...]
     channels: tuple[Channel, ...]
     is_multi: bool
+    groups: tuple[TopologyGroup, ...] = ()
 
     def actor(self, process: str) -> Actor | None:
         """Return the actor of a process; None for the driver."""
@@ -177,7 +215,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
         TopologyEdge(
             source=numbers[source],
             target=numbers[target],
-            kind=found.kind_of(channel),
+            kind=found.kind_of(source, target, channel),
             channel=channel,
             arguments=tuple(arguments),
         )
@@ -189,15 +227,29 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
         edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
         actors=tuple(Actor(actor.id, actor.label, ids[actor.id]) for actor in plan.actors),
         channels=tuple(
-            Channel(channel.id, kind_of_channel(channel.kind), channel.slots, len(channel.nodes))
+            Channel(
+                channel.id,
+                found.kinds[channel.id],
+                channel.slots,
+                len(channel.nodes),
+                channel.group,
+                channel.device,
+                channel.is_static_shape,
+                channel.is_direct_return,
+            )
             for channel in plan.channels
+            if channel.kind != STATUS
         ),
         is_multi=plan.is_multi,
+        groups=tuple(TopologyGroup(each.id, each.backend, each.members) for each in plan.groups),
     )
 
 
 def nodes_of_calls(plan: Plan) -> dict[int, int]:
-    """Return the node in the topology of each call of a plan, by the ``node`` of the call."""
+    """Return the node in the topology of each call of a plan, by the ``node`` of the call.
+
+    All ranks of a collective are one node.
+    """
     found = _Search(plan)
     numbers = found.number()
     return {call: numbers[node] for call, node in found.calls.items()}
@@ -213,7 +265,8 @@ class _Search:
     def __init__(self, plan: Plan) -> None:
         self.nodes: list[TopologyNode] = []
         self.edges: dict[tuple[int, int], tuple[str | None, list[str]]] = {}
-        self._kinds = {channel.id: kind_of_channel(channel.kind) for channel in plan.channels}
+        self._plan = plan
+        self.kinds = self._kinds_of_channels()
         # A slot holds the value of a node, or a container with the values of several. A part of a
         # value gets a node when another node takes it. Parts that no node takes are not drawn.
         self._made: dict[tuple[str, int], tuple[int, int | None]] = {}
@@ -223,19 +276,24 @@ class _Search:
             (op, program.process)
             for program in plan.programs
             for op in program.ops
-            if isinstance(op, Call)
+            if isinstance(op, Call | Collective)
         ]
         self._make_inputs(plan.program(DRIVER))
         self.calls: dict[int, int] = {}
         # In the order in which they were bound, independent of the schedule.
         for op, process in sorted(calls, key=lambda each: each[0].node):
+            if isinstance(op, Collective):
+                if op.node not in self.calls:
+                    self._add_collective(process, op)
+                self._made.update({(process, out): (self.calls[op.node], None) for out in op.outs})
+                continue
             self.calls[op.node] = self._add("call", process, op.method)
             for index, out in enumerate(op.outs):
                 part = None if len(op.outs) == 1 else index
                 self._made[process, out] = (self.calls[op.node], part)
         for program in plan.programs:
             for each in program.ops:
-                for channel in each.channels_out:
+                for channel in each.values_out:
                     self._carried[channel] = [
                         self._made[program.process, slot] for slot in each.used()
                     ]
@@ -246,6 +304,37 @@ class _Search:
     def _add(self, kind: NodeKind, process: str, name: str, owner: int | None = None) -> int:
         self.nodes.append(TopologyNode(len(self.nodes), kind, process, name, owner))
         return len(self.nodes) - 1
+
+    def _add_collective(self, process: str, op: Collective) -> None:
+        """Add the node of a collective, which is the node of all its ranks."""
+        plan = self._plan
+        at = plan.program(process).ops.index(op)
+        ranks = next(
+            each.ends
+            for each in rendezvous_of(plan)
+            if each.is_collective and (process, at) in each.ends
+        )
+        node = self._add("collective", "", op.word)
+        self.nodes[node] = replace(self.nodes[node], group=op.group, ranks=ranks)
+        for where, rank in ranks:
+            each = plan.program(where).ops[rank]
+            if isinstance(each, Collective):
+                self.calls[each.node] = node
+
+    def _kinds_of_channels(self) -> dict[str, str]:
+        """Return the kind of the edges of each channel."""
+        backends = {group.id: group.backend for group in self._plan.groups}
+        over_groups = {
+            node for spec in self._plan.channels if spec.kind == TENSOR for node in spec.nodes
+        }
+        kinds = {}
+        for spec in self._plan.channels:
+            kind = kind_of_channel(spec.kind, backends.get(spec.group or ""))
+            is_of_driver = DRIVER in (spec.writer, *spec.readers)
+            if is_of_driver and kind == "shm" and not over_groups.isdisjoint(spec.nodes):
+                kind = FALLBACK
+            kinds[spec.id] = kind
+        return kinds
 
     def _make_inputs(self, driver: Program) -> None:
         whole = self._add("input", DRIVER, "")
@@ -263,7 +352,7 @@ class _Search:
             slot: [(value, None)] for (where, slot), value in self._made.items() if where == process
         }
         for op in program.ops:
-            for channel in op.channels_in:
+            for channel in op.values_in:
                 for out, value in zip(op.made(), self._carried[channel], strict=True):
                     held[out] = [(value, channel)]
             if op.is_holding:
@@ -274,6 +363,11 @@ class _Search:
                     for name, slot in _arguments(op):
                         for value, via in held[slot]:
                             self._connect(value, self.calls[op.node], via, name)
+                case Collective():
+                    rank = f"rank {rank_of(self._plan, process, op.group)}"
+                    for slot in op.slots:
+                        for value, via in held[slot]:
+                            self._connect(value, self.calls[op.node], via, rank)
                 case Output(slots=slots):
                     for position, slot in enumerate(slots):
                         for value, via in held[slot]:
@@ -299,8 +393,11 @@ class _Search:
             self.edges[call, node] = (None, [])
         return self._parts[call, part]
 
-    def kind_of(self, channel: str | None) -> str:
-        return LOCAL if channel is None else self._kinds[channel]
+    def kind_of(self, source: int, target: int, channel: str | None) -> str:
+        if channel is not None:
+            return self.kinds[channel]
+        is_collective = "collective" in (self.nodes[source].kind, self.nodes[target].kind)
+        return COLLECTIVE if is_collective else LOCAL
 
     def number(self) -> dict[int, int]:
         """Return the number of each node, as in Ray.

@@ -11,11 +11,11 @@ from typing import Any, Final
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
-from rcg.text import plural, speed_text, time_text, visible
+from rcg.text import bytes_text, plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
 from rcg.views.data.arrangement import Sizes
-from rcg.views.data.edge_styles import style_of
+from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.labels import (
     MAX_NAME_WIDTH,
     MIN_NODE_WIDTH,
@@ -40,6 +40,9 @@ __all__ = ["topology_payload"]
 _HEAD: Final = 42.0
 _PAD: Final = 12.0
 _MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
+
+_TIMED: Final = ("call", "collective")
+"""The kinds of nodes that take time."""
 
 Times = Mapping[tuple[str, int], OpTimes]
 
@@ -68,13 +71,13 @@ class _TopologyHead:
             channel: (program.process, at)
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            for channel in op.channels_out
+            for channel in op.values_out
         }
         self._reads = {
             (program.process, channel): at
             for program in plan.programs
             for at, op in enumerate(program.ops)
-            for channel in op.channels_in
+            for channel in op.values_in
         }
         self._lanes = {} if record is None else {each.process: each for each in record.lanes}
 
@@ -101,8 +104,8 @@ class _TopologyHead:
             "nodes": [
                 {
                     "kind": node.kind,
-                    "process": node.process,
-                    "op": self._ops.get(node.id),
+                    **self._place(node),
+                    "ranks": node.ranks,
                     "name": shorten(
                         node_text(node), MAX_NAME_WIDTH, SIZE, monospace=node.kind == "call"
                     ),
@@ -125,7 +128,16 @@ class _TopologyHead:
                 }
                 for edge in topology.edges
             ],
+            "meeting": asdict(style_of(COLLECTIVE)),
+            "groups": [f"group {labels.group_text(group)}" for group in topology.groups],
         }
+
+    def _place(self, node: TopologyNode) -> dict[str, Any]:
+        """Return the process and the op of a node; of a collective, those of its first rank."""
+        if node.ranks:
+            process, op = node.ranks[0]
+            return {"process": process, "op": op}
+        return {"process": node.process, "op": self._ops.get(node.id)}
 
     # Ops
 
@@ -154,10 +166,12 @@ class _TopologyHead:
         """Return the write and the read of an edge's value, each with its process."""
         if edge.channel is None:
             return []
-        reader = self._topology.nodes[edge.target].process
+        target = self._topology.nodes[edge.target]
         ops = [self._writes[edge.channel]]
-        read = self._reads.get((reader, edge.channel))
-        return ops if read is None else [*ops, (reader, read)]
+        for reader in [target.process, *(process for process, _ in target.ranks)]:
+            if (read := self._reads.get((reader, edge.channel))) is not None:
+                ops.append((reader, read))
+        return ops
 
     # Sizes
 
@@ -173,7 +187,9 @@ class _TopologyHead:
 
     def _size(self, node: TopologyNode) -> tuple[float, float]:
         is_part = node.owner is not None
-        name = min(MAX_NAME_WIDTH, width_of(node_text(node), SIZE, monospace=node.kind == "call"))
+        is_code = node.kind not in ("input", "output", "collective")
+        text = width_of(node_text(node), SIZE, bold=not is_code, monospace=node.kind == "call")
+        name = min(MAX_NAME_WIDTH, text)
         time = self._time(node)
         width = name + (width_of(time, SMALL) + 14 if time else 0)
         if is_part:
@@ -195,12 +211,16 @@ class _TopologyHead:
         return f" {DOT} ".join(words)
 
     def _took(self, node: TopologyNode) -> OpTimes | None:
+        """Return the times of a node; of a collective, those of the rank that takes longest."""
+        if node.ranks:
+            found = [self._times[rank] for rank in node.ranks if rank in self._times]
+            return max(found, key=lambda each: each.median_ns, default=None)
         op = self._ops.get(node.id)
         return None if op is None else self._times.get((node.process, op))
 
     def _time(self, node: TopologyNode) -> str:
         took = self._took(node)
-        return time_text(took.median_ns) if took is not None and node.kind == "call" else ""
+        return time_text(took.median_ns) if took is not None and node.kind in _TIMED else ""
 
     def _moved(self, edge: TopologyEdge) -> str:
         """Return the mean size of an edge's value, only for the first edge of its channel."""
@@ -215,13 +235,19 @@ class _TopologyHead:
         return None if edge.channel is None else self._times.get(self._writes[edge.channel])
 
     def _tell_node(self, node: TopologyNode) -> list[str]:
-        lines = [self._labels.full_name(node)]
+        is_collective = node.kind == "collective"
+        lines = self._labels.collective_lines(node) if is_collective else []
+        lines = lines or [self._labels.full_name(node)]
         took = self._took(node)
-        if took is not None and node.kind == "call":
+        if took is not None and node.kind in _TIMED:
             lines.append(
                 f"median {time_text(took.median_ns)} {DOT} ran {plural(took.count, 'time')}"
             )
             lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
+        if took is not None and is_collective:
+            waited = time_text(took.waited_ns / took.count)
+            moved = bytes_text(took.bytes / took.count)
+            lines.append(f"{moved} from a rank {DOT} waited {waited} for the others, the mean")
         return lines
 
     def _tell_edge(self, edge: TopologyEdge) -> list[str]:

@@ -47,6 +47,8 @@ class ActivityData(Protocol):
     @property
     def waiting_for(self) -> str: ...  # noqa: D102
     @property
+    def waiting_text(self) -> str: ...  # noqa: D102
+    @property
     def shared_bytes(self) -> int: ...  # noqa: D102
     @property
     def stack(self) -> tuple[str, ...] | None: ...  # noqa: D102
@@ -158,7 +160,7 @@ def _row(report: ReportData, activity: ActivityData, *, is_marked: bool) -> list
         Cell(f"{activity.op}{where}", "rcg-code rcg-op"),
         Cell(count_text(activity.execution) if activity.op != "-" else "-", "rcg-number"),
         Cell(time_text(activity.for_s * 1e9) if activity.op != "-" else "-", "rcg-number"),
-        Cell(activity.waiting_for),
+        Cell(activity.waiting_text),
         _queue(report, activity),
         Cell(bytes_text(activity.shared_bytes), "rcg-number"),
         Cell(f"{activity.pid}" if activity.pid else "-", "rcg-number rcg-dim"),

@@ -7,13 +7,15 @@ a0 (Stage)  fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ███�
 ```
 
 Methods are full bars, other ops are thin bars, and the background is hatched while the actor does
-nothing. Without a measurement only the prediction is drawn.
+nothing. Lines join the ends of transfers over communicators, and the ranks of collectives. Without
+a measurement only the prediction is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -23,11 +25,13 @@ from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.exchanges import exchange_lines_of
 from rcg.views.data.fit import CALL_NS, execution_range, fit
 from rcg.views.data.lettering import DOT, width_of
 from rcg.views.data.slices import OPS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint
+from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
 from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
 
@@ -36,6 +40,7 @@ __all__ = ["schedule_of"]
 _MAX_BARS_BYTES: Final = 240_000
 _LANES_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many lanes
 _MAX_NUMBERS: Final = 400
+_MAX_JOINS: Final = 120
 _NUM: Final = len(EXECUTIONS)
 _BUSY: Final = 3 * _NUM
 _OUTLINE: Final = 2 * _NUM
@@ -93,6 +98,7 @@ class _Schedule:
         self._canvas = canvas
         self._width = width
         self._note = ""
+        self._joins = False, False  # of transfers, of collectives
         self._is_in_calls = slices is None and unit_ns is None
         layers = []
         if predicted is not None:
@@ -101,6 +107,7 @@ class _Schedule:
             layers.append(_Layer(slices))
         self._layers = layers
         self._slices = layers[-1].slices
+        self._exchanges = exchange_lines_of(self._slices)
         calls = self._slices.where("call")
         self._lanes = [int(lane) for lane in np.unique(self._slices.lane[calls])]
         self._both = len(layers) == 2
@@ -146,6 +153,7 @@ class _Schedule:
         looks = self._looks()
         body: list[str] = []
         merged = 0
+        joined = self._joined(frame, bar)
         for layer in self._layers:
             bands = []
             for top in frame.tops:
@@ -157,6 +165,7 @@ class _Schedule:
             drawn = self._draw(layer, frame, bands, looks)
             body += drawn[0]
             merged += drawn[1]
+        body += joined
         words = [self._about(about), self._note]
         words += [f"{letter} = {method}" for method, letter in self._initials.items()]
         if merged > self._slices.where("call").sum() / 50:
@@ -170,6 +179,33 @@ class _Schedule:
             self._legend(),
             f"{title}: which execution each of the actors ({count}) works on when",
         )
+
+    def _joined(self, frame: LaneChart, bar: float) -> list[str]:
+        """Return the lines between the ends of exchanges, over the bars that are measured."""
+        layer, slices = self._layers[-1], self._slices
+        tops = dict(zip(self._lanes, frame.tops, strict=True))
+        thin = max(2.0, bar / 7)
+
+        def band_of(row: int) -> Band:
+            return Band(tops[int(slices.lane[row])] + (bar - thin) / 2, thin)
+
+        scale = frame.plot_width / max(slices.duration_ns, 1)
+        # An actor that calls nothing has no lane.
+        is_shown = np.isin(slices.lane, self._lanes)
+        whole = is_shown[slices.transfers].all(axis=1)
+        ranks = [bool(is_shown[rows].all()) for rows in slices.collectives]
+        shown = replace(
+            slices,
+            transfers=slices.transfers[whole],
+            transfer_times=slices.transfer_times[whole],
+            collectives=tuple(compress(slices.collectives, ranks)),
+            collective_times=slices.collective_times[np.array(ranks, bool)],
+        )
+        joins = Joins(self._canvas, shown, scale, band_of, layer.shift_ns)
+        transfers = joins.transfers(_MAX_JOINS)
+        collectives, _ = joins.collectives(_MAX_JOINS)
+        self._joins = bool(transfers), bool(collectives)
+        return [*transfers, *collectives]
 
     def _about(self, about: str) -> str:
         if about or not len(self._slices):
@@ -321,6 +357,9 @@ class _Schedule:
             words.append(f"{slices.duration[row] / CALL_NS:.3g} calls long, {what}")
         else:
             words.append(f"{time_text(float(slices.duration[row]))}, {what}")
+        if not layer.is_outlined:
+            words += self._exchanges.get(row, [])
+        words += filter(None, [slices.rank_text(row)])
         return "\n".join(words)
 
     def _ticks(self, plot_width: float) -> list[tuple[float, str]]:
@@ -360,6 +399,12 @@ class _Schedule:
                 )
             )
         busy = '<rect{} y="3.5" width="14" height="3"/>'.format(canvas.paint("busy"))
+        has_transfers, has_collectives = self._joins
+        if has_transfers:
+            line = '<path{} fill="none" stroke-width="1.2" d="M3 0L11 10"/>'
+            entries.append((line.format(canvas.paint("transfer")), "transfer"))
+        if has_collectives:
+            entries.append((COLLECTIVE_LINE.format(canvas.paint("collective")), "collective"))
         return [
             *entries,
             (busy, "not in a method"),

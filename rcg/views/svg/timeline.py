@@ -4,7 +4,8 @@
 ```
 a0 (Stage)  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████  colour = kind of time
                                        ╲
-a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│    a line from a write to its read
+a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│    a line from a write to its read, and
+                                                               one through the ranks of a collective
             queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          frames written and not read yet
 ```
 
@@ -21,11 +22,13 @@ import numpy as np
 from rcg.text import brief, bytes_text, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
+from rcg.views.data.exchanges import exchange_lines_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.queues import QueueDepth, queues_of
 from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
+from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
 from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import idle, kind_looks
 
@@ -61,6 +64,7 @@ class _Timeline:
         self._slices = slices
         self._canvas = canvas
         self._queues = queues_of(slices)
+        self._exchanges = exchange_lines_of(slices)
         # Whether several calls of a process have the same execution number.
         self._is_repeated = repeats_of(slices) > 1
         count = len(slices.heads)
@@ -120,6 +124,9 @@ class _Timeline:
             budget=_MAX_BARS_BYTES,
         )
         transfers, note = self._transfers()
+        joins = Joins(self._canvas, slices, self._scale, self._band)
+        collectives, more = joins.collectives(_MAX_TRANSFERS)
+        note += more
         words = [about or f"{time_text(slices.duration_ns)} of {self._processes}"]
         merged = len(drawn.merged)
         if merged > len(slices) / 5:
@@ -130,13 +137,20 @@ class _Timeline:
         ticks = [
             (at * self._scale, label) for at, label in ticks_of(slices.duration_ns, most, first)
         ]
-        body = [*self._queue_shapes(), *transfers, '<g class="rcg-bars">', *drawn.shapes, "</g>"]
+        body = [
+            *self._queue_shapes(),
+            *transfers,
+            '<g class="rcg-bars">',
+            *drawn.shapes,
+            "</g>",
+            *collectives,
+        ]
         return frame.document(
             title,
             f" {DOT} ".join(words),
             ticks,
             body,
-            self._legend(has_transfers=bool(transfers)),
+            self._legend(has_transfers=bool(transfers), has_collectives=bool(collectives)),
             f"{title}: what {self._processes} did when",
         )
 
@@ -188,7 +202,9 @@ class _Timeline:
         since = int(slices.start[row]) + slices.start_ns - slices.origin_ns
         words.append(f"{time_text(time_ns)} at {time_text(since)}")
         amount = int(slices.bytes[row])
-        if amount and slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
+        if row in self._exchanges:
+            words += self._exchanges[row]
+        elif amount and slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
             rate = bytes_text(amount / time_ns * 1e9)
             words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
         elif amount:
@@ -196,6 +212,7 @@ class _Timeline:
         peer = int(slices.peer[row])
         if peer != NOBODY:
             words.append(f"waits for {brief(slices.heads[peer].label)}")
+        words += filter(None, [slices.rank_text(row)])
         return "\n".join(words)
 
     # Transfers
@@ -269,7 +286,7 @@ class _Timeline:
 
     # Words
 
-    def _legend(self, *, has_transfers: bool) -> list[tuple[str, str]]:
+    def _legend(self, *, has_transfers: bool, has_collectives: bool) -> list[tuple[str, str]]:
         canvas = self._canvas
         looks = kind_looks(canvas)
         used = set(np.unique(self._slices.kind).tolist())
@@ -282,6 +299,8 @@ class _Timeline:
         if has_transfers:
             line = '<path{} fill="none" stroke-width="1.2" d="M3 0C3 6 11 4 11 10"/>'
             entries.append((line.format(canvas.paint("transfer")), "transfer"))
+        if has_collectives:
+            entries.append((COLLECTIVE_LINE.format(canvas.paint("collective")), "collective"))
         if self._queues:
             most = max(int(queue.depth.max()) for queue in self._queues.values())
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'

@@ -13,10 +13,9 @@ from itertools import pairwise
 from math import ceil
 from typing import Any, Final
 
-from rcg.ir.ids import DRIVER
-from rcg.text import brief, time_text, visible
+from rcg.text import brief, plural, time_text, visible
 from rcg.views.data.arrangement import Sizes
-from rcg.views.data.edge_styles import EdgeStyle, style_of
+from rcg.views.data.edge_styles import COLLECTIVE, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.labels import (
     MAX_NAME_WIDTH,
@@ -41,6 +40,11 @@ _HEAD: Final = 44.0
 _LINE: Final = 15.0
 _LEGEND_LINE: Final = 34.0
 _AMOUNT_ROOM: Final = 66.0  # less than the gap between columns
+_GROUP_LINE: Final = 16.0
+_MAX_GROUPS: Final = 8
+_GROUP_ROOM: Final = 760.0
+_NAMED: Final = ("input", "output", "collective")
+"""The kinds of nodes whose text is not that of the user's code."""
 
 
 def svg_of(
@@ -85,7 +89,10 @@ class _Drawing:
         self._is_measured = measured is not None
         self._legend = legend
         self._channels = {channel.id: channel for channel in topology.channels}
-        self._carried = {edge.source: edge.channel for edge in topology.edges if edge.channel}
+        self._carried: dict[int, dict[str, None]] = {}  # the channels of each node's value
+        for edge in topology.edges:
+            if edge.channel is not None:
+                self._carried.setdefault(edge.source, {})[edge.channel] = None
         self._details = channel_details
         self._kinds = [
             style_of(name)
@@ -95,6 +102,12 @@ class _Drawing:
                 if not self._labels.is_owned(edge)
             )
         ]
+        meeting = style_of(COLLECTIVE)
+        self._canvas.define(
+            "meeting",
+            Paint("fill", "#ffffff", "#10161d"),
+            Paint("stroke", meeting.light, meeting.dark),
+        )
         for kind in self._kinds:
             colours = kind.light, kind.dark
             self._canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
@@ -107,8 +120,11 @@ class _Drawing:
         top = MARGIN + 46
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
         legend = self._legend_shapes() if self._legend else ([], 0.0)
-        width = round(max(layout.width, min(heading, 760), legend[1]) + 2 * MARGIN)
-        height = round(top + layout.height + MARGIN + (_LEGEND_LINE if legend[0] else 0))
+        groups = self._group_lines() if self._legend else []
+        room = max([legend[1], *(min(width_of(each, SMALL), _GROUP_ROOM) for each in groups)])
+        width = round(max(layout.width, min(heading, 760), room) + 2 * MARGIN)
+        below = (_LEGEND_LINE if legend[0] else 0) + _GROUP_LINE * len(groups)
+        height = round(top + layout.height + MARGIN + below)
         body = [
             *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
@@ -121,6 +137,12 @@ class _Drawing:
         if legend[0]:
             y = top + layout.height + _LEGEND_LINE
             body += [f'<g transform="translate({MARGIN:g} {y:g})">', *legend[0], "</g>"]
+            body += [
+                self._canvas.text(
+                    text, MARGIN, y + 6 + _GROUP_LINE * at, _GROUP_ROOM, role="faint", size=SMALL
+                )
+                for at, text in enumerate(groups, start=1)
+            ]
         return self._canvas.document(body, width, height, self._title)
 
     # Sizes
@@ -141,6 +163,7 @@ class _Drawing:
         width = max(
             [
                 width_of(node_text(node), SIZE, monospace=True),
+                width_of(node_text(node), SIZE, bold=True) if node.kind in _NAMED else 0.0,
                 *[width_of(line, SMALL) for line in self._detail_lines(node)],
             ]
         )
@@ -152,15 +175,14 @@ class _Drawing:
     def _detail_lines(self, node: TopologyNode) -> list[str]:
         """Return the lines below a node's name: its time, and the channel of its value."""
         time_ns = self._measured.call_ns.get(node.id)
-        channel = self._channel(node) if self._details else None
+        channels = self._channels_of(node) if self._details else []
         lines = [] if time_ns is None else [time_text(time_ns)]
         if (so_far := self._measured.open_ns.get(node.id)) is not None:
             lines = [f"not ended: {time_text(so_far)}"]
-        return lines + ([] if channel is None else [f"{channel.id} {DOT} {slots_text(channel)}"])
+        return lines + [f"{channel.id} {DOT} {slots_text(channel)}" for channel in channels]
 
-    def _channel(self, node: TopologyNode) -> Channel | None:
-        channel = self._carried.get(node.id)
-        return None if channel is None else self._channels[channel]
+    def _channels_of(self, node: TopologyNode) -> list[Channel]:
+        return [self._channels[channel] for channel in self._carried.get(node.id, ())]
 
     # Shapes
 
@@ -183,18 +205,19 @@ class _Drawing:
         pad = _PART_PAD if is_part else _NODE_PAD
         room = rect.width - 2 * pad
         radius = 6 if node.kind == "call" else min(rect.height, 40) / 2
+        frame = self._canvas.paint("meeting" if node.kind == "collective" else "box")
         middle = rect.x + rect.width / 2
         y = rect.middle + 4 - _LINE * len(lines) / 2
         shapes = [
             f'<g class="rcg-node rcg-{node.kind}"><title>{escape(self._hover(node))}</title>'
-            f'<rect{self._canvas.paint("box")}{_frame(rect)} rx="{radius:g}"/>',
+            f'<rect{frame}{_frame(rect)} rx="{radius:g}"/>',
             self._text(
                 node_text(node),
                 middle,
                 y,
                 room,
-                bold=node.kind in ("input", "output"),
-                monospace=node.kind not in ("input", "output"),
+                bold=node.kind in _NAMED,
+                monospace=node.kind not in _NAMED,
                 anchor="middle",
             ),
         ]
@@ -278,7 +301,7 @@ class _Drawing:
         return self._topology.nodes[node].owner is not None
 
     def _rim(self, source: int) -> str:
-        return "rim" if self._topology.nodes[source].process == DRIVER else "actor-rim"
+        return "actor-rim" if self._topology.actor(self._topology.nodes[source].process) else "rim"
 
     def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
         """Return a text without a hover text of its own: its group has one."""
@@ -291,9 +314,19 @@ class _Drawing:
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
     def _hover(self, node: TopologyNode) -> str:
-        channel = self._channel(node)
-        carried = "" if channel is None else f"\nits value travels by {channel_text(channel)}"
+        carried = "".join(
+            f"\nits value travels by {channel_text(channel)}" for channel in self._channels_of(node)
+        )
+        if node.kind == "collective":
+            return "\n".join(self._labels.collective_lines(node)) + carried
         return f"{self._labels.full_name(node)}{carried}"
+
+    def _group_lines(self) -> list[str]:
+        """Return a line for each group, up to a limit."""
+        groups = self._topology.groups
+        lines = [f"group {self._labels.group_text(group)}" for group in groups[:_MAX_GROUPS]]
+        more = len(groups) - len(lines)
+        return [*lines, f"and {plural(more, 'more group')}"] if more else lines
 
 
 # --- words and shapes ----------------------------------------------------------------------------

@@ -15,10 +15,13 @@ drawn without crossing lines, and the width is the largest number of values that
 
 from __future__ import annotations
 
+from typing import Final
+
 from rcg.text import visible
-from rcg.views.data.edge_styles import LOCAL, style_of
+from rcg.views.data.edge_styles import is_known, style_of
+from rcg.views.data.labels import TopologyLabels
 from rcg.views.data.layers import layers_of
-from rcg.views.data.topology import Topology, TopologyNode
+from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 __all__ = ["ascii_of"]
 
@@ -29,16 +32,37 @@ def ascii_of(topology: Topology) -> str:
     lines += [f'{node.id} [label="{_label(topology, node)}"]' for node in topology.nodes]
     lines += ["", "Edges Information:"]
     for edge in topology.edges:
-        place = f" ({style_of(LOCAL).title})" if edge.kind == LOCAL else ""
+        place = "" if edge.kind in _PLAIN else f" ({visible(_place(topology, edge))})"
         lines.append(f"{edge.source} {style_of(edge.kind).arrow} {edge.target}{place}")
+    if topology.groups:
+        labels = TopologyLabels(topology)
+        lines += ["", "Groups:", *map(labels.group_text, topology.groups)]
     lines += ["", "Legend:", *_legend(topology), "", "Graph Built:", *_draw(topology)]
     return "\n".join(lines) + "\n"
 
 
+_PLAIN: Final = ("shm", "tcp", "tensor")
+"""Kinds of edges that the arrow alone tells."""
+
+
+def _place(topology: Topology, edge: TopologyEdge) -> str:
+    channel = next((each for each in topology.channels if each.id == edge.channel), None)
+    group = "" if channel is None or channel.group is None else f" @{channel.group}"
+    return f"{style_of(edge.kind).title}{group}"
+
+
 def _legend(topology: Topology) -> list[str]:
-    others = {edge.kind for edge in topology.edges} - {"shm", "tensor", LOCAL}
+    kinds = dict.fromkeys(edge.kind for edge in topology.edges)
+    others = {kind for kind in kinds if style_of(kind).arrow not in ("+++>", "--->")}
+    others |= {kind for kind in kinds if not is_known(kind)}
+    carriers = [
+        style_of(kind).title
+        for kind in kinds
+        if style_of(kind).arrow == "+++>" and kind not in _PLAIN
+    ]
+    here = f", here: {', '.join(map(visible, carriers))}" if carriers else ""
     return [
-        "+++> : Represents Accelerator-type data channels",
+        f"+++> : Represents Accelerator-type data channels{here}",
         "---> : Represents Shared Memory data channels, or no channel in the same process",
         *[
             f"{style_of(kind).arrow} : Represents {visible(style_of(kind).title)} data channels"
@@ -59,6 +83,8 @@ def _label(topology: Topology, node: TopologyNode) -> str:
             text = f"ClassMethodOutputNode[{name}]"
         case "output":
             text = "MultiOutputNode"
+        case "collective":
+            text = f"Collective: {name} Group: {node.group}"
         case "call":
             text = f"Actor: {_key(topology, node, '...')} Method: {name}"
     return f"Task {node.id}  {text}"
@@ -75,6 +101,8 @@ def _short_name(topology: Topology, node: TopologyNode) -> str:
             return f"{node.id}:Output[{name}]"
         case "output":
             return f"{node.id}:MultiOutputNode"
+        case "collective":
+            return f"{node.id}:{name}@{node.group}"
         case "call":
             actor = topology.actor(node.process)
             label = "Actor" if actor is None else visible(actor.label)

@@ -10,11 +10,13 @@ from typing import Final
 
 from rcg.text import plural, visible
 from rcg.views.data.edge_styles import LOCAL, style_of
+from rcg.views.data.labels import TopologyLabels, hints_text
 from rcg.views.data.topology import Actor, Channel, Topology, TopologyNode
 
 __all__ = ["dot_of"]
 
-_INPUT, _OUTPUT, _PART = "lightblue", "yellow", "orange"
+_INPUT, _OUTPUT, _PART, _COLLECTIVE = "lightblue", "yellow", "orange", "palegreen"
+_SHAPES: Final = {"call": "oval", "collective": "hexagon"}
 # Okabe and Ito's colours, except the two that have another meaning here.
 _ACTOR_COLOURS: Final = ("#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#d55e00")
 # The share of white that is mixed in, in each round through the colours.
@@ -36,7 +38,7 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
     if legend:
         lines += [f"\tlabel={_quoted(_legend(topology))}", "\tlabelloc=b", "\tfontsize=11"]
     for node in topology.nodes:
-        shape = "oval" if node.kind == "call" else "rectangle"
+        shape = _SHAPES.get(node.kind, "rectangle")
         lines.append(
             f"\t{node.id} [label={_quoted(_label(node, actors))} fillcolor={_colour(node, fills)} "
             f"shape={shape} style=filled]"
@@ -46,7 +48,7 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
         attributes = [f'color="{kind.light}"', f"style={_style(edge.kind)}"]
         if channel_details:
             channel = None if edge.channel is None else channels[edge.channel]
-            attributes.insert(0, f"label={_quoted(_details(channel))}")
+            attributes.insert(0, f"label={_quoted(_details(edge.kind, channel))}")
         lines.append(f"\t{edge.source} -> {edge.target} [{' '.join(attributes)}]")
     return "\n".join([*lines, "}\n"])
 
@@ -63,6 +65,8 @@ def _label(node: TopologyNode, actors: dict[str, Actor]) -> list[str]:
             return [task, f"ClassMethodOutputNode[{name}]"]
         case "output":
             return [task, "MultiOutputNode"]
+        case "collective":
+            return [task, f"Collective: {name}", f"Group: {node.group}"]
         case "call":
             actor = actors[node.process]
             key = f"{visible(actor.key[:6])}..." if actor.key else actor.id
@@ -77,6 +81,8 @@ def _colour(node: TopologyNode, fills: dict[str, str]) -> str:
             return _OUTPUT
         case "part":
             return _PART
+        case "collective":
+            return _COLLECTIVE
         case "call":
             return f'"{fills[node.process]}"'
 
@@ -91,20 +97,31 @@ def _fill(number: int) -> str:
 
 
 def _style(kind: str) -> str:
-    return {"shm": "solid", LOCAL: "dotted", "tcp": "dashed", "tensor": "bold"}.get(kind, "dashed")
+    if style_of(kind).arrow == "+++>":
+        return "bold"
+    return {"shm": "solid", LOCAL: "dotted"}.get(kind, "dashed")
 
 
-def _details(channel: Channel | None) -> list[str]:
+def _details(kind: str, channel: Channel | None) -> list[str]:
     if channel is None:
-        return [style_of(LOCAL).title]
+        return [style_of(kind).title]
     slots = plural(channel.slots, "slot")
-    return [channel.id, visible(style_of(channel.kind).title), slots]
+    group = [] if channel.group is None else [f"group {channel.group}"]
+    hints = hints_text(channel)
+    return [
+        channel.id,
+        visible(style_of(channel.kind).title),
+        *group,
+        slots,
+        *([hints] if hints else []),
+    ]
 
 
 def _legend(topology: Topology) -> list[str]:
     kinds = dict.fromkeys(edge.kind for edge in topology.edges)
     shown = [f"{_style(kind)}: {visible(style_of(kind).title)}" for kind in kinds]
-    return [", ".join([*shown, "one colour per actor"])]
+    groups = map(TopologyLabels(topology).group_text, topology.groups)
+    return [", ".join([*shown, "one colour per actor"]), *groups]
 
 
 def _quoted(lines: list[str]) -> str:

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analyses of tensor channels and collectives, against an execution worked out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rcg.trace.analysis.costs import costs_of
+from rcg.trace.analysis.critical import critical_path
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.ops import ops_of
+from rcg.trace.analysis.parts import TimeKind, parts_of
+from rcg.trace.analysis.rendezvous import exchanges_of, rendezvous_of
+from rcg.trace.analysis.shares import shares_of
+from rcg.trace.analysis.stalls import stall_of
+from rcg.trace.analysis.what_if import what_if
+from rcg.trace.model import OpenOp
+from rcg.trace.trace import Trace
+from tests.unit.tensors_by_hand import END, ROWS, tensor_trace, tensors_by_hand
+from tests.unit.traces import event
+
+COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
+
+
+def parts(process, **changes):
+    graph = tensors_by_hand(**changes)
+    found = parts_of(graph, graph.lane(process))
+    columns = (found.row, found.kind, found.start_ns, found.end_ns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [(row, TimeKind(kind), start, end) for row, kind, start, end in rows]
+
+
+def test_a_collective_waits_then_decodes_statuses_then_communicates():
+    assert parts("a1")[-4:-1] == [
+        (2, WAITING, 100, 132),
+        (2, SERIALIZATION, 132, 134),
+        (2, COMMUNICATION, 134, 160),
+    ]
+
+
+def test_a_write_of_tensors_waits_for_its_readers_before_it_communicates():
+    assert parts("a0")[-3:] == [
+        (2, SERIALIZATION, 30, 35),
+        (2, WAITING, 35, 56),
+        (2, COMMUNICATION, 56, 80),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("process", "row", "start", "decoded"), [("a1", 0, 0, 84), ("a2", 2, 50, 86)]
+)
+def test_a_read_of_tensors_waits_until_the_writer_sends(process, row, start, decoded):
+    assert [part for part in parts(process) if part[0] == row] == [
+        (row, WAITING, start, 56),
+        (row, COMMUNICATION, 56, 80),
+        (row, SERIALIZATION, 80, decoded),
+    ]
+
+
+def test_a_read_whose_write_is_not_in_the_trace_waits_as_recorded():
+    assert parts("a1", a0=[])[:2] == [(0, WAITING, 0, 36), (0, COMMUNICATION, 36, 80)]
+
+
+def test_a_read_never_waits_longer_than_it_lasts():
+    late = [*ROWS["a0"][:2], event(2, 0, 30, 200, coded=5, waited=150, bytes=2400, peer=3)]
+    assert parts("a1", a0=late)[:2] == [(0, WAITING, 0, 80), (0, SERIALIZATION, 80, 84)]
+
+
+def test_the_rendezvous_of_a_plan_are_its_tensor_channels_and_collectives():
+    found = rendezvous_of(tensors_by_hand().plan)
+    assert [(each.name, each.group, each.ends, each.is_collective) for each in found] == [
+        ("c1", "g0", (("a0", 2), ("a1", 0), ("a2", 2)), False),
+        ("allreduce", "g1", (("a2", 4), ("a1", 2)), True),
+    ]
+
+
+def test_an_exchange_begins_when_the_last_end_arrived():
+    found = list(exchanges_of(tensors_by_hand()))
+    assert [
+        (each.ends[-1][0], each.rows.tolist(), each.begin_ns.tolist(), each.end_ns.tolist())
+        for each in found
+    ] == [
+        ("a1", [[2, 0]], [56], [80]),
+        ("a2", [[2, 2]], [56], [80]),
+        ("a1", [[4, 2]], [132], [160]),
+    ]
+    assert [each.bytes.tolist() for each in found] == [[2400], [2400], [1300]]
+
+
+def test_an_exchange_lacks_executions_of_which_an_end_is_missing():
+    found = list(exchanges_of(tensors_by_hand(a2=ROWS["a2"][:2])))
+    assert [len(each.execution) for each in found] == [1, 0, 0]
+    assert [each.rows.shape for each in found] == [(1, 2), (0, 2), (0, 2)]
+
+
+def steps(graph):
+    path = critical_path(graph, 0)
+    return [(step.text, step.kind, step.start_ns, step.end_ns) for step in path]
+
+
+def test_the_path_goes_through_the_last_rank_and_the_last_reader():
+    assert steps(tensors_by_hand()) == [
+        ("driver write c0", COMMUNICATION, 0, 10),
+        ("a2 (Stage) read c0", WAITING, 10, 11),
+        ("a2 (Stage) read c0", COMMUNICATION, 11, 14),
+        ("a2 (Stage).load", COMPUTE, 14, 50),
+        ("a2 (Stage) read c1", WAITING, 50, 56),
+        ("a2 (Stage) read c1", COMMUNICATION, 56, 80),
+        ("a2 (Stage) read c1", SERIALIZATION, 80, 86),
+        ("a2 (Stage).grad", COMPUTE, 86, 130),
+        ("a2 (Stage) allreduce g1", WAITING, 130, 131),
+        ("a2 (Stage) allreduce g1", SERIALIZATION, 131, 132),
+        ("a1 (Stage) allreduce g1", SERIALIZATION, 132, 134),
+        ("a1 (Stage) allreduce g1", COMMUNICATION, 134, 160),
+        ("a1 (Stage) write c4", COMMUNICATION, 160, 165),
+    ]
+
+
+def test_a_reader_that_waits_for_a_later_one_depends_on_it_through_the_write():
+    last = [*ROWS["a2"][:3], event(3, 0, 86, 90), event(4, 0, 90, 158, waited=40, peer=2)]
+    first = [*ROWS["a1"]]
+    first[2] = event(2, 0, 100, 160, waited=1, coded=2, bytes=9, peer=3)
+    assert steps(tensors_by_hand(a1=first, a2=last))[3:8] == [
+        ("a2 (Stage).load", COMPUTE, 14, 50),
+        ("a2 (Stage) read c1", WAITING, 50, 56),
+        ("a1 (Stage) read c1", COMMUNICATION, 56, 80),
+        ("a1 (Stage) read c1", SERIALIZATION, 80, 84),
+        ("a1 (Stage).grad", COMPUTE, 84, 100),
+    ]
+
+
+def test_readers_that_wait_for_the_frame_depend_on_the_write():
+    early = [
+        ROWS["a2"][0],
+        event(1, 0, 14, 20),
+        event(2, 0, 20, 86, waited=16, coded=6, bytes=2400, peer=1),
+        *ROWS["a2"][3:],
+    ]
+    ready = [*ROWS["a0"][:2], event(2, 0, 30, 80, coded=5, waited=2, bytes=2400, peer=2)]
+    assert steps(tensors_by_hand(a0=ready, a2=early))[2:8] == [
+        ("a0 (Stage) read c0", COMMUNICATION, 11, 14),
+        ("a0 (Stage).fwd", COMPUTE, 14, 30),
+        ("a0 (Stage) write c1", SERIALIZATION, 30, 35),
+        ("a0 (Stage) write c1", WAITING, 35, 37),
+        ("a2 (Stage) read c1", COMMUNICATION, 37, 80),
+        ("a2 (Stage) read c1", SERIALIZATION, 80, 86),
+    ]
+
+
+def test_without_the_event_of_the_last_rank_the_path_ends_there():
+    assert steps(tensors_by_hand(a2=ROWS["a2"][:4]))[:2] == [
+        ("unknown: the events before are lost or older than the trace", IDLE, 0, 132),
+        ("a1 (Stage) allreduce g1", SERIALIZATION, 132, 134),
+    ]
+
+
+def test_shares_count_exchanges_as_communication_and_waits_for_others_as_waiting():
+    found = shares_of(tensors_by_hand(), 0, END)
+    times = {
+        lane.process: (
+            lane.compute_ns,
+            lane.communication_ns,
+            lane.serialization_ns,
+            lane.waiting_ns,
+        )
+        for lane in found.lanes
+    }
+    assert times["a0"] == (16, 3 + 24, 5, 11 + 21)
+    assert times["a1"] == (16, 24 + 26 + 5, 4 + 2, 56 + 32)
+    assert times["a2"] == (36 + 44, 3 + 24 + 26, 6 + 1, 11 + 6 + 1)
+    assert found.lanes[1].waiting_for == {"a2 (Stage)": 21, "driver": 11}
+    assert found.lanes[2].waiting_for == {"a0 (Stage)": 56, "a2 (Stage)": 32}
+    assert found.hidden == 0.0  # nobody computes while tensors move
+
+
+def test_a_collective_beside_a_method_is_hidden():
+    busy = [*ROWS["a0"], event(0, 1, 80, 140, waited=60, peer=0), event(1, 1, 140, 200)]
+    found = shares_of(tensors_by_hand(a0=busy), 0, END)
+    # 20 of a1's 26 ns, 18 of a2's, and the Write and the Read of the result.
+    assert found.hidden == pytest.approx((20 + 18 + 5 + 5) / (10 + 5 + 27 + 55 + 53))
+
+
+def test_a_wait_for_ranks_that_the_event_does_not_name_counts_for_all_others():
+    nameless = [*ROWS["a1"]]
+    nameless[2] = event(2, 0, 100, 160, waited=32, coded=2)
+    found = shares_of(tensors_by_hand(a1=nameless), 0, END)
+    assert found.lanes[2].waiting_for == {"a0 (Stage)": 56, "a2 (Stage)": 32}
+
+
+def test_ops_have_rates_where_tensors_move():
+    found = {(each.process, each.op): each for each in ops_of(tensors_by_hand())}
+    assert found["a0", 2].gb_per_s == 2400 / 24
+    assert found["a1", 0].gb_per_s == 2400 / 24
+    assert found["a1", 2].gb_per_s == 1300 / 26
+    assert found["a2", 0].gb_per_s is None  # a value is read where it lies
+    assert [found["a1", op].group for op in range(4)] == ["g0", None, "g1", None]
+    assert (found["a1", 0].waited_ns, found["a1", 0].median_ns) == (56, 28)
+
+
+def test_costs_wake_from_the_arrival_of_the_last():
+    graph = tensors_by_hand()
+    costs = costs_of(graph, executions_of(graph)).costs
+    allreduce = costs["a1", 2]
+    assert (allreduce.waiting_ns, allreduce.coding_ns, allreduce.moving_ns) == (32, 2, 26)
+    assert allreduce.waking_ns == 132 - 130
+    assert costs["a0", 2].waking_ns == 56 - 50
+    assert costs["a1", 0].waking_ns == 56 - 50
+    assert costs["a2", 4].waking_ns == 0.0
+
+
+def test_what_if_replays_rendezvous():
+    graph = tensors_by_hand()
+    same = what_if(graph, executions=1)
+    assert same.measured_latency_ns == 165
+    # Of the last reader and the last rank, the replay leaves out the wake-up.
+    assert same.latency_ns == pytest.approx(165, abs=10)
+    halved = what_if(graph, communication=0.5, executions=1)
+    assert halved.latency_ns == pytest.approx(same.latency_ns - (10 + 3 + 24 + 26 + 5) / 2)
+
+
+def stalled(**opens):
+    rows = {process: rows[:2] for process, rows in ROWS.items()}
+    graph = tensors_by_hand(opens, **rows)
+    return stall_of(graph, executions_of(graph), 0, 10_000)
+
+
+def test_a_rank_waits_for_the_one_that_it_names_or_else_for_all_others():
+    sending, computing = OpenOp(2, 0, 30, 35), OpenOp(3, 0, 86)
+    hung = stalled(a0=sending, a1=OpenOp(2, 0, 100, 100, 3), a2=computing)
+    assert hung is not None
+    assert (hung.process, hung.waiting) == ("a2", ("a0 (Stage)", "a1 (Stage)"))
+    nameless = stalled(a1=OpenOp(2, 0, 100, 100), a2=computing)
+    assert nameless is not None and nameless.waiting == ("a1 (Stage)",)
+
+
+@pytest.mark.parametrize(
+    ("doing", "kind"),
+    [(OpenOp(2, 1, 170, 180, 3), WAITING), (OpenOp(2, 1, 170), COMMUNICATION)],
+)
+def test_an_open_collective_waits_or_communicates(doing, kind):
+    graph = tensors_by_hand({"a1": doing})
+    found = parts_of(graph, graph.lane("a1"), 165, 200)
+    assert (found.kind.tolist(), found.start_ns.tolist(), found.end_ns.tolist()) == (
+        [kind],
+        [170],
+        [200],
+    )
+
+
+def test_the_summary_names_the_collective():
+    text = str(summarize(tensor_trace()))
+    assert "a1 (Stage) allreduce g1" in text
+    assert "of communication was hidden" in text
+
+
+def chrome(tmp_path, trace):
+    path = tmp_path / "run.json"
+    trace.to_chrome(path)
+    return json.loads(path.read_text())["traceEvents"]
+
+
+def test_chrome_has_groups_ranks_and_arrows(tmp_path):
+    rows = chrome(tmp_path, tensor_trace())
+    (mine,) = [row for row in rows if row.get("cat") == "allreduce" and row["ts"] == 0.1]
+    assert mine["args"] == {
+        "execution": 0,
+        "bytes": 1300,
+        "waited_us": 0.032,
+        "coded_us": 0.002,
+        "peer": "a2 (Stage)",
+        "group": "g1",
+        "rank": 1,
+    }
+    (write,) = [row for row in rows if row.get("name") == "write c1"]
+    assert (write["args"]["group"], write["args"]["rank"]) == ("g0", 0)
+    (call,) = [row for row in rows if row.get("name") == "Stage.fwd"]
+    assert "group" not in call["args"]
+    arrows = [(row["ph"], row["name"], row["ts"]) for row in rows if row["ph"] in "sf"]
+    assert sorted(arrow for arrow in arrows if arrow[1] == "c1") == [
+        ("f", "c1", 0.056),
+        ("f", "c1", 0.056),
+        ("s", "c1", 0.03),
+        ("s", "c1", 0.03),
+    ]
+    # From the last rank, a2, to the one that waited.
+    assert [arrow for arrow in arrows if "allreduce" in arrow[1]] == [
+        ("s", "allreduce @g1", 0.13),
+        ("f", "allreduce @g1", 0.132),
+    ]
+    names = {row["name"] for row in rows}
+    assert not names & {"c2", "c3", "unread in c1", "unread in c2", "unread in c3"}
+    assert "unread in c0" in names
+
+
+def test_a_frame_has_groups_and_ranks():
+    frame = tensor_trace().to_pandas()
+    found = frame[frame.process == "a1"][["kind", "group", "rank"]].astype(object)
+    assert found.where(found.notna(), None).to_numpy().tolist() == [
+        ["read", "g0", 1],
+        ["call", None, None],
+        ["allreduce", "g1", 1],
+        ["write", None, None],
+    ]
+
+
+def test_a_trace_with_tensors_can_be_saved(tmp_path):
+    tensor_trace().save(tmp_path / "run.rcg")
+    again = Trace.load(tmp_path / "run.rcg")
+    assert again.graphs[0].plan == tensors_by_hand().plan
+    assert np.array_equal(again.graphs[0].lanes[2].events, tensors_by_hand().lanes[2].events)
