@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from rcg.errors import InternalError
 from rcg.ir.channels import TENSOR, ActorSpec
 from rcg.ir.containers import Template
-from rcg.ir.edges import remote_readers
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
