@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 
 from rcg.compiler import compile_graph
+from rcg.ir.nodes import CollectiveCall
 from rcg.ir.ops import COLLECTIVES
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.executions import executions_of
@@ -36,14 +37,18 @@ from tests.unit.simulated_traces import Simulated, simulated
 
 @settings(max_examples=25)
 @given(cases(max_calls=8, has_tensors=True))
-def test_topology_shows_each_rank_as_a_node_and_each_value_as_an_edge(case: Case) -> None:
+def test_topology_shows_each_call_and_collective_as_a_node_and_each_value_as_an_edge(
+    case: Case,
+) -> None:
     nodes = {actor.id: "node" for actor in case.graph.actors}
     plan = compile_graph(case.graph, nodes, "node", 4).plan
     topology = topology_of(plan)
     at = nodes_of_calls(plan)
     for node in case.graph.nodes:
         if (actor := case.graph.actor_of(node.id)) is not None and node.id in at:
-            assert topology.nodes[at[node.id]].process == actor
+            shown_at = topology.nodes[at[node.id]]
+            is_rank = isinstance(node, CollectiveCall)
+            assert actor in (dict(shown_at.ranks) if is_rank else [shown_at.process])
     edges = {(edge.source, edge.target) for edge in topology.edges}
     for node in case.graph.nodes:
         for upstream in getattr(node, "args", ()):
