@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 
 from rcg.compiler import compile_graph
-from rcg.compiler.simulate import Costs, simulate
-from rcg.ir.nodes import MethodCall, NodeArg
+from rcg.ir.nodes import CollectiveCall
 from rcg.ir.ops import COLLECTIVES
-from rcg.ir.plan import Plan
 from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.analysis.what_if import predict, what_if
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import topology_figures_of
@@ -42,18 +37,23 @@ from tests.unit.simulated_traces import Simulated, simulated
 
 @settings(max_examples=25)
 @given(cases(max_calls=8, has_tensors=True))
-def test_topology_shows_each_value_as_an_edge_whatever_carries_it(case: Case) -> None:
+def test_topology_shows_each_call_and_collective_as_a_node_and_each_value_as_an_edge(
+    case: Case,
+) -> None:
     nodes = {actor.id: "node" for actor in case.graph.actors}
     plan = compile_graph(case.graph, nodes, "node", 4).plan
     topology = topology_of(plan)
     at = nodes_of_calls(plan)
-    calls = {node.id: node for node in case.graph.nodes if isinstance(node, MethodCall)}
+    for node in case.graph.nodes:
+        if (actor := case.graph.actor_of(node.id)) is not None and node.id in at:
+            shown_at = topology.nodes[at[node.id]]
+            is_rank = isinstance(node, CollectiveCall)
+            assert actor in (dict(shown_at.ranks) if is_rank else [shown_at.process])
     edges = {(edge.source, edge.target) for edge in topology.edges}
-    for node in calls.values():
-        assert topology.nodes[at[node.id]].process == node.actor
-        for argument in node.args:
-            if isinstance(argument, NodeArg) and argument.node in calls:
-                assert (at[argument.node], at[node.id]) in edges
+    for node in case.graph.nodes:
+        for upstream in getattr(node, "args", ()):
+            if upstream in at:
+                assert (at[upstream], at[node.id]) in edges
     assert ascii_of(topology)
     assert dot_of(topology, channel_details=True)
     ElementTree.fromstring(topology_picture(plan, title="plan", channel_details=True))
@@ -94,45 +94,3 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     trace.to_chrome(tmp_path / "trace.json")
     trace.save(tmp_path / "one.trace")
     assert str(summarize(Trace.load(tmp_path / "one.trace"))) == str(summarize(trace))
-
-
-def test_a_write_that_waited_for_its_reader_does_not_look_for_an_earlier_read() -> None:
-    """A write to a ring waits for room, which an earlier execution makes; a rendezvous does not."""
-    plan = Plan.from_text(
-        """
-        plan positional=1 keywords=[] returns=one
-        actor a0 'Maker' ''
-        actor a1 'User' ''
-        group g0 gloo a0 a1
-        channel c0 driver -> a0 a1 ring node=0 slots=4
-        channel c1 a0 -> a1 tensor @g0 node=1 slots=1
-        channel c2 a1 -> driver ring node=3 slots=4
-        program driver
-          Input * -> s0
-          Write s0 -> c0
-          Read c2 -> s1
-          Output s1
-        program a0
-          Read c0 -> s0
-          Call a0.f(s0) -> s1 #1
-          Write s1 -> c1
-        program a1
-          Read c0 -> s0
-          Call a1.f(s0) -> s1 #2
-          Read c1 -> s2
-          Call a1.g(s1, s2) -> s3 #3
-          Write s3 -> c2
-        """
-    )
-    slow = {("a0", 1): 5.0, ("a1", 1): 40.0, ("a1", 3): 5.0, ("driver", 1): 1.0}
-    whole = from_simulation(simulate(plan, Costs(slow), 3, window=2), limit=2)
-    # The trace begins after the first execution.
-    lanes = [
-        replace(lane, events=lane.events[lane.events["execution"] > 0]) for lane in whole.lanes
-    ]
-    graph = replace(whole, lanes=tuple(lanes))
-    found = Dependencies(graph)
-    write = int(found.written("c1", 1)[0])
-    assert found.bounds[write, 2] > found.bounds[write, 1], "it waited"
-    assert found.before[write] != NONE
-    assert found.lane[found.before[write]] == found.lane[write]

@@ -186,7 +186,7 @@ export function fillTimeline(card, { head, columns }) {
     const heading = kind[slice] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
     const lines = [heading, `execution ${countText(execution[slice])} · ${head.looks[kind[slice]].title} ${timeText(duration[slice])} · at ${timeText(start[slice])}`];
     if (peer[slice] !== NOBODY) lines.push(`for ${head.lanes[peer[slice]].label}`);
-    if (bytes[slice]) {
+    if (bytes[slice] && !(group && kind[slice] === 1)) { // an exchange says its bytes below
       // Reading moves nothing: values are used where they lie.
       const isMoved = role === "write" && kind[slice] === 1 && !group;
       lines.push([bytesText(bytes[slice]), isMoved ? speedText(bytes[slice], duration[slice]) : ""].filter(Boolean).join(" · "));

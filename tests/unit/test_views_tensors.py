@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of graphs whose tensors travel over communicators: edges, groups and exchanges."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rcg.compiler.simulate import simulate
+from rcg.ir.ops import Collective
+from rcg.ir.plan import Plan
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data.exchanges import exchange_lines_of
+from rcg.views.data.figures import topology_figures_of
+from rcg.views.data.labels import TopologyLabels
+from rcg.views.data.queues import queues_of
+from rcg.views.data.schedule import schedule_payload
+from rcg.views.data.slices import COLUMNS, Slices
+from rcg.views.data.slicing import slices_of
+from rcg.views.data.timeline import timeline_payload
+from rcg.views.data.topology import Topology, topology_of
+from rcg.views.data.topology_payload import topology_payload
+from rcg.views.svg.schedule import schedule_of
+from rcg.views.svg.timeline import timeline_of
+from rcg.views.svg.topology import svg_of
+from rcg.views.text.ascii import ascii_of
+from rcg.views.text.dot import dot_of
+from tests.unit.random_graphs import Case, cases
+from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.tensors_by_hand import PLAN, ROWS, tensor_trace, tensors_by_hand
+from tests.unit.test_plan_collectives import TEXT
+from tests.unit.traces import event
+from tests.unit.views_plans import planned
+from tests.unit.views_traces import check_picture
+
+
+def topology(text: str = TEXT) -> Topology:
+    return topology_of(Plan.from_text(text))
+
+
+def edges(drawn: Topology) -> list[tuple[str, str, str, str | None]]:
+    names = [str(node) for node in drawn.nodes]
+    return [
+        (names[edge.source], names[edge.target], edge.kind, edge.channel) for edge in drawn.edges
+    ]
+
+
+def test_a_collective_is_one_node_that_is_joined_to_its_ranks() -> None:
+    assert edges(topology()) == [
+        ("input", "a0.grad", "shm", "c0"),
+        ("input", "a1.grad", "shm", "c0"),
+        ("a0.grad", "allreduce @g0", "collective", None),
+        ("a0.grad", "a2.join", "communicator Mine", "c4"),
+        ("a1.grad", "allreduce @g0", "collective", None),
+        ("allreduce @g0", "a2.join", "gloo", "c3"),
+        ("a2.join", "output", "shm", "c5"),
+    ]
+    node = topology().nodes[3]
+    assert (node.kind, node.name, node.group) == ("collective", "allreduce", "g0")
+    assert node.ranks == (("a0", 3), ("a1", 2))
+
+
+def test_channels_are_those_of_values_and_know_their_group_and_hints() -> None:
+    drawn = topology()
+    assert [channel.id for channel in drawn.channels] == ["c0", "c3", "c4", "c5"]
+    hinted = drawn.channels[1]
+    assert (hinted.kind, hinted.group, hinted.device) == ("gloo", "g1", "cpu")
+    assert hinted.is_static_shape and hinted.is_direct_return
+    assert [(each.id, each.backend, each.members) for each in drawn.groups] == [
+        ("g0", "gloo", ("a0", "a1")),
+        ("g1", "gloo", ("a1", "a0", "a2")),
+        ("g2", "Mine", ("a0", "a2")),
+    ]
+    assert json.loads(json.dumps(drawn.to_json()))["groups"][0]["backend"] == "gloo"
+
+
+def test_a_value_that_falls_back_for_the_driver_is_told_apart() -> None:
+    text = TEXT.replace(
+        "channel c5 a2 -> driver ring node=5", "channel c6 a0 -> driver ring node=3 slots=4\n"
+        "channel c5 a2 -> driver ring node=5"
+    )  # fmt: skip
+    text = text.replace("  Write s2 -> c3\n", "  Write s2 -> c3\n  Write s2 -> c6\n")
+    text = text.replace("  Read c5 -> s1\n", "  Read c6 -> s2\n  Read c5 -> s1\n")
+    text = text.replace("Output s1", "Output s2, s1").replace("returns=one", "returns=list")
+    found = edges(topology(text))
+    assert ("allreduce @g0", "output", "fallback", "c6") in found
+    assert ("a2.join", "output", "shm", "c5") in found
+    assert "3 ---> 5 (shared memory for the driver)" in ascii_of(topology(text))
+
+
+def test_text_names_collectives_communicators_and_groups() -> None:
+    text = ascii_of(topology())
+    assert '3 [label="Task 3  Collective: allreduce Group: g0"]\n' in text
+    assert "\n1 +++> 3 (collective)\n1 +++> 4 (Mine @g2)\n" in text
+    assert "\n3 +++> 4 (Gloo @g1)\n4 ---> 5\n" in text
+    assert "\nGroups:\ng0 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a0 (Worker), a1 (Worker)\n" in text
+    assert "+++> : Represents Accelerator-type data channels, here: collective, Mine, Gloo" in text
+    assert "3:allreduce@g0     *-o-o" in text
+
+
+def test_graphviz_draws_collectives_bold_edges_and_groups() -> None:
+    source = dot_of(topology(), channel_details=True)
+    assert "Collective: allreduce\\nGroup: g0" in source and "shape=hexagon" in source
+    assert '3 -> 4 [label="c3\\nGloo\\ngroup g1\\n4 slots\\ntensors arrive on cpu' in source
+    assert '1 -> 3 [label="collective" color="#00795a" style=bold]' in source
+    assert "a0 (Worker), a1 (Worker)" in source
+
+
+def test_the_picture_has_a_pill_a_legend_and_the_groups() -> None:
+    svg = svg_of(topology())
+    check_picture(svg)
+    assert "rcg-node rcg-collective" in svg and ">allreduce @g0<" in svg
+    for words in ("collective", "Gloo", "Mine", "shared memory"):
+        assert f">{words}<" in svg
+    assert ">group g0 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a0 (Worker), a1 (Worker)<" in svg
+    assert "rank 0: a0 (Worker)\nrank 1: a1 (Worker)" in svg
+    # Hints are a detail: in the hover text only.
+    assert "tensors arrive on cpu" in svg and ">tensors arrive on cpu" not in svg
+    assert "group g0" not in svg_of(topology(), legend=False)
+
+
+def test_many_groups_are_not_all_listed() -> None:
+    drawn = topology()
+    groups = tuple(replace(drawn.groups[0], id=f"g{at}") for at in range(11))
+    svg = svg_of(replace(drawn, groups=groups))
+    check_picture(svg)
+    assert "group g7 " in svg and "group g8 " not in svg and "and 3 more groups" in svg
+
+
+def test_lines_of_an_edge_say_group_and_hints() -> None:
+    drawn = topology()
+    lines = TopologyLabels(drawn).edge_lines(drawn.edges[5])
+    assert lines[-2:] == [
+        "by c3 \N{MIDDLE DOT} Gloo @g1 \N{MIDDLE DOT} 4 slots",
+        "tensors arrive on cpu \N{MIDDLE DOT} shapes as in the first execution \N{MIDDLE DOT} "
+        "exactly one tensor",
+    ]
+
+
+@settings(max_examples=25)
+@given(cases(max_calls=8, has_tensors=True))
+def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Case) -> None:
+    plan = planned(case.graph)
+    drawn = topology_of(plan)
+    ranks = [rank for node in drawn.nodes for rank in node.ranks]
+    assert sorted(ranks) == sorted(
+        (program.process, at)
+        for program in plan.programs
+        for at, op in enumerate(program.ops)
+        if isinstance(op, Collective)
+    )
+    kinds = {channel.id: channel.kind for channel in plan.channels}
+    for edge in drawn.edges:
+        assert edge.channel is None or kinds[edge.channel] in ("ring", "tensor")
+        is_tensor = edge.channel is not None and kinds[edge.channel] == "tensor"
+        assert is_tensor == (edge.kind == "gloo" or edge.kind.startswith("communicator "))
+    assert topology_of(Plan.from_text(str(plan))) == drawn
+    check_picture(svg_of(drawn, channel_details=True))
+    ascii_of(drawn)
+    dot_of(drawn)
+
+
+# --- slices, timeline, schedule
+
+
+def slices(**changes: object) -> Slices:
+    return slices_of(tensors_by_hand(**changes), 0, 200)
+
+
+def names(found: Slices, rows: object) -> list[tuple[str, str, int, int]]:
+    return [
+        (
+            found.heads[found.lane[row]].process,
+            found.names[found.name[row]].text,
+            int(found.kind[row]),
+            int(found.start[row]),
+        )
+        for row in np.ravel(rows).tolist()
+    ]
+
+
+MOVING = int(TimeKind.COMMUNICATION)
+
+
+def test_both_ends_of_a_transfer_of_tensors_are_joined_from_its_beginning_to_its_end() -> None:
+    found = slices()
+    ends = {
+        tuple(names(found, pair)): times
+        for pair, times in zip(found.transfers, found.transfer_times.tolist(), strict=True)
+    }
+    write = ("a0", "write c1", MOVING, 56)
+    assert ends[write, ("a1", "read c1", MOVING, 56)] == [56, 80]
+    assert ends[write, ("a2", "read c1", MOVING, 56)] == [56, 80]
+    assert len(ends) == 2 + 3  # three frames in rings
+    assert not any("allreduce" in each[1] for pair in ends for each in pair)
+
+
+def test_the_ranks_of_a_collective_are_joined() -> None:
+    found = slices()
+    (rows,) = found.collectives
+    assert names(found, rows) == [
+        ("a2", "allreduce g1", MOVING, 132),
+        ("a1", "allreduce g1", MOVING, 134),
+    ]
+    assert found.collective_times.tolist() == [[132, 160]]
+    assert len(slices(a2=ROWS["a2"][:4]).collectives) == 0
+
+
+def test_a_window_shows_exchanges_of_which_all_ends_are_in_it() -> None:
+    graph = tensors_by_hand()
+    cut = slices_of(graph, 60, 140)
+    assert cut.transfer_times.tolist() == [[0, 20], [0, 20]]
+    assert cut.collective_times.tolist() == [[72, 80]]
+    assert len(slices_of(graph, 0, 50).transfers) == 2  # of rings
+    assert len(slices_of(graph, 0, 50).collectives) == 0
+
+
+def test_tensor_channels_and_statuses_are_no_queues() -> None:
+    found = slices()
+    assert sorted(found.written) == ["c0", "c4"]
+    assert set(found.slots) == {"c0", "c1", "c4"}
+    assert sorted(queues_of(found)) == [0, 1, 3]  # a1 reads nothing but tensors
+
+
+def test_hover_texts_say_bytes_rate_group_and_rank() -> None:
+    found = slices()
+    lines = exchange_lines_of(found)
+    (rows,) = found.collectives
+    assert lines[int(rows[0])] == ["all 2 ranks: 1.27 KiB in 28 ns \N{MIDDLE DOT} 43.2 GiB/s"]
+    svg = timeline_of(found)
+    check_picture(svg)
+    arrow = "\N{RIGHTWARDS ARROW}"
+    assert f"a0 (Stage) {arrow} a1 (Stage): 2.34 KiB in 24 ns \N{MIDDLE DOT} 93.1 GiB/s" in svg
+    assert "@g1 (Gloo), rank 0 of 2" in svg
+    assert svg.count("waits for a2 (Stage)\n@g0 (Gloo), rank 0 of 3") == 1
+
+
+def test_the_timeline_draws_a_line_and_a_dot_per_rank() -> None:
+    svg = timeline_of(slices())
+    (shapes,) = re.findall(r'<g class="rcg-collectives".*?</g></g>', svg)
+    assert shapes.count("<circle") == 2 and shapes.count("V") == 1
+    assert ">collective<" in svg
+    assert "rcg-collectives" not in timeline_of(slices(a2=ROWS["a2"][:4]))
+
+
+def test_the_schedule_joins_exchanges_in_predictions_too() -> None:
+    predicted = schedule_of(predicted=simulate(Plan.from_text(PLAN), executions=2))
+    check_picture(predicted)
+    (shapes,) = re.findall(r'<g class="rcg-collectives".*?</g></g>', predicted)
+    assert shapes.count("<circle") == 2 * 2
+    (lines,) = re.findall(r'<g class="rcg-transfers".*?</g>', predicted)
+    assert lines.count("M") == 2 * 2  # a broadcast to two readers
+    measured = schedule_of(slices())
+    check_picture(measured)
+    assert "rcg-collectives" in measured and ">transfer<" in measured
+
+
+def test_the_schedule_of_rings_joins_nothing() -> None:
+    text = re.sub(" @g0", "", PLAN).replace(" tensor ", " ring ")
+    svg = schedule_of(predicted=simulate(Plan.from_text(text), executions=2))
+    assert "rcg-transfers" not in svg and ">transfer<" not in svg
+
+
+@settings(max_examples=25)
+@given(simulated(has_tensors=True))
+def test_every_exchange_of_a_simulation_is_joined_once(made: Simulated) -> None:
+    found = slices_of(made.graph, 0, made.end)
+    assert all(end >= begin for begin, end in found.transfer_times.tolist())
+    for rows, (begin, end) in zip(found.collectives, found.collective_times.tolist(), strict=True):
+        assert len(set(found.lane[rows].tolist())) == len(rows)
+        # It begins when the last rank knows that all have arrived, and ends with the last rank.
+        assert begin == found.start[rows].max()
+        assert end == (found.start[rows] + found.duration[rows]).max()
+
+
+# --- payloads of widgets
+
+
+def test_the_payload_of_a_timeline_has_groups_and_collectives() -> None:
+    graph, found = tensors_by_hand(), slices()
+    head, columns = timeline_payload(graph, found)
+    assert head["groups"]["g1"] == {"title": "Gloo", "lanes": [3, 2]}
+    assert {name["group"] for name in head["names"]} == {"", "g0", "g1"}
+    assert columns["collective_first"].tolist() == [0, 2]
+    assert columns["collectives"].tolist() == found.collectives[0].tolist()
+    assert columns["collective_times"].tolist() == [0.132, 0.16]
+    assert set(columns) == {name for name, _ in COLUMNS} | {"queue_time", "queue_depth"}
+    assert head["meeting"]["name"] == "collective"
+
+
+def test_the_payload_of_a_schedule_has_the_rendezvous_and_bytes() -> None:
+    head, columns = schedule_payload(Plan.from_text(PLAN), tensors_by_hand())
+    assert head["rendezvous"] == [
+        {"name": "c1 @g0 (Gloo)", "ends": [(1, 2), (2, 0), (3, 2)], "is_collective": False},
+        {"name": "allreduce @g1 (Gloo)", "ends": [(3, 4), (2, 2)], "is_collective": True},
+    ]
+    at = (columns["measured_lane"] == 2) & (columns["measured_op"] == 0)
+    assert columns["measured_start"][at].tolist() == [0.056]  # when its writer sends
+    assert columns["measured_bytes"][at].tolist() == [2400]
+
+
+def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> None:
+    graph = tensors_by_hand()
+    head, _ = topology_payload(graph.plan, graph)
+    (node,) = [node for node in head["nodes"] if node["kind"] == "collective"]
+    assert node["ranks"] == (("a2", 4), ("a1", 2))
+    assert (node["process"], node["op"], node["time"]) == ("a2", 4, "28 ns")
+    assert node["tell"][:3] == ["allreduce @g1", "rank 0: a2 (Stage)", "rank 1: a1 (Stage)"]
+    assert node["tell"][-1].startswith("1.27 KiB from a rank")
+    assert head["groups"][1] == "group g1 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a2 (Stage), a1 (Stage)"
+    assert head["kinds"]["gloo"]["title"] == "Gloo"
+
+
+def test_figures_of_a_collective_are_those_of_its_slowest_rank() -> None:
+    graph = tensors_by_hand()
+    figures = topology_figures_of(graph, summarize(tensor_trace()).graphs[0])
+    (node,) = [node.id for node in topology_of(graph.plan).nodes if node.kind == "collective"]
+    assert figures.call_ns[node] == 28
+
+
+@pytest.mark.parametrize("dark", [False, True, None])
+def test_pictures_in_light_and_dark_are_whole(dark: bool | None) -> None:
+    check_picture(timeline_of(slices(), dark=dark))
+    check_picture(svg_of(topology(), dark=dark))
+
+
+def test_a_collective_of_many_executions_is_not_joined_in_a_thicket() -> None:
+    rows = {"a1": [], "a2": []}
+    for turn in range(200):
+        rows["a1"].append(event(2, turn, turn * 100, turn * 100 + 50))
+        rows["a2"].append(event(4, turn, turn * 100, turn * 100 + 50))
+    found = slices_of(tensors_by_hand(**rows), 0, 20_000)
+    svg = timeline_of(found)
+    assert len(found.collectives) == 200
+    assert "200 collectives not joined" in svg and "rcg-collectives" not in svg
