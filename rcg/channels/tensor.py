@@ -212,7 +212,7 @@ class TensorWriter:
         self._endpoint = endpoint
         self._route = _Route(spec, endpoint)
         self._peer = endpoint.groups.members(str(spec.group)).index(spec.readers[0])
-        # If tensors have a static shape: those of the first execution, and the table that the
+        # The tensors of the first execution, if later ones must be the same; and the table that the
         # readers have from an earlier frame.
         self._expected: list[Described] | None = None
         self._told: bytes | None = None
@@ -241,8 +241,7 @@ class TensorWriter:
             ring.shut()
             raise
         ring.write(*outgoing.frame)
-        if self._spec.is_static_shape:
-            self._told = outgoing.told
+        self._told = outgoing.told
         payloads = outgoing.payloads
         size = sum([each.numel() for each in payloads])
         if payloads:
@@ -319,7 +318,7 @@ class TensorReader:
         self._endpoint = endpoint
         self._route = _Route(spec, endpoint)
         self._loads = loads_to(spec.device)
-        # The newest tables: frames with a static shape have none if nothing changed.
+        # The newest tables: a frame has none if nothing changed.
         self._table = Table((), ())
         self._lone = LoneTable("uint8", (), False, 0)
 

@@ -233,7 +233,7 @@ def detached(ray_session: None) -> Iterator[list[Any]]:
 
 
 def test_loops_end_when_their_driver_is_killed_in_a_rendezvous(detached, driver, gate):
-    victim = detached[-1]
+    *others, victim = detached
     rcg.get([each.full.remote(0) for each in detached])
     rcg.get(victim.expect.remote(Fate("transfer", LIVES, gate, 1)))
     program = driver(DETACHED + "signal.pause()", *SHAPES)
@@ -261,7 +261,7 @@ for shape, ref in refs.items():
 
 def test_a_driver_that_was_suspended_while_a_member_died_tells_the_cause(detached, driver, gate):
     """The survivors' transfers fail long before it can see the death, and their loops end."""
-    victim = detached[-1]
+    *others, victim = detached
     rcg.get([each.full.remote(0) for each in detached])
     pid = rcg.get(victim.expect.remote(Fate("transfer", "kill -9", gate, 1)))
     shapes = ("edge_in", "edge_out", "allreduce")  # each survivor is inside Gloo

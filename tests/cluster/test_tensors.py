@@ -256,7 +256,9 @@ def test_arrays_of_jax_travel_as_tensors(workers):
 def test_received_tensors_are_the_actors_own(workers):
     """What it returns is copied, so what it changes later changes no result."""
     with compile_edge(workers, "full", "keep") as graph:
-        results = [get(graph.execute(5000)) for _ in range(3)]
+        refs = [graph.execute(5000) for _ in range(3)]
+        rcg.wait(refs, num_returns=3, timeout=GUARD_S)
+        results = [get(ref) for ref in refs]
         assert [each.sum().item() for each in results] == [10_000.0] * 3
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -237,13 +238,14 @@ def test_a_value_that_does_not_pickle_writes_nothing(edge, hints):
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
-def test_a_static_shape_sends_its_table_once(edge, is_direct):
-    channel = edge(is_static_shape=True, is_direct_return=is_direct)
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_shape_that_stays_sends_its_table_once(edge, is_direct, is_static):
+    channel = edge(is_static_shape=is_static, is_direct_return=is_direct)
     sizes = []
     for step in range(4):
         assert channel.send(torch.full((3, 5), float(step))).tolist() == [[float(step)] * 5] * 3
         sizes.append(channel.events("a1")[-1]["bytes"] if step else 0)
-    if is_direct:
+    if sizes:
         assert all(frame == 1 + 3 * 5 * 4 for frame in sizes[2:])  # a byte and the numbers
 
 
@@ -262,12 +264,30 @@ def test_a_static_shape_that_changes_is_refused_with_both(edge, is_direct, other
     assert channel.send(torch.zeros(4, 3)).sum() == 0
 
 
-def test_a_static_shape_whose_tensors_share_a_storage_only_sometimes(edge):
-    channel = edge(is_static_shape=True)
+@pytest.mark.parametrize("is_static", [False, True])
+def test_tensors_that_share_a_storage_only_sometimes(edge, is_static):
+    channel = edge(is_static_shape=is_static)
     base = torch.arange(8.0)
     for value in ([base[:4], base[4:]], [torch.ones(4), torch.zeros(4)], [base[:4], base[4:]]):
         found = channel.send(value)
         assert [each.tolist() for each in found] == [each.tolist() for each in value]
+
+
+def test_a_table_is_told_again_if_its_frame_found_no_memory(edge, monkeypatch):
+    channel = edge()
+    channel.send(torch.ones(3))
+    write = channel.writer._ring.write
+    ring = SimpleNamespace(open=lambda: None, shut=lambda: None, write=_no_memory)
+    monkeypatch.setattr(channel.writer, "_ring", ring)
+    with pytest.raises(OSError, match="no memory"):
+        channel.writer.write(torch.ones(5))
+    monkeypatch.undo()
+    assert channel.writer._ring.write == write
+    assert channel.send(torch.ones(5)).shape == (5,)
+
+
+def _no_memory(*_: Any) -> None:
+    raise OSError("no memory")
 
 
 @pytest.mark.parametrize("value", [7, None, [torch.ones(3)], {"a": torch.ones(3)}, np.ones(3)])
