@@ -120,3 +120,58 @@ graph = graph.experimental_compile()
 ref = graph.execute(data)
 print(ray.get(ref))
 """
+
+# With a GPU for each actor as far as Ray knows; torch has none.
+TENSORS = """
+import ray
+import ray.dag
+
+import torch
+
+@ray.remote(num_gpus=1)
+class Looker:
+    def where(self, tensor: torch.Tensor) -> str:
+        return str(tensor.device)
+
+looker = Looker.remote()
+# %%
+with ray.dag.InputNode() as inp:
+  inp = inp.with_tensor_transport()
+  dag = looker.where.bind(inp)
+
+cdag = dag.experimental_compile()
+print(ray.get(cdag.execute(torch.zeros(10))))
+cdag.teardown()
+# %%
+with ray.dag.InputNode() as inp:
+  inp = inp.with_tensor_transport(device="cuda")
+  dag = looker.where.bind(inp)
+
+cdag = dag.experimental_compile()
+try:
+  print(ray.get(cdag.execute(torch.zeros(10))))
+except RuntimeError as error:
+  print(str(error).splitlines()[-1])
+cdag.teardown()
+# %%
+@ray.remote(num_gpus=1)
+class Maker:
+  def make(self, shape):
+    return torch.zeros(shape, device="cpu")
+
+@ray.remote
+class Shape:
+  def of(self, tensor: torch.Tensor):
+    return tensor.shape
+
+maker, shape = Maker.remote(), Shape.remote()
+with ray.dag.InputNode() as inp:
+  dag = maker.make.bind(inp)
+  dag = dag.with_tensor_transport()
+  dag = shape.of.bind(dag)
+
+cdag = dag.experimental_compile()
+assert ray.get(cdag.execute((10, ))) == (10, )
+cdag.teardown()
+print("done")
+"""

@@ -365,6 +365,9 @@ class Groups(Protocol):
     def members(self, group: str) -> tuple[str, ...]:
         """Return the processes of a group in the order of their ranks."""
 
+    def labels(self, group: str) -> tuple[str, ...]:
+        """Return what errors call the members, in the same order."""
+
     def communicator(self, group: str) -> Communicator:
         """Return this process's communicator of a group; not before the loop has opened it."""
 

@@ -13,8 +13,8 @@ goes first, the rendezvous is 0.8 late, and so is the other end. If the rendezvo
 call is 0.3 late. One task first delays the other by ``start + cost`` of the one minus ``start`` of
 the other, so the smaller delay is that of the earlier middle, ``start + cost / 2``. (With the
 earliest start first, stages of a pipeline begin calls a moment before their neighbours could take
-their tensors, and each neighbour idles for the length of a call.) Of tasks with the same middle, a
-rendezvous goes before a call, because other processes wait for it, then what was bound first.
+their tensors, and each neighbour idles for the length of a call.) Of tasks with the same middle,
+what was bound first comes first.
 
 Each process keeps the restriction of this one order to its own tasks.
 
@@ -38,7 +38,7 @@ __all__ = ["Task", "find_order", "has_rendezvous", "tasks_of"]
 _TICKS_PER_COST: Final = 1_000_000
 """Times are whole numbers: sums of fractions would differ in their last digits."""
 
-_Order = tuple[bool, int, int]
+_Order = tuple[int, int]
 """Which of two tasks with the same middle goes first."""
 
 _Entry = tuple[int, _Order, int]
@@ -60,14 +60,9 @@ class Task:
     ops: list[tuple[str, Op]] = field(default_factory=list)
 
     @property
-    def is_call(self) -> bool:
-        """Whether it is a call of a method."""
-        return self.ops[0][1].is_call
-
-    @property
     def order(self) -> _Order:
         """The order of tasks with the same middle."""
-        return (self.is_call, self.bound, self.number)
+        return (self.bound, self.number)
 
     @property
     def ticks(self) -> int:

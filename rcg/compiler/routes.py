@@ -52,9 +52,6 @@ __all__ = ["Routes", "find_routes"]
 _SHARED_MEMORY: Final = ("auto", "shm")
 """The transports that are shared memory while all processes are on one node."""
 
-_DEFAULT_BACKEND: Final = "gloo"
-"""The library of a collective whose transport is ``auto``."""
-
 
 @dataclass(frozen=True, slots=True)
 class Routes:
@@ -86,13 +83,6 @@ def find_routes(graph: Graph, channel_slots: int) -> Routes:
         channel_slots: How many frames each channel holds.
     """
     return _Search(graph, channel_slots).routes()
-
-
-def _hint_of(node: Node) -> TensorHint | None:
-    """The hint of a value. A call that returns several values is none; its parts are."""
-    if isinstance(node, MethodCall | CollectiveCall) and node.num_returns > 1:
-        return None
-    return node.hint
 
 
 def _is_over_communicator(hint: TensorHint) -> bool:
@@ -158,7 +148,7 @@ class _Search:
         # Edges with one reader, by backend.
         left: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
         for node in self._graph.nodes:
-            hint = _hint_of(node)
+            hint = node.hint
             readers = () if hint is None else self._actor_readers(node.id, hint)
             if hint is None or not readers:
                 continue
@@ -233,7 +223,7 @@ class _Search:
 
     def _carriers(self, node: Node) -> list[_Carrier]:
         """What carries a node's value: a ring, then tensor channels."""
-        hint, writer = _hint_of(node) or _NO_HINT, self._home[node.id]
+        hint, writer = node.hint or _NO_HINT, self._home[node.id]
         tensor = self._over_groups.get(node.id, [])
         over_groups = {reader for readers, _ in tensor for reader in readers}
         over_ring = [each for each in self._readers[node.id] if each not in over_groups]
@@ -286,11 +276,10 @@ class _Groups:
         if hint.communicator is not None:
             return self.of_user(hint.communicator)
         actors = tuple([rank.actor for rank in ranks])
-        backend = _DEFAULT_BACKEND if hint.transport == "auto" else hint.transport
-        for group in self._own(backend):
+        for group in self._own(hint.transport):
             if group.members == actors:
                 return group
-        return self._add(backend, actors)
+        return self._add(hint.transport, actors)
 
     def of_user(self, communicator: str) -> Group:
         """The group of a user's communicator."""

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second pass: put the ops of every program in the order in which they run.
 
-The rule: an actor runs its calls in the order in which the user bound them. Around that,
+The rule: there is one order of all *tasks* (``order``), which are the calls and the rendezvous, and
+every process runs its own tasks in it. An actor runs its calls in the order in which the user bound
+them. Around the tasks,
 
-* a read comes right before the first op that uses its value, so no process waits earlier than
-needed;
+* a read of a ring comes right before the first op that uses its value, so no process waits earlier
+  than needed;
 * a container is built right before the call that takes it;
-* a write directly follows the call that made its value, so no reader waits longer than needed;
+* a write to a ring directly follows the task that made its value, so no reader waits longer than
+  needed;
 * a value is freed after its last use, before the process waits again, so large values do not live
-  until the next execution; only writes come first, because other processes wait for them;
-* the driver sends all inputs first, then reads, then returns its output.
+  until the next execution; only writes to rings come first, because other processes wait for them;
+* the driver sends all inputs first, then reads, then returns its output. It is in no rendezvous.
 
-Why this cannot deadlock: bind order is one order of all calls, and every value is made by a call
-that was bound before those that use it. Take the process whose next call, by (execution, bind
-order), comes first of all. If it waited for a value, the writer of that value would be at or
-before an earlier call; if it waited for room, a reader would be a whole execution behind it. Either
-way another process would come first. (``simulate`` checks every plan nevertheless.)
+Why this cannot deadlock: in the order of the tasks, every value is made before it is used. Take the
+process whose next task, by (execution, order), comes first of all. If it waited for a value in a
+ring, the writer of that value would be at or before an earlier task; if it waited for room, a
+reader would be a whole execution behind it. Either way another process would come first. If it
+waits for others in a rendezvous, that is also their next task, since none has an earlier one, and
+none of them can wait for a value or for room either: so all of them come. (``simulate`` checks
+every plan nevertheless.)
 
 An example: two stages that pass a value forth and back. The graph, as bound::
 
@@ -63,6 +68,40 @@ program a0
   Write s3 -> c3
   Free s1, s2, s3
 
+Where processes meet, bind order is not safe. Here ``a0`` makes a tensor x and then y, and ``a1``
+uses y first. If ``a0`` sent x right after making it, and ``a1`` received y right before using it,
+they would wait for each other. In the order of all tasks, x travels as soon as both are free:
+
+>>> from rcg.ir.nodes import TensorHint
+>>> gloo = TensorHint("gloo", site)
+>>> graph = Graph(
+...     nodes=(
+...         InputValue(0, None, site),
+...         MethodCall(1, "a0", "x", (NodeArg(0),), (), 1, site, gloo),
+...         MethodCall(2, "a0", "y", (NodeArg(0),), (), 1, site, gloo),
+...         MethodCall(3, "a1", "use_y", (NodeArg(2),), (), 1, site),
+...         MethodCall(4, "a1", "use_x", (NodeArg(1),), (), 1, site),
+...     ),
+...     outputs=(3, 4),
+...     is_multi=True,
+...     actors=(ActorSpec("a0", "Maker", ""), ActorSpec("a1", "User", "")),
+...     num_positional=1,
+...     keywords=(),
+... )
+>>> placed = place(graph, {"a0": "n", "a1": "n"}, "n", channel_slots=10)
+>>> print(placed.channels[1])
+channel c1 a0 -> a1 tensor @g0 node=1 slots=10
+>>> print(schedule(placed).program("a1"))
+program a1
+  Read c1 -> s2
+  Read c2 -> s0
+  Call a1.use_y(s0) -> s1 #3
+  Write s1 -> c3
+  Free s0, s1
+  Call a1.use_x(s2) -> s3 #4
+  Write s3 -> c4
+  Free s2, s3
+
 This room must know neither graphs nor how ops are run; it only reorders what a plan has.
 """
 
@@ -81,7 +120,7 @@ __all__ = ["schedule"]
 
 
 def schedule(plan: Plan) -> Plan:
-    """Return the plan with the ops of every program in running order; idempotent, linear.
+    """Return the plan with the ops of every program in running order; idempotent, near linear.
 
     Args:
         plan: A plan that keeps the rules of ``Plan.check``, its ops in any order.

@@ -20,7 +20,7 @@ from rcg.doctor.report import Check, error_line
 from rcg.doctor.software import version_of
 from rcg.text import time_text
 
-__all__ = ["SHM", "Ping", "check_transports", "try_ping"]
+__all__ = ["SHM", "Ping", "check_transports", "try_gloo", "try_ping"]
 
 PING_TIMEOUT_S: Final = 60
 SHM: Final = "/dev/shm"
@@ -81,9 +81,9 @@ def check_transports(ping: Ping) -> Iterator[Check]:
             yield Check(
                 "transports", name, "missing", error_line(error), advice, is_needed=is_needed
             )
+    yield _gloo()
     torch, has_gpu = version_of("torch"), shutil.which("nvidia-smi") is not None
     lacking = {
-        "gloo": [] if torch else ["torch"],
         "nccl": [*([] if torch else ["torch"]), *([] if has_gpu else ["a GPU"])],
         "nixl": [*([] if version_of("nixl") else ["nixl"]), *([] if has_gpu else ["a GPU"])],
     }
@@ -95,8 +95,37 @@ def check_transports(ping: Ping) -> Iterator[Check]:
             name,
             "missing",
             found,
-            "keep the actors of a graph on one node: values go through shared memory",
+            "keep the actors of a graph on one node: values go through shared memory, tensors also "
+            "over gloo",
         )
+
+
+def _gloo() -> Check:
+    """Check whether tensors travel over Gloo, if torch is there."""
+    if not version_of("torch"):
+        advice = "tensors go through shared memory without it: pip install torch"
+        return Check("transports", "gloo", "missing", "this machine lacks torch for it", advice)
+    found = try_gloo()
+    if isinstance(found, int):
+        return Check("transports", "gloo", "ok", f"works; round trip {time_text(found)}")
+    return Check("transports", "gloo", "missing", found, "tensors go through shared memory")
+
+
+def try_gloo() -> int | str:
+    """Send a tensor over Gloo in a process of its own.
+
+    Returns:
+        The round trip in nanoseconds, or why it failed.
+    """
+    command = [sys.executable, "-m", "rcg.doctor.gloo"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
+        if not done.returncode:
+            return int(done.stdout)
+        told = done.stderr.strip().splitlines()
+        return told[-1] if told else f"ended with status {done.returncode}"
+    except Exception as error:  # noqa: BLE001 - every failure is the result
+        return error_line(error)
 
 
 def _unnamed_file() -> None:

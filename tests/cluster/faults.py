@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import signal
 import threading
@@ -22,7 +23,7 @@ import pytest
 
 import rcg
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Read, Write
+from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.observe.report import Activity, activities
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
@@ -38,8 +39,11 @@ class Fate:
     """The hook: has the loops of an actor die at a moment of one execution.
 
     Args:
-        at: "inspect", "start", "stop", "read" (before the first op), "method", "write" (after the
-            call) or "next" (after the write, before the next read).
+        at: "inspect", "start", "groups", "stop", "read" (before the first op), "method", "write"
+            (after the call) or "next" (after the write, before the next read). Where tensors
+            travel: "tensor read", "tensor write" and "collective" (before such an op), "status"
+            (in a collective: the others know the status of this rank) or "transfer" (in an op,
+            before the communicator is entered).
         kind: One of ``KINDS``, or ``LIVES``. Deaths from outside are the test's to bring while the
             loops wait.
         gate: Where they wait.
@@ -52,11 +56,20 @@ class Fate:
 
     def __call__(self, point: failpoints.Failpoint) -> None:
         """Called by the runtime in the actor."""
-        if point.kind != "op":
+        if point.kind in ("status", "transfer"):
+            if (point.kind, point.execution) == (self.at, self.execution):
+                self.meet()
+        elif point.kind != "op":
             if point.kind == self.at:
                 self.meet()
         elif point.execution == self.execution:
             match point.op:
+                case Read() if self.at == "tensor read" and point.has_tensors:
+                    self.meet()
+                case Write() if self.at == "tensor write" and point.has_tensors:
+                    self.meet()
+                case Collective() if self.at == "collective":
+                    self.meet()
                 case Read() if self.at in ("read", "next"):
                     self.meet()
                 case Write() if self.at == "write":
@@ -90,6 +103,23 @@ class Living(Plain):
         if x >= 10:
             gate.pass_through()
         return 2 * x
+
+    def full(self, n):
+        """A tensor of n ones."""
+        torch = importlib.import_module("torch")
+        return torch.ones(n)
+
+    def full_held(self, n, gate):
+        """As ``full``, but stop at the gate first."""
+        gate.pass_through()
+        return self.full(n)
+
+    def sum(self, *tensors):
+        """The sum of all elements of tensors."""
+        return float(sum(tensor.sum() for tensor in tensors))
+
+    def tripled(self, tensor):
+        return 3 * tensor
 
     def settle(self) -> dict[str, Any]:
         """Wait until no loop is left here; returns what the process still holds of graphs."""
@@ -149,9 +179,14 @@ def slay(kind: str, victim: Any, pid: int, gate: Gate) -> None:
 
 
 class Victims:
-    """Actors to be killed; the next one starts while a test goes on, for it takes a second."""
+    """Actors to be killed; the next one starts while a test goes on, for it takes a second.
 
-    def __init__(self) -> None:
+    Args:
+        has_torch: Whether they import torch while they start.
+    """
+
+    def __init__(self, *, has_torch: bool = False) -> None:
+        self._has_torch = has_torch
         self._spare: dict[int, list[Any]] = {}
 
     def take(self, threads: int = 1) -> Any:
@@ -165,7 +200,10 @@ class Victims:
         self._spare.setdefault(1, []).insert(0, victim)
 
     def _start(self, threads: int) -> Any:
-        return Victim.options(max_concurrency=threads).remote()
+        started = Victim.options(max_concurrency=threads).remote()
+        if self._has_torch:
+            started.full.remote(0)
+        return started
 
 
 def does(graph: Any, label: str) -> list[Activity]:
@@ -200,7 +238,10 @@ def until_stopped(pid: int) -> None:
 
 
 def belongings() -> dict[str, Any]:
-    """What this process holds of graphs: threads, control sockets, watched processes, memory."""
+    """What this process holds of graphs: threads, sockets, watched processes, memory.
+
+    ``connections`` are TCP sockets of the loopback device, of which Ray has none.
+    """
     fds = []
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed since
@@ -208,15 +249,36 @@ def belongings() -> dict[str, Any]:
     sockets = Path("/proc/net/unix").read_text().splitlines()
     # Abstract addresses: those that the driver listens on, and what it accepted there.
     ours = {line.split()[6] for line in sockets if "@rcg-" in line}
+    tcp = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()]
+    loopback = {line[9] for line in tcp if line[1].startswith("0100007F:")}
+    inodes = [fd.removeprefix("socket:[").removesuffix("]") for fd in fds]
     return {
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("rcg-")),
-        "sockets": sum(fd.removeprefix("socket:[").removesuffix("]") in ours for fd in fds),
+        "threads of Gloo": sum("gloo" in name for name in _kernel_threads()),
+        "sockets": sum(inode in ours for inode in inodes),
+        "connections": sum(inode in loopback for inode in inodes),
         "watched": sum("pidfd" in fd for fd in fds),
         "segments": len(segments_of("self")),
     }
 
 
-NOTHING: Final = {"threads": [], "sockets": 0, "watched": 0, "segments": 0}
+NOTHING: Final = {
+    "threads": [],
+    "threads of Gloo": 0,
+    "sockets": 0,
+    "connections": 0,
+    "watched": 0,
+    "segments": 0,
+}
+
+
+def _kernel_threads() -> list[str]:
+    """The names of this process's threads, also of those that Python does not know."""
+    found = []
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # ended since
+            found.append(comm.read_text())
+    return found
 
 
 @contextlib.contextmanager

@@ -221,7 +221,9 @@ def test_one_failed_rank_fails_the_execution_at_all_and_hangs_nobody(workers, ki
 def test_shapes_that_differ_are_told_to_all_and_the_graph_goes_on(workers, kind):
     with rcg.compile(bind(workers[:3], kind, "longer")) as graph:
         for ref in graph.execute(6):
-            with pytest.raises(TensorMismatch, match=r"rank 1 \(a1\) has float32 \[7\]|divisible"):
+            with pytest.raises(
+                TensorMismatch, match=r"a1 \(Worker\), rank 1, has float32 \[7\]|divisible"
+            ):
                 get(ref)
         assert graph.statistics().completed == 1
 

@@ -9,15 +9,18 @@ by itself, the others join that of the tests.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cluster.stage import joining
-from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW
+from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW, TENSORS
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -63,7 +66,7 @@ def rewrite(source: str) -> str:
     return IMPORT_LINE.sub(replace, source)
 
 
-def run(blocks: str, folder: Path, *, starts_ray: bool = False) -> list[str]:
+def run(blocks: str, folder: Path, *, starts_ray: bool = False, **variables: str) -> list[str]:
     """Runs a program as it stands after the rule, and returns the lines that it printed.
 
     Anything that is wrong on the way, at exit included, fails the test with all that it said.
@@ -72,6 +75,7 @@ def run(blocks: str, folder: Path, *, starts_ray: bool = False) -> list[str]:
         blocks: The program.
         folder: Where to run it.
         starts_ray: Whether the program starts a Ray of its own; otherwise it joins this session.
+        **variables: Of its environment.
     """
     program, cells = folder / "notebook.py", folder / "cells.py"
     program.write_text(NOTEBOOK)
@@ -79,7 +83,7 @@ def run(blocks: str, folder: Path, *, starts_ray: bool = False) -> list[str]:
     done = subprocess.run(
         [sys.executable, str(program), str(cells)],
         cwd=folder,
-        env=None if starts_ray else joining(),
+        env={**(os.environ if starts_ray else joining()), **variables},
         capture_output=True,
         text=True,
         timeout=240,
@@ -116,6 +120,17 @@ def test_asyncio(tmp_path: Path) -> None:
 
 def test_the_overviews_call_and_its_compiled_form(tmp_path: Path) -> None:
     assert run(OVERVIEW, tmp_path) == ["6", "6"]
+
+
+def test_tensors_between_devices_as_far_as_a_cpu_goes(tmp_path: Path) -> None:
+    """Ray believes in two GPUs; the device that is not there is an error of that execution."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    resources = json.dumps({"CPU": 4, "GPU": 2})
+    lines = run(TENSORS, tmp_path, starts_ray=True, RAY_OVERRIDE_RESOURCES=resources)
+    assert lines[0] == "cpu"
+    assert "No CUDA GPUs are available" in lines[1]
+    assert lines[-1] == "done"
 
 
 def test_a_program_that_fails_is_noticed(tmp_path: Path) -> None:

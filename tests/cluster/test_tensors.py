@@ -86,6 +86,9 @@ class Worker:
         self.kept.append(value)
         return value
 
+    def pass_gate(self, gate):
+        gate.pass_through()
+
     def environment(self):
         """What a graph must not touch, and what it may not leave."""
         import os
@@ -368,3 +371,66 @@ def test_two_graphs_over_the_same_actors_have_groups_of_their_own(workers):
     ):
         refs = [graph.execute(n) for n in (10, 20, 30) for graph in (one, two)]
         assert get(refs) == [20.0, 20.0, 40.0, 40.0, 60.0, 60.0]
+
+
+class Compiler(Worker):
+    """Compiles a graph that it is part of."""
+
+    def run(self, me, other):
+        with InputNode() as inp:
+            value = me.full.bind(inp).with_tensor_transport(**GLOO)
+            dag = other.total.bind(value)
+        with rcg.compile(dag) as graph:
+            return [get(graph.execute(n)) for n in (1, 2, 3)]
+
+
+def test_an_actor_may_compile_a_graph_whose_group_it_is_in(workers):
+    compiler = rcg.remote(num_cpus=0)(Compiler).remote()
+    assert get(compiler.run.remote(compiler, workers[0])) == [2.0, 4.0, 6.0]
+    rcg.kill(compiler)
+
+
+def test_coroutines_and_the_main_thread_take_part(ray_session):
+    class Awaiting(Worker):
+        async def total(self, *tensors):
+            await asyncio.sleep(0)
+            return float(sum(each.sum() for each in tensors))
+
+    one, two = rcg.remote(num_cpus=0)(Awaiting).remote(), Actor.remote()
+    with InputNode() as inp:
+        value = two.full.bind(inp).with_tensor_transport(**GLOO)
+        dag = one.total.bind(value)
+    with rcg.compile(dag) as graph:
+        assert [get(graph.execute(n)) for n in (1, 2, 3)] == [2.0, 4.0, 6.0]
+    three = Actor.remote()
+    with InputNode() as inp:
+        value = two.full.bind(inp).with_tensor_transport(**GLOO)
+        dag = three.total.bind(value)
+    with rcg.compile(dag, thread="main") as graph:
+        assert [get(graph.execute(n)) for n in (1, 2, 3)] == [2.0, 4.0, 6.0]
+    for each in (one, two, three):
+        rcg.kill(each)
+
+
+def test_compile_names_the_actor_that_does_not_come_and_leaves_no_group(workers, gate):
+    busy = Actor.remote()
+    rcg.get(busy.total.remote())
+    waiting = busy.pass_gate.remote(gate)
+    gate.wait_for()
+    with InputNode() as inp:
+        values = [each.full.bind(inp) for each in (*workers[:2], busy)]
+        dag = MultiOutputNode(
+            [
+                each.total.bind(value)
+                for each, value in zip(
+                    (*workers[:2], busy), rcg.collective.allreduce.bind(values), strict=True
+                )
+            ]
+        )
+    with pytest.raises(rcg.errors.ChannelTimeout, match=re.escape(repr(busy))):
+        rcg.compile(dag, timeout=1.5)
+    gate.open()
+    rcg.get(waiting)
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(2)) == [12.0] * 3
+    rcg.kill(busy)

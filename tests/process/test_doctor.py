@@ -67,3 +67,8 @@ def test_gpus(quick, tmp_path):
     quick.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     quick.setattr(machine, "NVIDIA_TIMEOUT_S", 1)
     assert "does not answer" in found("NVIDIA").found
+
+
+def test_gloo_works_here():
+    pytest.importorskip("torch")
+    assert type(transports.try_gloo()) is int

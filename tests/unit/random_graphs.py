@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from rcg.errors import InternalError
 from rcg.ir.channels import TENSOR, ActorSpec
 from rcg.ir.containers import Template
-from rcg.ir.edges import remote_readers
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
@@ -231,10 +230,15 @@ def _with_hints(draw: st.DrawFn, graph: Graph) -> Graph:
             is_static_shape=draw(st.booleans()),
         )
 
+    readers: dict[int, set[str]] = {node.id: set() for node in graph.nodes}
+    for node in graph.nodes:
+        if isinstance(node, MethodCall | CollectiveCall):
+            for value in upstream_of(node):
+                readers[value].add(node.actor)
     nodes: list[Node] = []
-    for node, readers in zip(graph.nodes, remote_readers(graph), strict=True):
+    for node in graph.nodes:
         actor = graph.actor_of(node.id)
-        ends = set(actors) if actor is None else {actor, *readers}
+        ends = set(actors) if actor is None else {actor, *readers[node.id]}
         if isinstance(node, CollectiveCall):
             node = replace(node, communicates=chosen.get(node.collective, node.communicates))
         nodes.append(replace(node, hint=hint(node, ends)))

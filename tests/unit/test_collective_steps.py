@@ -126,6 +126,8 @@ class _Groups:
     def members(self, group: str) -> tuple[str, ...]:
         return self.names
 
+    labels = members
+
     def communicator(self, group: str) -> Any:
         return self.open
 
@@ -302,8 +304,8 @@ def test_shapes_and_dtypes_that_differ_are_one_error_that_names_all_ranks(ranks,
     assert isinstance(errors[0], TensorMismatch)
     text = str(errors[0])
     for part in (
-        "rank 0 (a0) has float32 [6, 2]",
-        f"rank 2 (a2) has {exchanges.Described.of(other)}",
+        "a0, rank 0, has float32 [6, 2]",
+        f"a2, rank 2, has {exchanges.Described.of(other)}",
     ):
         assert part in text
     values = values_of(3)
@@ -357,6 +359,16 @@ def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
     found = group.run(*values)
     assert_equal(found[:2], [values[1]] * 2)
     assert "not enough memory" in str(error_of(found[2]))
+
+
+def test_a_status_that_fills_no_slot_arrives_all_the_same(ranks):
+    count = 300  # described in more than a slot of a status channel
+    group = ranks("allreduce", 2, count=count)
+    values = [
+        [torch.full((1, 1, 2), float(rank + each)) for each in range(count)] for rank in (0, 1)
+    ]
+    for found in group.run(*values):
+        assert [each[0, 0, 0].item() for each in found] == [2.0 * each + 1 for each in range(count)]
 
 
 # --- ends

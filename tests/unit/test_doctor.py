@@ -97,7 +97,18 @@ def test_packages_that_are_not_there(quick):
     assert torch.state == "missing"
     assert "pip install torch" in torch.advice
     [gloo] = [check for check in report.checks if check.name == "gloo"]
-    assert gloo.found == "not part of this release; this machine lacks torch for it"
+    assert gloo.found == "this machine lacks torch for it"
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "text"),
+    [(50_000, "ok", "50 µs"), ("no route to host", "missing", "no route")],
+)
+def test_gloo_is_tried(quick, given, state, text):
+    quick.setattr(transports, "try_gloo", lambda: given)
+    check = found("gloo")
+    assert check.state == state
+    assert text in check.found
 
 
 def test_an_old_ray_is_told(quick):

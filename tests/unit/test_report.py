@@ -45,6 +45,8 @@ class _Groups:
     def members(self, group: str) -> tuple[str, ...]:
         return next(each.members for each in self._plan.groups if each.id == group)
 
+    labels = members
+
     def communicator(self, group: str) -> Any:
         return self._communicator
 

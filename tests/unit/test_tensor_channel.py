@@ -45,6 +45,8 @@ class Groups:
     def members(self, group: str) -> tuple[str, ...]:
         return self.names
 
+    labels = members
+
     def communicator(self, group: str) -> Any:
         return self.open
 

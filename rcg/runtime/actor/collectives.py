@@ -24,6 +24,7 @@ from rcg.channels.base import NoMemory, TransferFailed, Writer
 from rcg.errors import CommError, TransportError
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective
+from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.exchanges import Described, Rank, exchange_of
 from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.node.node import Node
@@ -64,6 +65,7 @@ def collective_step(
     tells = [open_writer(channels[each], index, node) for each in op.tells]
     hears = [open_reader(channels[each], index, node) for each in op.hears]
     sources, outs, member = op.slots, op.outs, node.member
+    is_announced = failpoints.on_failpoint is not None
     word = f"({op.word} over {op.group})"
 
     def failure_of(error: BaseException) -> Failure:
@@ -89,6 +91,8 @@ def collective_step(
         status, tensors, room = prepared()
         for writer in tells:
             _tell(writer, status)
+        if is_announced:
+            failpoints.reach(failpoints.Failpoint("status", node.process, loop.execution, op))
         statuses = [reader.read() for reader in hears]
         statuses.insert(rank.rank, status)
         result = next((each for each in statuses if type(each) is Failure), None)

@@ -71,8 +71,10 @@ class Rank:
         self.op = op
         self.node = node
         self.members = node.groups.members(op.group)
+        self.labels = node.groups.labels(op.group)
         self.size = len(self.members)
         self.rank = self.members.index(node.process)
+        self.label = self.labels[self.rank]
         self.reduction = ReduceOp(op.reduction or "sum")
         self.root = op.root or 0
         self.is_root = self.rank == self.root
@@ -92,7 +94,7 @@ class Rank:
         if torch is None or not isinstance(value, torch.Tensor):
             raise TensorMismatch(
                 f"Expected a torch tensor for each input node of {self.op.word}, but "
-                f"{self.node.process} has a value of type {type(value).__name__}",
+                f"{self.label} has a value of type {type(value).__name__}",
                 expected="torch.Tensor",
                 found=type(value).__name__,
             )
@@ -100,7 +102,7 @@ class Rank:
         if value.device.type not in communicator.devices:
             raise TensorMismatch(
                 f"{self.op.word} over {self.op.group} takes tensors on "
-                f"{', '.join(sorted(communicator.devices))}, but {self.node.process} has one on "
+                f"{', '.join(sorted(communicator.devices))}, but {self.label} has one on "
                 f"{value.device}",
                 expected=", ".join(sorted(communicator.devices)),
                 found=str(value.device),
@@ -114,8 +116,8 @@ class Rank:
     def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:
         """Return the error for ranks whose tensors differ; the same at every rank."""
         found = "; ".join(
-            f"rank {rank} ({member}) has {', '.join(map(str, status)) or 'none'}"
-            for rank, (member, status) in enumerate(zip(self.members, statuses, strict=True))
+            f"{label}, rank {rank}, has {', '.join(map(str, status)) or 'none'}"
+            for rank, (label, status) in enumerate(zip(self.labels, statuses, strict=True))
         )
         return TensorMismatch(
             f"{self.op.word} over {self.op.group} needs tensors of the same shapes and dtypes at "
@@ -258,7 +260,7 @@ class _ReduceScatter(_Alike):
             if tensor.dim() == 0 or tensor.shape[0] % rank.size:
                 raise TensorMismatch(
                     "Expected the first dimension of the input tensor to be divisible by the world "
-                    f"size {rank.size}, but {rank.node.process} has the shape "
+                    f"size {rank.size}, but {rank.label} has the shape "
                     f"{list(tensor.shape)}: reducescatter gives each rank an equal part",
                     expected=f"a multiple of {rank.size}",
                     found=list(tensor.shape),

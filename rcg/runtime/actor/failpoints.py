@@ -21,17 +21,20 @@ class Failpoint(NamedTuple):
     Attributes:
         kind: "inspect" (the driver asks for the facts of this actor), "start" (before the loop
             connects to the driver), "groups" (before it opens its communicator groups), "op"
-            (before an op of the program), "transfer" (before an operation of a communicator),
-            "stop" (after the last op, before the driver gets to know).
+            (before an op of the program), "status" (in a collective: the other ranks know the
+            status of this one), "transfer" (before an operation of a communicator), "stop" (after
+            the last op, before the driver gets to know).
         process: Its name in the plan; "" while it is being described.
         execution: Index of the execution.
         op: The op that comes next, for "op".
+        has_tensors: Whether that op uses a communicator.
     """
 
-    kind: Literal["inspect", "start", "groups", "op", "transfer", "stop"]
+    kind: Literal["inspect", "start", "groups", "op", "status", "transfer", "stop"]
     process: str = ""
     execution: int = 0
     op: Op | None = None
+    has_tensors: bool = False
 
 
 on_failpoint: Callable[[Failpoint], None] | None = None

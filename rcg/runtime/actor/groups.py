@@ -50,9 +50,12 @@ class GroupStart:
 class _Announced:
     """A communicator whose operations are failpoints."""
 
-    def __init__(self, communicator: Communicator, process: str) -> None:
+    def __init__(
+        self, communicator: Communicator, process: str, execution_now: Callable[[], int]
+    ) -> None:
         self._communicator = communicator
         self._process = process
+        self._execution_now = execution_now
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._communicator, name)
@@ -60,7 +63,7 @@ class _Announced:
             return found
 
         def announced(*args: Any) -> Any:
-            failpoints.reach(failpoints.Failpoint("transfer", self._process))
+            failpoints.reach(failpoints.Failpoint("transfer", self._process, self._execution_now()))
             return found(*args)
 
         return announced
@@ -95,19 +98,31 @@ class OpenGroups:
         """See ``channels.base.Groups``."""
         return self._starts[group].group.members
 
+    def labels(self, group: str) -> tuple[str, ...]:
+        """See ``channels.base.Groups``."""
+        return self._starts[group].labels
+
     def communicator(self, group: str) -> Communicator:
         """See ``channels.base.Groups``."""
         return self._open[group]
 
-    def open(self, timeout_s: float | None) -> None:
+    def open(self, timeout_s: float | None, execution_now: Callable[[], int] = int) -> None:
         """Open all groups; the loop's thread.
+
+        Args:
+            timeout_s: How long each may take.
+            execution_now: Returns the execution that runs, for failpoints.
 
         Raises:
             TimeoutError, CommError: A group could not be built. What was built is closed.
         """
         try:
             for name, start in self._starts.items():
-                self._open[name] = self._opened(name, start, timeout_s)
+                opened = self._opened(name, start, timeout_s)
+                if failpoints.on_failpoint is not None:
+                    announced = _Announced(opened, self._process, execution_now)
+                    opened = cast("Communicator", announced)
+                self._open[name] = opened
                 if self._aborted is not None:
                     raise GroupAborted(self._aborted, group=name)
         except BaseException:
@@ -120,11 +135,7 @@ class OpenGroups:
             if self._aborted is not None:
                 raise GroupAborted(self._aborted, group=name)
             rank = start.group.members.index(self._process)
-            opened = start.opener.open(Membership(name, rank, start.labels, store, timeout_s))
-            is_announced = failpoints.on_failpoint is not None
-            return (
-                cast("Communicator", _Announced(opened, self._process)) if is_announced else opened
-            )
+            return start.opener.open(Membership(name, rank, start.labels, store, timeout_s))
         finally:
             self._store = None
             store.close()
@@ -143,4 +154,5 @@ class OpenGroups:
         """Close all groups; the loop's thread, when no operation is pending."""
         while self._open:
             _, communicator = self._open.popitem()
-            communicator.destroy()
+            with shielding():  # it may be the user's
+                communicator.destroy()

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal, TransferFailed
-from rcg.error_text import describe_error, format_error, shielding, trace_of, type_name
+from rcg.error_text import describe_error, format_error, trace_of, type_name
 from rcg.errors import (
     CommError,
     InternalError,
@@ -94,8 +94,7 @@ class Loop:
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
         finally:
-            with shielding():
-                self._groups.close()
+            self._groups.close()
             self._control.finish(failure)
 
     def _open_groups(self) -> None:
@@ -103,7 +102,7 @@ class Loop:
         if self._groups:
             timeout_s = self._spec.options.compile_timeout_s
             failpoints.reach(failpoints.Failpoint("groups", self._spec.program.process))
-            self._groups.open(timeout_s)
+            self._groups.open(timeout_s, lambda: self.execution)
             self._control.prepared()
 
     def _is_end(self, error: BaseException) -> bool:
@@ -190,6 +189,6 @@ def _translated(error: BaseException) -> str:
     """Return the error that ended a loop: a known one, or an unexpected one as an InternalError."""
     if isinstance(error, Signal):
         return str(error.public())
-    if isinstance(error, CommError):
+    if isinstance(error, CommError | TimeoutError):
         return str(error)
     return str(InternalError(f"unexpected: {describe_error(error)}"))

@@ -31,6 +31,7 @@ from rcg.errors import (
     TransportError,
     UnpicklableError,
 )
+from rcg.ir.channels import TENSOR
 from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import Build, Call, Collective, Free, Op, Read, Write
 from rcg.runtime.actor import failpoints
@@ -108,9 +109,11 @@ class Steps:
 
     def _announced(self, op: Op, step: _Step) -> _Step:
         process, loop = self._spec.program.process, self._loop
+        channels = [self._spec.channels[each] for each in (*op.channels_in, *op.channels_out)]
+        has_tensors = any(isinstance(op, Collective) or each.kind == TENSOR for each in channels)
 
         def announced_step() -> None:
-            failpoints.reach(failpoints.Failpoint("op", process, loop.execution, op))
+            failpoints.reach(failpoints.Failpoint("op", process, loop.execution, op, has_tensors))
             step()
 
         return announced_step

@@ -81,7 +81,9 @@ class Connections:
         # Closed after the loop: otherwise a new descriptor could get the number of one of which
         # there is still news to come.
         finished: list[Peer] = []
-        for fd, _ in self._poller.poll(self._timeout_ms()):
+        ready = [fd for fd, _ in self._poller.poll(self._timeout_ms())]
+        # Deaths first: what a peer reports in the same round may only follow from one.
+        for fd in sorted(ready, key=lambda fd: fd not in self._watched):
             if fd == wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(wake)

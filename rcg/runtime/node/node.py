@@ -36,6 +36,9 @@ class _NoGroups:
     def members(self, group: str) -> tuple[str, ...]:
         raise InternalError(f"this process is not in the group {group}")
 
+    def labels(self, group: str) -> tuple[str, ...]:
+        raise InternalError(f"this process is not in the group {group}")
+
     def communicator(self, group: str) -> NoReturn:
         raise InternalError(f"this process is not in the group {group}")
 

@@ -16,7 +16,7 @@ from typing import Final
 from rcg import _native
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.channels import ChannelSpec
+from rcg.ir.channels import STATUS, ChannelSpec
 from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SHM, addresses_for, prefers_memfd
@@ -36,8 +36,12 @@ def _ring_slots(frames: int) -> int:
     return max(2, 1 << (frames - 1).bit_length())
 
 
-def _slot_bytes(slots: int) -> int:
-    return max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
+def _slot_bytes(kind: str, slots: int) -> int:
+    """Return how large a slot is; what ranks tell each other is small, and there are many of them.
+
+    A frame that does not fit lies in a block.
+    """
+    return SMALLEST_SLOT if kind == STATUS else max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
 
 
 def _open_unnamed() -> int:
@@ -94,7 +98,8 @@ class Segments:
         for channel in channels:
             slots = _ring_slots(channel.slots)
             readers = tuple(members[reader] for reader in channel.readers)
-            rings.append((members[channel.writer], readers, slots, _slot_bytes(slots)))
+            size = _slot_bytes(channel.kind, slots)
+            rings.append((members[channel.writer], readers, slots, size))
         return rings
 
     @property

@@ -191,7 +191,7 @@ def _peer_of(
             peers += [reader for reader in channels[channel].readers if reader != lane.process]
     if not peers:
         return ANOTHER_GRAPH
-    return " or ".join(graph.lane(peer).label for peer in dict.fromkeys(peers))
+    return " or ".join(graph.lane(peer).label for peer in peers)
 
 
 def _hidden(parts: list[Parts]) -> float | None:

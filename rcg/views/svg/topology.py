@@ -128,7 +128,11 @@ class _Drawing:
         body = [
             *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
-            *[self._actor(actor, layout.actors[actor.id]) for actor in topology.actors],
+            *[
+                self._actor(actor, layout.actors[actor.id])
+                for actor in topology.actors
+                if actor.id in layout.actors  # one that only takes part in collectives has no box
+            ],
             *[self._edge(edge, layout) for edge in topology.edges],
             *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
             *self._amounts(layout),
