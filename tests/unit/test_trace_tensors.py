@@ -7,9 +7,12 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
+from rcg.ir.plan import Plan
 from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
+from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import ops_of
@@ -18,9 +21,11 @@ from rcg.trace.analysis.rendezvous import exchanges_of, rendezvous_of
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import stall_of
 from rcg.trace.analysis.what_if import what_if
+from rcg.trace.export.checks import check_plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
-from tests.unit.tensors_by_hand import END, ROWS, tensor_trace, tensors_by_hand
+from tests.unit.simulated_traces import simulated
+from tests.unit.tensors_by_hand import END, PLAN, ROWS, tensor_trace, tensors_by_hand
 from tests.unit.traces import event
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
@@ -156,6 +161,27 @@ def test_without_the_event_of_the_last_rank_the_path_ends_there():
         ("unknown: the events before are lost or older than the trace", IDLE, 0, 132),
         ("a1 (Stage) allreduce g1", SERIALIZATION, 132, 134),
     ]
+
+
+def is_acyclic(before):
+    """Whether following dependencies ends, from every event."""
+    seen = np.arange(len(before))
+    for _ in range(len(before)):
+        seen = np.where(seen < 0, seen, before[seen])
+    return bool((seen < 0).all())
+
+
+def test_an_event_whose_peer_is_missing_depends_on_none():
+    dependencies = Dependencies(tensors_by_hand(a2=ROWS["a2"][:4]))
+    (event_at,) = np.flatnonzero((dependencies.lane == 2) & (dependencies.op == 2))
+    assert dependencies.before[event_at] == NONE
+    assert is_acyclic(dependencies.before)
+
+
+@settings(max_examples=25)
+@given(simulated(has_tensors=True))
+def test_no_event_of_a_rendezvous_depends_on_itself(made):
+    assert is_acyclic(Dependencies(made.graph).before)
 
 
 def test_shares_count_exchanges_as_communication_and_waits_for_others_as_waiting():
@@ -305,6 +331,10 @@ def test_a_frame_has_groups_and_ranks():
         ["allreduce", "g1", 1],
         ["write", None, None],
     ]
+
+
+def test_a_loaded_plan_may_combine_a_value_that_was_read():
+    check_plan(Plan.from_text(PLAN.replace("AllReduce s1 (sum) @g1", "AllReduce s0 (sum) @g1")))
 
 
 def test_a_trace_with_tensors_can_be_saved(tmp_path):
