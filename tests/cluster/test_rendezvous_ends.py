@@ -26,10 +26,9 @@ from tests.cluster.faults import (
     leaving_nothing,
     noted,
     slay,
-    until_driver_waits,
     until_stopped,
 )
-from tests.cluster.stage import in_thread, until
+from tests.cluster.stage import in_thread
 from tests.cluster.test_fault_matrix import compile_all
 from tests.cluster.test_fault_matrix_tensors import (
     INPUTS,
@@ -37,8 +36,6 @@ from tests.cluster.test_fault_matrix_tensors import (
     SHAPES,
     allreduce,
     bind_all,
-    edge_in,
-    edge_out,
     over_gloo,
 )
 
@@ -80,9 +77,7 @@ def held_in_transfer(victims: Victims, survivors: list[Any], gate: Any, **option
 @pytest.mark.parametrize("state", ["held", "stopped"])
 def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
     """Those of the survivors at once; the member that holds them up ends when it can."""
-    victim, pid, graphs, refs = held_in_transfer(
-        victims, survivors, gate, teardown_timeout=None
-    )
+    victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate, teardown_timeout=None)
     if state == "stopped":
         os.kill(pid, signal.SIGSTOP)
         until_stopped(pid)
@@ -303,7 +298,7 @@ say("all is there")
 
 
 def test_ctrl_c_in_get_leaves_a_rendezvous_alone(detached, driver, gate):
-    *others, victim = detached
+    *_, victim = detached
     rcg.get([each.full.remote(0) for each in detached])
     rcg.get(victim.expect.remote(Fate("transfer", LIVES, gate, 1)))
     program = driver(DETACHED + INTERRUPTED, *SHAPES)
