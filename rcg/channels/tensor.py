@@ -62,6 +62,7 @@ __all__ = [
     "PIECE_BYTES",
     "TensorReader",
     "TensorWriter",
+    "failed_transfer",
     "nowhere",
     "open_reader",
     "open_writer",

@@ -128,6 +128,23 @@ class Communicator(ABC):
     def unsupported(self, dtype: Any, op: ReduceOp | None = None) -> str | None:
         """Return why it cannot move, or with ``op`` reduce, tensors of a dtype; None if it can."""
 
+    def reserve(  # noqa: B027 - most need nothing
+        self, operation: str, tensors: Sequence[Any], op: ReduceOp | None = None
+    ) -> None:
+        """Take the memory that an operation needs beside these tensors: for the next calls of it.
+
+        So a rank without memory fails here, before any rank has entered the operation; there it
+        would leave the others waiting. It replaces what was reserved and not used.
+
+        Args:
+            operation: Its name: ``allreduce``.
+            tensors: The tensors of this rank, one for each call; there is memory for the outputs.
+            op: Of a reduction.
+
+        Raises:
+            MemoryError, RuntimeError: There is no memory; torch raises the second.
+        """
+
     # Each raises ``GroupAborted`` if the group was aborted or destroyed, before or meanwhile, and
     # ``CommError`` if the operation failed; the group cannot be used after that. ``ValueError``: an
     # argument is wrong, such as a dtype that ``unsupported`` refuses; nothing was sent.

@@ -48,6 +48,7 @@ class GlooCommunicator(Communicator):
         self._group = group.process_group
         self._connections = deque(group.connections)  # emptied by ``abort`` or ``destroy``
         self._ended: RcgError | None = None  # why operations are refused
+        self._reserved: list[Any] = []
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
         }
@@ -79,6 +80,18 @@ class GlooCommunicator(Communicator):
     def unsupported(self, dtype: Any, op: ReduceOp | None = None) -> str | None:
         """Return why a dtype cannot be reduced; every dtype can be moved."""
         return None if op is None else unsupported_reduction(dtype, op)
+
+    def reserve(self, operation: str, tensors: Sequence[Any], op: ReduceOp | None = None) -> None:
+        """Take the memory in which tensors are reduced; see ``Communicator``."""
+        self._reserved = []
+        if operation == "allgather":
+            # Gloo takes as much as the outputs for itself; to have seen that there is some must do.
+            for tensor in tensors:
+                tensor.new_empty(self.size * tensor.numel())
+        if op is not None:
+            is_copied = operation == "reducescatter"
+            carriers = [_reduction(each, op).memory_for(each, is_copied) for each in tensors]
+            self._reserved = [each for each in carriers if each is not None]
 
     # --- between two ranks
 
@@ -128,7 +141,7 @@ class GlooCommunicator(Communicator):
         check_tensors((tensor,))
         how = _reduction(tensor, op)
         is_direct = how.carrier is tensor.dtype
-        carried = tensor if is_direct else how.carried(tensor)
+        carried = tensor if is_direct else self._carried(how, tensor)
         self._run("allreduce", ([carried], self._allreduce[how.op]))
         if how.has_quotient:
             how.finish(carried, self.size)
@@ -146,9 +159,7 @@ class GlooCommunicator(Communicator):
         check_collected(tensor, output, self.size)
         check_tensors((output, tensor))
         how = _reduction(tensor, op)
-        carried = how.carried(tensor)
-        if how.is_view:
-            carried = carried.clone()
+        carried = self._carried(how, tensor, is_copied=True)
         self._run("allreduce", ([carried], self._allreduce[how.op]))
         part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
         how.finish(part, self.size)
@@ -159,7 +170,7 @@ class GlooCommunicator(Communicator):
         check_root(root, self.size)
         check_tensors((tensor,))
         how = _reduction(tensor, op)
-        carried = how.carried(tensor)
+        carried = self._carried(how, tensor)
         options = _without_limit(
             self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op]
         )
@@ -182,6 +193,14 @@ class GlooCommunicator(Communicator):
         others = [rank for rank in range(self.size) if rank != root]
         self._run("recv", *(([parts[rank]], rank, _GATHER_TAG) for rank in others))
         parts[root].copy_(as_bytes(tensor))
+
+    def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
+        """Return a tensor in the carrier, in reserved memory if it needs some."""
+        if how.is_view and not is_copied:
+            return how.carried(tensor)
+        reserved = self._reserved.pop(0) if self._reserved else None
+        memory = how.memory_for(tensor, is_copied, reserved)
+        return memory.copy_(how.carried(tensor) if how.is_view else tensor.detach().reshape(-1))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""

@@ -113,6 +113,7 @@ class RaysCommunicator(Communicator):
         self._device = min(opener.devices)
         self._ops = _ops_of(self._rays)
         self._ended: RcgError | None = None
+        self._reserved: list[Any] = []
         self._is_destroyed = threading.Event()
 
     @classmethod
@@ -135,6 +136,13 @@ class RaysCommunicator(Communicator):
     def unsupported(self, dtype: Any, op: ReduceOp | None = None) -> str | None:
         """Return None: only the object knows, and it raises where it has to."""
         return None
+
+    def reserve(self, operation: str, tensors: Sequence[Any], op: ReduceOp | None = None) -> None:
+        """Take memory for copies of what is reduced and gathered; see ``Communicator``."""
+        if operation in ("allreduce", "reduce"):
+            self._reserved = [each.new_empty(each.shape) for each in tensors]
+        elif operation == "gather":
+            self._reserved = [self._gathered(each) for each in tensors]
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
@@ -168,7 +176,11 @@ class RaysCommunicator(Communicator):
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
         check_tensors((tensor,))
-        self._call("allreduce", tensor.detach().clone(), tensor, self._ops[op.name])
+        given = self._take_reserved(tensor.shape, tensor.dtype)
+        if given is None:
+            given = tensor.new_empty(tensor.shape)
+        given.copy_(tensor.detach())
+        self._call("allreduce", given, tensor, self._ops[op.name])
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
@@ -195,8 +207,21 @@ class RaysCommunicator(Communicator):
             check_collected(output, tensor, self.size)
             check_tensors((output,))
         if self.rank != root or output is None:
-            output = tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
+            rows = (self.size * tensor.shape[0], *tensor.shape[1:])
+            output = self._take_reserved(rows, tensor.dtype)
+            if output is None:
+                output = self._gathered(tensor)
         self.allgather(output, tensor)
+
+    def _gathered(self, tensor: Any) -> Any:
+        """Return an uninitialized tensor for those of all ranks."""
+        return tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
+
+    def _take_reserved(self, shape: Sequence[int], dtype: Any) -> Any:
+        """Return the reserved tensor that comes next, if it has this form."""
+        found = self._reserved.pop(0) if self._reserved else None
+        is_right = found is not None and (tuple(found.shape), found.dtype) == (tuple(shape), dtype)
+        return found if is_right else None
 
     def barrier(self) -> None:
         """Gather one number of each rank, which returns when every rank has called it."""

@@ -56,6 +56,23 @@ class Reduction:
         flat = tensor.detach().view(-1)
         return flat.view(self.carrier) if self.is_view else flat.to(self.carrier)
 
+    def memory_for(self, tensor: Any, is_copied: bool, reserved: Any = None) -> Any:
+        """Return an uninitialized tensor for ``carried``, or None if that is a view.
+
+        Args:
+            tensor: What is carried.
+            is_copied: Whether even a view is copied, because the tensor must stay as it is.
+            reserved: An earlier result; it is returned if it has the right form.
+        """
+        import torch
+
+        if self.is_view and not is_copied:
+            return None
+        count = self.carried(tensor).numel() if self.is_view else tensor.numel()
+        if reserved is not None and (reserved.numel(), reserved.dtype) == (count, self.carrier):
+            return reserved
+        return torch.empty(count, dtype=self.carrier, device=tensor.device)
+
     def finish(self, carried: Any, size: int) -> None:
         """Divide the combined tensor of ``size`` ranks, in place, if the reduction says so."""
         if self.has_quotient:

@@ -298,7 +298,7 @@ say("all is there")
 
 
 def test_ctrl_c_in_get_leaves_a_rendezvous_alone(detached, driver, gate):
-    victim = detached[-1]
+    *_, victim = detached
     rcg.get([each.full.remote(0) for each in detached])
     rcg.get(victim.expect.remote(Fate("transfer", LIVES, gate, 1)))
     program = driver(DETACHED + INTERRUPTED, *SHAPES)

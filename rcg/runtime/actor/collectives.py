@@ -20,12 +20,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rcg.channels import open_reader, open_writer
-from rcg.channels.base import NoMemory, TransferFailed, Writer
-from rcg.errors import CommError, TransportError
+from rcg.channels.base import NoMemory, Writer
+from rcg.channels.tensor import failed_transfer
+from rcg.errors import TensorMismatch, TransportError
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective
 from rcg.runtime.actor import failpoints
-from rcg.runtime.actor.exchanges import Described, Rank, exchange_of
+from rcg.runtime.actor.exchanges import Described, NoResult, Rank, exchange_of
 from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
@@ -82,7 +83,7 @@ def collective_step(
         try:
             tensors = [rank.checked(value) for value in values]
             room = exchange.room(rank, tensors)
-        except Exception as error:  # noqa: BLE001 - a value of the user's, or no memory
+        except BaseException as error:  # noqa: BLE001 - a user's tensor runs any code; no memory
             return failure_of(error), [], None
         return tuple([Described.of(tensor) for tensor in tensors]), tensors, room
 
@@ -99,12 +100,16 @@ def collective_step(
         if result is None:
             try:
                 exchange.compare(rank, statuses)
+            except TensorMismatch as error:
+                result = failure_of(error)
+        if result is None:
+            try:
                 member.transferring()
                 values = exchange.run(rank, tensors, room, statuses)
-            except CommError as error:
-                raise TransferFailed(error) from error
-            except Exception as error:  # noqa: BLE001 - the ranks' tensors differ, or no memory
-                result = failure_of(error)
+            except NoResult as missed:
+                result = failure_of(missed.cause)
+            except Exception as error:  # the others may wait for this rank now
+                raise failed_transfer(error) from error
         if result is None:
             for out, value in zip(outs, values, strict=True):
                 slots[out] = value

@@ -22,7 +22,7 @@ from rcg.text import plural
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Described", "Exchange", "Rank", "exchange_of"]
+__all__ = ["Described", "Exchange", "NoResult", "Rank", "exchange_of"]
 
 
 class Described(NamedTuple):
@@ -85,7 +85,9 @@ class Rank:
         return self.node.groups.communicator(self.op.group)
 
     def checked(self, value: object) -> Any:
-        """Return a value as the tensor that it must be, contiguous and without a gradient.
+        """Return a value as the tensor that it must be: contiguous, no gradient, no user's class.
+
+        What is done with it later runs no code of the user's, and so cannot fail at this rank only.
 
         Raises:
             TensorMismatch: It is no tensor, or not one that the communicator takes.
@@ -111,7 +113,8 @@ class Rank:
         why = communicator.unsupported(value.dtype, reduction)
         if why is not None:
             raise TensorMismatch(f"{self.op.word} over {self.op.group}: {why}", found=value.dtype)
-        return value.detach().resolve_conj().resolve_neg().contiguous()
+        plain = value.detach().as_subclass(torch.Tensor)
+        return plain.resolve_conj().resolve_neg().contiguous()
 
     def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:
         """Return the error for ranks whose tensors differ; the same at every rank."""
@@ -134,11 +137,21 @@ class Rank:
         return room_for(self.node, size).view(dtype).view(tuple(shape))
 
 
+class NoResult(Exception):
+    """A rank has done its part, so no other waits for it, but has no result; see the cause."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class Exchange(Protocol):
     """What one kind of collective does."""
 
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
         """Check this rank's tensors, and return memory for the result.
+
+        It also has the communicator reserve what it needs: after this a rank must not fail alone.
 
         Raises:
             TensorMismatch: The tensors are not right for this kind.
@@ -158,6 +171,7 @@ class Exchange(Protocol):
         """Return the results, one for each slot that the op fills.
 
         Raises:
+            NoResult: This rank has taken part, but could not take the result.
             CommError: The communicator failed.
         """
 
@@ -201,6 +215,7 @@ class _Combining(_Alike):
                 end = start + tensors[at].numel()
                 views[at] = piece[start:end].view(tensors[at].shape)
                 start = end
+        rank.communicator.reserve(rank.op.word, pieces, rank.reduction)
         return pieces, views
 
 
@@ -230,7 +245,9 @@ class _Reduce(_Combining):
 
 class _AllGather(_Alike):
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
-        return [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
+        outputs = [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
+        rank.communicator.reserve(rank.op.word, tensors)
+        return outputs
 
     def run(
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
@@ -243,6 +260,9 @@ class _AllGather(_Alike):
 class _Gather(_Alike):
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
         if not rank.is_root:
+            rank.communicator.reserve(
+                rank.op.word, [tensor.reshape(_row(tensor)) for tensor in tensors]
+            )
             return [None] * len(tensors)
         return [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
 
@@ -265,6 +285,7 @@ class _ReduceScatter(_Alike):
                     expected=f"a multiple of {rank.size}",
                     found=list(tensor.shape),
                 )
+        rank.communicator.reserve(rank.op.word, tensors, rank.reduction)
         return [
             rank.room(tensor.dtype, (tensor.shape[0] // rank.size, *tensor.shape[1:]))
             for tensor in tensors
@@ -302,9 +323,9 @@ class _Broadcast:
         described = statuses[root]
         try:
             results = [rank.room(each.torch_dtype, each.shape) for each in described]
-        except (MemoryError, RuntimeError):  # the root sends, whatever happens here
+        except (MemoryError, RuntimeError) as error:  # the root sends, whatever happens here
             communicator.broadcast(nowhere([each.size_bytes for each in described]), root)
-            raise
+            raise NoResult(error) from error
         communicator.broadcast(pieces_of([_bytes_of(each) for each in results]), root)
         return results
 
