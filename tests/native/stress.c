@@ -259,7 +259,7 @@ static uint8_t *loan_make(Player *p, uint64_t bytes, uint64_t key) {
     uint32_t i = (uint32_t)draw(&p->chance, MOST_LENT);
     loan_drop(p, i);
     p->lent[i].key = key;
-    if (!loan_begin(&p->lent[i].lease, &p->member, bytes)) return NULL;
+    if (!loan_begin(&p->lent[i].lease, &p->member, bytes, false)) return NULL;
     atomic_fetch_add(&meeting->loans, 1);
     return p->lent[i].lease.data;
 }
