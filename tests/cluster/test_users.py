@@ -662,11 +662,7 @@ def test_ray_52830_47597_all_dtypes_and_ranks_quietly(actors):
     assert rcg.get([a.heard_so_far.remote(), b.heard_so_far.remote()]) == [[], []]
 
 
-# Left out, because channels between nodes, communicators and traces are not there yet:
+# Left out, because channels between nodes and traces are not there yet:
 # ray#58426, #53758: pipelines over several nodes.
-# ray#47943: transfers between GPUs that overlap with methods.
-# ray#51032, #53128, vllm#21338: NVIDIA on x86 only; there is no communicator to choose.
-# ray#50423, #48143: the driver in the NCCL group; there is none.
-# ray#47983, #53625: broadcast, reduce and gather; several groups in a graph.
-# ray#45594, #48953, #49062 for NCCL, ray#49461 for its failures: above for shared memory.
+# Those about communicators and collectives are in ``test_users_tensors``.
 # ray#47945, #48191, #48248 for traces: above for reports and pictures.
