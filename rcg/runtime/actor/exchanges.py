@@ -138,6 +138,8 @@ class Exchange(Protocol):
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
         """Check this rank's tensors, and return memory for the result.
 
+        What it raises is told to the other ranks, and nobody enters the communicator.
+
         Raises:
             TensorMismatch: The tensors are not right for this kind.
             MemoryError, RuntimeError: There is no memory.
@@ -185,7 +187,11 @@ class _Combining(_Alike):
     """Kinds that combine all tensors in place: the tensors of each dtype in one piece."""
 
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
-        """See ``Exchange``. Returns the pieces, and the views of them for the results."""
+        """See ``Exchange``. Returns the pieces, and the views of them for the results.
+
+        This rank's tensors are copied there at once: a copy that fails is told to the others, and a
+        rank that has to wait for the others has its copy behind it.
+        """
         by_dtype: dict[Any, list[int]] = {}
         for position, tensor in enumerate(tensors):
             by_dtype.setdefault(tensor.dtype, []).append(position)
@@ -197,7 +203,7 @@ class _Combining(_Alike):
             start = 0
             for at in positions:
                 end = start + tensors[at].numel()
-                views[at] = piece[start:end].view(tensors[at].shape)
+                views[at] = piece[start:end].view(tensors[at].shape).copy_(tensors[at])
                 start = end
         return pieces, views
 
@@ -207,8 +213,6 @@ class _AllReduce(_Combining):
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
         pieces, views = room
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
         for piece in pieces:
             rank.communicator.allreduce(piece, rank.reduction)
         return list(views)
@@ -219,8 +223,6 @@ class _Reduce(_Combining):
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
         pieces, views = room
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
         for piece in pieces:
             rank.communicator.reduce(piece, rank.root, rank.reduction)
         return list(views) if rank.is_root else [None] * len(tensors)
