@@ -9,12 +9,13 @@ still has one. Only this module and `rcg.interop` may import it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import warnings
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import ray
@@ -156,7 +157,7 @@ class RcgGraph(WithActors):
         """Compile and return the graph of a row."""
         methods = methods_of(row, self.actors)
         nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
-        return self.compile_dag(build(row.shape, methods, len(payload), *nodes))
+        return self.compile_dag(build(row.shape, methods, len(payload), *nodes, row.transport))
 
     def compile_dag(self, dag: Any) -> Any:
         """Compile a DAG."""
@@ -223,7 +224,7 @@ class RayGraph(WithActors):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its deprecation
             methods, nodes = methods_of(row, self.actors), (self.input_node, self._multi_output)
-            dag = build(row.shape, methods, len(payload), *nodes)
+            dag = build(row.shape, methods, len(payload), *nodes, row.transport)
             return dag.experimental_compile(enable_asyncio=row.is_async)
 
     def compile_dag(self, dag: Any) -> Any:
@@ -238,6 +239,10 @@ class RayGraph(WithActors):
 
     def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Compile the row's graph."""
+        if row.transport is not None:
+            graph = self.compile(row, payload)
+            found = session_of_graph(row, payload, loop, graph, ray.get)
+            return replace(found, close=lambda: self._end(graph))
         if not row.is_async:
             return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
@@ -245,6 +250,18 @@ class RayGraph(WithActors):
             return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
 
         return loop.run_until_complete(inside())
+
+    def _end(self, graph: Any) -> None:
+        """Tear a graph with a tensor transport down, with its actors, and start new ones.
+
+        In Ray 2.60 the loops of such a graph do not end, and its teardown waits for them forever.
+        """
+        for actor in self.actors:
+            ray.kill(actor)
+        # A thread of the graph reports that the actors are gone, at any time.
+        logging.getLogger("ray.dag.compiled_dag_node").disabled = True
+        graph.teardown()
+        self.actors = start_actors(ray.remote(Worker))
 
 
 class ActorPauser:
@@ -298,7 +315,7 @@ def start_all() -> tuple[list[Contestant], dict[str, str]]:
 
 def methods_of(row: Row, actors: Sequence[Any]) -> list[Any]:
     """Return the method of each actor that a row needs."""
-    return [getattr(actor, row.method) for actor in actors[: row.actors]]
+    return [getattr(actor, method) for actor, method in zip(actors, row.methods, strict=False)]
 
 
 def core_submit(row: Row, actors: Sequence[Any], payload: Arguments) -> Callable[[], Any]:

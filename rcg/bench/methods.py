@@ -35,6 +35,20 @@ class RowMethods:
         np.copyto(out, array)
         return out
 
+    def tensor(self, size_bytes: int) -> Any:
+        """Return a float32 tensor of a size, the same one each time."""
+        import torch
+
+        held: dict[int, Any] = self.__dict__.setdefault("held", {})
+        if size_bytes not in held:
+            held.clear()
+            held[size_bytes] = torch.ones(size_bytes // 4)
+        return held[size_bytes]
+
+    def size(self, tensor: Any) -> int:
+        """Return the bytes of a tensor."""
+        return int(tensor.numel()) * int(tensor.element_size())
+
     def count(self, *values: Any) -> int:
         """Return the number of arguments."""
         return len(values)

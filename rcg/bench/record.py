@@ -29,10 +29,11 @@ RCG = "rcg"
 RCG_FUTEX = "rcg futex"
 RAY_CALL = "Ray call"
 RAY_GRAPH = "Ray graph"
+RAW_GLOO = "raw Gloo"
 LIMIT = "limit"
 HERE = "rcg here"  # this version and another one, each in a separate process
 BESIDE = "rcg beside"
-CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, LIMIT)
+CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, RAW_GLOO, LIMIT)
 MAX_TO_BESIDE = 1.05  # the largest ratio of this version's median to the other version's
 
 
@@ -93,6 +94,7 @@ class RowResult:
             ("median", RCG, RAY_GRAPH, "median", self.target.auto),
             ("futex median", RCG_FUTEX, RAY_GRAPH, "median", self.target.futex),
             ("p99", RCG, RAY_GRAPH, "p99", self.target.p99),
+            ("to raw Gloo", RCG, RAW_GLOO, "median", self.target.raw),
             ("here to beside", HERE, BESIDE, "median", MAX_TO_BESIDE),
         )
         found = []

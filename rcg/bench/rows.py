@@ -19,21 +19,26 @@ Arguments = tuple[object, ...]
 """The arguments of one execution."""
 
 MEGABYTE = 1_000_000
+MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The targets of rcg, as largest ratios to Ray's compiled graph in the same run.
+    """The targets of rcg, as largest ratios to another contestant in the same run.
+
+    The contestant is Ray's compiled graph where nothing else is said.
 
     Attributes:
         auto: For the median with `wait="auto"`.
         futex: For the median with `wait="futex"`.
         p99: For the 99th percentile with `wait="auto"`.
+        raw: For the median with `wait="auto"`, to raw Gloo.
     """
 
     auto: float | None = None
     futex: float | None = None
     p99: float | None = None
+    raw: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Row:
             actor, whose `method` takes all arguments of `payload`.
         actors: Number of actors.
         method: The method of `rcg.bench.workers.Worker` that each node calls.
+        last: The method that the last node calls, if it is another one.
         payload: Makes the arguments, which are the same for all calls and contestants.
         limit: The limit of the machine.
         target: The targets of rcg.
@@ -73,6 +79,7 @@ class Row:
             contestants that can do so. They are filled before the calls, as every payload is, so
             only sending them is measured.
         needs: Modules that the row needs. Without them it is left out.
+        transport: The tensor transport of the values between the actors, if they have a hint.
     """
 
     name: str
@@ -83,11 +90,18 @@ class Row:
     target: Target
     payload: Callable[[random.Random], Arguments]
     method: str = "echo"
+    last: str | None = None
     in_flight: int = 1
     is_async: bool = False
     is_bulk: bool = False
     lends: bool = False
     needs: tuple[str, ...] = ()
+    transport: str | None = None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The method of each actor."""
+        return (*[self.method] * (self.actors - 1), self.last or self.method)
 
 
 def one_byte(_: random.Random) -> Arguments:
@@ -117,6 +131,23 @@ def two_tensors(rng: random.Random) -> Arguments:
 
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
     return ({name: torch.rand(256, 256, generator=generator) for name in ("query", "key")},)
+
+
+def tensor_of(numbers: int) -> Callable[[random.Random], Arguments]:
+    """Return a function that makes a float32 tensor [numbers], which depends on the seed."""
+
+    def make(rng: random.Random) -> Arguments:
+        import torch
+
+        generator = torch.Generator().manual_seed(rng.getrandbits(63))
+        return (torch.rand(numbers, generator=generator),)
+
+    return make
+
+
+def size_of(size_bytes: int) -> Callable[[random.Random], Arguments]:
+    """Return a function that returns the size of a tensor that an actor makes."""
+    return lambda _: (size_bytes,)
 
 
 SMALL_P99 = 0.5  # for all rows that do not copy much
@@ -285,6 +316,47 @@ ROWS: tuple[Row, ...] = (
         limit=Limit(copied_bytes=4 * 2 * 256 * 256),
         target=Target(auto=0.5),
         needs=("torch",),
+    ),
+    Row(
+        name="tensor-1mib",
+        title="annotated tensor 1 MiB, chain of 2",
+        shape="chain",
+        actors=2,
+        payload=tensor_of(MEBIBYTE // 4),
+        is_bulk=True,
+        limit=Limit(copied_bytes=MEBIBYTE, copies=3),  # each edge
+        target=Target(auto=0.1),
+        needs=("torch",),
+        transport="auto",
+    ),
+    Row(
+        name="tensor-chain-3",
+        title="annotated tensor [16], chain of 3",
+        shape="chain",
+        actors=3,
+        payload=tensor_of(16),
+        limit=Limit(hops=4),
+        target=Target(auto=0.25),
+        needs=("torch",),
+        transport="auto",
+    ),
+    # Only the edge between the actors has a tensor, and it is the same one each time.
+    *(
+        Row(
+            name=f"tensor-shm-{size}mb",
+            title=f"tensor edge, shared memory, {size} MB",
+            shape="chain",
+            actors=2,
+            method="tensor",
+            last="size",
+            payload=size_of(size * MEGABYTE),
+            is_bulk=True,
+            limit=Limit(copied_bytes=size * MEGABYTE),
+            target=Target(auto=0.6),
+            needs=("torch",),
+            transport="shm",
+        )
+        for size in (1, 10, 100)
     ),
 )
 

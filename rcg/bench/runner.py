@@ -36,6 +36,7 @@ from rcg.bench.record import LIMIT, RCG_FUTEX, BenchReport, Figure, Header, RowR
 from rcg.bench.rows import ROWS, Arguments, Row
 from rcg.bench.statistics import SampleSummary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
+from rcg.bench.transfers import TRANSFERS, measure_transfer
 from rcg.bench.visitors import Visitor, start_both
 from rcg.progress import Progress
 
@@ -73,12 +74,13 @@ class WrongResult(Exception):
 
 def names() -> tuple[str, ...]:
     """Return the names of the rows, then of the figures."""
-    return (*(row.name for row in ROWS), *figures.TITLES)
+    return (*(row.name for row in ROWS), *(each.name for each in TRANSFERS), *figures.TITLES)
 
 
 def titles() -> dict[str, str]:
     """Return the title of each of `names()`."""
-    return {row.name: row.title for row in ROWS} | figures.TITLES
+    transfers = {transfer.name: transfer.title for transfer in TRANSFERS}
+    return {row.name: row.title for row in ROWS} | transfers | figures.TITLES
 
 
 def run(settings: Settings, progress: Progress[int]) -> BenchReport:
@@ -91,8 +93,9 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
     rows = [row for row in ROWS if row.name in settings.rows]
+    transfers = [transfer for transfer in TRANSFERS if transfer.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
-    needs_ray = bool(rows) or bool(
+    needs_ray = bool(rows or transfers) or bool(
         {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if"} & set(wanted)
     )
     results: list[RowResult] = []
@@ -111,9 +114,14 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
             contestants.extend(visitors)
             absent |= missing
         with limits.PingPong() as ping_pong:
-            setup = RowSetup(contestants, absent, ActorPauser(contestants), ping_pong)
+            setup = RowSetup(contestants, absent, ping_pong)
             for row in rows:
                 results.append(run_row(row, settings, setup, progress))
+        for transfer in transfers:
+            progress.start(transfer.title)
+            results.append(
+                measure_transfer(transfer, settings.rounds, settings.seed, progress.advance)
+            )
         for name in wanted:
             progress.start(figures.TITLES[name])
             found += run_figure(name, contestants)
@@ -141,7 +149,8 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
 
 def count_steps(settings: Settings) -> int:
     """Return the number of steps in `run`."""
-    rows = sum(row.name in settings.rows for row in ROWS)
+    in_rounds = set(names()) - set(figures.TITLES)
+    rows = sum(name in in_rounds for name in settings.rows)
     return rows * settings.rounds + sum(name in settings.rows for name in figures.TITLES)
 
 
@@ -164,13 +173,11 @@ class RowSetup:
     Attributes:
         contestants: The contestants.
         absent: Why other contestants are missing, by name.
-        pauser: Stops the actors of other contestants during a turn.
         ping_pong: The limit of small rows.
     """
 
     contestants: Sequence[Contestant]
     absent: Mapping[str, str]
-    pauser: ActorPauser
     ping_pong: limits.PingPong
 
 
@@ -204,7 +211,8 @@ def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[in
             except Exception as error:  # noqa: BLE001 - the other contestants are still measured
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
         rng = random.Random(f"{settings.seed} {row.name} order")
-        turns = {name: setup.pauser.turn_of(name, turn) for name, turn in turns.items()}
+        pauser = ActorPauser(setup.contestants)
+        turns = {name: pauser.turn_of(name, turn) for name, turn in turns.items()}
         samples = take_rounds(turns, pace, settings.rounds, rng, progress.advance)
     finally:
         for session in sessions.values():
@@ -273,7 +281,7 @@ def _check(row: Row, payload: Arguments, value: Any) -> None:
     """
     expected: Any
     match row.shape:
-        case "chain":
+        case "chain":  # its methods return the argument, or its size
             expected = payload[0]
         case "scatter":
             expected = [payload[0]] * row.actors

@@ -14,7 +14,12 @@ Shape = Literal["chain", "scatter", "arguments"]
 
 
 def build(
-    shape: Shape, methods: Sequence[Any], arguments: int, input_node: Any, multi_output: Any
+    shape: Shape,
+    methods: Sequence[Any],
+    arguments: int,
+    input_node: Any,
+    multi_output: Any,
+    transport: str | None = None,
 ) -> Any:
     """Return a row's DAG, made of the given node classes.
 
@@ -24,12 +29,15 @@ def build(
         arguments: Number of arguments of an execution.
         input_node: The class of the input node.
         multi_output: The class of the node that gathers several outputs.
+        transport: The tensor transport of the values between the actors of a chain, if any.
     """
     with input_node() as inp:
         match shape:
             case "chain":
                 node = inp
                 for method in methods:
+                    if transport is not None and node is not inp:
+                        node = node.with_tensor_transport(transport)
                     node = method.bind(node)
                 return node
             case "scatter":

@@ -84,9 +84,13 @@ class Driver:
         import rcg
         import rcg.dag
 
-        methods = [getattr(actor, task["method"]) for actor in self._actors[: task["actors"]]]
+        methods = [
+            getattr(actor, method)
+            for actor, method in zip(self._actors, task["methods"], strict=False)
+        ]
+        nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
         dag = self._topologies.build(
-            task["shape"], methods, len(payload), rcg.dag.InputNode, rcg.dag.MultiOutputNode
+            task["shape"], methods, len(payload), *nodes, task["transport"]
         )
         graph = self._graph = rcg.compile(dag)
         if task["lends"]:

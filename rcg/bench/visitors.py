@@ -68,8 +68,8 @@ class Visitor:
         """Compile the row's graph. The process uses its own event loop."""
         task = {
             "shape": row.shape,
-            "method": row.method,
-            "actors": row.actors,
+            "methods": row.methods,
+            "transport": row.transport,
             "is_async": row.is_async,
             "in_flight": row.in_flight,
             "lends": row.lends,

@@ -48,6 +48,7 @@ from rcg.serialization.payloads import (
     LoneTable,
     Skeleton,
     Table,
+    bytes_of,
     check_direct,
     described_text,
     is_plain_tensor,
@@ -73,6 +74,9 @@ __all__ = [
 PIECE_BYTES: Final = 16 << 20
 """So many bytes are sent at once, at most. Larger pieces are not faster; a reader without memory
 needs so much."""
+
+_FEW_BYTES: Final = 64 << 10
+"""Memory for so many bytes comes from torch, which has it sooner than the arena has a block."""
 
 
 # The first byte of a frame: what follows in it, and over the communicator.
@@ -103,13 +107,13 @@ def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[A
 
 
 def room_for(endpoint: Endpoint, size_bytes: int) -> Any:
-    """Return a tensor of uint8 [size_bytes] for what arrives, in recycled memory if there is some.
+    """Return a tensor of uint8 [size_bytes] for what arrives, in recycled memory if that pays.
 
     Raises:
         MemoryError, RuntimeError: There is no memory.
     """
     torch = sys.modules["torch"]
-    loan = endpoint.member.loan(size_bytes, True)
+    loan = None if size_bytes <= _FEW_BYTES else endpoint.member.loan(size_bytes, True)
     if loan is None:
         return torch.empty(size_bytes, dtype=torch.uint8)
     return torch.frombuffer(loan, dtype=torch.uint8)
@@ -197,6 +201,9 @@ class TensorWriter:
         "_encode",
         "_endpoint",
         "_expected",
+        "_like",
+        "_lone",
+        "_lone_told",
         "_member",
         "_peer",
         "_ring",
@@ -217,6 +224,11 @@ class TensorWriter:
         # readers have from an earlier frame.
         self._expected: list[Described] | None = None
         self._told: bytes | None = None
+        # What the newest lone tensor was like, its table and the table as bytes: mostly the next
+        # one is like it.
+        self._like: object = None
+        self._lone = LoneTable("uint8", (), False, 0)
+        self._lone_told = b""
 
     @property
     def seq(self) -> int:
@@ -244,8 +256,9 @@ class TensorWriter:
         ring.write(*outgoing.frame)
         self._told = outgoing.told
         payloads = outgoing.payloads
-        size = sum([each.numel() for each in payloads])
+        size = 0
         if payloads:
+            size = sum([each.numel() for each in payloads])
             ring.wait_taken()
             self._send(payloads)
         self._member.transferred(size, False)
@@ -256,10 +269,14 @@ class TensorWriter:
         if spec.is_direct_return:
             check_direct(value)
         if spec.is_direct_return or is_plain_tensor(value):
-            lone, raw = LoneTable.of(value)
+            like = (value.dtype, value.shape, value.requires_grad)
+            if like != self._like:
+                self._lone = LoneTable.of(value)
+                self._lone_told = _LONE + self._lone.written()
+                self._like = like
+            lone, told, raw = self._lone, self._lone_told, bytes_of(value)
             if spec.is_static_shape:
                 self._check([(lone.dtype, lone.shape)])
-            told = _LONE + lone.written()
             data = _LONE_AGAIN if told == self._told else told
             return _Outgoing((KIND_BYTES, data), told, [raw] if lone.size else [])
         if type(value) is bytes:
@@ -310,7 +327,17 @@ class TensorReader:
         endpoint: This process's place on its node.
     """
 
-    __slots__ = ("_endpoint", "_loads", "_lone", "_member", "_ring", "_route", "_spec", "_table")
+    __slots__ = (
+        "_endpoint",
+        "_loads",
+        "_lone",
+        "_lone_told",
+        "_member",
+        "_ring",
+        "_route",
+        "_spec",
+        "_table",
+    )
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._spec = spec
@@ -322,6 +349,7 @@ class TensorReader:
         # The newest tables: a frame has none if nothing changed.
         self._table = Table((), ())
         self._lone = LoneTable("uint8", (), False, 0)
+        self._lone_told = b""
 
     @property
     def seq(self) -> int:
@@ -342,7 +370,9 @@ class TensorReader:
             case b"\x00":
                 return data[1:]
             case b"\x01":
-                self._lone = LoneTable.read(memoryview(data)[1:])
+                if data != self._lone_told:
+                    self._lone = LoneTable.read(memoryview(data)[1:])
+                    self._lone_told = data
                 return self._read_lone()
             case b"\x02":
                 return self._read_lone()

@@ -32,6 +32,7 @@ __all__ = [
     "LoneTable",
     "Skeleton",
     "Table",
+    "bytes_of",
     "check_direct",
     "described_text",
     "is_plain_tensor",
@@ -91,16 +92,11 @@ class LoneTable(NamedTuple):
         return cls(*pickle.loads(data))
 
     @classmethod
-    def of(cls, tensor: Any) -> tuple[LoneTable, Any]:
-        """Return the table of a dense tensor, and its bytes: a tensor of uint8 [size]."""
-        plain = tensor
-        if tensor.requires_grad:
-            plain = plain.detach()
-        if plain.is_conj() or plain.is_neg():
-            plain = plain.resolve_conj().resolve_neg()
-        raw = plain.contiguous().reshape(-1).view(sys.modules["torch"].uint8)
-        size, dtype = raw.numel(), str(tensor.dtype).removeprefix("torch.")
-        return cls(dtype, tuple(tensor.shape), tensor.requires_grad, size), raw
+    def of(cls, tensor: Any) -> LoneTable:
+        """Return the table of a dense tensor."""
+        size, dtype = tensor.numel() * tensor.element_size(), str(tensor.dtype)
+        shape = tuple(tensor.shape)
+        return cls(dtype.removeprefix("torch."), shape, tensor.requires_grad, size)
 
     def put_back(self, payload: Any) -> Any:
         """Return the tensor over its bytes: a tensor of uint8, or None if it has none."""
@@ -109,6 +105,14 @@ class LoneTable(NamedTuple):
         tensor = torch.empty(0, dtype=torch.uint8) if payload is None else payload
         tensor = tensor.view(dtype).view(self.shape)
         return tensor.requires_grad_() if self.requires_grad else tensor
+
+
+def bytes_of(tensor: Any) -> Any:
+    """Return the bytes of a dense tensor: a tensor of uint8 [size]."""
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    return plain.contiguous().view(-1).view(sys.modules["torch"].uint8)
 
 
 def is_plain_tensor(value: object) -> bool:

@@ -21,6 +21,7 @@ from rcg.bench.record import (
     BESIDE,
     HERE,
     LIMIT,
+    RAW_GLOO,
     RAY_CALL,
     RAY_GRAPH,
     RCG,
@@ -33,6 +34,10 @@ from rcg.bench.record import (
 from rcg.bench.rows import ROWS, Target
 from rcg.bench.statistics import SampleSummary, median, percentile
 from rcg.bench.table import render
+from rcg.bench.transfers import TRANSFERS, recorded
+from rcg.ir.plan import Plan
+from rcg.trace.model import GraphTrace
+from tests.unit import traces
 
 TIMES = st.lists(st.integers(0, 10**9), min_size=1)
 
@@ -254,7 +259,115 @@ def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> 
         "numpy-64mb-loan": (0.05, None, None),
         "numpy-10mb-new-loan": (0.05, None, None),
         "tensors": (0.5, None, None),
+        "tensor-1mib": (0.1, None, None),
+        "tensor-chain-3": (0.25, None, None),
+        "tensor-shm-1mb": (0.6, None, None),
+        "tensor-shm-10mb": (0.6, None, None),
+        "tensor-shm-100mb": (0.6, None, None),
     }
+
+
+def test_transfers_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
+    targets = {each.name: each.most for each in TRANSFERS}
+    assert len({*targets, *(row.name for row in ROWS)}) == len(TRANSFERS) + len(ROWS)
+    assert targets == {
+        "gloo-edge-1kb": 2.0,
+        "gloo-edge-1mb": None,
+        "gloo-edge-64mb": 1.15,
+        "allreduce-2": 1.15,
+        "allreduce-3": 1.15,
+    }
+
+
+def test_only_the_last_actor_of_a_row_may_call_another_method() -> None:
+    by_name = {row.name: row for row in ROWS}
+    assert by_name["chain-4"].methods == ("echo",) * 4
+    assert by_name["tensor-shm-1mb"].methods == ("tensor", "size")
+    assert by_name["numpy-10mb-new"].methods == ("fresh",)
+
+
+# --- transfers, from traces made by hand ----------------------------------------------------------
+
+EDGE = """
+plan positional=1 keywords=[] returns=one
+actor a0 'Peer' ''
+actor a1 'Peer' ''
+group g0 gloo a0 a1
+channel c0 driver -> a0 ring node=0 slots=4
+channel c1 a0 -> a1 tensor @g0 node=1 slots=4
+channel c2 a1 -> driver ring node=2 slots=4
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c2 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Call a0.held(s0) -> s1 #1
+  Write s1 -> c1
+  Free s0, s1
+program a1
+  Read c1 -> s0
+  Call a1.take(s0) -> s1 #2
+  Write s1 -> c2
+  Free s0, s1
+"""
+ALLREDUCE = """
+plan positional=1 keywords=[] returns=one
+actor a0 'Peer' ''
+actor a1 'Peer' ''
+group g0 gloo a0 a1
+channel c0 driver -> a0 a1 ring node=0 slots=4
+channel c1 a0 -> a1 status node=3 slots=4
+channel c2 a1 -> a0 status node=4 slots=4
+channel c3 a0 -> driver ring node=3 slots=4
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c3 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Call a0.held(s0) -> s1 #1
+  AllReduce s1 (sum) @g0 tells c1 hears c2 -> s2 #3
+  Write s2 -> c3
+  Free s0, s1, s2
+program a1
+  Read c0 -> s0
+  Call a1.held(s0) -> s1 #2
+  AllReduce s1 (sum) @g0 tells c2 hears c1 -> s2 #4
+  Free s0, s1, s2
+"""
+
+
+def trace_of(text: str, *lanes: list[tuple[int, int, int, int]]) -> GraphTrace:
+    """A trace of a driver and actors with (op, execution, start, end) of each actor's events."""
+    Plan.from_text(text).check()
+    rows = {f"a{i}": [traces.event(*each) for each in lane] for i, lane in enumerate(lanes)}
+    return traces.graph_trace(rows, plan=text)
+
+
+def test_an_edge_lasts_from_the_start_of_its_write_to_the_end_of_its_read() -> None:
+    # The reader waits from 40 on. Of execution 2 the trace has one end only.
+    trace = trace_of(
+        EDGE,
+        [(0, 0, 90, 95), (1, 0, 95, 100), (2, 0, 100, 170), (2, 1, 300, 350), (2, 2, 500, 580)],
+        [(0, 1, 230, 390), (0, 0, 40, 180), (1, 0, 180, 200)],
+    )
+    edge = next(each for each in TRANSFERS if each.name == "gloo-edge-1kb")
+    assert recorded(edge, trace) == [80, 90]
+
+
+def test_a_collective_lasts_from_its_last_rank_that_begins_to_its_last_rank_that_ends() -> None:
+    trace = trace_of(
+        ALLREDUCE,
+        [(1, 0, 0, 100), (2, 0, 100, 300), (2, 1, 400, 510)],
+        [(2, 0, 150, 290), (2, 1, 390, 520), (2, 2, 700, 800)],
+    )
+    allreduce = next(each for each in TRANSFERS if each.name == "allreduce-2")
+    assert recorded(allreduce, trace) == [150, 120]
 
 
 def test_payloads_follow_from_the_seed() -> None:
@@ -307,6 +420,14 @@ def test_a_version_beside_is_compared_with_this_one_in_a_process_of_its_own_too(
     row = echo_result(here=10.6, beside=10.0)
     assert [str(verdict) for verdict in row.verdicts] == ["here to beside: 1.06 > 1.05"]
     assert "MISSED here to beside" in render(BenchReport(header(), (row,), ()))
+
+
+def test_a_transfer_is_compared_with_raw_gloo_by_the_median() -> None:
+    times = {RCG: SampleSummary(9, 40, 120, 900), RAW_GLOO: SampleSummary(9, 20, 100, 100)}
+    row = RowResult("gloo-edge-64mb", "Gloo edge, 64 MB", Target(raw=1.15), times)
+    assert [str(verdict) for verdict in row.verdicts] == ["to raw Gloo: 1.2 > 1.15"]
+    shown = render(BenchReport(header(), (row,), ()))
+    assert "raw Gloo" in shown and "MISSED to raw Gloo: 1.2 > 1.15" in shown
 
 
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:

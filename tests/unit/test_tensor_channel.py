@@ -314,6 +314,21 @@ def test_a_direct_return_keeps_dtype_gradient_and_emptiness(edge, readers):
             assert same(each, value)
 
 
+LIKE = torch.arange(1.0, 7.0)
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize(
+    "other",
+    [LIKE.view(2, 3), LIKE.view(torch.int32), LIKE.clone().requires_grad_(), LIKE.repeat(2)],
+    ids=["shape", "dtype", "gradient", "size"],
+)
+def test_a_tensor_arrives_as_it_is_after_one_that_differs_in_one_thing(edge, other, is_direct):
+    channel = edge(1, is_direct_return=is_direct)
+    for value in (LIKE, other, other, LIKE):
+        assert same(channel.send(value), value)
+
+
 # --- memory
 
 

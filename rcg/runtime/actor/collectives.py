@@ -3,7 +3,8 @@
 
 ::
 
-    look at this rank's tensors, make room for the result
+    look at this rank's tensors, make room for the result, copy them there if that is where they
+    are combined
     tell the others: dtypes and shapes, or a failure    ──rings──>
     hear the others
     a failure anywhere, or shapes that differ: the result is that failure, the same at all ranks

@@ -151,7 +151,8 @@ class Exchange(Protocol):
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
         """Check this rank's tensors, and return memory for the result.
 
-        It also has the communicator reserve what it needs: after this a rank must not fail alone.
+        What it raises is told to the other ranks, and nobody enters the communicator. It also has
+        the communicator reserve what it needs: after this a rank must not fail alone.
 
         Raises:
             TensorMismatch: The tensors are not right for this kind.
@@ -201,7 +202,11 @@ class _Combining(_Alike):
     """Kinds that combine all tensors in place: the tensors of each dtype in one piece."""
 
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
-        """See ``Exchange``. Returns the pieces, and the views of them for the results."""
+        """See ``Exchange``. Returns the pieces, and the views of them for the results.
+
+        This rank's tensors are copied there at once: a copy that fails is told to the others, and a
+        rank that has to wait for the others has its copy behind it.
+        """
         by_dtype: dict[Any, list[int]] = {}
         for position, tensor in enumerate(tensors):
             by_dtype.setdefault(tensor.dtype, []).append(position)
@@ -213,7 +218,7 @@ class _Combining(_Alike):
             start = 0
             for at in positions:
                 end = start + tensors[at].numel()
-                views[at] = piece[start:end].view(tensors[at].shape)
+                views[at] = piece[start:end].view(tensors[at].shape).copy_(tensors[at])
                 start = end
         rank.communicator.reserve(rank.op.word, pieces, rank.reduction)
         return pieces, views
@@ -224,8 +229,6 @@ class _AllReduce(_Combining):
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
         pieces, views = room
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
         for piece in pieces:
             rank.communicator.allreduce(piece, rank.reduction)
         return list(views)
@@ -236,8 +239,6 @@ class _Reduce(_Combining):
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
         pieces, views = room
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
         for piece in pieces:
             rank.communicator.reduce(piece, rank.root, rank.reduction)
         return list(views) if rank.is_root else [None] * len(tensors)
