@@ -345,28 +345,6 @@ def test_a_rank_without_memory_fails_the_execution_everywhere(ranks, monkeypatch
     assert_equal(group.run(*values), expected(kind, values))
 
 
-class _Uncopied(torch.Tensor):
-    """A user's tensor that cannot be copied."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.copy_:
-            raise LookupError("no copies of this one")
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("kind", ["allreduce", "reduce"])
-def test_a_tensor_that_cannot_be_copied_fails_the_execution_everywhere(ranks, kind, who):
-    group = ranks(kind, 2, root=1 if kind == "reduce" else None)
-    values = values_of(2)
-    values[who] = values[who].as_subclass(_Uncopied)
-    for failure in group.run(*values):
-        assert "no copies of this one" in str(error_of(failure))
-    values = values_of(2)
-    assert_equal(group.run(*values), expected(kind, values))
-
-
 def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
     group = ranks("broadcast", 3, root=1)
     room = exchanges.room_for
