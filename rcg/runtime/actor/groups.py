@@ -150,4 +150,5 @@ class OpenGroups:
         """Close all groups; the loop's thread, when no operation is pending."""
         while self._open:
             _, communicator = self._open.popitem()
-            communicator.destroy()
+            with shielding():  # one that fails, a user's, keeps no other from being closed
+                communicator.destroy()
