@@ -270,7 +270,7 @@ class Options:
         rays_keyword="_overlap_gpu_communication",
         rays_variable="RAY_CGRAPH_overlap_gpu_communication",
         context="overlap_gpu_communication",
-        text="no effect, because all values pass through shared memory",
+        text="no effect: transfers and calls of an actor follow each other",
     )
     memory_cap_bytes: int | None = _option(
         None,

@@ -139,7 +139,7 @@ def nowhere(sizes: Sequence[int]) -> list[Any]:
     torch = sys.modules["torch"]
     try:
         piece = torch.empty(min(PIECE_BYTES, max(sizes)), dtype=torch.uint8)
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         raise failed_transfer(error) from error
     return [
         piece[: min(PIECE_BYTES, size - start)]
@@ -267,7 +267,7 @@ class TensorWriter:
         """Return what is sent for a value."""
         spec = self._spec
         if spec.is_direct_return:
-            check_direct(value)
+            check_direct(value, self._route.communicator.devices)
         if spec.is_direct_return or is_plain_tensor(value):
             like = (value.dtype, value.shape, value.requires_grad)
             if like != self._like:
@@ -280,6 +280,8 @@ class TensorWriter:
             data = _LONE_AGAIN if told == self._told else told
             return _Outgoing((KIND_BYTES, data), told, [raw] if lone.size else [])
         if type(value) is bytes:
+            if spec.is_static_shape:
+                self._check([])
             return _Outgoing((KIND_BYTES, _RAW + value), self._told, [])
         described: list[Described] | None = [] if spec.is_static_shape else None
         skeleton, table, payloads = take_out(self._encode(value, described))
@@ -401,7 +403,7 @@ class TensorReader:
         self._member.transferring()
         try:
             payloads = [room_for(self._endpoint, size) for size in sizes]
-        except (MemoryError, RuntimeError):  # torch raises the second
+        except Exception:  # no memory; whatever it is, the writer sends
             self._take(nowhere(sizes))
             raise
         self._take(pieces_of(payloads))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import pickle
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.errors import TensorMismatch
@@ -138,8 +138,12 @@ def is_plain_tensor(value: object) -> bool:
     )
 
 
-def check_direct(value: object) -> None:
+def check_direct(value: object, devices: Collection[str]) -> None:
     """Check that a value is exactly one dense tensor, as ``_direct_return`` promises.
+
+    Args:
+        value: The value.
+        devices: The types of devices on which it may be.
 
     Raises:
         TensorMismatch: It is not.
@@ -160,6 +164,14 @@ def check_direct(value: object) -> None:
             "`_direct_return` out for this one",
             expected="a dense torch.Tensor",
             found=str(tensor.layout),
+        )
+    if tensor.device.type not in devices:
+        raise TensorMismatch(
+            f"Task annotated with _direct_return=True must return a torch.Tensor on "
+            f"{', '.join(sorted(devices))}, instead found one on {tensor.device}: move it there, or "
+            "choose another transport",
+            expected=", ".join(sorted(devices)),
+            found=str(tensor.device),
         )
 
 
@@ -212,5 +224,5 @@ def put_back(
 
 
 def described_text(described: Sequence[Described]) -> str:
-    """Return dtypes and shapes for an error: ``[(Size([3, 4]), float32)]``."""
+    """Return dtypes and shapes for an error: ``[([3, 4], float32)]``."""
     return "[" + ", ".join(f"({list(shape)}, {dtype})" for dtype, shape in described) + "]"

@@ -160,6 +160,32 @@ def test_a_stopped_member_can_be_killed(victims, survivors, gate):
         graph.teardown()
 
 
+def test_a_death_elsewhere_ends_a_transfer_between_two_that_live(victims, survivors, gates):
+    """One of them waits inside Gloo for the other, which does not come yet."""
+    one, two = survivors
+    held, dies = victims.take(), victims.take()
+    at_transfer, at_read = gates(), gates()
+    rcg.get(held.expect.remote(Fate("transfer", LIVES, at_transfer)))
+    pid = rcg.get(dies.expect.remote(Fate("read", "kill -9", at_read)))
+    with InputNode() as inp:
+        moved = held.sum.bind(over_gloo(one.full.bind(inp)))
+        dag = MultiOutputNode([moved, dies.first.bind(two.double.bind(inp))])
+    graph = dag.experimental_compile()
+    refs = graph.execute(10)
+    at_transfer.wait_for()
+    at_read.wait_for()
+    slay("kill -9", dies, pid, at_read)
+    settle(survivors)
+    for ref in refs:
+        with pytest.raises(ActorDiedError):
+            rcg.get(ref)
+    at_transfer.open()
+    settle([held])
+    graph.teardown()
+    rcg.get(held.expect.remote(None))
+    victims.give_back(held)
+
+
 # --- compile
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many executions of a graph with a Gloo edge and a collective leave memory and sockets flat.
 
-``RCG_TEST_EXECUTIONS=20000`` runs it for longer.
+``SOAK_EXECUTIONS=20000`` runs it for longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rcg.dag import InputNode, MultiOutputNode
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-EXECUTIONS = int(os.environ.get("RCG_TEST_EXECUTIONS", "1500"))
+EXECUTIONS = int(os.environ.get("SOAK_EXECUTIONS", "1500"))
 IN_FLIGHT = 10
 # What the allocators of a process may keep; a leak of one small tensor per execution is more.
 SLACK_BYTES = 8 << 20

@@ -299,6 +299,23 @@ def test_a_direct_return_must_be_one_tensor(edge, value):
     assert channel.send(torch.ones(2, 3).t()).shape == (3, 2)
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_tensor_that_is_nowhere_is_refused_before_anything_is_sent(edge, is_direct):
+    channel = edge(is_direct_return=is_direct)
+    channel.communicators[0].devices = frozenset({"cpu"})
+    if is_direct:
+        with pytest.raises(TensorMismatch, match="instead found one on meta"):
+            channel.writer.write(torch.ones(3, device="meta"))
+    assert channel.send(torch.ones(3)).sum() == 3
+
+
+def test_bytes_in_place_of_a_static_shape_are_refused(edge):
+    channel = edge(is_static_shape=True)
+    channel.send(torch.ones(3))
+    with pytest.raises(TensorMismatch, match="_static_shape"):
+        channel.writer.write(b"raw")
+
+
 @pytest.mark.parametrize("readers", [1, 2])
 def test_a_direct_return_keeps_dtype_gradient_and_emptiness(edge, readers):
     channel = edge(readers, is_direct_return=True)

@@ -12,6 +12,8 @@
 
 A rank that has heard all others knows that all of them are at this op. So the communicator is
 entered only when every rank enters it, and nobody waits inside it for one that is elsewhere.
+Whatever fails at one rank after that breaks the graph, because the others may wait for that rank.
+So all that can fail comes before: the checks, the result's memory, and what the communicator needs.
 """
 
 from __future__ import annotations

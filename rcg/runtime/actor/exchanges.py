@@ -304,7 +304,10 @@ class _Broadcast:
     """The root's tensors go to all; what the others have does not matter."""
 
     def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
-        return None  # the shapes are not known yet
+        if not rank.is_root:
+            return None  # the shapes are not known yet
+        # The root's result is its own, as those of the others are.
+        return [rank.room(each.dtype, each.shape).copy_(each) for each in tensors]
 
     def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
         count = len(rank.op.outs)
@@ -319,8 +322,8 @@ class _Broadcast:
     ) -> list[Any]:
         communicator, root = rank.communicator, rank.root
         if rank.is_root:
-            communicator.broadcast(pieces_of([_bytes_of(each) for each in tensors]), root)
-            return list(tensors)
+            communicator.broadcast(pieces_of([_bytes_of(each) for each in room]), root)
+            return list(room)
         described = statuses[root]
         try:
             results = [rank.room(each.torch_dtype, each.shape) for each in described]

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from rcg.comm import Communicator, Membership, Store
-from rcg.error_text import shielding
-from rcg.errors import GroupAborted
+from rcg.error_text import describe_error, shielding
+from rcg.errors import CommError, GroupAborted, RcgError
 from rcg.ir.channels import Group
 from rcg.runtime.actor import failpoints
+from rcg.serialization.foreign import import_torch
 
 __all__ = ["GroupStart", "OpenGroups", "Opener"]
 
@@ -117,6 +118,8 @@ class OpenGroups:
             TimeoutError, CommError: A group could not be built. What was built is closed.
         """
         try:
+            if self._starts:
+                import_torch()  # channels find it loaded, whatever the communicator imports
             for name, start in self._starts.items():
                 opened = self._opened(name, start, timeout_s)
                 if failpoints.on_failpoint is not None:
@@ -136,6 +139,14 @@ class OpenGroups:
                 raise GroupAborted(self._aborted, group=name)
             rank = start.group.members.index(self._process)
             return start.opener.open(Membership(name, rank, start.labels, store, timeout_s))
+        except (RcgError, TimeoutError):
+            raise
+        except Exception as error:
+            raise CommError(
+                f"the communicator of {name} could not be opened: {describe_error(error)}",
+                group=name,
+                rank=start.group.members.index(self._process),
+            ) from error
         finally:
             self._store = None
             store.close()

@@ -23,6 +23,7 @@ from rcg.error_text import describe_error, format_error, trace_of, type_name
 from rcg.errors import (
     CommError,
     InternalError,
+    RcgError,
     UnpicklableError,
 )
 from rcg.frames import is_plumbing
@@ -189,6 +190,8 @@ def _translated(error: BaseException) -> str:
     """Return the error that ended a loop: a known one, or an unexpected one as an InternalError."""
     if isinstance(error, Signal):
         return str(error.public())
-    if isinstance(error, CommError | TimeoutError):
+    if isinstance(error, RcgError):
         return str(error)
+    if isinstance(error, TimeoutError):
+        return str(error) or "a communicator group was not complete in time"
     return str(InternalError(f"unexpected: {describe_error(error)}"))

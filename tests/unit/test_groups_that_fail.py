@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups of a process: all of them end, whatever one of them does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rcg.comm.local_store import LocalStore
+from rcg.ir.channels import Group
+from rcg.runtime.actor.groups import GroupStart, OpenGroups
+
+
+@dataclass
+class Fake:
+    """Opens itself, and fails where it is told to."""
+
+    fails_in: str = ""
+    done: list[str] = field(default_factory=list)
+
+    def _do(self, name: str) -> None:
+        self.done.append(name)
+        if name == self.fails_in:
+            raise LookupError(name)
+
+    def open(self, membership: Any) -> Any:
+        self._do("open")
+        return self
+
+    def abort(self, why: str) -> None:
+        self._do("abort")
+
+    def destroy(self) -> None:
+        self._do("destroy")
+
+
+def groups_of(*fakes: Fake) -> OpenGroups:
+    starts = [
+        GroupStart(Group(f"g{at}", "gloo", ("a0", "a1")), ("A", "B"), fake)
+        for at, fake in enumerate(fakes)
+    ]
+    return OpenGroups("a0", starts, lambda group: LocalStore())
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("moment", ["abort", "destroy"])
+def test_an_end_that_fails_keeps_no_other_group_open(moment, bad):
+    fakes = [Fake(), Fake()]
+    fakes[bad].fails_in = moment
+    groups = groups_of(*fakes)
+    groups.open(None)
+    groups.abort("over")
+    groups.close()
+    assert [each.done for each in fakes] == [["open", "abort", "destroy"]] * 2
+
+
+def test_what_was_opened_is_closed_if_another_group_cannot_be():
+    fakes = [Fake(), Fake(fails_in="destroy"), Fake(fails_in="open")]
+    with pytest.raises(LookupError, match="open"):
+        groups_of(*fakes).open(None)
+    assert [each.done for each in fakes] == [["open", "destroy"], ["open", "destroy"], ["open"]]
