@@ -167,9 +167,9 @@ def check_direct(value: object, devices: Collection[str]) -> None:
         )
     if tensor.device.type not in devices:
         raise TensorMismatch(
-            f"Task annotated with _direct_return=True must return a torch.Tensor on "
-            f"{', '.join(sorted(devices))}, instead found one on {tensor.device}: move it there, or "
-            "choose another transport",
+            "Task annotated with _direct_return=True must return a torch.Tensor on "
+            f"{', '.join(sorted(devices))}, instead found one on {tensor.device}: move it there, "
+            "or choose another transport",
             expected=", ".join(sorted(devices)),
             found=str(tensor.device),
         )

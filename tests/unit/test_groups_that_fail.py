@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rcg.comm.local_store import LocalStore
+from rcg.errors import CommError
 from rcg.ir.channels import Group
 from rcg.runtime.actor.groups import GroupStart, OpenGroups
 
@@ -58,6 +59,6 @@ def test_an_end_that_fails_keeps_no_other_group_open(moment, bad):
 
 def test_what_was_opened_is_closed_if_another_group_cannot_be():
     fakes = [Fake(), Fake(fails_in="destroy"), Fake(fails_in="open")]
-    with pytest.raises(LookupError, match="open"):
+    with pytest.raises(CommError, match="LookupError: open"):
         groups_of(*fakes).open(None)
     assert [each.done for each in fakes] == [["open", "destroy"], ["open", "destroy"], ["open"]]
