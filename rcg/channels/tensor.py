@@ -63,6 +63,7 @@ __all__ = [
     "PIECE_BYTES",
     "TensorReader",
     "TensorWriter",
+    "copy_of",
     "failed_transfer",
     "nowhere",
     "open_reader",
@@ -117,6 +118,23 @@ def room_for(endpoint: Endpoint, size_bytes: int) -> Any:
     if loan is None:
         return torch.empty(size_bytes, dtype=torch.uint8)
     return torch.frombuffer(loan, dtype=torch.uint8)
+
+
+def copy_of(value: Any, endpoint: Endpoint) -> Any:
+    """Return a value as a reader would get it now, from memory of its own.
+
+    Raises:
+        UnpicklableError: It cannot be copied, and so not be sent.
+        MemoryError, RuntimeError: There is no memory.
+    """
+    if type(value) is bytes:
+        return value
+    skeleton, table, payloads = take_out(endpoint.encode(value))
+    kept = [bytes(each.raw()) for each in skeleton.buffers]
+    rooms = []
+    for size, payload in zip(table.sizes, payloads, strict=True):
+        rooms.append(room_for(endpoint, size).copy_(payload))
+    return put_back(Skeleton(skeleton.data, kept), table, rooms, loads_to("default"))
 
 
 def pieces_of(payloads: Sequence[Any]) -> list[Any]:

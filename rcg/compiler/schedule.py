@@ -107,16 +107,17 @@ This room must know neither graphs nor how ops are run; it only reorders what a 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from bisect import bisect_right
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from rcg.compiler.order import find_order
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Free, Input, Op, Output
+from rcg.ir.ops import Collective, Copy, Free, Input, Op, Output, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "without_copies"]
 
 
 def schedule(plan: Plan) -> Plan:
@@ -129,16 +130,81 @@ def schedule(plan: Plan) -> Plan:
         InternalError: The plan breaks those rules.
     """
     plan.check()
+    plan = replace(plan, programs=tuple(map(without_copies, plan.programs)))
     tasks = find_order(plan)
     programs = tuple([_schedule_program(each, tasks[each.process]) for each in plan.programs])
     return replace(plan, programs=programs)
 
 
 def _schedule_program(program: Program, tasks: Sequence[Op]) -> Program:
-    is_task = frozenset(tasks)
-    is_driver = program.process == DRIVER
-    ops = _driver_order(program) if is_driver else _order(program, tasks, is_task)
+    is_task: frozenset[Op] = frozenset(tasks)
+    if program.process == DRIVER:
+        ops = _driver_order(program)
+    else:
+        ops, changed = _with_copies(_order(program, tasks, is_task), is_task)
+        is_task |= changed
     return Program(program.process, tuple(_with_frees(ops, is_task)))
+
+
+def without_copies(program: Program) -> Program:
+    """Return a program as it was before copies were added."""
+    of = {op.out: op.slot for op in program.ops if isinstance(op, Copy)}
+    if not of:
+        return program
+    ops = [_using(op, of) for op in program.ops if not isinstance(op, Copy)]
+    return Program(program.process, tuple(ops))
+
+
+def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[Op]]:
+    """Have a value copied that a rendezvous sends only after another call of the actor.
+
+    That call may change it: methods return what they keep. A value is copied once, right after it
+    was made and written to rings, for all rendezvous that come after such a call. Rings need no
+    copy: their writes follow the call that made the value.
+
+    Returns:
+        The ops, and those of them that now use a copy.
+    """
+    made_at = {slot: at for at, op in enumerate(ops) for slot in op.made()}
+    calls = [at for at, op in enumerate(ops) if op.is_call]
+    copy_of: dict[int, int] = {}
+    new = max(made_at, default=-1) + 1
+    ordered: list[Op] = list(ops)
+    changed: set[Op] = set()
+    for at, op in enumerate(ops):
+        if op not in is_task or op.is_call:
+            continue
+        for slot in op.used():
+            if slot not in copy_of and _is_late(made_at[slot], calls, at):
+                copy_of[slot], new = new, new + 1
+        late = {slot: copy_of[slot] for slot in op.used() if _is_late(made_at[slot], calls, at)}
+        if late:
+            ordered[at] = _using(op, late)
+            changed.add(ordered[at])
+    copies: dict[int, list[Op]] = {}
+    for slot, out in copy_of.items():
+        after = made_at[slot] + 1
+        while ops[after].channels_out and ops[after] not in is_task:
+            after += 1
+        copies.setdefault(after, []).append(Copy(slot, out))
+    found: list[Op] = []
+    for at, op in enumerate(ordered):
+        found += copies.get(at, ())
+        found.append(op)
+    return found, changed
+
+
+def _is_late(made_at: int, calls: Sequence[int], sent_at: int) -> bool:
+    """Return whether there is a call between the positions of two ops."""
+    next_call = bisect_right(calls, made_at)
+    return next_call < len(calls) and calls[next_call] < sent_at
+
+
+def _using(op: Op, instead: Mapping[int, int]) -> Op:
+    """Return a Write or a collective that uses other slots."""
+    if isinstance(op, Write | Collective) and not instead.keys().isdisjoint(op.slots):
+        return replace(op, slots=tuple([instead.get(slot, slot) for slot in op.slots]))
+    return op
 
 
 def _driver_order(program: Program) -> list[Op]:

@@ -61,6 +61,7 @@ __all__ = [
     "Root",
     "SlotCount",
     "SlotMade",
+    "SlotUsed",
     "SlotsIfAny",
     "SlotsMade",
     "SlotsUsed",
@@ -418,6 +419,7 @@ CHANNEL_READ: Final = _Channel("channel", Use.IN, is_subject=True)
 # --- the types, as annotations ------------------------------------------------------------------
 
 SlotMade = Annotated[int, _Slot("slot", Use.OUT)]
+SlotUsed = Annotated[int, _Slot("slot", Use.IN)]
 SlotsUsed = Annotated[tuple[int, ...], _Slots("slots", Use.IN)]
 SlotsMade = Annotated[tuple[int, ...], _Slots("slots", Use.OUT)]
 ChannelRead = Annotated[str, CHANNEL_READ]

@@ -46,6 +46,7 @@ from rcg.ir.fields import (
     SlotsIfAny,
     SlotsMade,
     SlotsUsed,
+    SlotUsed,
     TemplateId,
 )
 from rcg.ir.record import Record
@@ -58,6 +59,7 @@ __all__ = [
     "Build",
     "Call",
     "Collective",
+    "Copy",
     "Free",
     "Gather",
     "Input",
@@ -253,6 +255,16 @@ class Call(Op):
         if labels is None:
             return self.method
         return f"{labels.get(self.actor, self.actor)}.{self.method}"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Op):
+    """Copy a value that is sent later, before a call of the actor that may change it."""
+
+    form: ClassVar[str] = "{slot} -> {out}"
+
+    slot: SlotUsed
+    out: SlotMade
 
 
 @dataclass(frozen=True, slots=True)

@@ -436,3 +436,47 @@ def test_compile_names_the_actor_that_does_not_come_and_leaves_no_group(workers,
     with rcg.compile(dag) as graph:
         assert get(graph.execute(2)) == [12.0] * 3
     rcg.kill(busy)
+
+
+class Keeper:
+    """Returns what it keeps, and changes it in a later call."""
+
+    def __init__(self) -> None:
+        self.weights = torch.zeros(5000)
+
+    def zero(self, _):
+        return torch.zeros(3)
+
+    def give(self, _):
+        return {"w": self.weights, "n": self.weights.numpy()[:2000]}
+
+    def step(self, _):
+        self.weights += 1
+        return self.weights.sum().item()
+
+    def work(self, x):
+        return x
+
+    def use(self, value, _):
+        return value["w"][0].item(), float(value["n"][0])
+
+
+def test_what_is_sent_late_is_what_the_method_returned(ray_session):
+    """The reader is busy for long, so the next call of the maker comes before the transfer."""
+    keeper, reader, third = (rcg.remote(num_cpus=0)(Keeper).remote() for _ in range(3))
+    with InputNode() as inp:
+        one, other = keeper.zero.bind(inp), third.zero.bind(inp)
+        for _ in range(10):  # so that the reader is in a call when the value is made
+            one, other = rcg.collective.allreduce.bind([one, other])
+        value = keeper.give.bind(one).with_tensor_transport(**GLOO)
+        stepped = keeper.step.bind(one)
+        late = inp
+        for _ in range(6):
+            late = reader.work.bind(late)
+        dag = MultiOutputNode([reader.use.bind(value, late), stepped])
+    with rcg.compile(dag) as graph:
+        assert "Copy" in str(graph.plan.program("a0"))
+        for n in range(4):
+            assert get(graph.execute(n)) == [(float(n), float(n)), 5000.0 * (n + 1)]
+    for each in (keeper, reader, third):
+        rcg.kill(each)

@@ -12,6 +12,7 @@ plan: two rendezvous of an actor in each other's place.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,19 @@ from rcg.ir.nodes import (
     upstream_of,
 )
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import COLLECTIVES, Build, Call, Collective, Free, Input, Op, Output, Read, Write
+from rcg.ir.ops import (
+    COLLECTIVES,
+    Build,
+    Call,
+    Collective,
+    Copy,
+    Free,
+    Input,
+    Op,
+    Output,
+    Read,
+    Write,
+)
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
@@ -521,6 +534,8 @@ def interpret(
             case Write(slots=sent, channel=channel):
                 for reader in channels[channel].readers:
                     queues[channel, reader].append([slots[each] for each in sent])
+            case Copy(slot=source, out=out):
+                slots[out] = copy.deepcopy(slots[source])
             case Output(slots=results):
                 outputs.append([slots[result] for result in results])
             case Free(slots=dead):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph, order
 from rcg.compiler.place import place
-from rcg.compiler.schedule import schedule
+from rcg.compiler.schedule import schedule, without_copies
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import DeadlockError
 from rcg.ir.channels import RING, TENSOR, ActorSpec
@@ -30,7 +30,7 @@ from rcg.ir.nodes import (
     Site,
     TensorHint,
 )
-from rcg.ir.ops import Build, Call, Collective, Free, Op, Read, Write
+from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.ir.plan import Plan
 from tests.unit.random_graphs import (
     Case,
@@ -76,7 +76,7 @@ def test_scheduling_is_idempotent_loses_nothing_and_keeps_calls_in_bind_order(ca
     after = schedule(before)
     assert schedule(after) == after
     for old, new in zip(before.programs, after.programs, strict=True):
-        kept = [op for op in new.ops if not isinstance(op, Free)]
+        kept = [op for op in without_copies(new).ops if not isinstance(op, Free)]
         assert sorted(map(str, kept)) == sorted(map(str, old.ops))
         called = [op.node for op in kept if isinstance(op, Call)]
         assert called == sorted(called)
@@ -441,3 +441,21 @@ def test_programs_that_wait_for_each_others_values_are_refused_after_scheduling(
     with pytest.raises(DeadlockError, match=r"a0 \(Left\) waits for a1 \(Right\) at `Read c2"):
         simulate(scheduled)
     assert [each.kind for each in scheduled.channels].count(TENSOR) == 2
+
+
+@given(cases(max_actors=5, has_tensors=True))
+def test_what_is_sent_after_another_call_was_copied_before_it(case: Case):
+    """A method may return what it keeps, and the next call change that."""
+    plan = planned(case.graph)
+    for program in plan.programs[1:]:
+        made_at = {slot: at for at, op in enumerate(program.ops) for slot in op.made()}
+        calls = [at for at, op in enumerate(program.ops) if op.is_call]
+        for at, op in enumerate(program.ops):
+            if isinstance(op, Write | Collective):
+                for slot in op.slots:
+                    is_late = any(made_at[slot] < call < at for call in calls)
+                    assert is_late == isinstance(program.ops[made_at[slot]], Copy)
+            if isinstance(op, Copy):
+                assert not any(made_at[op.slot] < call < at for call in calls)
+                users = [each for each in program.ops if op.out in each.used()]
+                assert any(isinstance(each, Write | Collective) for each in users)

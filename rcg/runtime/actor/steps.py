@@ -23,6 +23,7 @@ from rcg.channels.base import (
     TimedOut,
     TransferFailed,
 )
+from rcg.channels.tensor import copy_of
 from rcg.error_text import type_name
 from rcg.errors import (
     CompileError,
@@ -33,7 +34,7 @@ from rcg.errors import (
 )
 from rcg.ir.channels import TENSOR
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Build, Call, Collective, Free, Op, Read, Write
+from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.actor.coroutines import Coroutines
@@ -132,6 +133,8 @@ class Steps:
                 )
             case Build():
                 return self._build(op)
+            case Copy():
+                return self._copy(index, op)
             case Free():
                 return self._free(op)
         raise InternalError(f"an actor cannot run the op {op}")
@@ -279,6 +282,21 @@ class Steps:
                 slots[out] = failure or fill(values)
             except BaseException as error:  # noqa: BLE001 - keys and named tuples are the user's
                 slots[out] = capture(error, loop.origin, "(making an argument)", loop.execution)
+
+        return step
+
+    def _copy(self, index: int, op: Copy) -> _Step:
+        slots, node, loop, source, out = self._slots, self._node, self._loop, op.slot, op.out
+
+        def step() -> None:
+            value = slots[source]
+            node.mark(index, loop.execution)
+            try:
+                slots[out] = value if type(value) is Failure else copy_of(value, node)
+            except UnpicklableError as error:
+                slots[out] = capture_own(loop.blame(error))
+            except BaseException as error:  # noqa: BLE001 - pickling runs any code; no memory
+                slots[out] = capture(error, loop.origin, "(copying its result)", loop.execution)
 
         return step
 

@@ -37,7 +37,7 @@ from typing import Any, Final, Literal
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Call, Collective, Input, Output
+from rcg.ir.ops import Call, Collective, Copy, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
@@ -293,6 +293,9 @@ class _Search:
                 self._made[process, out] = (self.calls[op.node], part)
         for program in plan.programs:
             for each in program.ops:
+                if isinstance(each, Copy):
+                    copied = self._made[program.process, each.slot]
+                    self._made[program.process, each.out] = copied
                 for channel in each.values_out:
                     self._carried[channel] = [
                         self._made[program.process, slot] for slot in each.used()
