@@ -47,7 +47,8 @@ class GlooCommunicator(Communicator):
         dist = gloo_group.distributed()
         self._group = group.process_group
         self._connections = deque(group.connections)  # emptied by ``abort`` or ``destroy``
-        self._ended: RcgError | None = None  # why operations are refused
+        # Why operations are refused, by what ended them; any thread makes an entry in one step.
+        self._ends: dict[str, RcgError] = {}
         self._reserved: list[Any] = []
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
@@ -97,7 +98,7 @@ class GlooCommunicator(Communicator):
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
-        if self._ended is not None:
+        if self._ends:
             raise self._refusal()
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
@@ -111,7 +112,7 @@ class GlooCommunicator(Communicator):
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
-        if self._ended is not None:
+        if self._ends:
             raise self._refusal()
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
@@ -208,7 +209,7 @@ class GlooCommunicator(Communicator):
 
     def _run(self, method: str, *calls: tuple[Any, ...]) -> None:
         """Call a method of the process group with each of these arguments; wait for all calls."""
-        if self._ended is not None:
+        if self._ends:
             raise self._refusal()
         call = getattr(self._group, method)
         try:
@@ -221,23 +222,22 @@ class GlooCommunicator(Communicator):
 
     def abort(self, why: str) -> None:
         """End the pending operation and refuse later ones; see ``Communicator``."""
-        self._end(GroupAborted(why, group=self.group, rank=self.rank))
+        self._end("aborted", GroupAborted(why, group=self.group, rank=self.rank))
 
     def destroy(self) -> None:
         """Close all connections and end all threads; idempotent. No operation may be pending."""
         destroyed = GroupAborted(
             f"group {self.group} was destroyed", group=self.group, rank=self.rank
         )
-        if self._ended is None:
-            self._ended = destroyed
+        if not self._ends:
+            self._ends.setdefault("aborted", destroyed)
         self._group = None
         for connection in self._take_connections():
             connection.close()
 
-    def _end(self, why: RcgError) -> None:
+    def _end(self, by: str, why: RcgError) -> None:
         """Refuse operations from now on, and shut down the connections."""
-        if not isinstance(self._ended, GroupAborted):
-            self._ended = why
+        self._ends.setdefault(by, why)
         for connection in self._take_connections():
             with contextlib.suppress(OSError):  # the peer has ended it
                 connection.shutdown(socket.SHUT_RDWR)
@@ -253,17 +253,15 @@ class GlooCommunicator(Communicator):
 
     def _failure(self, operation: str, error: RuntimeError) -> RcgError:
         """Return the error for a failed operation. The peers' operations end, too."""
-        if self._ended is None:
+        if not self._ends:
             text = str(error).partition("\n")[0]
             message = f"{operation} in group {self.group} failed: {text}"
-            self._end(CommError(message, group=self.group, rank=self.rank))
+            self._end("failed", CommError(message, group=self.group, rank=self.rank))
         return self._refusal()
 
     def _refusal(self) -> RcgError:
         """Return an error of its own for each caller."""
-        ended = self._ended
-        if ended is None:
-            return CommError("the group is in use", group=self.group, rank=self.rank)
+        ended = self._ends.get("aborted") or self._ends["failed"]
         return type(ended)(ended.message, **ended.facts)
 
 

@@ -112,7 +112,8 @@ class RaysCommunicator(Communicator):
         self._rays = opener.communicator
         self._device = min(opener.devices)
         self._ops = _ops_of(self._rays)
-        self._ended: RcgError | None = None
+        # Why operations are refused, by what ended them; any thread makes an entry in one step.
+        self._ends: dict[str, RcgError] = {}
         self._reserved: list[Any] = []
         self._is_destroyed = threading.Event()
 
@@ -232,17 +233,17 @@ class RaysCommunicator(Communicator):
 
     def abort(self, why: str) -> None:
         """Refuse later operations, and destroy the object on a thread; see ``Communicator``."""
-        if isinstance(self._ended, GroupAborted):
+        own = GroupAborted(why, group=self.group, rank=self.rank)
+        if self._ends.setdefault("aborted", own) is not own:
             return
-        self._ended = GroupAborted(why, group=self.group, rank=self.rank)
         name = f"rcg-abort-{self.group}"
         threading.Thread(target=self._destroy_quietly, name=name, daemon=True).start()
 
     def destroy(self) -> None:
         """Destroy the object; idempotent."""
-        if self._ended is None:
+        if not self._ends:
             why = f"group {self.group} was destroyed"
-            self._ended = GroupAborted(why, group=self.group, rank=self.rank)
+            self._ends.setdefault("aborted", GroupAborted(why, group=self.group, rank=self.rank))
         self._destroy_once()
 
     def _destroy_quietly(self) -> None:
@@ -260,14 +261,18 @@ class RaysCommunicator(Communicator):
         try:
             return getattr(self._rays, name)(*args)
         except Exception as error:
-            if self._ended is None:
-                self._ended = CommError(
-                    f"{name} of {type(self._rays).__name__} failed: {describe_error(error)}",
-                    group=self.group,
-                    rank=self.rank,
-                )
-            ended = self._ended
+            failed = CommError(
+                f"{name} of {type(self._rays).__name__} failed: {describe_error(error)}",
+                group=self.group,
+                rank=self.rank,
+            )
+            self._ends.setdefault("failed", failed)
+            ended = self._ended or failed
             raise type(ended)(ended.message, **ended.facts) from error
+
+    @property
+    def _ended(self) -> RcgError | None:
+        return self._ends.get("aborted") or self._ends.get("failed")
 
     def _check(self) -> None:
         ended = self._ended
