@@ -272,7 +272,7 @@ def test_a_process_without_memory_fails_the_execution_and_goes_on(workers, poor,
     makes_one = name in KINDS or rank == 0
     slack_bytes = LARGE_BYTES // 2 * (3 if makes_one else 1)
     # Some ranks need nothing beside their own tensor.
-    needs_more = {"edge": (1,), "fan_out": (1,), "broadcast": (1,), "gather": (0,)}
+    needs_more = {"edge": (1,), "fan_out": (1,), "gather": (0,)}
     fails = rank in needs_more.get(name, (0, 1))
     with InputNode() as inp:
         dag = DAGS[name](workers, inp, {})
