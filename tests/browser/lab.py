@@ -168,10 +168,21 @@ class Lab:
 
 
 @contextmanager
-def running_lab(folder: Path) -> Iterator[Lab]:
-    """Start a JupyterLab and a browser; both end with the block."""
+def running_browser() -> Iterator[Any]:
+    """Start a browser, which ends with the block. Playwright allows a process one at a time."""
     from playwright.sync_api import sync_playwright
 
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], headless=True
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def running_lab(folder: Path, browser: Any) -> Iterator[Lab]:
+    """Start a JupyterLab to look at with `browser`; it ends with the block."""
     work = folder / "work"
     work.mkdir()
     settings = folder / "settings"
@@ -208,12 +219,7 @@ def running_lab(folder: Path) -> Iterator[Lab]:
         )
         try:
             _wait(url, token, server, folder / "lab.log")
-            with sync_playwright() as driver:
-                browser = driver.chromium.launch(
-                    executable_path=CHROMIUM, args=["--no-sandbox"], headless=True
-                )
-                yield Lab(work, url, token, browser)
-                browser.close()
+            yield Lab(work, url, token, browser)
         finally:
             server.send_signal(signal.SIGTERM)  # ends its kernels, too
             try:

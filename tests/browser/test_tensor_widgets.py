@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("playwright", reason="Playwright for Python is not installed")
 pytest.importorskip("anywidget", reason="anywidget is not installed")
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slicing import slices_of
@@ -21,7 +21,7 @@ from rcg.views.data.timeline import timeline_payload
 from rcg.views.data.topology_payload import topology_payload
 from rcg_widgets.base import script, style
 from rcg_widgets.payload import pack
-from tests.browser.lab import CHROMIUM, SCREENSHOTS
+from tests.browser.lab import SCREENSHOTS
 from tests.unit.tensors_by_hand import tensors_by_hand
 
 GRAPH = tensors_by_hand()
@@ -55,16 +55,6 @@ view.render({ model, el: document.getElementById("here") });
 </script>"""
 
 Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on the path, and RCG_CHROMIUM names none")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
