@@ -50,6 +50,10 @@ class Peer:
         """Return the tensor."""
         return self._tensor
 
+    def new(self, _: object) -> Any:
+        """Return a tensor like it, which nothing else holds."""
+        return self._tensor.clone()
+
     def take(self, tensor: Any) -> int:
         """Return how many numbers a tensor has, and forget it."""
         return int(tensor.numel())
@@ -71,14 +75,20 @@ class Peer:
             samples.append((time.monotonic_ns() - start) // 2)
         return samples[warm_up:].tolist()
 
-    def allreduce(self, calls: int, warm_up: int) -> list[tuple[int, int]]:
-        """Combine tensors as large as the held one in place; return when each began and ended."""
+    def allreduce(self, calls: int, warm_up: int, is_kept: bool) -> list[tuple[int, int]]:
+        """Combine tensors as large as the held one in place, or copies of it.
+
+        Returns:
+            When each call began and when it ended.
+        """
         import torch
 
         group, mine = self._group, [torch.zeros_like(self._tensor).fill_(0.0)]
         found = []
         for _ in range(warm_up + calls):
             start = time.monotonic_ns()
+            if is_kept:
+                mine[0].copy_(self._tensor)
             group.allreduce(mine).wait()
             found.append((start, time.monotonic_ns()))
         return found[warm_up:]

@@ -7,7 +7,8 @@ frame, the rendezvous and decoding. For a collective it lasts from the moment wh
 begins until the last rank is done: the waiting of the others for it does not count.
 
 A sample of raw Gloo is half a round trip of one tensor, or one allreduce in place from the moment
-when the last rank begins until the last rank is done. Both sides reuse warm memory.
+when the last rank begins until the last rank is done. Both sides reuse warm memory. A tensor that
+its actor keeps must not be combined in place: there both sides copy it first.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Transfer:
         size_bytes: Bytes of the tensor of each.
         calls: Number of samples of a turn.
         is_collective: Whether it is an allreduce, and not an edge from one actor to another.
+        is_kept: Whether the actors keep the tensors that they return.
         most: The largest ratio of rcg's median to that of raw Gloo.
     """
 
@@ -65,6 +67,7 @@ class Transfer:
     size_bytes: int
     calls: int
     is_collective: bool = False
+    is_kept: bool = True
     most: float | None = None
 
 
@@ -72,11 +75,19 @@ TRANSFERS: tuple[Transfer, ...] = (
     Transfer("gloo-edge-1kb", "Gloo edge, 1 KB", 2, 1_000, calls=200, most=MAX_SMALL),
     Transfer("gloo-edge-1mb", "Gloo edge, 1 MB", 2, MEGABYTE, calls=60),
     Transfer("gloo-edge-64mb", "Gloo edge, 64 MB", 2, 64 * MEGABYTE, calls=6, most=MAX_BULK),
-    Transfer(
-        "allreduce-2", "allreduce of 2 actors, 64 MB", 2, 64 * MEGABYTE, 4, True, most=MAX_BULK
-    ),
-    Transfer(
-        "allreduce-3", "allreduce of 3 actors, 64 MB", 3, 64 * MEGABYTE, 4, True, most=MAX_BULK
+    *(
+        Transfer(
+            f"allreduce-{ranks}{'-kept' * is_kept}",
+            f"allreduce of {ranks} actors, 64 MB{', which they keep' * is_kept}",
+            ranks,
+            64 * MEGABYTE,
+            calls=4,
+            is_collective=True,
+            is_kept=is_kept,
+            most=MAX_BULK,
+        )
+        for is_kept in (False, True)
+        for ranks in (2, 3)
     ),
 )
 
@@ -120,7 +131,8 @@ def compiled(transfer: Transfer, actors: Sequence[Any]) -> Any:
             writer, reader = actors
             tensor = writer.held.bind(inp).with_tensor_transport("gloo")
             return rcg.compile(reader.take.bind(tensor))
-        results = collective.allreduce.bind([actor.held.bind(inp) for actor in actors])
+        tensors = [(actor.held if transfer.is_kept else actor.new).bind(inp) for actor in actors]
+        results = collective.allreduce.bind(tensors)
         taken = [actor.take.bind(value) for actor, value in zip(actors, results, strict=True)]
         return rcg.compile(rcg.dag.MultiOutputNode(taken))
 
@@ -142,7 +154,9 @@ def _raw_turn(transfer: Transfer, actors: Sequence[Any]) -> Callable[[Pace], arr
         if not transfer.is_collective:
             calls = [actor.ping_pong.remote(pace.calls, pace.warm_up) for actor in actors]
             return array("q", rcg.get(calls)[0])
-        calls = [actor.allreduce.remote(pace.calls, pace.warm_up) for actor in actors]
+        calls = [
+            actor.allreduce.remote(pace.calls, pace.warm_up, transfer.is_kept) for actor in actors
+        ]
         by_call = zip(*rcg.get(calls), strict=True)
         return array("q", [_after_the_last(*zip(*each, strict=True)) for each in by_call])
 

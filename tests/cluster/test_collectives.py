@@ -234,3 +234,72 @@ def test_a_first_dimension_that_does_not_divide(workers):
             with pytest.raises(ValueError, match="divisible by the world size 3"):
                 get(ref)
         assert get(graph.execute(6)) == EXPECTED["reducescatter"]
+
+
+LARGE = 1 << 17
+
+
+class Keeper:
+    """Returns large tensors that it can still see in some way, or that nobody can."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.address = 0
+
+    def make(self, how):
+        tensor = torch.full((LARGE,), 3.0)
+        self.kept = {
+            "nothing": lambda: None,
+            "itself": lambda: tensor,
+            "view": lambda: tensor[1:],
+            "numpy": tensor.numpy,
+            "autograd": lambda: torch.ones(LARGE, requires_grad=True) * tensor,
+        }[how]()
+        self.address = tensor.data_ptr()
+        return tensor
+
+    def seen(self, total, other_use=None):
+        """The smallest and largest number of the result and of what was kept; the same memory?"""
+        kept = self.kept
+        if kept is not None and getattr(kept, "requires_grad", False):
+            (kept,) = torch.autograd.grad(kept.sum(), kept.grad_fn.next_functions[0][0].variable)
+        ends = [] if kept is None else [float(kept.min()), float(kept.max())]
+        if other_use is not None:
+            ends += [float(other_use.min()), float(other_use.max())]
+        return [float(total.min()), float(total.max())], ends, total.data_ptr() == self.address
+
+
+@pytest.fixture(scope="module")
+def keepers(ray_session: None) -> Iterator[list[Any]]:
+    made = [rcg.remote(num_cpus=0)(Keeper).remote() for _ in range(2)]
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+@pytest.mark.parametrize("how", ["nothing", "itself", "view", "numpy", "autograd"])
+def test_a_collective_writes_to_no_memory_that_its_actor_can_still_see(keepers, how):
+    with InputNode() as inp:
+        results = collective.allreduce.bind([each.make.bind(inp) for each in keepers])
+        seen = [each.seen.bind(found) for each, found in zip(keepers, results, strict=True)]
+        cdag = rcg.compile(MultiOutputNode(seen))
+    with cdag:
+        for _ in range(2):
+            for total, kept, is_in_place in get(cdag.execute(how)):
+                assert total == [6.0, 6.0]
+                assert kept == ([] if how == "nothing" else [3.0, 3.0])
+                assert is_in_place == (how == "nothing")
+
+
+def test_a_collective_writes_to_no_memory_that_another_node_still_uses(keepers):
+    with InputNode() as inp:
+        tensors = [each.make.bind(inp) for each in keepers]
+        results = collective.allreduce.bind(tensors)
+        seen = [
+            each.seen.bind(found, tensor)
+            for each, found, tensor in zip(keepers, results, tensors, strict=True)
+        ]
+        cdag = rcg.compile(MultiOutputNode(seen))
+    with cdag:
+        for total, kept, is_in_place in get(cdag.execute("nothing")):
+            assert (total, kept, is_in_place) == ([6.0, 6.0], [3.0, 3.0], False)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +41,13 @@ class Ranks:
     """A collective: one thread, one node and one program of one op for each rank."""
 
     def __init__(
-        self, kind: str, size: int, reduction: str | None, root: int | None, count: int
+        self,
+        kind: str,
+        size: int,
+        reduction: str | None,
+        root: int | None,
+        count: int,
+        last_used: Collection[int],
     ) -> None:
         names = tuple(f"a{i}" for i in range(size))
         channels = tuple(
@@ -91,7 +97,7 @@ class Ranks:
                 rank,
             )
             self.steps.append(
-                collective_step(OP, op, self.slots[rank], self.loops[rank], node, by_id)
+                collective_step(OP, op, self.slots[rank], self.loops[rank], node, by_id, last_used)
             )
         self.count = count
 
@@ -145,6 +151,8 @@ def ranks() -> Iterator[Make]:
         reduction: str | None = None,
         root: int | None = None,
         count: int = 1,
+        *,
+        is_last_use: bool = True,
     ) -> Ranks:
         reduces = kind in ("allreduce", "reducescatter", "reduce")
         has_root = kind in ("broadcast", "reduce", "gather")
@@ -155,6 +163,7 @@ def ranks() -> Iterator[Make]:
                 reduction or ("sum" if reduces else None),
                 root if root is not None else (0 if has_root else None),
                 count,
+                range(count if is_last_use else 0),
             )
         )
         return opened[-1]
@@ -266,6 +275,56 @@ def test_a_broadcast_takes_what_the_root_has_whatever_the_others_have(ranks):
     group = ranks("broadcast", 3, root=2)
     found = group.run(torch.ones(7), torch.zeros(2, dtype=torch.int8), torch.full((2, 2), 5))
     assert [each.tolist() for each in found] == [[[5, 5], [5, 5]]] * 3
+
+
+# --- inputs that nothing else can see any more
+
+LARGE = (1 << 17,)  # numbers
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("kind", ["allreduce", "reduce", "broadcast"])
+def test_a_tensor_that_only_its_slot_holds_becomes_the_result_where_it_lies(ranks, kind, who):
+    group = ranks(kind, 2, root=None if kind == "allreduce" else who)
+    values = values_of(2, LARGE)
+    wanted = expected(kind, [each.clone() for each in values], who)
+    group.slots[1 - who][0] = kept = values[1 - who]
+    before = kept.clone()
+    group.slots[who][0] = values[who].clone()
+    address = group.slots[who][0].data_ptr()
+    for each in [group.threads.submit(step) for step in group.steps]:
+        each.result(GUARD_S)
+    found = [slots[1] for slots in group.slots]
+    assert_equal(found, wanted)
+    assert found[who].data_ptr() == address
+    assert torch.equal(kept, before)  # at the other rank somebody holds it
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "reduce", "broadcast"])
+def test_a_tensor_that_a_later_op_uses_is_left_as_it_is(ranks, kind):
+    group = ranks(kind, 2, is_last_use=False)
+    values = values_of(2, LARGE)
+    for slots, value in zip(group.slots, values, strict=True):
+        slots[0] = value.clone()
+    for each in [group.threads.submit(step) for step in group.steps]:
+        each.result(GUARD_S)
+    assert_equal([slots[0] for slots in group.slots], values)
+
+
+def test_large_and_small_tensors_in_one_allreduce(ranks):
+    group = ranks("allreduce", 2, count=4)
+    shapes = [(3,), LARGE, (2, 2), LARGE]
+    values = [[torch.rand(shape) for shape in shapes] for _ in range(2)]
+    for slots, tensors in zip(group.slots, values, strict=True):
+        slots[:4] = [each.clone() for each in tensors]
+    group.slots[1][3] = kept = values[1][3]
+    before = kept.clone()
+    for each in [group.threads.submit(step) for step in group.steps]:
+        each.result(GUARD_S)
+    wanted = [one + other for one, other in zip(values[0], [*values[1][:3], before], strict=True)]
+    for slots in group.slots:
+        assert_equal(slots[4:], wanted)
+    assert torch.equal(kept, before)
 
 
 # --- all enter, or none does

@@ -4,7 +4,7 @@
 ::
 
     look at this rank's tensors, make room for the result, copy them there if that is where they
-    are combined
+    are combined and something else may still see them
     tell the others: dtypes and shapes, or a failure    ──rings──>
     hear the others
     a failure anywhere, or shapes that differ: the result is that failure, the same at all ranks
@@ -19,7 +19,7 @@ So all that can fail comes before: the checks, the result's memory, and what the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from rcg.channels import open_reader, open_writer
@@ -30,6 +30,7 @@ from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.exchanges import Described, NoResult, Rank, exchange_of
+from rcg.runtime.actor.ownership import is_held_only_by
 from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
@@ -53,6 +54,7 @@ def collective_step(
     loop: _Running,
     node: Node,
     channels: Mapping[str, ChannelSpec],
+    last_used: Collection[int] = (),
 ) -> Callable[[], None]:
     """Return the step of a collective.
 
@@ -63,12 +65,14 @@ def collective_step(
         loop: What runs it.
         node: This process's place on its node.
         channels: The channels of the process.
+        last_used: The slots that no other op of the program uses after this one.
     """
     rank = Rank(op, node)
     exchange = exchange_of(op.word)
     tells = [open_writer(channels[each], index, node) for each in op.tells]
     hears = [open_reader(channels[each], index, node) for each in op.hears]
     sources, outs, member = op.slots, op.outs, node.member
+    may_be_ours = [each in last_used and sources.count(each) == 1 for each in sources]
     is_announced = failpoints.on_failpoint is not None
     word = f"({op.word} over {op.group})"
 
@@ -79,13 +83,16 @@ def collective_step(
 
     def prepared() -> tuple[tuple[Described, ...] | Failure, list[Any], Any]:
         """Return what to tell, this rank's tensors, and the room for the result."""
-        values = [slots[source] for source in sources]
-        for value in values:
-            if type(value) is Failure:
-                return value, [], None
+        failed = next((slots[each] for each in sources if type(slots[each]) is Failure), None)
+        if failed is not None:
+            return failed, [], None
         try:
-            tensors = [rank.checked(value) for value in values]
-            room = exchange.room(rank, tensors)
+            ours = [
+                can_be and is_held_only_by(slots, source)
+                for source, can_be in zip(sources, may_be_ours, strict=True)
+            ]
+            tensors = [rank.checked(slots[source]) for source in sources]
+            room = exchange.room(rank, tensors, ours)
         except BaseException as error:  # noqa: BLE001 - a user's tensor runs any code; no memory
             return failure_of(error), [], None
         return tuple([Described.of(tensor) for tensor in tensors]), tensors, room

@@ -2,8 +2,9 @@
 """What each kind of collective does with the tensors of its rank, once all ranks are ready.
 
 Tensors of one dtype are combined in one piece of memory, so several tensors of a rank cost one
-operation per dtype. Inputs are never written to: an actor may hold them. Results lie in memory
-that is used again (``channels.tensor.room_for``).
+operation per dtype; a large one is a piece of its own. Inputs that an actor may hold are never
+written to: results lie in memory that is used again (``channels.tensor.room_for``). A tensor that
+nothing else can see any more becomes the result where it lies (``ownership``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from rcg.text import plural
 __rcg_plumbing__ = True  # see rcg.frames
 
 __all__ = ["Described", "Exchange", "NoResult", "Rank", "exchange_of"]
+
+
+# A tensor of this size is combined by itself, so that it need not be copied to others. All ranks
+# must come to the same pieces, whoever of them may overwrite its tensor.
+_LARGE_BYTES: Final = 1 << 18
 
 
 class Described(NamedTuple):
@@ -148,8 +154,10 @@ class NoResult(Exception):
 class Exchange(Protocol):
     """What one kind of collective does."""
 
-    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         """Check this rank's tensors, and return memory for the result.
+
+        `ours` says which of the tensors may be overwritten, and so be results themselves.
 
         What it raises is told to the other ranks, and nobody enters the communicator. It also has
         the communicator reserve what it needs: after this a rank must not fail alone.
@@ -199,21 +207,23 @@ class _Alike:
 
 
 class _Combining(_Alike):
-    """Kinds that combine all tensors in place: the tensors of each dtype in one piece."""
+    """Kinds that combine in place: a large tensor by itself, the others of each dtype together."""
 
-    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         """See ``Exchange``. Returns the pieces, and the views of them for the results.
 
         This rank's tensors are copied there at once: a copy that fails is told to the others, and a
         rank that has to wait for the others has its copy behind it.
         """
-        by_dtype: dict[Any, list[int]] = {}
-        for position, tensor in enumerate(tensors):
-            by_dtype.setdefault(tensor.dtype, []).append(position)
         views: list[Any] = [None] * len(tensors)
         pieces = []
-        for dtype, positions in by_dtype.items():
-            piece = rank.room(dtype, [sum(tensors[at].numel() for at in positions)])
+        for positions in _pieces(tensors):
+            first = tensors[positions[0]]
+            if len(positions) == 1 and ours[positions[0]]:
+                views[positions[0]] = first
+                pieces.append(first.view(-1))
+                continue
+            piece = rank.room(first.dtype, [sum(tensors[at].numel() for at in positions)])
             pieces.append(piece)
             start = 0
             for at in positions:
@@ -245,7 +255,7 @@ class _Reduce(_Combining):
 
 
 class _AllGather(_Alike):
-    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         outputs = [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
         rank.communicator.reserve(rank.op.word, tensors)
         return outputs
@@ -259,7 +269,7 @@ class _AllGather(_Alike):
 
 
 class _Gather(_Alike):
-    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         if not rank.is_root:
             rank.communicator.reserve(
                 rank.op.word, [tensor.reshape(_row(tensor)) for tensor in tensors]
@@ -276,7 +286,7 @@ class _Gather(_Alike):
 
 
 class _ReduceScatter(_Alike):
-    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         for tensor in tensors:
             if tensor.dim() == 0 or tensor.shape[0] % rank.size:
                 raise TensorMismatch(
@@ -303,11 +313,14 @@ class _ReduceScatter(_Alike):
 class _Broadcast:
     """The root's tensors go to all; what the others have does not matter."""
 
-    def room(self, rank: Rank, tensors: Sequence[Any]) -> Any:
+    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         if not rank.is_root:
             return None  # the shapes are not known yet
         # The root's result is its own, as those of the others are.
-        return [rank.room(each.dtype, each.shape).copy_(each) for each in tensors]
+        return [
+            tensor if is_ours else rank.room(tensor.dtype, tensor.shape).copy_(tensor)
+            for tensor, is_ours in zip(tensors, ours, strict=True)
+        ]
 
     def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
         count = len(rank.op.outs)
@@ -345,6 +358,18 @@ _EXCHANGES: Final[Mapping[str, Exchange]] = {
     "reduce": _Reduce(),
     "gather": _Gather(),
 }
+
+
+def _pieces(tensors: Sequence[Any]) -> list[list[int]]:
+    """Return the positions of the tensors that are combined together; the same at all ranks."""
+    alone = []
+    by_dtype: dict[Any, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        if tensor.nbytes < _LARGE_BYTES:
+            by_dtype.setdefault(tensor.dtype, []).append(position)
+        else:
+            alone.append([position])
+    return [*alone, *by_dtype.values()]
 
 
 def _row(tensor: Any) -> tuple[int, ...]:
