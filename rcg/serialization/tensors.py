@@ -213,10 +213,12 @@ def _rebuild_slice(buffer: Any, base: Any) -> tuple[Any, int]:
     import torch
 
     if isinstance(buffer, torch.Tensor):
-        return buffer.untyped_storage(), int.from_bytes(base, "little")
-    size = memoryview(buffer).nbytes
-    raw = torch.frombuffer(buffer, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
-    return raw.untyped_storage(), int.from_bytes(base, "little")
+        raw = buffer
+    elif memoryview(buffer).nbytes:
+        raw = torch.frombuffer(buffer, dtype=torch.uint8)
+    else:
+        raw = torch.empty(0, dtype=torch.uint8)
+    return delivered(raw).untyped_storage(), int.from_bytes(base, "little")
 
 
 def _rebuild_view(
@@ -232,15 +234,16 @@ def _rebuild_view(
     kind = getattr(torch, dtype)
     storage, base = anchor if type(anchor) is tuple else (anchor.untyped_storage(), 0)
     start = max(0, offset - base // kind.itemsize)  # one without elements may lie before it
-    tensor = _no_numbers(kind).set_(storage, start, shape, stride)
-    return delivered(tensor.requires_grad_() if requires_grad else tensor)
+    # The storage was delivered already, once for all tensors that share it.
+    tensor = _no_numbers(kind, storage.device).set_(storage, start, shape, stride)
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _no_numbers(kind: Any) -> Any:
+def _no_numbers(kind: Any, device: Any = None) -> Any:
     """Return a tensor without elements, and without the warning that torch has for some dtypes."""
     import torch
 
-    return torch.empty(0, dtype=torch.uint8).view(kind)
+    return torch.empty(0, dtype=torch.uint8, device=device).view(kind)
 
 
 def _storage_of(anchor: Any) -> Any:

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from rcg import _native, cluster
 from rcg.channels.shm import BUFFER_TYPES
 from rcg.errors import UnpicklableError
-from rcg.serialization import Codec, size_of
+from rcg.serialization import Codec, Failure, loads_to, size_of
 from tests.board import Board, Ring, claimed, reader_of, writer_of
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
@@ -772,6 +772,26 @@ def test_tensors_of_every_kind_arrive_as_pickle_has_them(channel: Channel, name:
         assert type(found) is type(wanted) and found.layout == wanted.layout
         assert found.dtype == wanted.dtype
         assert dense_of(found) == dense_of(wanted)
+
+
+def test_tensors_of_one_storage_share_one_on_the_device_where_they_are_moved() -> None:
+    # The device "meta" stands for a GPU: it keeps no numbers, but storages, offsets and strides.
+    board = Board(2, [Ring(0, (1,), slot_bytes=16 * 1024)])
+    writer = writer_of(board.member(0), 0, make_codec())
+    reader = board.member(1).reader(0, 0, loads_to("meta"), Failure)
+    whole = torch.arange(12.0).reshape(3, 4)
+    part = torch.ones(LARGE)
+    empty = torch.zeros(0, 3)
+    writer.write([whole, whole[1:, ::2], whole.t(), part[100:200], part[150:300], empty, empty[:]])
+    found = reader.read(0)
+    assert {each.device.type for each in found} == {"meta"}
+    shapes = [(3, 4), (2, 2), (4, 3), (100,), (150,), (0, 3), (0, 3)]
+    assert [tuple(each.shape) for each in found] == shapes
+    storages = [each.untyped_storage()._cdata for each in found]
+    assert storages[0] == storages[1] == storages[2] != storages[3] == storages[4]
+    assert (found[1].storage_offset(), found[1].stride()) == (4, (4, 2))
+    assert found[4].storage_offset() - found[3].storage_offset() == 50
+    board.close()
 
 
 def test_storages_are_values_too(channel: Channel) -> None:
