@@ -31,6 +31,7 @@ from tests.peers import GUARD_S, until
 from tests.rays_style import RaysStyle
 
 State = dict[str, Any]
+LONG_BYTES = 128 << 20
 OPS = list(ReduceOp)
 
 OPENERS: dict[str, Any] = {
@@ -424,6 +425,31 @@ BLOCKING = (
     "gather",
     "barrier",
 )
+
+
+def long_operation(state: State, group: str, op: str, size: int = LONG_BYTES) -> None:
+    """Take part in an operation that moves many bytes: an edge of ranks 0 and 2, or among all."""
+    comm: Communicator = state[group]
+    tensor = torch.ones(size // 4)
+    match op:
+        case "edge from 2" | "edge to 2":
+            writer = 2 if op == "edge from 2" else 0
+            if comm.rank == writer:
+                comm.send([tensor], 2 - writer)
+            elif comm.rank == 2 - writer:
+                comm.recv([tensor], writer)
+        case "allreduce":
+            comm.allreduce(tensor, ReduceOp.SUM)
+        case "broadcast":
+            comm.broadcast([tensor], 2)
+
+
+def signal_part_way(state: State, group: str, pid: int, number: int) -> None:
+    """Send a signal to a process when a part of what this rank's operation moves has been moved."""
+    comm: Any = state[group]
+    before = comm._moved_bytes()
+    until(lambda: comm._moved_bytes() - before > LONG_BYTES // 16)
+    os.kill(pid, number)
 
 
 def refusals(state: State, group: str) -> list[tuple[str, str]]:

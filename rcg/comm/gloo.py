@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gloo: tensors in main memory, over sockets of the loopback device.
 
-``gloo_group`` builds the group. Gloo's operations have no time limit here: a lost process closes
-its sockets, which ends the operations of its peers, and ``abort`` closes ours.
+``gloo_group`` builds the group. A lost process closes its sockets, which ends the operations of its
+peers, and ``abort`` closes ours. But Gloo forgets whoever waits for a message of which a part has
+been moved when the connection closes (seen with PyTorch 2.13). So what does not move in one piece
+runs on a thread that can be left behind (``sideline``), and ``abort`` gives it a moment to end by
+itself: where all processes are alive, it does. A thread that was left behind ends with Gloo's time
+limit; all others wait without one.
 
 The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
 it has room for, and no exception can be caught there.
@@ -12,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import select
 import socket
+import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
@@ -23,11 +29,19 @@ from rcg.comm.base import Communicator, Membership, ReduceOp
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.gloo_group import Group
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
+from rcg.comm.sideline import LeftBehind, Sideline
 from rcg.errors import CommError, GroupAborted, RcgError
 
 __all__ = ["GlooCommunicator"]
 
 _NO_LIMIT: Final = timedelta(days=3650)
+# Of what runs on the sideline. A process may be suspended, by a debugger, while others wait for it.
+_LIMIT: Final = timedelta(minutes=10)
+# A message of this size arrives whole: it fits into the buffers of a socket.
+_WHOLE_BYTES: Final = 32 << 10
+_GRACE_S: Final = 1.0
+# Where struct tcp_info of Linux has tcpi_bytes_acked and tcpi_bytes_received.
+_BYTES_MOVED: Final = struct.Struct("=120xQQ")
 _MAX_TAG: Final = (1 << 31) - 1
 _GATHER_TAG: Final = _MAX_TAG  # of the messages of ``gather``
 # What Gloo's broadcast takes. It moves other dtypes as bytes.
@@ -50,17 +64,24 @@ class GlooCommunicator(Communicator):
         # Why operations are refused, by what ended them; any thread makes an entry in one step.
         self._ends: dict[str, RcgError] = {}
         self._reserved: list[Any] = []
+        self._sideline = Sideline(
+            f"rcg-{membership.group}-gloo",
+            _GRACE_S,
+            self._shut_down,
+            self._moved_bytes,
+            self._has_lost_a_rank,
+        )
+        self._is_aside = False
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
         }
         self._allreduce = {
-            op: _without_limit(dist.AllreduceOptions(), reduceOp=found)
-            for op, found in self._ops.items()
+            op: _filled(dist.AllreduceOptions(), reduceOp=found) for op, found in self._ops.items()
         }
         self._reduce = dist.ReduceOptions
         self._broadcast = dist.BroadcastOptions
-        self._barrier = _without_limit(dist.BarrierOptions())
-        self._allgather = _without_limit(dist.distributed_c10d.AllgatherOptions())
+        self._barrier = dist.BarrierOptions()
+        self._allgather = dist.distributed_c10d.AllgatherOptions()
         torch = importlib.import_module("torch")
         self._plain = frozenset(getattr(torch, name) for name in _BROADCAST)
 
@@ -98,31 +119,17 @@ class GlooCommunicator(Communicator):
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
-        if self._ends:
-            raise self._refusal()
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
         check_tensors(tensors)
-        send = self._group.send
-        try:
-            for work in [send([tensor], peer, tag) for tensor in tensors]:
-                work.wait(_NO_LIMIT)
-        except RuntimeError as error:
-            raise self._failure("send", error) from error
+        self._run("send", tensors, *(([tensor], peer, tag) for tensor in tensors))
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
-        if self._ends:
-            raise self._refusal()
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
         check_tensors(tensors)
-        recv = self._group.recv
-        try:
-            for work in [recv([tensor], peer, tag) for tensor in tensors]:
-                work.wait(_NO_LIMIT)
-        except RuntimeError as error:
-            raise self._failure("recv", error) from error
+        self._run("recv", tensors, *(([tensor], peer, tag) for tensor in tensors))
 
     # --- among all
 
@@ -130,10 +137,11 @@ class GlooCommunicator(Communicator):
         """Give the tensors of a rank to all others; see ``Communicator``."""
         check_root(root, self.size)
         check_tensors(tensors)
-        options = _without_limit(self._broadcast(), rootRank=root, rootTensor=0)
+        options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
         plain = self._plain
         self._run(
             "broadcast",
+            tensors,
             *(([each if each.dtype in plain else as_bytes(each)], options) for each in tensors),
         )
 
@@ -143,7 +151,7 @@ class GlooCommunicator(Communicator):
         how = _reduction(tensor, op)
         is_direct = how.carrier is tensor.dtype
         carried = tensor if is_direct else self._carried(how, tensor)
-        self._run("allreduce", ([carried], self._allreduce[how.op]))
+        self._run("allreduce", (carried,), ([carried], self._allreduce[how.op]))
         if how.has_quotient:
             how.finish(carried, self.size)
         if not how.is_view:
@@ -153,7 +161,9 @@ class GlooCommunicator(Communicator):
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
         check_tensors((output, tensor))
-        self._run("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
+        self._run(
+            "_allgather_base", (output,), (as_bytes(output), as_bytes(tensor), self._allgather)
+        )
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
@@ -161,7 +171,7 @@ class GlooCommunicator(Communicator):
         check_tensors((output, tensor))
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor, is_copied=True)
-        self._run("allreduce", ([carried], self._allreduce[how.op]))
+        self._run("allreduce", (carried,), ([carried], self._allreduce[how.op]))
         part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
         how.finish(part, self.size)
         how.store(output, part)
@@ -172,10 +182,8 @@ class GlooCommunicator(Communicator):
         check_tensors((tensor,))
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor)
-        options = _without_limit(
-            self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op]
-        )
-        self._run("reduce", ([carried], options))
+        options = _filled(self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op])
+        self._run("reduce", (carried,), ([carried], options))
         if self.rank == root:
             how.finish(carried, self.size)
             if not how.is_view:
@@ -186,13 +194,13 @@ class GlooCommunicator(Communicator):
         check_root(root, self.size)
         check_tensors((tensor,))
         if self.rank != root:
-            self._run("send", ([as_bytes(tensor)], root, _GATHER_TAG))
+            self._run("send", (tensor,), ([as_bytes(tensor)], root, _GATHER_TAG))
             return
         check_collected(output, tensor, self.size)
         check_tensors((output,))
         parts = as_bytes(output).reshape(self.size, -1)
         others = [rank for rank in range(self.size) if rank != root]
-        self._run("recv", *(([parts[rank]], rank, _GATHER_TAG) for rank in others))
+        self._run("recv", (output,), *(([parts[rank]], rank, _GATHER_TAG) for rank in others))
         parts[root].copy_(as_bytes(tensor))
 
     def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
@@ -205,18 +213,53 @@ class GlooCommunicator(Communicator):
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._run("barrier", (self._barrier,))
+        self._run("barrier", (), (self._barrier,))
 
-    def _run(self, method: str, *calls: tuple[Any, ...]) -> None:
-        """Call a method of the process group with each of these arguments; wait for all calls."""
+    def _run(self, method: str, tensors: Sequence[Any], *calls: tuple[Any, ...]) -> None:
+        """Call a method of the process group with each of these arguments; wait for all calls.
+
+        Args:
+            method: Its name.
+            tensors: What the calls move, or more.
+            calls: Their arguments. The last of a collective are its options.
+        """
         if self._ends:
             raise self._refusal()
+        is_whole = all(tensor.nbytes <= _WHOLE_BYTES for tensor in tensors)
+        limit = _NO_LIMIT if is_whole else _LIMIT
+        for *_, last in calls:
+            if hasattr(last, "timeout"):
+                last.timeout = limit
         call = getattr(self._group, method)
         try:
-            for work in [call(*arguments) for arguments in calls]:
-                work.wait(_NO_LIMIT)
+            if is_whole:
+                for work in [call(*arguments) for arguments in calls]:
+                    work.wait(limit)
+            else:
+                self._run_aside(call, calls)
         except RuntimeError as error:
             raise self._failure(method.strip("_"), error) from error
+
+    def _run_aside(self, call: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> None:
+        """Make calls on the sideline."""
+
+        def operation() -> None:
+            for work in [call(*arguments) for arguments in calls]:
+                work.wait(_LIMIT)
+
+        self._is_aside = True  # from here on ``abort`` leaves it to this thread to shut down
+        try:
+            if not self._ends:
+                self._sideline.run(operation)
+        except LeftBehind:
+            if not self._ends:
+                raise RuntimeError("the connection to a rank is lost") from None
+        finally:
+            self._is_aside = False
+            if self._ends:
+                self._shut_down()
+        if self._ends:
+            raise self._refusal()
 
     # --- the end
 
@@ -232,12 +275,37 @@ class GlooCommunicator(Communicator):
         if not self._ends:
             self._ends.setdefault("aborted", destroyed)
         self._group = None
+        self._sideline.close()
         for connection in self._take_connections():
             connection.close()
 
     def _end(self, by: str, why: RcgError) -> None:
-        """Refuse operations from now on, and shut down the connections."""
+        """Refuse operations from now on, and end the one that runs."""
         self._ends.setdefault(by, why)
+        if self._is_aside:
+            self._sideline.hurry()
+        else:
+            self._shut_down()
+
+    def _moved_bytes(self) -> int:
+        """Return how many bytes have been sent and received since the group was opened."""
+        moved = 0
+        with contextlib.suppress(OSError, struct.error):  # closed by ``abort``; an old kernel
+            for connection in list(self._connections):
+                facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                moved += sum(_BYTES_MOVED.unpack_from(facts))
+        return moved
+
+    def _has_lost_a_rank(self) -> bool:
+        """Return whether another rank has closed its connection."""
+        poll = select.poll()
+        with contextlib.suppress(OSError, ValueError):  # closed by ``abort``
+            for connection in list(self._connections):
+                poll.register(connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def _shut_down(self) -> None:
+        """Shut down the connections, which ends the operation that runs."""
         for connection in self._take_connections():
             with contextlib.suppress(OSError):  # the peer has ended it
                 connection.shutdown(socket.SHUT_RDWR)
@@ -265,11 +333,10 @@ class GlooCommunicator(Communicator):
         return type(ended)(ended.message, **ended.facts)
 
 
-def _without_limit(options: Any, **fields: Any) -> Any:
-    """Return options of Gloo with these fields and no time limit."""
+def _filled(options: Any, **fields: Any) -> Any:
+    """Return options of Gloo with these fields."""
     for name, value in fields.items():
         setattr(options, name, value)
-    options.timeout = _NO_LIMIT
     return options
 
 

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -346,6 +348,49 @@ def test_survivors_of_a_killed_rank_end_are_usable_and_keep_other_groups(crew, o
     for each in (other, again):
         each.destroy()
     finish([member.submit(does.destroy, group.name) for member in members[:2]])
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("op", ["edge from 2", "edge to 2", "allreduce", "broadcast"])
+def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
+    """Gloo tells nothing to whoever waits for a message when a part of it has been moved."""
+    members = crew.members(GLOO, 3)
+    other = crew.group(GLOO, members[:2]).open()
+    group = crew.group(GLOO, members).open()
+    hit = members[0].submit(does.signal_part_way, group.name, members[2].pid, how)
+    pending = [member.submit(does.long_operation, group.name, op) for member in members]
+    finish([hit])
+    if how == signal.SIGKILL:
+        # The lost connection alone ends it, at one who has not heard of the death yet.
+        assert type(pending[0].exception(GUARD_S)) is CommError
+    finish([member.submit(does.abort, group.name, "it is gone") for member in members[:2]])
+    for future in pending[:2]:
+        assert isinstance(future.exception(GUARD_S), CommError | None)
+    other.all_do(does.check_moves)
+    other.destroy()
+    if how == signal.SIGSTOP:
+        os.kill(members[2].pid, signal.SIGCONT)
+        finish([members[2].submit(does.abort, group.name, "now here, too")])
+        assert isinstance(pending[2].exception(GUARD_S), CommError | None)
+    finish([member.submit(does.destroy, group.name) for member in members if member.is_alive])
+    again = crew.group(GLOO, crew.members(GLOO, 3)).open()
+    again.all_do(does.check_order)
+    again.destroy()
+
+
+def test_an_abort_lets_a_message_finish_that_is_under_way(crew):
+    """Where both ends live, nothing is left behind."""
+    members = crew.members(GLOO, 3)
+    before = [member.call(does.counts) for member in members]
+    group = crew.group(GLOO, members).open()
+    pending = group.submit(does.long_operation, "edge to 2", 16 << 20)
+    finish([pending[1]])
+    finish([member.submit(does.abort, group.name, "for the test") for member in members])
+    for future in pending:
+        assert isinstance(future.exception(GUARD_S), GroupAborted | None)
+    group.destroy()
+    for member, counts in zip(members, before, strict=True):
+        flat_again(member, counts)
 
 
 def test_connections_of_others_are_neither_found_nor_shut_down(crew):
