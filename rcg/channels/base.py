@@ -371,6 +371,9 @@ class Groups(Protocol):
     def communicator(self, group: str) -> Communicator:
         """Return this process's communicator of a group; not before the loop has opened it."""
 
+    def devices(self, group: str) -> frozenset[str]:
+        """Return the types of devices whose tensors a group takes."""
+
 
 class Endpoint(Protocol):
     """A process's place on a node, as far as channels need it."""

@@ -186,13 +186,14 @@ def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> TensorReader:
 class _Route:
     """How the tensors of a channel travel, seen from one end."""
 
-    __slots__ = ("_communicator", "_endpoint", "_group", "is_broadcast", "root", "tag")
+    __slots__ = ("_communicator", "_endpoint", "_group", "devices", "is_broadcast", "root", "tag")
 
     def __init__(self, spec: ChannelSpec, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._group = str(spec.group)
         self._communicator: comm.Communicator | None = None
         members = endpoint.groups.members(self._group)
+        self.devices = endpoint.groups.devices(self._group)
         self.is_broadcast = len(spec.readers) > 1
         self.root = members.index(spec.writer)
         self.tag = int(spec.id[1:])
@@ -285,7 +286,7 @@ class TensorWriter:
         """Return what is sent for a value."""
         spec = self._spec
         if spec.is_direct_return:
-            check_direct(value, self._route.communicator.devices)
+            check_direct(value, self._route.devices)
         if spec.is_direct_return or is_plain_tensor(value):
             like = (value.dtype, value.shape, value.requires_grad)
             if like != self._like:

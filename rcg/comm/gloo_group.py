@@ -16,7 +16,6 @@ agree to try again, and waiting for that agreement can be ended: the store is cl
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import os
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 from rcg.comm.base import Membership
 from rcg.comm.meeting import exchange
+from rcg.descriptors import exhaustion_in, out_of_descriptors
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.options import Deadline
 
@@ -137,6 +137,9 @@ def _try_build(
     except (GroupAborted, TimeoutError):
         raise
     except (RuntimeError, ValueError, LookupError, MemoryError, OSError, CommError) as error:
+        told = out_of_descriptors(error, f"to connect the group {membership.group}")
+        if told is not None:
+            return None, told.message
         # An exception of the store comes out of Gloo as its text alone.
         if isinstance(store.problem, (GroupAborted, TimeoutError)):
             raise store.problem from None
@@ -246,16 +249,26 @@ def _connections(
 
 
 def _duplicate_of_socket(fd: int) -> socket.socket | None:
-    """Return a descriptor of our own if this is one of a socket; another thread may close it."""
-    with contextlib.suppress(OSError):
-        if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-            own = os.dup(fd)
-            try:
-                return socket.socket(fileno=own)
-            except BaseException:
-                os.close(own)
-                raise
-    return None
+    """Return a descriptor of our own if this is one of a socket; another thread may close it.
+
+    Raises:
+        OSError: There is no descriptor left.
+    """
+    try:
+        if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+            return None
+        own = os.dup(fd)
+    except OSError as error:
+        if exhaustion_in(error):
+            raise
+        return None
+    try:
+        return socket.socket(fileno=own)
+    except BaseException as error:
+        os.close(own)
+        if isinstance(error, OSError):  # it is of something else by now
+            return None
+        raise
 
 
 def _ports_of(connection: socket.socket) -> tuple[int, int]:

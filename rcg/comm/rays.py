@@ -115,7 +115,7 @@ class RaysCommunicator(Communicator):
         # Why operations are refused, by what ended them; any thread makes an entry in one step.
         self._ends: dict[str, RcgError] = {}
         self._reserved: list[Any] = []
-        self._is_destroyed = threading.Event()
+        self._destroying = threading.Lock()
 
     @classmethod
     def open(cls, membership: Membership) -> Self:
@@ -251,8 +251,7 @@ class RaysCommunicator(Communicator):
             self._destroy_once()
 
     def _destroy_once(self) -> None:
-        if not self._is_destroyed.is_set():
-            self._is_destroyed.set()
+        if self._destroying.acquire(blocking=False):  # for good
             self._rays.destroy()
 
     def _call(self, name: str, *args: Any) -> Any:

@@ -111,9 +111,10 @@ class DefaultCommunicator:
             if is_communicator(hint):
                 raise GraphError(
                     f"DAGNode {graph.describe(node.id)} has no custom communicator specified, but "
-                    f"with_tensor_transport({hint.transport!r}) at {hint.site} needs one. Please "
-                    "specify a custom communicator for the DAGNode using "
-                    f"`with_tensor_transport()`, {_INSTEAD}",
+                    f"with_tensor_transport({hint.transport!r}) at {hint.site} needs one, which "
+                    "_default_communicator=None does not let rcg create. Please specify a custom "
+                    "communicator for the DAGNode using `with_tensor_transport()`: an object, not "
+                    f"a name; {_INSTEAD}",
                     node=graph.name(node.id),
                     site=hint.site,
                 )

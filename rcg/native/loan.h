@@ -10,10 +10,9 @@
 #include "memory.h"
 
 /* Takes a block of the member's own arena: a writable lease, zeroed before, that ends with loan_end(). What lies in a
- * private one is copied when it is sent, as any other memory is. False if there
- * is no shared memory for it now, the graph has ended, or it is so small that sending copies it anyway. What a driver
- * borrows belongs to no execution yet, so it gets no more once half of the cap is claimed; what a loop borrows is part
- * of the execution that it runs. */
+ * private one is copied when it is sent, as any other memory is. False if there is no shared memory for it now, the
+ * graph has ended, or it is so small that sending copies it anyway. What a driver borrows belongs to no execution yet,
+ * so it gets no more once half of the cap is claimed; what a loop borrows is part of the execution that it runs. */
 static bool loan_begin(Lease *l, Member *m, uint64_t bytes, bool is_private) {
     Arena *mine = m->arenas[m->index];
     uint64_t claimed = atomic_load_explicit(&m->ledger->ledger->claimed_bytes, memory_order_relaxed);

@@ -175,3 +175,27 @@ settle(before)
 print("ok")
 """
     assert printed(HEAD + program) == "ok"
+
+
+def test_ranks_without_descriptors_say_so_and_leave_nothing():
+    program = """
+import errno
+before = counts()
+usual = os.dup
+
+def none_left(fd):
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+os.dup = none_left
+found = {}
+join(opening(Slow(0), found))
+os.dup = usual
+texts = [str(found.pop(rank)) for rank in range(2)]
+assert all("has no file descriptor left to connect the group g" in text for text in texts), texts
+settle(before)
+join(opening(Slow(0), found))
+for comm in found.values():
+    comm.destroy()
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"

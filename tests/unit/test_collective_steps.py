@@ -137,6 +137,9 @@ class _Groups:
     def communicator(self, group: str) -> Any:
         return self.open
 
+    def devices(self, group: str) -> Any:
+        return self.open.devices
+
 
 Make = Callable[..., Ranks]
 

@@ -29,7 +29,9 @@ LABELS = ("a0 (Left)", "a1 (Right)")
 
 
 class Opener:
-    """Opens local communicators, and remembers them."""
+    """Opens local communicators for fewer devices than their class serves; remembers them."""
+
+    devices = frozenset({"cpu"})
 
     def __init__(self) -> None:
         self.opened: list[Any] = []
@@ -72,6 +74,7 @@ def test_all_groups_are_opened_in_order_and_closed() -> None:
     assert groups[1].communicator("g1").group == "g1"
     assert groups[0].members("g0") == ("a0", "a1")
     assert groups[0].labels("g0") == LABELS
+    assert groups[0].devices("g0") == {"cpu"} < groups[0].communicator("g0").devices
     for each in groups:
         each.close()
     for communicator in opener.opened:

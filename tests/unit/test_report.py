@@ -50,6 +50,9 @@ class _Groups:
     def communicator(self, group: str) -> Any:
         return self._communicator
 
+    def devices(self, group: str) -> frozenset[str]:
+        return frozenset({"cpu"})
+
 
 class Actors:
     """The memory of the plan, and the place of each actor in it."""

@@ -78,6 +78,7 @@ class Rank:
         self.node = node
         self.members = node.groups.members(op.group)
         self.labels = node.groups.labels(op.group)
+        self.devices = node.groups.devices(op.group)
         self.size = len(self.members)
         self.rank = self.members.index(node.process)
         self.label = self.labels[self.rank]
@@ -106,17 +107,16 @@ class Rank:
                 expected="torch.Tensor",
                 found=type(value).__name__,
             )
-        communicator = self.communicator
-        if value.device.type not in communicator.devices:
+        if value.device.type not in self.devices:
             raise TensorMismatch(
                 f"{self.op.word} over {self.op.group} takes tensors on "
-                f"{', '.join(sorted(communicator.devices))}, but {self.label} has one on "
+                f"{', '.join(sorted(self.devices))}, but {self.label} has one on "
                 f"{value.device}",
-                expected=", ".join(sorted(communicator.devices)),
+                expected=", ".join(sorted(self.devices)),
                 found=str(value.device),
             )
         reduction = None if self.op.reduction is None else self.reduction
-        why = communicator.unsupported(value.dtype, reduction)
+        why = self.communicator.unsupported(value.dtype, reduction)
         if why is not None:
             raise TensorMismatch(f"{self.op.word} over {self.op.group}: {why}", found=value.dtype)
         plain = value.detach().as_subclass(torch.Tensor)

@@ -29,6 +29,10 @@ _OPERATIONS: Final = frozenset(
 class Opener(Protocol):
     """Opens one process's end of a group; it travels to the process."""
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The types of devices whose tensors the group takes."""
+
     def open(self, membership: Membership) -> Communicator:
         """See ``Communicator.open``."""
 
@@ -106,6 +110,10 @@ class OpenGroups:
     def communicator(self, group: str) -> Communicator:
         """See ``channels.base.Groups``."""
         return self._open[group]
+
+    def devices(self, group: str) -> frozenset[str]:
+        """See ``channels.base.Groups``."""
+        return self._starts[group].opener.devices
 
     def open(self, timeout_s: float | None, execution_now: Callable[[], int] = int) -> None:
         """Open all groups; the loop's thread.

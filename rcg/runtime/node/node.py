@@ -42,6 +42,9 @@ class _NoGroups:
     def communicator(self, group: str) -> NoReturn:
         raise InternalError(f"this process is not in the group {group}")
 
+    def devices(self, group: str) -> frozenset[str]:
+        raise InternalError(f"this process is not in the group {group}")
+
 
 _NO_GROUPS: Final = _NoGroups()
 
