@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import select
 import socket
 import struct
@@ -40,6 +41,8 @@ _LIMIT: Final = timedelta(minutes=10)
 # A message of this size arrives whole: it fits into the buffers of a socket.
 _WHOLE_BYTES: Final = 32 << 10
 _GRACE_S: Final = 1.0
+# What Gloo says besides: the line of its source, and a guess.
+_ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")
 # Where struct tcp_info of Linux has tcpi_bytes_acked and tcpi_bytes_received.
 _BYTES_MOVED: Final = struct.Struct("=120xQQ")
 _MAX_TAG: Final = (1 << 31) - 1
@@ -322,7 +325,7 @@ class GlooCommunicator(Communicator):
     def _failure(self, operation: str, error: RuntimeError) -> RcgError:
         """Return the error for a failed operation. The peers' operations end, too."""
         if not self._ends:
-            text = str(error).partition("\n")[0]
+            text = _ASIDE.sub("", str(error).partition("\n")[0])
             message = f"{operation} in group {self.group} failed: {text}"
             self._end("failed", CommError(message, group=self.group, rank=self.rank))
         return self._refusal()
