@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg import comm
-from rcg.channels.base import Endpoint, TransferFailed
+from rcg.channels.base import Endpoint, Signal, TransferFailed
 from rcg.error_text import describe_error
 from rcg.errors import CommError, TensorMismatch
 from rcg.ir.channels import ChannelSpec
@@ -166,8 +166,8 @@ def nowhere(sizes: Sequence[int]) -> list[Any]:
     ]
 
 
-def failed_transfer(error: Exception) -> TransferFailed:
-    """Return the signal for an exception that a communicator raised, also a user's."""
+def failed_transfer(error: BaseException) -> TransferFailed:
+    """Return the signal for what ended a transfer: a communicator's exception, an interrupt."""
     if not isinstance(error, CommError):
         error = CommError(f"the communicator failed: {describe_error(error)}")
     return TransferFailed(error)
@@ -273,14 +273,19 @@ class TensorWriter:
             ring.shut()
             raise
         ring.write(*outgoing.frame)
-        self._told = outgoing.told
-        payloads = outgoing.payloads
-        size = 0
-        if payloads:
-            size = sum([each.numel() for each in payloads])
-            ring.wait_taken()
-            self._send(payloads)
-        self._member.transferred(size, False)
+        try:
+            self._told = outgoing.told
+            payloads = outgoing.payloads
+            size = 0
+            if payloads:
+                size = sum([each.numel() for each in payloads])
+                ring.wait_taken()
+                self._send(payloads)
+            self._member.transferred(size, False)
+        except Signal:
+            raise
+        except BaseException as error:  # the readers wait for what follows the frame
+            raise failed_transfer(error) from error
 
     def _outgoing(self, value: Any) -> _Outgoing:
         """Return what is sent for a value."""
@@ -386,45 +391,52 @@ class TensorReader:
         arrived = self._ring.read(timeout_ns)
         if type(arrived) is Failure:
             return arrived
-        data, buffers = (arrived, ()) if type(arrived) is bytes else arrived
-        match data[:1]:
-            case b"\x00":
+        try:
+            data, buffers = (arrived, ()) if type(arrived) is bytes else arrived
+            kind = data[:1]
+            if kind == _RAW:
                 return data[1:]
-            case b"\x01":
-                if data != self._lone_told:
-                    self._lone = LoneTable.read(memoryview(data)[1:])
-                    self._lone_told = data
-                return self._read_lone()
-            case b"\x02":
-                return self._read_lone()
-            case b"\x03":
-                self._table, size = Table.read(memoryview(data)[1:])
-                return self._read_whole(data, 1 + size, buffers)
-            case _:
-                return self._read_whole(data, 1, buffers)
+            end, sizes = self._announced(kind, data)
+            payloads = self._receive(sizes)
+        except Signal:
+            raise
+        except BaseException as error:  # what follows the frame may not have been taken
+            raise failed_transfer(error) from error
+        if isinstance(payloads, Exception):
+            raise payloads
+        if kind in (_LONE, _LONE_AGAIN):
+            tensor = self._lone.put_back(payloads[0] if payloads else None)
+            return moved_to(tensor, self._spec.device)
+        skeleton = Skeleton(memoryview(data)[end:], list(buffers))
+        return put_back(skeleton, self._table, payloads, self._loads)
 
-    def _read_lone(self) -> Any:
-        lone = self._lone
-        payloads = self._receive((lone.size,) if lone.size else ())
-        return moved_to(lone.put_back(payloads[0] if payloads else None), self._spec.device)
+    def _announced(self, kind: bytes, data: Any) -> tuple[int, tuple[int, ...]]:
+        """Return where the table of a frame ends, and the sizes of the payloads."""
+        if kind == _WHOLE:
+            self._table, size = Table.read(memoryview(data)[1:])
+            return 1 + size, self._table.sizes
+        if kind == _WHOLE_AGAIN:
+            return 1, self._table.sizes
+        if kind == _LONE and data != self._lone_told:
+            self._lone = LoneTable.read(memoryview(data)[1:])
+            self._lone_told = data
+        size = self._lone.size
+        return 0, (size,) if size else ()
 
-    def _read_whole(self, data: Any, end: int, buffers: Sequence[Any]) -> Any:
-        table = self._table
-        payloads = self._receive(table.sizes)
-        return put_back(
-            Skeleton(memoryview(data)[end:], list(buffers)), table, payloads, self._loads
-        )
+    def _receive(self, sizes: Sequence[int]) -> list[Any] | Exception:
+        """Return the payloads, tensors of uint8 [n] in memory of this process.
 
-    def _receive(self, sizes: Sequence[int]) -> list[Any]:
-        """Return the payloads, tensors of uint8 [n] in memory of this process."""
+        Where there is no memory, they are taken all the same, because the writer sends; what says
+        so is returned.
+        """
         if not sizes:
             return []
         self._member.transferring()
         try:
             payloads = [room_for(self._endpoint, size) for size in sizes]
-        except Exception:  # no memory; whatever it is, the writer sends
+        except Exception as error:  # noqa: BLE001 - whatever it is, the writer sends
             self._take(nowhere(sizes))
-            raise
+            return error
         self._take(pieces_of(payloads))
         self._member.transferred(sum(sizes), True)
         return payloads

@@ -419,6 +419,43 @@ def test_an_aborted_group_is_a_failed_transfer_at_both_ends(edge):
     assert isinstance(raised.value.public(), CommError)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [torch.ones(3), [torch.ones(3), np.ones(3)]], ids=["lone", "list"]
+)
+def test_what_fails_between_a_frame_and_its_tensors_is_about_no_value(
+    edge, monkeypatch, value, error
+):
+    """An end that went on would take the tensors of one execution for those of the next."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    channel = edge()
+    module = tensor_channel.LoneTable if type(value) is not list else tensor_channel.Table
+    monkeypatch.setattr(module, "read", fail)
+    writing = channel.threads.submit(channel.writer.write, value)
+    with pytest.raises(TransferFailed, match=type(error).__name__):
+        channel.readers[0].read()
+    channel.nodes[1].end_broken("a1")
+    for communicator in channel.communicators:
+        communicator.abort("a process of the graph is gone")
+    with pytest.raises((GraphEnded, TransferFailed)):
+        writing.result(GUARD_S)
+
+
+def test_an_interrupt_of_a_writer_after_its_frame_is_about_no_value(edge, monkeypatch):
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    channel = edge()
+    monkeypatch.setattr(tensor_channel, "pieces_of", fail)
+    reading = channel.threads.submit(channel.readers[0]._ring.read)
+    with pytest.raises(TransferFailed, match="KeyboardInterrupt"):
+        channel.writer.write(torch.ones(3))
+    reading.result(GUARD_S)
+
+
 def test_nothing_to_read_times_out(edge):
     channel = edge()
     with pytest.raises(TimedOut):
