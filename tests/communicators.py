@@ -427,10 +427,10 @@ BLOCKING = (
 )
 
 
-def long_operation(state: State, group: str, op: str, size: int = LONG_BYTES) -> None:
+def long_operation(state: State, group: str, op: str) -> None:
     """Take part in an operation that moves many bytes: an edge of ranks 0 and 2, or among all."""
     comm: Communicator = state[group]
-    tensor = torch.ones(size // 4)
+    tensor = torch.ones(LONG_BYTES // 4)
     match op:
         case "edge from 2" | "edge to 2":
             writer = 2 if op == "edge from 2" else 0
@@ -445,7 +445,10 @@ def long_operation(state: State, group: str, op: str, size: int = LONG_BYTES) ->
 
 
 def signal_part_way(state: State, group: str, pid: int, number: int) -> None:
-    """Send a signal to a process when a part of what this rank's operation moves has been moved."""
+    """Send a signal to a process when a part of what this rank's operation moves has been moved.
+
+    Signal 0 does nothing.
+    """
     comm: Any = state[group]
     before = comm._moved_bytes()
     until(lambda: comm._moved_bytes() - before > LONG_BYTES // 16)

@@ -4,11 +4,15 @@
 In a chain of three, the middle actor is killed while it is in a method. Each kill uses a fresh
 actor. The other two stay the same and must answer ordinary calls after each death. The contestants
 are measured in turns.
+
+In a transfer, one of two actors is killed while a tensor travels between them over Gloo: the sender
+and the receiver in turns.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -21,7 +25,9 @@ from typing import Any, Literal
 import ray.exceptions
 
 import rcg
-from rcg.bench.contestants import READY_TIMEOUT_S, RayGraph, RcgGraph
+import rcg.dag
+from rcg.bench.contestants import ACTOR_OPTIONS, READY_TIMEOUT_S, RayGraph, RcgGraph
+from rcg.bench.peers import Peer
 from rcg.bench.record import RCG, Figure
 from rcg.bench.statistics import median
 
@@ -30,6 +36,9 @@ __rcg_user__ = True  # see rcg.frames
 KILLS = 10
 MAX_MS = 2_000.0
 HOLD_S = 600.0
+# So many bytes travel for longer than SETTLE_S.
+TRANSFER_BYTES = 512_000_000
+TRANSFER_KILLS = 6
 # After this time a get on another thread is waiting.
 SETTLE_S = 0.05
 
@@ -91,9 +100,36 @@ def _time_death(
     with graph.input_node() as inp:
         dag = last.echo.bind(victim.hold.bind(first.echo.bind(inp)))
     compiled = graph.compile_dag(dag)
+    try:
+        if graph.get(compiled.execute(0.0)) != 0.0:
+            raise DeathNotReported("the chain does not work before the kill")
+
+        def kill() -> None:
+            if way == "kill -9":
+                os.kill(pid, signal.SIGKILL)
+            else:
+                rcg.kill(victim)
+
+        taken_ms = _time_until_told(graph, compiled.execute(HOLD_S), kill, sleep)
+    finally:
+        compiled.teardown()
+    answers = rcg.get([each.echo.remote(1) for each in (first, last)], timeout=READY_TIMEOUT_S)
+    if answers != [1, 1]:
+        raise DeathNotReported(f"{graph.name}: the survivors answer {answers!r}")
+    return taken_ms
+
+
+def _time_until_told(
+    graph: RcgGraph | RayGraph, ref: Any, kill: Callable[[], None], sleep: Callable[[float], None]
+) -> float:
+    """Return the milliseconds from a kill to the error of a get that waits.
+
+    Raises:
+        DeathNotReported: There was another error or none.
+    """
     outcome: list[tuple[float, BaseException | None]] = []
 
-    def wait(ref: Any) -> None:
+    def wait() -> None:
         error: BaseException | None = None
         try:
             graph.get(ref, timeout=READY_TIMEOUT_S)
@@ -101,27 +137,54 @@ def _time_death(
             error = raised
         outcome.append((time.perf_counter(), error))
 
-    try:
-        if graph.get(compiled.execute(0.0)) != 0.0:
-            raise DeathNotReported("the chain does not work before the kill")
-        thread = threading.Thread(target=wait, args=[compiled.execute(HOLD_S)], daemon=True)
-        thread.start()
-        sleep(SETTLE_S)
-        start = time.perf_counter()
-        if way == "kill -9":
-            os.kill(pid, signal.SIGKILL)
-        else:
-            rcg.kill(victim)
-        thread.join()
-    finally:
-        compiled.teardown()
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    sleep(SETTLE_S)
+    start = time.perf_counter()
+    kill()
+    thread.join()
     [(end, error)] = outcome
     if not isinstance(error, ray.exceptions.ActorDiedError):
         raise DeathNotReported(f"{graph.name}: {error!r}")
-    answers = rcg.get([each.echo.remote(1) for each in (first, last)], timeout=READY_TIMEOUT_S)
-    if answers != [1, 1]:
-        raise DeathNotReported(f"{graph.name}: the survivors answer {answers!r}")
     return (end - start) * 1e3
+
+
+def measure_transfer_deaths(
+    graph: RcgGraph,
+    kills: int = TRANSFER_KILLS,
+    size_bytes: int = TRANSFER_BYTES,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Figure:
+    """Kill actors in transfers over Gloo; return median and longest time."""
+    remote = rcg.remote(Peer).options(**ACTOR_OPTIONS)
+    survivor, times = remote.remote(), []
+    rcg.get(survivor.hold.remote(size_bytes))
+    with _quiet():
+        for number in range(kills):
+            victim = remote.remote()
+            pid, _ = rcg.get([victim.pid.remote(), victim.hold.remote(size_bytes)])
+            writer, reader = (victim, survivor) if number % 2 else (survivor, victim)
+            with rcg.dag.InputNode() as inp:
+                tensor = writer.held.bind(inp).with_tensor_transport("gloo")
+                compiled = rcg.compile(reader.take.bind(tensor))
+            try:
+                rcg.get(compiled.execute(0))
+                ref = compiled.execute(0)
+                kill = functools.partial(os.kill, pid, signal.SIGKILL)
+                times.append(_time_until_told(graph, ref, kill, sleep))
+            finally:
+                compiled.teardown()
+            rcg.get(survivor.pid.remote(), timeout=READY_TIMEOUT_S)  # it answers
+    rcg.kill(survivor)
+    values = {RCG: median(sorted(times)), f"{RCG}, longest": max(times)}
+    return Figure(
+        name="kill-9-transfer",
+        title=f"kill -9 in a transfer over Gloo until a waiting get raises, {kills} kills",
+        unit="ms",
+        values=values,
+        most=MAX_MS,
+        bound=(f"{RCG}, longest",),
+    )
 
 
 @contextlib.contextmanager

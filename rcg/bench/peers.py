@@ -8,6 +8,7 @@ share.
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from datetime import timedelta
@@ -28,6 +29,10 @@ class Peer:
         self._tensor: Any = None
         self._group: Any = None
         self._rank = 0
+
+    def pid(self) -> int:
+        """Return the process id."""
+        return os.getpid()
 
     def meet(self, path: str, rank: int, size: int) -> None:
         """Build a process group of Gloo with the other ranks, which meet in a file."""

@@ -29,10 +29,10 @@ from rcg.bench.contestants import (
     RowSession,
     start_all,
 )
-from rcg.bench.failures import measure_failures
+from rcg.bench.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.record import LIMIT, RCG_FUTEX, BenchReport, Figure, Header, RowResult
+from rcg.bench.record import LIMIT, RCG, RCG_FUTEX, BenchReport, Figure, Header, RowResult
 from rcg.bench.rows import ROWS, Arguments, Row
 from rcg.bench.statistics import SampleSummary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
@@ -241,7 +241,11 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
         case "fresh":
             return measure_fresh(graphs)
         case "failures":
-            return measure_failures(graphs)
+            found = measure_failures(graphs)
+            graph = graphs.get(RCG)
+            if isinstance(graph, RcgGraph) and find_spec("torch") is not None:
+                found += (measure_transfer_deaths(graph),)
+            return found
         case "recorder":
             return figures.measure_recorder()
         case "tracing":

@@ -20,6 +20,7 @@ import re
 import select
 import socket
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -41,6 +42,8 @@ _LIMIT: Final = timedelta(minutes=10)
 # A message of this size arrives whole: it fits into the buffers of a socket.
 _WHOLE_BYTES: Final = 32 << 10
 _GRACE_S: Final = 1.0
+_LINGER_S: Final = 0.3
+_FEW_RANKS: Final = 2  # one of them takes part in whatever the other does
 # What Gloo says besides: the line of its source, and a guess.
 _ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")
 # Where struct tcp_info of Linux has tcpi_bytes_acked and tcpi_bytes_received.
@@ -75,6 +78,8 @@ class GlooCommunicator(Communicator):
             self._has_lost_a_rank,
         )
         self._is_aside = False
+        self._lingering = threading.Lock()
+        self._is_lingering = self._is_destroyed = False
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
         }
@@ -277,6 +282,13 @@ class GlooCommunicator(Communicator):
         )
         if not self._ends:
             self._ends.setdefault("aborted", destroyed)
+        with self._lingering:
+            self._is_destroyed = True
+            if not self._is_lingering:
+                self._close()
+
+    def _close(self) -> None:
+        """Close all connections and end all threads."""
         self._group = None
         self._sideline.close()
         for connection in self._take_connections():
@@ -287,8 +299,31 @@ class GlooCommunicator(Communicator):
         self._ends.setdefault(by, why)
         if self._is_aside:
             self._sideline.hurry()
-        else:
+        elif self.size <= _FEW_RANKS or by != "aborted":
             self._shut_down()
+        else:
+            self._shut_down_soon()
+
+    def _shut_down_soon(self) -> None:
+        """Shut down the connections after a moment, and close them if the group was destroyed.
+
+        Gloo closes all connections of a rank when one of them is closed. So a rank that goes at
+        once would cut the messages that others are exchanging.
+        """
+        with self._lingering:
+            if self._is_lingering or self._is_destroyed:
+                return
+            self._is_lingering = True
+        timer = threading.Timer(_LINGER_S, self._end_lingering)
+        timer.name, timer.daemon = f"rcg-{self.group}-abort", True
+        timer.start()
+
+    def _end_lingering(self) -> None:
+        self._shut_down()
+        with self._lingering:
+            self._is_lingering = False
+            if self._is_destroyed:
+                self._close()
 
     def _moved_bytes(self) -> int:
         """Return how many bytes have been sent and received since the group was opened."""

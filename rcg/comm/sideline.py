@@ -17,7 +17,7 @@ from rcg.options import Deadline
 __all__ = ["LeftBehind", "Sideline"]
 
 _GLANCE_S: Final = 0.25
-_STILL_S: Final = 0.15  # what has not moved for so long does not move
+_STILL_S: Final = 0.3  # what has not moved for so long does not move
 _LAST_S: Final = 0.5  # for what was ended to be over
 
 
@@ -122,12 +122,11 @@ class Sideline:
                     is_asked_for = True  # first: an interrupt comes after a call, not before it
                     self._tasks.put(task)
                 try:
-                    shall_wait = self._news.get(timeout=wait_s)
+                    shall_hurry = not self._news.get(timeout=wait_s) and patience is None
                 except Empty:
-                    shall_wait = patience is not None or not self._is_lost()
-                if not shall_wait and patience is None:
-                    patience = self._patience()
-                if patience is not None and not task.is_over:
+                    shall_hurry = patience is not None or self._is_lost()
+                if shall_hurry and not task.is_over:
+                    patience = patience or self._patience()
                     wait_s = next(patience)
             except StopIteration:
                 self._is_left_behind = True

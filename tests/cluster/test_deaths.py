@@ -17,7 +17,7 @@ import ray
 
 import rcg
 from rcg.bench.contestants import RcgGraph
-from rcg.bench.failures import measure_failures
+from rcg.bench.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.record import RCG
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout
@@ -231,6 +231,14 @@ def test_the_bench_times_deaths_and_sees_the_survivors_answer(ray_session):
         assert 0 < figure.values[RCG] <= figure.values[f"{RCG}, longest"]
         [verdict] = figure.verdicts
         assert verdict.found == figure.values[f"{RCG}, longest"]
+
+
+def test_the_bench_times_deaths_in_transfers(ray_session):
+    pytest.importorskip("torch")
+    figure = measure_transfer_deaths(RcgGraph(RCG, "auto"), kills=2)
+    assert 0 < figure.values[RCG] <= figure.values[f"{RCG}, longest"]
+    [verdict] = figure.verdicts
+    assert verdict.found == figure.values[f"{RCG}, longest"]
 
 
 # --- what goes on

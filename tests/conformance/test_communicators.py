@@ -382,10 +382,14 @@ def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
 def test_an_abort_lets_a_message_finish_that_is_under_way(crew):
     """Where both ends live, nothing is left behind."""
     members = crew.members(GLOO, 3)
+    for member in members:
+        member.call(does.warm)
+    crew.group(GLOO, members).open().destroy()
     before = [member.call(does.counts) for member in members]
     group = crew.group(GLOO, members).open()
-    pending = group.submit(does.long_operation, "edge to 2", 16 << 20)
-    finish([pending[1]])
+    part_way = members[2].submit(does.signal_part_way, group.name, members[2].pid, 0)
+    pending = group.submit(does.long_operation, "edge to 2")
+    finish([part_way])
     finish([member.submit(does.abort, group.name, "for the test") for member in members])
     for future in pending:
         assert isinstance(future.exception(GUARD_S), CommError | None)

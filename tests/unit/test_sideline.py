@@ -101,8 +101,9 @@ def test_what_moves_is_waited_for_and_then_ends_by_itself(scene):
 
     over = scene.started(operation)
     assert is_in.wait(GUARD_S)
-    scene.sideline.hurry()
-    assert not over.wait(0.15)
+    for _ in range(10):
+        scene.sideline.hurry()
+    assert not over.wait(0.2)
     goes_on.set()
     assert over.wait(GUARD_S)
     assert scene.error is None and not scene.ended.is_set()
