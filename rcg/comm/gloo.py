@@ -265,7 +265,7 @@ class GlooCommunicator(Communicator):
         finally:
             self._is_aside = False
             if self._ends:
-                self._shut_down()
+                self._leave()
         if self._ends:
             raise self._refusal()
 
@@ -299,24 +299,28 @@ class GlooCommunicator(Communicator):
         self._ends.setdefault(by, why)
         if self._is_aside:
             self._sideline.hurry()
-        elif self.size <= _FEW_RANKS or by != "aborted":
-            self._shut_down()
         else:
-            self._shut_down_soon()
+            self._leave()
 
-    def _shut_down_soon(self) -> None:
-        """Shut down the connections after a moment, and close them if the group was destroyed.
+    def _leave(self) -> None:
+        """Shut down the connections; of more than two ranks a moment later.
 
         Gloo closes all connections of a rank when one of them is closed. So a rank that goes at
         once would cut the messages that others are exchanging.
         """
+        if self.size <= _FEW_RANKS or "aborted" not in self._ends:
+            self._shut_down()
+            return
         with self._lingering:
             if self._is_lingering or self._is_destroyed:
                 return
             self._is_lingering = True
         timer = threading.Timer(_LINGER_S, self._end_lingering)
         timer.name, timer.daemon = f"rcg-{self.group}-abort", True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # no thread can be started
+            self._end_lingering()
 
     def _end_lingering(self) -> None:
         self._shut_down()
