@@ -438,6 +438,12 @@ def long_operation(state: State, group: str, op: str) -> None:
                 comm.send([tensor], 2 - writer)
             elif comm.rank == 2 - writer:
                 comm.recv([tensor], writer)
+        case "small ones from 2":  # each fits into the buffers of a socket, all of them do not
+            small = tensor.split(4 << 10)
+            if comm.rank == 2:
+                comm.send(small, 0)
+            elif comm.rank == 0:
+                comm.recv(small, 2)
         case "allreduce":
             comm.allreduce(tensor, ReduceOp.SUM)
         case "broadcast":

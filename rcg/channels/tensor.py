@@ -272,8 +272,9 @@ class TensorWriter:
         except BaseException:
             ring.shut()
             raise
-        ring.write(*outgoing.frame)
+        before = ring.seq
         try:
+            ring.write(*outgoing.frame)
             self._told = outgoing.told
             payloads = outgoing.payloads
             size = 0
@@ -284,8 +285,10 @@ class TensorWriter:
             self._member.transferred(size, False)
         except Signal:
             raise
-        except BaseException as error:  # the readers wait for what follows the frame
-            raise failed_transfer(error) from error
+        except BaseException as error:
+            if ring.seq == before:
+                raise
+            raise failed_transfer(error) from error  # the readers wait for what follows the frame
 
     def _outgoing(self, value: Any) -> _Outgoing:
         """Return what is sent for a value."""
@@ -388,10 +391,11 @@ class TensorReader:
         Raises:
             TransferFailed: The communicator failed.
         """
-        arrived = self._ring.read(timeout_ns)
-        if type(arrived) is Failure:
-            return arrived
+        before = self._ring.seq
         try:
+            arrived = self._ring.read(timeout_ns)
+            if type(arrived) is Failure:
+                return arrived
             data, buffers = (arrived, ()) if type(arrived) is bytes else arrived
             kind = data[:1]
             if kind == _RAW:
@@ -400,10 +404,15 @@ class TensorReader:
             payloads = self._receive(sizes)
         except Signal:
             raise
-        except BaseException as error:  # what follows the frame may not have been taken
-            raise failed_transfer(error) from error
+        except BaseException as error:
+            if self._ring.seq == before:
+                raise
+            raise failed_transfer(error) from error  # what follows may not have been taken
         if isinstance(payloads, Exception):
-            raise payloads
+            try:
+                raise payloads
+            finally:
+                del payloads  # it would hold itself, and the frame, by its traceback
         if kind in (_LONE, _LONE_AGAIN):
             tensor = self._lone.put_back(payloads[0] if payloads else None)
             return moved_to(tensor, self._spec.device)

@@ -39,7 +39,8 @@ __all__ = ["GlooCommunicator"]
 _NO_LIMIT: Final = timedelta(days=3650)
 # Of what runs on the sideline. A process may be suspended, by a debugger, while others wait for it.
 _LIMIT: Final = timedelta(minutes=10)
-# A message of this size arrives whole: it fits into the buffers of a socket.
+# The messages of an operation arrive whole if they have no more bytes: the buffers of a socket hold
+# them all.
 _WHOLE_BYTES: Final = 32 << 10
 _GRACE_S: Final = 1.0
 _LINGER_S: Final = 0.3
@@ -233,7 +234,7 @@ class GlooCommunicator(Communicator):
         """
         if self._ends:
             raise self._refusal()
-        is_whole = all(tensor.nbytes <= _WHOLE_BYTES for tensor in tensors)
+        is_whole = sum([tensor.nbytes for tensor in tensors]) <= _WHOLE_BYTES
         limit = _NO_LIMIT if is_whole else _LIMIT
         for *_, last in calls:
             if hasattr(last, "timeout"):
@@ -289,10 +290,10 @@ class GlooCommunicator(Communicator):
 
     def _close(self) -> None:
         """Close all connections and end all threads."""
-        self._group = None
-        self._sideline.close()
         for connection in self._take_connections():
             connection.close()
+        self._group = None
+        self._sideline.close()
 
     def _end(self, by: str, why: RcgError) -> None:
         """Refuse operations from now on, and end the one that runs."""

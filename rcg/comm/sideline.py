@@ -87,8 +87,9 @@ class Sideline:
             BaseException: What the operation raised.
         """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
         task = _Task(operation)
         interrupt = self._wait(task)
         error, task.error = interrupt or task.error, None
@@ -108,7 +109,7 @@ class Sideline:
         if thread is not None:
             self._tasks.put(None)
             if not self._is_left_behind:
-                thread.join()
+                thread.join(_LAST_S)
 
     def _wait(self, task: _Task) -> BaseException | None:
         """Have a task run and wait until it has ended; returns what interrupted that."""

@@ -314,6 +314,29 @@ def test_a_tensor_that_a_later_op_uses_is_left_as_it_is(ranks, kind):
     assert_equal([slots[0] for slots in group.slots], values)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
+def test_tensors_of_inference_mode_become_ordinary_results(ranks, dtype):
+    group = ranks("allreduce", 2)
+    values = values_of(2, LARGE, dtype)
+    wanted = values[0] + values[1]
+    with torch.inference_mode():
+        for slots, value in zip(group.slots, values, strict=True):
+            slots[0] = value.clone()
+    for each in [group.threads.submit(step) for step in group.steps]:
+        each.result(GUARD_S)
+    for slots in group.slots:
+        assert torch.equal(slots[1], wanted)
+        slots[1] += 1
+
+
+def test_a_tensor_without_a_shape_fails_the_execution_everywhere(ranks):
+    group = ranks("broadcast", 2)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for failure in group.run(nested, torch.ones(3)):
+        assert type(failure) is Failure
+    assert group.run(torch.ones(3), torch.ones(3))[1].sum() == 3
+
+
 def test_large_and_small_tensors_in_one_allreduce(ranks):
     group = ranks("allreduce", 2, count=4)
     shapes = [(3,), LARGE, (2, 2), LARGE]

@@ -173,6 +173,13 @@ def test_two_slots_with_one_tensor_or_one_memory_hold_it_both() -> None:
     assert not is_held_only_by(slots, 0) and not is_held_only_by(slots, 1)
 
 
+def test_a_tensor_of_inference_mode_may_not() -> None:
+    """Elsewhere it cannot be written to, and what is made of it is no input of autograd."""
+    with torch.inference_mode():
+        slots = [torch.ones(4)]
+    assert not is_held_only_by(slots, 0)
+
+
 @pytest.mark.parametrize(
     "value",
     [None, 3, np.ones(3), torch.nn.Parameter(torch.ones(3)), torch.eye(3).to_sparse()],

@@ -280,7 +280,7 @@ def test_a_table_is_told_again_if_its_frame_found_no_memory(edge, monkeypatch):
     channel = edge()
     channel.send(torch.ones(3))
     write = channel.writer._ring.write
-    ring = SimpleNamespace(open=lambda: None, shut=lambda: None, write=_no_memory)
+    ring = SimpleNamespace(seq=1, open=lambda: None, shut=lambda: None, write=_no_memory)
     monkeypatch.setattr(channel.writer, "_ring", ring)
     with pytest.raises(OSError, match="no memory"):
         channel.writer.write(torch.ones(5))
@@ -438,6 +438,22 @@ def test_what_fails_between_a_frame_and_its_tensors_is_about_no_value(
     with pytest.raises(TransferFailed, match=type(error).__name__):
         channel.readers[0].read()
     channel.nodes[1].end_broken("a1")
+    for communicator in channel.communicators:
+        communicator.abort("a process of the graph is gone")
+    with pytest.raises((GraphEnded, TransferFailed)):
+        writing.result(GUARD_S)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_what_fails_as_a_frame_is_taken_is_about_no_value(edge, monkeypatch, error):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tensor_channel, "_undecoded", fail)
+    channel = edge()
+    writing = channel.threads.submit(channel.writer.write, [torch.ones(3), np.ones(3)])
+    with pytest.raises(TransferFailed, match=type(error).__name__):
+        channel.readers[0].read()
     for communicator in channel.communicators:
         communicator.abort("a process of the graph is gone")
     with pytest.raises((GraphEnded, TransferFailed)):

@@ -92,10 +92,11 @@ def collective_step(
                 for source, can_be in zip(sources, may_be_ours, strict=True)
             ]
             tensors = [rank.checked(slots[source]) for source in sources]
+            described = tuple([Described.of(tensor) for tensor in tensors])
             room = exchange.room(rank, tensors, ours)
         except BaseException as error:  # noqa: BLE001 - a user's tensor runs any code; no memory
             return failure_of(error), [], None
-        return tuple([Described.of(tensor) for tensor in tensors]), tensors, room
+        return described, tensors, room
 
     def step() -> None:
         member.mark(index, loop.execution)

@@ -25,8 +25,8 @@ def is_held_only_by(holder: Sequence[Any], index: int) -> bool:
     torch: Any = sys.modules.get("torch")
     if torch is None or type(holder[index]) is not torch.Tensor:
         return False
-    if holder[index].layout is not torch.strided:
-        return False  # it has no storage
+    if holder[index].layout is not torch.strided or holder[index].is_inference():
+        return False  # it has no storage, or stays read-only outside of inference mode
     counts = _counts(holder, index)
     return counts is not None and counts in _counts_alone()
 
