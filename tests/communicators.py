@@ -428,15 +428,16 @@ BLOCKING = (
 
 
 def long_operation(state: State, group: str, op: str) -> None:
-    """Take part in an operation that moves many bytes: an edge of ranks 0 and 2, or among all."""
+    """Take part in an operation that moves many bytes: an edge of two ranks, or among all."""
     comm: Communicator = state[group]
     tensor = torch.ones(LONG_BYTES // 4)
     match op:
-        case "edge from 2" | "edge to 2":
-            writer = 2 if op == "edge from 2" else 0
+        case "edge from 2" | "edge to 2" | "edge to 1":
+            ends = {"edge from 2": (2, 0), "edge to 2": (0, 2), "edge to 1": (0, 1)}
+            writer, reader = ends[op]
             if comm.rank == writer:
-                comm.send([tensor], 2 - writer)
-            elif comm.rank == 2 - writer:
+                comm.send([tensor], reader)
+            elif comm.rank == reader:
                 comm.recv([tensor], writer)
         case "small ones from 2":  # each fits into the buffers of a socket, all of them do not
             small = tensor.split(4 << 10)

@@ -20,7 +20,6 @@ import re
 import select
 import socket
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -43,8 +42,6 @@ _LIMIT: Final = timedelta(minutes=10)
 # them all.
 _WHOLE_BYTES: Final = 32 << 10
 _GRACE_S: Final = 1.0
-_LINGER_S: Final = 0.3
-_FEW_RANKS: Final = 2  # one of them takes part in whatever the other does
 # What Gloo says besides: the line of its source, and a guess.
 _ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")
 # Where struct tcp_info of Linux has tcpi_bytes_acked and tcpi_bytes_received.
@@ -79,8 +76,6 @@ class GlooCommunicator(Communicator):
             self._has_lost_a_rank,
         )
         self._is_aside = False
-        self._lingering = threading.Lock()
-        self._is_lingering = self._is_destroyed = False
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
         }
@@ -266,7 +261,7 @@ class GlooCommunicator(Communicator):
         finally:
             self._is_aside = False
             if self._ends:
-                self._leave()
+                self._shut_down()
         if self._ends:
             raise self._refusal()
 
@@ -283,13 +278,6 @@ class GlooCommunicator(Communicator):
         )
         if not self._ends:
             self._ends.setdefault("aborted", destroyed)
-        with self._lingering:
-            self._is_destroyed = True
-            if not self._is_lingering:
-                self._close()
-
-    def _close(self) -> None:
-        """Close all connections and end all threads."""
         for connection in self._take_connections():
             connection.close()
         self._group = None
@@ -301,34 +289,7 @@ class GlooCommunicator(Communicator):
         if self._is_aside:
             self._sideline.hurry()
         else:
-            self._leave()
-
-    def _leave(self) -> None:
-        """Shut down the connections; of more than two ranks a moment later.
-
-        Gloo closes all connections of a rank when one of them is closed. So a rank that goes at
-        once would cut the messages that others are exchanging.
-        """
-        if self.size <= _FEW_RANKS or "aborted" not in self._ends:
             self._shut_down()
-            return
-        with self._lingering:
-            if self._is_lingering or self._is_destroyed:
-                return
-            self._is_lingering = True
-        timer = threading.Timer(_LINGER_S, self._end_lingering)
-        timer.name, timer.daemon = f"rcg-{self.group}-abort", True
-        try:
-            timer.start()
-        except RuntimeError:  # no thread can be started
-            self._end_lingering()
-
-    def _end_lingering(self) -> None:
-        self._shut_down()
-        with self._lingering:
-            self._is_lingering = False
-            if self._is_destroyed:
-                self._close()
 
     def _moved_bytes(self) -> int:
         """Return how many bytes have been sent and received since the group was opened."""

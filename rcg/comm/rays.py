@@ -68,6 +68,7 @@ class RaysOpener:
     communicator: Any
     devices: frozenset[str] = frozenset()
     is_tagged: ClassVar[bool] = False
+    served: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
 
     def __post_init__(self) -> None:
         missing = missing_methods(self.communicator)

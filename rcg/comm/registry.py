@@ -52,6 +52,11 @@ class Registered:
     cls: type[Communicator]
 
     @property
+    def served(self) -> frozenset[str]:
+        """The types of devices whose tensors a group takes."""
+        return self.devices
+
+    @property
     def is_tagged(self) -> bool:
         """Whether its messages are matched by tags."""
         return self.cls.is_tagged

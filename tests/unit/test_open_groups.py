@@ -31,7 +31,7 @@ LABELS = ("a0 (Left)", "a1 (Right)")
 class Opener:
     """Opens local communicators for fewer devices than their class serves; remembers them."""
 
-    devices = frozenset({"cpu"})
+    served = frozenset({"cpu"})
 
     def __init__(self) -> None:
         self.opened: list[Any] = []

@@ -90,6 +90,10 @@ def test_of_two_the_one_that_more_wait_for() -> None:
         (hanging(), 90 + 50),
         # Five times as long as any, but no longer than an execution takes.
         (graph_trace(ROWS, opens={"a1": OpenOp(3, 2, 90), "driver": OpenOp(3, 2, 90, 90, 2)}), 120),
+        # All results are fetched: an actor has lost its processor after its last write, or before
+        # it began to wait for an input.
+        (graph_trace(ROWS, opens={"a1": OpenOp(3, 1, 63)}), 2 * SECOND),
+        (graph_trace(ROWS, opens={"a1": OpenOp(0, 2, 63)}), 2 * SECOND),
         # All wait for the driver, which is in the user's code.
         (hanging(a1=OpenOp(0, 3, 90, 90, 1)), 2 * SECOND),
     ],

@@ -30,7 +30,7 @@ class Opener(Protocol):
     """Opens one process's end of a group; it travels to the process."""
 
     @property
-    def devices(self) -> frozenset[str]:
+    def served(self) -> frozenset[str]:
         """The types of devices whose tensors the group takes."""
 
     def open(self, membership: Membership) -> Communicator:
@@ -113,7 +113,7 @@ class OpenGroups:
 
     def devices(self, group: str) -> frozenset[str]:
         """See ``channels.base.Groups``."""
-        return self._starts[group].opener.devices
+        return self._starts[group].opener.served
 
     def open(self, timeout_s: float | None, execution_now: Callable[[], int] = int) -> None:
         """Open all groups; the loop's thread.

@@ -12,7 +12,8 @@ A trace usually ends while ops are running. A running op is a stall if it has la
 execution took, and several times longer than any run of the same op that ended. If no run of it
 ended, it is a stall if a process waits for it. Waiting is transitive: a process that waits for
 another also waits for the processes that the other one waits for. An actor that waits to read an
-input has nothing to do and waits for no process.
+input has nothing to do and waits for no process. What nobody waits for is no stall if the driver
+has fetched its execution, or never submitted it: the actor was only kept from its processor.
 
 This room must know neither figures nor how stalls are shown.
 """
@@ -28,7 +29,7 @@ import numpy as np
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective
 from rcg.trace.analysis.critical import text_of
-from rcg.trace.analysis.executions import Executions
+from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.model import GraphTrace, LaneTrace
 
 __all__ = ["Stall", "stall_of", "waits_for"]
@@ -75,6 +76,7 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
     """
     waits = _waits(graph)
     longest = int(executions.latency_ns.max(initial=0))
+    in_flight = set(executions.index[executions.fetched_ns == UNSEEN].tolist())
     found = []
     for lane in graph.lanes:
         if lane.open is None or lane.process in waits or lane.process == DRIVER:
@@ -83,7 +85,9 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
             other.label for other in graph.lanes if lane.process in waits_for(waits, other.process)
         )
         stall = _stall(graph, lane, start_ns, end_ns, waiting)
-        if stall is not None and stall.lasted_ns > longest:
+        if stall is None or not (stall.waiting or stall.execution in in_flight):
+            continue
+        if stall.lasted_ns > longest:
             found.append(stall)
     return max(found, key=lambda each: (len(each.waiting), -each.since_ns), default=None)
 
