@@ -57,7 +57,9 @@ unit: setup
 ## pass every test that needs no GPU, notebooks included, the cheap layers first
 test: setup
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/unit tests/conformance rcg
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile --ignore=tests/unit --ignore=tests/conformance tests
+	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/process
+	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/cluster
+	$(PY) -m pytest -m "not gpu" $(patsubst %,--ignore=tests/%,unit conformance process cluster) tests
 	$(MAKE) --no-print-directory notebooks
 
 # The thread sanitizer sees what happens between threads only, and some of its versions need memory where the kernel

@@ -132,7 +132,7 @@ def test_a_member_without_descriptors_says_so(served, spare):
             else:
                 ControlClient("\0" + address, graph, secret, "a0").close()
         gc.collect()
-        assert descriptors() == before
+        assert descriptors() <= before
     finally:
         server.stdin.close()
         server.stdout.close()

@@ -63,7 +63,7 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
             assert is_over(stranger)
     for fd in given:
         os.close(fd)
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
     assert "last" not in served.control.over
     assert served.control._endpoint._thread.is_alive()
     served.client("first").close()
@@ -100,7 +100,7 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
         str(ending).encode()
     for fd in given:
         os.close(fd)
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
     assert served.control._endpoint._thread.is_alive() and "last" not in served.control.over
     other.close()
 
@@ -144,7 +144,7 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
         thread.join()
     for fd in given:
         os.close(fd)
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
 
 
 @pytest.mark.parametrize("count", [0, 1, 100])
@@ -177,7 +177,7 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
         assert loop.ended.wait(GUARD_S)
     for fd in given + fds:
         os.close(fd)
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
 
 
 def test_descriptors_that_are_received_are_closed_on_exec(served):
@@ -231,7 +231,7 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
         with contextlib.suppress(BlockingIOError):
             sockets.receive(ours, 3).close()  # it was not received yet
         ours.setblocking(True)
-        assert descriptors() == before, step
+        assert descriptors() <= before, step
         if count < step:
             break
         step += 1
@@ -329,7 +329,7 @@ def test_an_endpoint_without_descriptors_is_not_made_and_leaves_none(spare):
         else:
             GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print).close()
     gc.collect()
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_a_peer_with_a_descriptor_above_1023_is_watched():
