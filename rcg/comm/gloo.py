@@ -2,11 +2,11 @@
 """Gloo: tensors in main memory, over sockets of the loopback device.
 
 ``gloo_group`` builds the group. A lost process closes its sockets, which ends the operations of its
-peers, and ``abort`` closes ours. But Gloo forgets whoever waits for a message of which a part has
-been moved when the connection closes (seen with PyTorch 2.13). So what does not move in one piece
-runs on a thread that can be left behind (``sideline``), and ``abort`` gives it a moment to end by
-itself: where all processes are alive, it does. A thread that was left behind ends with Gloo's time
-limit; all others wait without one.
+peers, and ``abort`` closes ours. But Gloo forgets two who wait when a connection closes (seen with
+PyTorch 2.13): whoever sends a message that it has begun to write, and whoever receives one of which
+a part has come. So what takes long is waited for on a thread that can be left behind
+(``sideline``); it ends with Gloo's time limit. And ``abort`` closes our connections when nothing
+moves on them any more: where all processes are alive, each message that is under way arrives.
 
 The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
 it has room for, and no exception can be caught there.
@@ -20,8 +20,9 @@ import re
 import select
 import socket
 import struct
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
@@ -32,20 +33,23 @@ from rcg.comm.gloo_group import Group
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline
 from rcg.errors import CommError, GroupAborted, RcgError
+from rcg.options import Deadline
 
 __all__ = ["GlooCommunicator"]
 
 _NO_LIMIT: Final = timedelta(days=3650)
-# Of what runs on the sideline. A process may be suspended, by a debugger, while others wait for it.
+# Of what Gloo may forget. A process may be suspended, by a debugger, while others wait for it.
 _LIMIT: Final = timedelta(minutes=10)
-# The messages of an operation arrive whole if they have no more bytes: the buffers of a socket hold
-# them all.
+_MOMENT: Final = timedelta(milliseconds=250)  # a collective can be waited for again
+# Messages of together no more bytes arrive whole: the buffers of a socket hold them all.
 _WHOLE_BYTES: Final = 32 << 10
-_GRACE_S: Final = 1.0
+_STILL_S: Final = 0.3  # what has not moved for so long does not move
+_GRACE_S: Final = 1.0  # for what moves
 # What Gloo says besides: the line of its source, and a guess.
 _ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")
 # Where struct tcp_info of Linux has tcpi_bytes_acked and tcpi_bytes_received.
 _BYTES_MOVED: Final = struct.Struct("=120xQQ")
+_LOST: Final = "the connection to a rank is lost"
 _MAX_TAG: Final = (1 << 31) - 1
 _GATHER_TAG: Final = _MAX_TAG  # of the messages of ``gather``
 # What Gloo's broadcast takes. It moves other dtypes as bytes.
@@ -65,17 +69,15 @@ class GlooCommunicator(Communicator):
         dist = gloo_group.distributed()
         self._group = group.process_group
         self._connections = deque(group.connections)  # emptied by ``abort`` or ``destroy``
+        self._hang_ups = select.poll()
+        for connection in group.connections:
+            self._hang_ups.register(connection, select.POLLRDHUP)
         # Why operations are refused, by what ended them; any thread makes an entry in one step.
         self._ends: dict[str, RcgError] = {}
         self._reserved: list[Any] = []
-        self._sideline = Sideline(
-            f"rcg-{membership.group}-gloo",
-            _GRACE_S,
-            self._shut_down,
-            self._moved_bytes,
-            self._has_lost_a_rank,
-        )
-        self._is_aside = False
+        self._sideline = Sideline(f"rcg-{membership.group}-gloo", self._look)
+        self._closing: threading.Thread | None = None
+        self._is_destroyed = threading.Event()
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
         }
@@ -229,47 +231,40 @@ class GlooCommunicator(Communicator):
         """
         if self._ends:
             raise self._refusal()
-        is_whole = sum([tensor.nbytes for tensor in tensors]) <= _WHOLE_BYTES
-        limit = _NO_LIMIT if is_whole else _LIMIT
+        if self._hang_ups.poll(0):
+            raise self._failure(method, _LOST)
         for *_, last in calls:
             if hasattr(last, "timeout"):
-                last.timeout = limit
-        call = getattr(self._group, method)
+                last.timeout = _LIMIT
+        group = self._group
+        call = getattr(group, method)
         try:
-            if is_whole:
-                for work in [call(*arguments) for arguments in calls]:
-                    work.wait(limit)
+            works = [call(*arguments) for arguments in calls]
+            if method not in ("send", "recv"):
+                self._wait_for_all(works, group)
+            elif sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
+                _wait_for(works, _NO_LIMIT if method == "recv" else _LIMIT)
             else:
-                self._run_aside(call, calls)
-        except RuntimeError as error:
-            raise self._failure(method.strip("_"), error) from error
-
-    def _run_aside(self, call: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> None:
-        """Make calls on the sideline."""
-
-        def operation() -> None:
-            for work in [call(*arguments) for arguments in calls]:
-                work.wait(_LIMIT)
-
-        self._is_aside = True  # from here on ``abort`` leaves it to this thread to shut down
-        try:
-            if not self._ends:
-                self._sideline.run(operation)
+                self._sideline.run(lambda: _wait_for(works, _LIMIT))
         except LeftBehind:
-            if not self._ends:
-                raise RuntimeError("the connection to a rank is lost") from None
-        finally:
-            self._is_aside = False
-            if self._ends:
-                self._shut_down()
-        if self._ends:
-            raise self._refusal()
+            raise self._failure(method, _LOST) from None
+        except RuntimeError as error:
+            raise self._failure(method, str(error)) from error
+
+    def _wait_for_all(self, works: Sequence[Any], group: Any) -> None:
+        """Wait for the parts of a collective: a moment here, which costs less, then aside."""
+        with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+            _wait_for(works, _MOMENT)
+            return
+        # The group waits for its threads when it ends, so whoever is left behind keeps it.
+        self._sideline.run(lambda: _wait_for(works, _LIMIT, group))
 
     # --- the end
 
     def abort(self, why: str) -> None:
         """End the pending operation and refuse later ones; see ``Communicator``."""
-        self._end("aborted", GroupAborted(why, group=self.group, rank=self.rank))
+        self._ends.setdefault("aborted", GroupAborted(why, group=self.group, rank=self.rank))
+        self._close_soon()
 
     def destroy(self) -> None:
         """Close all connections and end all threads; idempotent. No operation may be pending."""
@@ -278,18 +273,39 @@ class GlooCommunicator(Communicator):
         )
         if not self._ends:
             self._ends.setdefault("aborted", destroyed)
+        self._is_destroyed.set()
+        if self._closing is not None:
+            self._closing.join()
         for connection in self._take_connections():
             connection.close()
         self._group = None
         self._sideline.close()
 
-    def _end(self, by: str, why: RcgError) -> None:
-        """Refuse operations from now on, and end the one that runs."""
-        self._ends.setdefault(by, why)
-        if self._is_aside:
-            self._sideline.hurry()
-        else:
-            self._shut_down()
+    def _look(self) -> None:
+        """Have what runs on the sideline end if a rank has closed its connection."""
+        if self._hang_ups.poll(0):
+            self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Close the connections when nothing moves on them any more; does not block."""
+        if self._closing is None and not self._is_destroyed.is_set():
+            closing = threading.Thread(
+                target=self._close_when_still, name=f"rcg-{self.group}-closing", daemon=True
+            )
+            try:
+                closing.start()
+            except RuntimeError:  # no thread can be had
+                self._shut_down()
+            else:
+                self._closing = closing
+
+    def _close_when_still(self) -> None:
+        grace, before = Deadline(_GRACE_S), -1
+        while not grace.expired and (now := self._moved_bytes()) != before:
+            before = now
+            if self._is_destroyed.wait(_STILL_S):
+                return
+        self._shut_down()
 
     def _moved_bytes(self) -> int:
         """Return how many bytes have been sent and received since the group was opened."""
@@ -300,20 +316,13 @@ class GlooCommunicator(Communicator):
                 moved += sum(_BYTES_MOVED.unpack_from(facts))
         return moved
 
-    def _has_lost_a_rank(self) -> bool:
-        """Return whether another rank has closed its connection."""
-        poll = select.poll()
-        with contextlib.suppress(OSError, ValueError):  # closed by ``abort``
-            for connection in list(self._connections):
-                poll.register(connection, select.POLLRDHUP)
-        return bool(poll.poll(0))
-
     def _shut_down(self) -> None:
         """Shut down the connections, which ends the operation that runs."""
         for connection in self._take_connections():
             with contextlib.suppress(OSError):  # the peer has ended it
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+        self._sideline.leave()
 
     def _take_connections(self) -> list[socket.socket]:
         """Return connections that no other thread gets."""
@@ -323,18 +332,25 @@ class GlooCommunicator(Communicator):
                 taken.append(self._connections.popleft())
         return taken
 
-    def _failure(self, operation: str, error: RuntimeError) -> RcgError:
+    def _failure(self, method: str, why: str) -> RcgError:
         """Return the error for a failed operation. The peers' operations end, too."""
         if not self._ends:
-            text = _ASIDE.sub("", str(error).partition("\n")[0])
-            message = f"{operation} in group {self.group} failed: {text}"
-            self._end("failed", CommError(message, group=self.group, rank=self.rank))
+            text = _ASIDE.sub("", why.partition("\n")[0])
+            message = f"{method.strip('_')} in group {self.group} failed: {text}"
+            failed = CommError(message, group=self.group, rank=self.rank)
+            self._ends.setdefault("failed", failed)
+            self._close_soon()
         return self._refusal()
 
     def _refusal(self) -> RcgError:
         """Return an error of its own for each caller."""
         ended = self._ends.get("aborted") or self._ends["failed"]
         return type(ended)(ended.message, **ended.facts)
+
+
+def _wait_for(works: Sequence[Any], limit: timedelta, _kept: object = None) -> None:
+    for work in works:
+        work.wait(limit)
 
 
 def _filled(options: Any, **fields: Any) -> Any:

@@ -62,23 +62,24 @@ class RaysOpener:
 
     Attributes:
         communicator: An object with the methods of Ray's ``Communicator``.
-        devices: The types of devices that it serves; those of its ``get_transport_name`` if empty.
+        own_devices: The types of devices that it serves itself; those of its
+            ``get_transport_name`` if empty. Other tensors are copied.
     """
 
     communicator: Any
-    devices: frozenset[str] = frozenset()
+    own_devices: frozenset[str] = frozenset()
     is_tagged: ClassVar[bool] = False
-    served: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
 
     def __post_init__(self) -> None:
         missing = missing_methods(self.communicator)
         if missing or isinstance(self.communicator, type):
             what = f"lacks {', '.join(missing)}" if missing else "is a class, not an object of it"
             raise TypeError(f"{self.communicator!r} is no communicator: it {what}")
-        if not self.devices:
+        if not self.own_devices:
             kind = self.communicator.get_transport_name()
             devices = frozenset({"cpu"} if kind in ("cpu", "gloo") else {"cuda"})
-            object.__setattr__(self, "devices", devices)
+            object.__setattr__(self, "own_devices", devices)
 
     def open(self, membership: Membership) -> RaysCommunicator:
         """Initialize the object and meet the other ranks; see ``Communicator.open``.
@@ -111,7 +112,7 @@ class RaysCommunicator(Communicator):
     def __init__(self, membership: Membership, opener: RaysOpener) -> None:
         super().__init__(membership)
         self._rays = opener.communicator
-        self._device = min(opener.devices)
+        self._device = min(opener.own_devices)
         self._ops = _ops_of(self._rays)
         # Why operations are refused, by what ended them; any thread makes an entry in one step.
         self._ends: dict[str, RcgError] = {}

@@ -43,18 +43,13 @@ class Registered:
 
     Attributes:
         name: Its name.
-        devices: The types of devices that it serves.
+        devices: The types of devices whose tensors it takes.
         cls: Its class.
     """
 
     name: str
     devices: frozenset[str]
     cls: type[Communicator]
-
-    @property
-    def served(self) -> frozenset[str]:
-        """The types of devices whose tensors a group takes."""
-        return self.devices
 
     @property
     def is_tagged(self) -> bool:

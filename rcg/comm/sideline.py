@@ -8,7 +8,7 @@ or received in part is told nothing, and waits until Gloo's time limit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -17,7 +17,6 @@ from rcg.options import Deadline
 __all__ = ["LeftBehind", "Sideline"]
 
 _GLANCE_S: Final = 0.25
-_STILL_S: Final = 0.3  # what has not moved for so long does not move
 _LAST_S: Final = 0.5  # for what was ended to be over
 
 
@@ -50,26 +49,12 @@ class Sideline:
 
     Args:
         name: The name of the thread, which starts with the first operation.
-        grace_s: How long an operation that is not to be waited for any more may go on while
-            something moves.
-        end: Ends what runs, if that can be done.
-        moved: Returns a number that changes when something moves.
-        is_lost: Returns whether what runs may never end by itself; asked a few times a second.
+        glance: Called a few times a second while an operation runs.
     """
 
-    def __init__(
-        self,
-        name: str,
-        grace_s: float,
-        end: Callable[[], None],
-        moved: Callable[[], int],
-        is_lost: Callable[[], bool],
-    ) -> None:
+    def __init__(self, name: str, glance: Callable[[], object]) -> None:
         self._name = name
-        self._grace_s = grace_s
-        self._end = end
-        self._moved = moved
-        self._is_lost = is_lost
+        self._glance = glance
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         # True: something has ended. False: nobody shall wait for long any more.
         self._news: SimpleQueue[bool] = SimpleQueue()
@@ -83,7 +68,7 @@ class Sideline:
         raised when that has ended.
 
         Raises:
-            LeftBehind: It did not end in time. Nothing may be run after that.
+            LeftBehind: It did not end in time after ``leave``. Nothing may be run after that.
             BaseException: What the operation raised.
         """
         if self._thread is None:
@@ -99,8 +84,8 @@ class Sideline:
             finally:
                 del error, interrupt  # the traceback of an error must not hold it
 
-    def hurry(self) -> None:
-        """Let nobody wait for long from now on; any thread."""
+    def leave(self) -> None:
+        """Have what runs be left behind, unless it ends in a moment; any thread."""
         self._news.put(False)
 
     def close(self) -> None:
@@ -115,35 +100,28 @@ class Sideline:
         """Have a task run and wait until it has ended; returns what interrupted that."""
         interrupt: BaseException | None = None
         is_asked_for = False
-        patience: Iterator[float] | None = None  # once nobody shall wait for long
-        wait_s = _GLANCE_S
+        last: Deadline | None = None  # once it shall be left behind
         while not task.is_over:
             try:
                 if not is_asked_for:
                     is_asked_for = True  # first: an interrupt comes after a call, not before it
                     self._tasks.put(task)
                 try:
-                    shall_hurry = not self._news.get(timeout=wait_s) and patience is None
+                    has_ended = self._news.get(timeout=_GLANCE_S)
                 except Empty:
-                    shall_hurry = patience is not None or self._is_lost()
-                if shall_hurry and not task.is_over:
-                    patience = patience or self._patience()
-                    wait_s = next(patience)
-            except StopIteration:
-                self._is_left_behind = True
-                raise LeftBehind(self._name) from None
+                    if last is None:
+                        self._glance()
+                    elif last.expired and not task.is_over:
+                        self._is_left_behind = True
+                        break
+                else:
+                    if not has_ended and last is None:
+                        last = Deadline(_LAST_S)
             except BaseException as error:  # noqa: BLE001 - raised once the operation has ended
                 interrupt = error
+        if self._is_left_behind:
+            raise LeftBehind(self._name)
         return interrupt
-
-    def _patience(self) -> Iterator[float]:
-        """Yield how long to wait, again and again, until it is enough."""
-        deadline, before = Deadline(self._grace_s), -1
-        while not deadline.expired and (now := self._moved()) != before:
-            before = now
-            yield _STILL_S
-        self._end()
-        yield _LAST_S
 
     def _work(self) -> None:
         while True:

@@ -13,6 +13,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       Here                     -->
                                <--  Broken             if another member is gone
                                <--  Stop
+      Done                     -->                     if it has communicator groups
+                               <--  CloseGroups        once all such members are done
       Stopped                  -->                     or: Failed
 
     handle on the graph
@@ -53,7 +55,9 @@ __all__ = [
     "AskReport",
     "Broken",
     "Carrying",
+    "CloseGroups",
     "Completed",
+    "Done",
     "Execute",
     "Failed",
     "GetValue",
@@ -224,6 +228,16 @@ class Broken(Message):
 @message
 class Stop(Message):
     """The graph ends."""
+
+
+@message
+class Done(Message):
+    """The loop of a member has ended; its communicator groups are still open."""
+
+
+@message
+class CloseGroups(Message):
+    """Nobody uses a communicator group any more: those who are done may close theirs."""
 
 
 @message

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,7 +78,6 @@ def held_in_transfer(victims: Victims, survivors: list[Any], gate: Any, **option
 def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
     """Those of the survivors at once; the member that holds them up ends when it can."""
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate, teardown_timeout=None)
-    time.sleep(1)  # the survivors have moved what they can: Gloo's threads end with their loops
     if state == "stopped":
         os.kill(pid, signal.SIGSTOP)
         until_stopped(pid)
@@ -95,6 +93,21 @@ def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
         end()
     settle([victim])
     rcg.get(victim.expect.remote(None))
+    victims.give_back(victim)
+
+
+@pytest.mark.parametrize("shape", ["broadcast_out", "allreduce", "collective_and_edge"])
+def test_teardown_while_large_tensors_move_leaves_nothing(victims, survivors, shape):
+    """A rank that has done its part closes its group when the others have done theirs."""
+    victim = victims.take()
+    rcg.get(victim.expect.remote(None))
+    for _ in range(4):
+        with InputNode() as inp:
+            graph = SHAPES[shape](victim, *survivors, inp).experimental_compile()
+        refs = [graph.execute(12_000_000) for _ in range(4)]
+        rcg.get(refs[0])
+        graph.teardown()
+        settle([*survivors, victim])
     victims.give_back(victim)
 
 

@@ -381,16 +381,17 @@ def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
     again.destroy()
 
 
-def test_an_abort_lets_a_message_finish_that_is_under_way(crew):
-    """Where both ends live, nothing is left behind."""
-    members = crew.members(GLOO, 2)
+@pytest.mark.parametrize("op", ["edge to 1", "allreduce", "broadcast"])
+def test_an_abort_lets_a_message_finish_that_is_under_way(crew, op):
+    """Where all processes live, nothing is left behind."""
+    members = crew.members(GLOO, 3)
     for member in members:
         member.call(does.warm)
     crew.group(GLOO, members).open().destroy()
     before = [member.call(does.counts) for member in members]
     group = crew.group(GLOO, members).open()
     part_way = members[1].submit(does.signal_part_way, group.name, members[1].pid, 0)
-    pending = group.submit(does.long_operation, "edge to 1")
+    pending = group.submit(does.long_operation, op)
     finish([part_way])
     finish([member.submit(does.abort, group.name, "for the test") for member in members])
     for future in pending:

@@ -196,7 +196,7 @@ def test_abort_destroys_the_object_once_and_without_waiting():
 
 
 def test_devices_follow_from_the_name_of_the_transport():
-    assert RaysOpener(RaysStyle(1, LocalStore())).devices == {"cpu"}
+    assert RaysOpener(RaysStyle(1, LocalStore())).own_devices == {"cpu"}
     on_gpu = type("OnGpu", (RaysStyle,), {"get_transport_name": lambda self: "accelerator"})
-    assert RaysOpener(on_gpu(1, LocalStore())).devices == {"cuda"}
+    assert RaysOpener(on_gpu(1, LocalStore())).own_devices == {"cuda"}
     assert not rays.RaysCommunicator.is_tagged

@@ -77,6 +77,7 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
     "good",
     [
         messages.Here(number=0, stack=("a.py:1 in f",), clock_ns=5),
+        messages.Done(),
         messages.Stopped(),
         messages.Failed(text="its loop failed"),
     ],
@@ -149,7 +150,9 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
 
 @pytest.mark.parametrize("count", [0, 1, 100])
 @pytest.mark.parametrize(
-    "good", [messages.Where(number=1), messages.Stop()], ids=lambda good: type(good).__name__
+    "good",
+    [messages.Where(number=1), messages.CloseGroups(), messages.Stop()],
+    ids=lambda good: type(good).__name__,
 )
 def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, good, count):
     address, server = listener
@@ -417,3 +420,70 @@ def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(serv
     assert served.control.gone == {"a0"}
     assert not loops[1].stopped.is_set()
     members[1].finish()
+
+
+# --- closing groups
+
+
+class InGroups:
+    """Members whose communicator groups are open, each with a thread that would close its own."""
+
+    def __init__(self, served: Served, *names: str) -> None:
+        self.closed: list[str] = []
+        self.control = served.control
+        self.clients = {name: served.client(name) for name in names}
+        for client in self.clients.values():
+            client.close_descriptors()
+            client.watch(Loop(), "rcg-watch-test")
+            client.prepared()
+        until(lambda: served.control.prepared == set(names))
+
+    def are_done(self, *names: str, timeout_s: float = GUARD_S) -> None:
+        for name in names:
+            threading.Thread(target=self._close, args=(name, timeout_s), daemon=True).start()
+        until(lambda: set(names) <= self.control._done.keys() | set(self.closed))
+
+    def _close(self, name: str, timeout_s: float) -> None:
+        self.clients[name].done(timeout_s)
+        self.closed.append(name)
+
+    def until_closed(self, *names: str) -> None:
+        until(lambda: sorted(self.closed) == sorted(names))
+
+    def finish(self) -> None:
+        for client in self.clients.values():
+            client.finish()
+
+
+def test_groups_are_closed_when_every_member_is_done(served):
+    members = InGroups(served, "a0", "a1", "a2")
+    bystander = served.client("last")  # in no group
+    served.control.stop()
+    members.are_done("a0", "a1")
+    assert members.closed == []
+    members.are_done("a2")
+    members.until_closed("a0", "a1", "a2")
+    members.finish()
+    bystander.close()
+
+
+@pytest.mark.parametrize("how", ["finish", "close", "never"])
+def test_groups_are_closed_when_the_last_member_ends_or_takes_long(served, how):
+    members = InGroups(served, "a0", "a1", "a2")
+    members.are_done("a0", "a1", timeout_s=0.5 if how == "never" else GUARD_S)
+    if how == "finish":
+        members.clients["a2"].finish("it failed")
+    elif how == "close":
+        members.clients["a2"]._socket.shutdown(socket.SHUT_RDWR)
+    members.until_closed("a0", "a1")
+    members.finish()
+
+
+def test_groups_are_closed_when_the_driver_ends(served):
+    members = InGroups(served, "a0", "a1")
+    members.are_done("a0")
+    served.control.close()
+    members.until_closed("a0")
+    members.are_done("a1")
+    members.until_closed("a0", "a1")
+    members.finish()

@@ -31,7 +31,7 @@ LABELS = ("a0 (Left)", "a1 (Right)")
 class Opener:
     """Opens local communicators for fewer devices than their class serves; remembers them."""
 
-    served = frozenset({"cpu"})
+    devices = frozenset({"cpu"})
 
     def __init__(self) -> None:
         self.opened: list[Any] = []
@@ -173,3 +173,44 @@ def test_an_error_of_a_communicator_waits_for_the_cause(driven: Callable[..., Dr
     graph.node.end_broken("a0")
     thread.join(GUARD_S)
     assert found == [True]
+
+
+def recorded(loop: Any, **flags: bool) -> list[str]:
+    """What a loop does with its groups and tells the driver, in order."""
+    done: list[str] = []
+
+    def noting(*names: str) -> Any:
+        calls = {name: lambda *_, name=name: done.append(name) for name in names}
+        return SimpleNamespace(**calls, **flags)
+
+    loop._groups = noting("open", "abort", "close")
+    loop._control = noting("prepared", "done", "finish")
+    return done
+
+
+def test_a_loop_that_has_ended_waits_for_the_others_before_it_closes_its_groups(
+    driven: Callable[..., Driven],
+) -> None:
+    """What it has sent, and they have not received yet, may be lost otherwise."""
+    graph = driven()
+    loop = graph.loop(SimpleNamespace(make=lambda x: x))
+    done = recorded(loop, are_open=True)
+    graph.node.end_closed()
+    loop.run()
+    assert done == ["open", "prepared", "done", "close", "finish"]
+
+
+def test_a_loop_that_fails_waits_for_nobody(
+    driven: Callable[..., Driven], caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = driven()
+    loop = graph.loop(SimpleNamespace(make=lambda x: x))
+    done = recorded(loop, are_open=True)
+
+    def fail() -> None:
+        raise LookupError("a defect")
+
+    loop._steps = [fail]
+    loop.run()
+    assert done == ["open", "prepared", "finish", "close", "finish"]
+    assert "a defect" in caplog.text

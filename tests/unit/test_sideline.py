@@ -19,19 +19,15 @@ GUARD_S = 20
 
 
 class Scene:
-    """A sideline, and what a communicator would tell it."""
+    """A sideline, and how often it looked at what runs."""
 
     def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.is_lost = False
-        self.moves: Iterator[int] = iter(())
-        self.sideline = Sideline(
-            "test-sideline",
-            0.3,
-            self.ended.set,
-            lambda: next(self.moves, 0),
-            lambda: self.is_lost,
-        )
+        self.glances = 0
+        self.sideline = Sideline("test-sideline", self.glance)
+        self.error: BaseException | None = None
+
+    def glance(self) -> None:
+        self.glances += 1
 
     def threads(self) -> int:
         return sum(each.name == "test-sideline" for each in threading.enumerate())
@@ -39,7 +35,6 @@ class Scene:
     def started(self, operation: Callable[[], Any]) -> threading.Event:
         """Run an operation on a thread; is set when the wait for it ended."""
         over = threading.Event()
-        self.error: BaseException | None = None
 
         def run() -> None:
             try:
@@ -91,58 +86,45 @@ def test_what_an_operation_raises_is_raised_here_and_kept_by_nothing(scene):
     scene.sideline.run(lambda: None)
 
 
-def test_what_moves_is_waited_for_and_then_ends_by_itself(scene):
-    goes_on, is_in = threading.Event(), threading.Event()
-    scene.moves = iter(range(1, 100))
-
-    def operation() -> None:
-        is_in.set()
-        goes_on.wait(GUARD_S)
-
-    over = scene.started(operation)
-    assert is_in.wait(GUARD_S)
-    for _ in range(10):
-        scene.sideline.hurry()
-    assert not over.wait(0.2)
-    goes_on.set()
-    assert over.wait(GUARD_S)
-    assert scene.error is None and not scene.ended.is_set()
-
-
-def test_what_does_not_move_is_ended(scene):
-    over = scene.started(lambda: scene.ended.wait(GUARD_S))
-    scene.sideline.hurry()
-    assert over.wait(GUARD_S)
-    assert scene.error is None and scene.ended.is_set()
-
-
-@pytest.mark.parametrize("why", ["hurry", "lost"])
-def test_what_does_not_end_is_left_behind(scene, why):
+def test_what_takes_long_is_looked_at_until_it_shall_be_left_behind(scene):
     goes_on = threading.Event()
-    scene.moves = iter(range(1, 1_000_000))  # however long something moves
     over = scene.started(lambda: goes_on.wait(GUARD_S))
-    if why == "lost":
-        assert not over.wait(0.5)  # nobody is in a hurry
-        scene.is_lost = True
-    else:
-        scene.sideline.hurry()
-        scene.sideline.hurry()
+    until(lambda: scene.glances == 2)
+    scene.sideline.leave()
+    scene.sideline.leave()
     assert over.wait(GUARD_S)
-    assert isinstance(scene.error, LeftBehind) and scene.ended.is_set()
+    assert isinstance(scene.error, LeftBehind) and scene.glances <= 3
     scene.sideline.close()  # does not wait for it
     assert scene.threads() == 1
     goes_on.set()
     until(lambda: scene.threads() == 0)
 
 
-def test_an_interrupt_is_raised_when_the_operation_has_ended(scene):
+def test_what_ends_in_a_moment_is_not_left_behind(scene):
+    goes_on = threading.Event()
+    over = scene.started(lambda: goes_on.wait(GUARD_S))
+    scene.sideline.leave()
+    assert not over.wait(0.2)
+    goes_on.set()
+    assert over.wait(GUARD_S) and scene.error is None
+    scene.sideline.run(lambda: None)
+
+
+@pytest.mark.parametrize("where", ["operation", "glance"])
+def test_an_interrupt_is_raised_when_the_operation_has_ended(scene, where):
     goes_on, seen = threading.Event(), []
 
     def operation() -> None:
-        _thread.interrupt_main()
-        goes_on.wait(0.3)
+        if where == "operation":
+            _thread.interrupt_main()
+        goes_on.wait(0.5)
         seen.append("the end")
 
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    if where == "glance":
+        scene.sideline = Sideline("test-sideline", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scene.sideline.run(operation)
     assert seen == ["the end"]

@@ -30,7 +30,7 @@ class Opener(Protocol):
     """Opens one process's end of a group; it travels to the process."""
 
     @property
-    def served(self) -> frozenset[str]:
+    def devices(self) -> frozenset[str]:
         """The types of devices whose tensors the group takes."""
 
     def open(self, membership: Membership) -> Communicator:
@@ -99,6 +99,11 @@ class OpenGroups:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
+    @property
+    def are_open(self) -> bool:
+        """Whether there is something to close."""
+        return bool(self._open)
+
     def members(self, group: str) -> tuple[str, ...]:
         """See ``channels.base.Groups``."""
         return self._starts[group].group.members
@@ -113,7 +118,7 @@ class OpenGroups:
 
     def devices(self, group: str) -> frozenset[str]:
         """See ``channels.base.Groups``."""
-        return self._starts[group].opener.served
+        return self._starts[group].opener.devices
 
     def open(self, timeout_s: float | None, execution_now: Callable[[], int] = int) -> None:
         """Open all groups; the loop's thread.

@@ -54,6 +54,8 @@ _log = Log()
 # A communicator reports a peer's death before the driver does. After this long it was none.
 _CAUSE_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.005
+# An aborted operation ends within this time; a method may take longer, but uses no communicator.
+_DONE_PATIENCE_S: Final = 2.0
 
 
 class Loop:
@@ -95,7 +97,7 @@ class Loop:
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
         finally:
-            self._groups.close()
+            self._close_groups(failure is None)
             self._control.finish(failure)
 
     def _open_groups(self) -> None:
@@ -105,6 +107,15 @@ class Loop:
             failpoints.reach(failpoints.Failpoint("groups", self._spec.program.process))
             self._groups.open(timeout_s, lambda: self.execution)
             self._control.prepared()
+
+    def _close_groups(self, has_ended_with_others: bool) -> None:
+        """Close the communicators when no other member is in an operation, or takes long to end.
+
+        What a rank has sent and others have not received yet may be lost when it closes.
+        """
+        if self._groups.are_open and has_ended_with_others:
+            self._control.done(_DONE_PATIENCE_S)
+        self._groups.close()
 
     def _is_end(self, error: BaseException) -> bool:
         """Return whether an exception is how the end of the graph shows itself here.

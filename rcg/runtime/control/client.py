@@ -22,6 +22,8 @@ from rcg.trace.clocks import clock_identity, now_ns
 from rcg.wire import sockets
 from rcg.wire.messages import (
     Broken,
+    CloseGroups,
+    Done,
     Failed,
     Hello,
     Here,
@@ -91,6 +93,7 @@ class ControlClient:
         self._joined = joined
         self._socket = joined.connection
         self._is_over = False
+        self._may_close_groups = threading.Event()
         try:
             self.board, self.arenas = _handed_over(joined.answer)
         except BaseException as error:
@@ -117,6 +120,7 @@ class ControlClient:
         except (OSError, ValueError):
             return  # closed by `finish`, or broken: the same to us
         finally:
+            self._may_close_groups.set()
             if not self._is_over:
                 loop.on_owner_gone()
             self._joined.close()
@@ -127,6 +131,8 @@ class ControlClient:
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
             case Broken():
                 loop.on_broken()
+            case CloseGroups():
+                self._may_close_groups.set()
             case Where():
                 found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
                 stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
@@ -141,6 +147,16 @@ class ControlClient:
         """Report that the communicator groups are open, and the loop runs."""
         with contextlib.suppress(OSError):  # the watching thread hears of it
             sockets.send(self._socket, Prepared())
+
+    def done(self, timeout_s: float) -> None:
+        """Report that the loop has ended, and wait until the communicator groups may be closed.
+
+        Args:
+            timeout_s: How long to wait for the loops of other members.
+        """
+        with contextlib.suppress(OSError):  # the driver has ended
+            sockets.send(self._socket, Done())
+            self._may_close_groups.wait(timeout_s)
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.

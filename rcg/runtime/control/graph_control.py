@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from rcg.descriptors import out_of_descriptors
@@ -38,6 +38,8 @@ from rcg.wire.messages import (
     AddValue,
     AskReport,
     Broken,
+    CloseGroups,
+    Done,
     Failed,
     GetValue,
     HasValues,
@@ -100,6 +102,7 @@ class GraphControl:
         self._questions = Questions(self._sleepers)
         self._members: dict[str, Peer] = {}  # those whose loops run; of the endpoint's thread
         self._stores = Stores()
+        self._done: dict[str, Peer] = {}  # those that wait to close their groups
         self._over: set[str] = set()
         self._has_told_stop = False
         self._is_stopping = False
@@ -198,6 +201,9 @@ class GraphControl:
         if self._is_stopping and not self._has_told_stop:
             self._has_told_stop = True
             self._tell_members(Stop())
+        if self._done and self.prepared - self._over <= self._done.keys():
+            self._tell(self._done.values(), CloseGroups())
+            self._done.clear()
 
     def lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended, or its loop."""
@@ -225,6 +231,7 @@ class GraphControl:
         self._is_closed = True
         self._stores.end()
         self._members.clear()
+        self._done.clear()
         self._sleepers.wake()
 
     # --- the endpoint's thread: handlers of messages
@@ -271,6 +278,10 @@ class GraphControl:
         self.prepared.add(peer.name)
         return True
 
+    def _on_done(self, peer: Peer, _: Done) -> bool:
+        self._done[peer.name] = peer
+        return True
+
     def _stopped(self, peer: Peer, _: Stopped) -> bool:
         # Unasked only the poison that follows the first failure may end a loop.
         if not self._was_told() and not self.gone:
@@ -295,6 +306,7 @@ class GraphControl:
         AskReport: _pass_on,
         Here: _hear,
         Prepared: _prepared,
+        Done: _on_done,
         Stopped: _stopped,
         Failed: _failed,
         UseStore: _open_store,
@@ -304,7 +316,10 @@ class GraphControl:
     # --- the endpoint's thread: the rest
 
     def _tell_members(self, message: Message) -> None:
-        for peer in self._members.values():
+        self._tell(self._members.values(), message)
+
+    def _tell(self, peers: Iterable[Peer], message: Message) -> None:
+        for peer in peers:
             with contextlib.suppress(OSError):  # also one that is stopped and does not read
                 sockets.send(peer.connection, message, may_wait=False)
 
