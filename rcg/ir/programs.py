@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Op
+from rcg.ir.ops import Free, Op
 
 __all__ = ["PlanData", "Program"]
 
@@ -24,6 +24,11 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join([f"program {self.process}", *(f"  {op}" for op in self.ops)])
+
+    def last_used(self, position: int) -> frozenset[int]:
+        """Return the slots that an op uses and that nothing but a Free uses after it."""
+        later = [op for op in self.ops[position + 1 :] if type(op) is not Free]
+        return frozenset(self.ops[position].used()).difference(*(op.used() for op in later))
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,10 +123,7 @@ class Living(Plain):
 
     def settle(self) -> dict[str, Any]:
         """Wait until no loop is left here; returns what the process still holds of graphs."""
-        for thread in [t for t in threading.enumerate() if t.name.startswith("rcg-")]:
-            thread.join(GUARD_S)
-        gc.collect()
-        return belongings()
+        return settled()
 
 
 class Mortal(Living):
@@ -260,6 +257,14 @@ def belongings() -> dict[str, Any]:
         "watched": sum("pidfd" in fd for fd in fds),
         "segments": len(segments_of("self")),
     }
+
+
+def settled() -> dict[str, Any]:
+    """Wait until no loop is left in this process; returns its belongings."""
+    for thread in [t for t in threading.enumerate() if t.name.startswith("rcg-")]:
+        thread.join(GUARD_S)
+    gc.collect()
+    return belongings()
 
 
 NOTHING: Final = {

@@ -575,7 +575,7 @@ def test_it_shows_what_a_stuck_actor_is_in(stages, gate):
             ref = graph.execute(1)
             gate.wait_for()
             getting = in_thread(ref.get)
-            until(lambda: graph.report().processes[0].state == "waiting")
+            until(lambda: [each.state for each in graph.report().processes].count("waiting") == 2)
         recorded = profile.graph()
         stuck, waiting = recorded.lane("a0"), recorded.lane("a1")
         assert isinstance(recorded.op(stuck, stuck.open.op), Call)

@@ -64,6 +64,13 @@ def test_it_reads_as_text_and_as_json() -> None:
     assert (op.channels_out, op.channels_in) == (("c2",), ("c1",))
 
 
+def test_a_program_says_where_a_slot_is_used_last() -> None:
+    plan = Plan.from_text(TEXT)
+    found = [sorted(plan.program("a0").last_used(position)) for position in range(5)]
+    assert found == [[], [0], [], [1], [2]]
+    assert plan.program("a2").last_used(2) == {0, 1}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

@@ -65,7 +65,7 @@ def collective_step(
         loop: What runs it.
         node: This process's place on its node.
         channels: The channels of the process.
-        last_used: The slots that no other op of the program uses after this one.
+        last_used: The slots whose last use this is (``Program.last_used``).
     """
     rank = Rank(op, node)
     exchange = exchange_of(op.word)

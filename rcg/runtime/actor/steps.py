@@ -128,9 +128,7 @@ class Steps:
             case Write():
                 return self._write(index, op)
             case Collective():
-                later = self._spec.program.ops[index + 1 :]
-                needed = {slot for each in later if type(each) is not Free for slot in each.used()}
-                last_used = set(op.slots) - needed
+                last_used = self._spec.program.last_used(index)
                 return collective_step(
                     index, op, self._slots, self._loop, self._node, self._spec.channels, last_used
                 )
