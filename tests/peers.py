@@ -12,9 +12,11 @@ import json
 import os
 import random
 import resource
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from rcg.errors import OutOfDescriptors
@@ -34,6 +36,16 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert not deadline.expired, "it does not happen"
         time.sleep(0.001)
+
+
+def suspend(pid: int) -> None:
+    """Send SIGSTOP to a process, and wait until every thread of it has obeyed."""
+
+    def state(stat: Path) -> str:
+        return stat.read_text().rpartition(")")[2].split()[0]
+
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: all(state(stat) == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")))
 
 
 def rights(*fds: int) -> list[tuple[int, int, bytes]]:

@@ -225,15 +225,6 @@ def until_reading(graph: Any, label: str, execution: int) -> None:
     until(lambda: all(map(is_reading, does(graph, label))))
 
 
-def until_stopped(pid: int) -> None:
-    """Wait until every thread of a process has obeyed SIGSTOP."""
-
-    def state(stat: Path) -> str:
-        return stat.read_text().rpartition(")")[2].split()[0]
-
-    until(lambda: all(state(stat) == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")))
-
-
 def belongings() -> dict[str, Any]:
     """What this process holds of graphs: threads, sockets, watched processes, memory.
 

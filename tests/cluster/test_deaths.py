@@ -30,9 +30,9 @@ from tests.cluster.faults import (
     noted,
     slay,
     until_driver_waits,
-    until_stopped,
 )
 from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
+from tests.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -346,8 +346,7 @@ def test_a_stopped_process_is_not_dead(victims, survivors, gates):
     with chain(victim, survivors) as graph:
         ref = graph.execute(1)
         gate.wait_for()
-        os.kill(pid, signal.SIGSTOP)
-        until_stopped(pid)
+        suspend(pid)
         gate.open()
         with pytest.raises(ChannelTimeout) as raised:
             rcg.get(ref, timeout=SOON_S)
@@ -366,8 +365,7 @@ def test_a_stopped_process_can_be_killed(victims, survivors, gate):
     graph = chain(victim, survivors)
     ref = graph.execute(1)
     gate.wait_for()
-    os.kill(pid, signal.SIGSTOP)
-    until_stopped(pid)
+    suspend(pid)
     waiting = in_thread(lambda: rcg.get(ref))
     slay("kill -9", victim, pid, gate)
     raises_death(waiting)

@@ -22,6 +22,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime.remote.owner import ask_report
 from rcg.wire import sockets
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
+from tests.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -355,7 +356,7 @@ def test_a_stopped_owner_is_a_timeout_and_goes_on_later(owned):
     owner, caller, _ = owned()
     owner.expect("given")
     assert rcg.get(caller.run.remote(1)) == [1]
-    os.kill(owner.pid, signal.SIGSTOP)
+    suspend(owner.pid)
     try:
         kinds, text = rcg.get(caller.report_text.remote())
         assert "ChannelTimeout" in kinds and "does not answer" in text

@@ -26,7 +26,6 @@ from tests.cluster.faults import (
     leaving_nothing,
     noted,
     slay,
-    until_stopped,
 )
 from tests.cluster.stage import in_thread
 from tests.cluster.test_fault_matrix import compile_all
@@ -38,6 +37,7 @@ from tests.cluster.test_fault_matrix_tensors import (
     bind_all,
     over_gloo,
 )
+from tests.peers import suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -79,8 +79,7 @@ def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
     """Those of the survivors at once; the member that holds them up ends when it can."""
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate, teardown_timeout=None)
     if state == "stopped":
-        os.kill(pid, signal.SIGSTOP)
-        until_stopped(pid)
+        suspend(pid)
     ends = {shape: in_thread(graph.teardown) for shape, graph in graphs.items()}
     settle(survivors)
     for shape, ref in refs.items():
@@ -142,8 +141,7 @@ def test_teardown_while_a_member_never_comes_to_the_rendezvous(victims, survivor
 
 def test_a_stopped_member_is_not_dead_and_the_report_says_who_waits(victims, survivors, gate):
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate)
-    os.kill(pid, signal.SIGSTOP)
-    until_stopped(pid)
+    suspend(pid)
     gate.open()
     for shape, ref in refs.items():
         with noted(shape):
@@ -163,8 +161,7 @@ def test_a_stopped_member_is_not_dead_and_the_report_says_who_waits(victims, sur
 
 def test_a_stopped_member_can_be_killed(victims, survivors, gate):
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate)
-    os.kill(pid, signal.SIGSTOP)
-    until_stopped(pid)
+    suspend(pid)
     waiting = [in_thread(lambda ref=ref: rcg.get(ref)) for ref in refs.values()]
     slay("kill -9", victim, pid, gate)
     for result in waiting:
@@ -309,8 +306,7 @@ def test_a_driver_that_was_suspended_while_a_member_died_tells_the_cause(detache
     program = driver(DETACHED + DIES_MEANWHILE, *shapes)
     gate.wait_for(len(shapes))
     program.expect("all wait")
-    os.kill(program.pid, signal.SIGSTOP)
-    until_stopped(program.pid)
+    suspend(program.pid)
     os.kill(pid, signal.SIGKILL)
     settle(others)
     os.kill(program.pid, signal.SIGCONT)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from tests.cluster.stage import Stage, in_thread, until
+from tests.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -98,11 +98,8 @@ def test_a_stopped_process_is_said_not_to_answer(stages, gate):
     with compile_gated(a, b, gate) as graph:
         ref = graph.execute(0)
         gate.wait_for()
-        os.kill(pid, signal.SIGSTOP)
+        suspend(pid)
         try:
-            # The kernel stops it some time after the call has returned.
-            stat = Path(f"/proc/{pid}/stat")
-            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
             text = str(graph.report())
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -18,6 +18,7 @@ from tests.board import (
     pattern,
     reader,
 )
+from tests.peers import suspend
 
 MB = 1 << 20
 
@@ -59,7 +60,7 @@ def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
     owner = stashing(board, 4 * MB, "[pattern(3 << 20)]")
     end = reader(board.member(1))
     end.read(10**9)
-    owner.send_signal(signal.SIGSTOP)
+    suspend(owner.pid)
     with pytest.raises(_native.TimedOut):
         end.read(50_000_000)
     frames: dict[int, _native.Frame] = {}
@@ -110,7 +111,7 @@ def test_a_signal_handler_may_collect_what_is_being_pulled() -> None:
     owner = stashing(board, 4 * MB, "[pattern(3 << 20)]")
     end = reader(board.member(1))
     end.read(10**9)
-    owner.send_signal(signal.SIGSTOP)
+    suspend(owner.pid)
     frames: dict[int, _native.Frame] = {}
 
     def collect(*_: object) -> None:
