@@ -128,14 +128,14 @@ class GlooCommunicator(Communicator):
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
         check_tensors(tensors)
-        self._run("send", tensors, *(([tensor], peer, tag) for tensor in tensors))
+        self._move("send", tensors, [peer] * len(tensors), tag)
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
         if peer == self.rank or not 0 <= tag < _GATHER_TAG:
             check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
         check_tensors(tensors)
-        self._run("recv", tensors, *(([tensor], peer, tag) for tensor in tensors))
+        self._move("recv", tensors, [peer] * len(tensors), tag)
 
     # --- among all
 
@@ -145,9 +145,8 @@ class GlooCommunicator(Communicator):
         check_tensors(tensors)
         options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
         plain = self._plain
-        self._run(
+        self._combine(
             "broadcast",
-            tensors,
             *(([each if each.dtype in plain else as_bytes(each)], options) for each in tensors),
         )
 
@@ -157,7 +156,7 @@ class GlooCommunicator(Communicator):
         how = _reduction(tensor, op)
         is_direct = how.carrier is tensor.dtype
         carried = tensor if is_direct else self._carried(how, tensor)
-        self._run("allreduce", (carried,), ([carried], self._allreduce[how.op]))
+        self._combine("allreduce", ([carried], self._allreduce[how.op]))
         if how.has_quotient:
             how.finish(carried, self.size)
         if not how.is_view:
@@ -167,9 +166,7 @@ class GlooCommunicator(Communicator):
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
         check_tensors((output, tensor))
-        self._run(
-            "_allgather_base", (output,), (as_bytes(output), as_bytes(tensor), self._allgather)
-        )
+        self._combine("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
@@ -177,7 +174,7 @@ class GlooCommunicator(Communicator):
         check_tensors((output, tensor))
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor, is_copied=True)
-        self._run("allreduce", (carried,), ([carried], self._allreduce[how.op]))
+        self._combine("allreduce", ([carried], self._allreduce[how.op]))
         part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
         how.finish(part, self.size)
         how.store(output, part)
@@ -189,7 +186,7 @@ class GlooCommunicator(Communicator):
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor)
         options = _filled(self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op])
-        self._run("reduce", (carried,), ([carried], options))
+        self._combine("reduce", ([carried], options))
         if self.rank == root:
             how.finish(carried, self.size)
             if not how.is_view:
@@ -200,13 +197,13 @@ class GlooCommunicator(Communicator):
         check_root(root, self.size)
         check_tensors((tensor,))
         if self.rank != root:
-            self._run("send", (tensor,), ([as_bytes(tensor)], root, _GATHER_TAG))
+            self._move("send", [as_bytes(tensor)], [root], _GATHER_TAG)
             return
         check_collected(output, tensor, self.size)
         check_tensors((output,))
         parts = as_bytes(output).reshape(self.size, -1)
         others = [rank for rank in range(self.size) if rank != root]
-        self._run("recv", (output,), *(([parts[rank]], rank, _GATHER_TAG) for rank in others))
+        self._move("recv", [parts[rank] for rank in others], others, _GATHER_TAG)
         parts[root].copy_(as_bytes(tensor))
 
     def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
@@ -219,45 +216,48 @@ class GlooCommunicator(Communicator):
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._run("barrier", (), (self._barrier,))
+        self._combine("barrier", (self._barrier,))
 
-    def _run(self, method: str, tensors: Sequence[Any], *calls: tuple[Any, ...]) -> None:
-        """Call a method of the process group with each of these arguments; wait for all calls.
-
-        Args:
-            method: Its name.
-            tensors: What the calls move, or more.
-            calls: Their arguments. The last of a collective are its options.
-        """
-        if self._ends:
-            raise self._refusal()
-        if self._hang_ups.poll(0):
-            raise self._failure(method, _LOST)
-        for *_, last in calls:
-            if hasattr(last, "timeout"):
-                last.timeout = _LIMIT
+    def _move(self, method: str, tensors: Sequence[Any], peers: Sequence[int], tag: int) -> None:
+        """Send or receive each of these tensors, to or from the peer at its position."""
+        self._check(method)
         group = self._group
         call = getattr(group, method)
         try:
-            works = [call(*arguments) for arguments in calls]
-            if method not in ("send", "recv"):
-                self._wait_for_all(works, group)
-            elif sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
+            works = [call([each], peer, tag) for each, peer in zip(tensors, peers, strict=True)]
+            if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
                 _wait_for(works, _NO_LIMIT if method == "recv" else _LIMIT)
             else:
-                self._sideline.run(lambda: _wait_for(works, _LIMIT))
+                self._sideline.run(lambda: _wait_for(works, _LIMIT, group))
         except LeftBehind:
             raise self._failure(method, _LOST) from None
         except RuntimeError as error:
             raise self._failure(method, str(error)) from error
 
-    def _wait_for_all(self, works: Sequence[Any], group: Any) -> None:
-        """Wait for the parts of a collective: a moment here, which costs less, then aside."""
-        with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
-            _wait_for(works, _MOMENT)
-            return
-        # The group waits for its threads when it ends, so whoever is left behind keeps it.
-        self._sideline.run(lambda: _wait_for(works, _LIMIT, group))
+    def _combine(self, method: str, *calls: tuple[Any, ...]) -> None:
+        """Call a collective with each of these arguments, the last of which are its options."""
+        self._check(method)
+        group = self._group
+        call = getattr(group, method)
+        for *_, options in calls:
+            options.timeout = _LIMIT
+        try:
+            works = [call(*arguments) for arguments in calls]
+            with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+                _wait_for(works, _MOMENT)
+                return
+            self._sideline.run(lambda: _wait_for(works, _LIMIT, group))
+        except LeftBehind:
+            raise self._failure(method, _LOST) from None
+        except RuntimeError as error:
+            raise self._failure(method, str(error)) from error
+
+    def _check(self, method: str) -> None:
+        """Raise if no operation can begin."""
+        if self._ends:
+            raise self._refusal()
+        if self._hang_ups.poll(0):
+            raise self._failure(method, _LOST)
 
     # --- the end
 
@@ -348,7 +348,8 @@ class GlooCommunicator(Communicator):
         return type(ended)(ended.message, **ended.facts)
 
 
-def _wait_for(works: Sequence[Any], limit: timedelta, _kept: object = None) -> None:
+def _wait_for(works: Sequence[Any], limit: timedelta, _group: object = None) -> None:
+    """Wait for operations. Their group exists as long: its end would wait for its threads, too."""
     for work in works:
         work.wait(limit)
 
