@@ -449,6 +449,8 @@ def long_operation(state: State, group: str, op: str) -> None:
             comm.allreduce(tensor, ReduceOp.SUM)
         case "broadcast":
             comm.broadcast([tensor], 2)
+        case "broadcast in pieces":
+            comm.broadcast(tensor.split(4 << 20), 2)
 
 
 def signal_part_way(state: State, group: str, pid: int, number: int) -> None:

@@ -145,9 +145,10 @@ class Communicator(ABC):
             MemoryError, RuntimeError: There is no memory; torch raises the second.
         """
 
-    # Each raises ``GroupAborted`` if the group was aborted or destroyed, before or meanwhile, and
-    # ``CommError`` if the operation failed; the group cannot be used after that. ``ValueError``: an
-    # argument is wrong, such as a dtype that ``unsupported`` refuses; nothing was sent.
+    # Each raises ``GroupAborted`` if the group was aborted or destroyed before, or before the
+    # operation came to its end, and ``CommError`` if the operation failed; the group cannot be used
+    # after that. ``ValueError``: an argument is wrong, such as a dtype that ``unsupported``
+    # refuses; nothing was sent.
 
     @abstractmethod
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
@@ -189,6 +190,7 @@ class Communicator(ABC):
     def abort(self, why: str) -> None:
         """End the pending operation, here and so at its peers, and refuse later ones.
 
+        It ends within two seconds. What is under way may come to its end before that.
         Any thread; idempotent; does not block.
         """
 

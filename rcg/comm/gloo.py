@@ -5,8 +5,9 @@
 peers, and ``abort`` closes ours. But Gloo forgets two who wait when a connection closes (seen with
 PyTorch 2.13): whoever sends a message that it has begun to write, and whoever receives one of which
 a part has come. So what takes long is waited for on a thread that can be left behind
-(``sideline``); it ends with Gloo's time limit. And ``abort`` closes our connections when nothing
-moves on them any more: where all processes are alive, each message that is under way arrives.
+(``sideline``); it ends with Gloo's time limit. Small messages are not: see ARCHITECTURE. And
+``abort`` closes our connections when nothing moves on them any more: where all processes are alive,
+each message that is under way arrives.
 
 The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
 it has room for, and no exception can be caught there.
@@ -76,7 +77,7 @@ class GlooCommunicator(Communicator):
         self._ends: dict[str, RcgError] = {}
         self._reserved: list[Any] = []
         self._sideline = Sideline(f"rcg-{membership.group}-gloo", self._look)
-        self._closing: threading.Thread | None = None
+        self._closing: dict[str, threading.Thread] = {}  # one, which any thread makes in one step
         self._is_destroyed = threading.Event()
         self._ops: dict[ReduceOp, Any] = {
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
@@ -221,14 +222,13 @@ class GlooCommunicator(Communicator):
     def _move(self, method: str, tensors: Sequence[Any], peers: Sequence[int], tag: int) -> None:
         """Send or receive each of these tensors, to or from the peer at its position."""
         self._check(method)
-        group = self._group
-        call = getattr(group, method)
+        call = getattr(self._group, method)
         try:
             works = [call([each], peer, tag) for each, peer in zip(tensors, peers, strict=True)]
             if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
                 _wait_for(works, _NO_LIMIT if method == "recv" else _LIMIT)
             else:
-                self._sideline.run(lambda: _wait_for(works, _LIMIT, group))
+                self._sideline.run(lambda: _wait_for(works, _LIMIT))
         except LeftBehind:
             raise self._failure(method, _LOST) from None
         except RuntimeError as error:
@@ -243,10 +243,17 @@ class GlooCommunicator(Communicator):
             options.timeout = _LIMIT
         try:
             works = [call(*arguments) for arguments in calls]
-            with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+            interrupt = None
+            try:
                 _wait_for(works, _MOMENT)
                 return
-            self._sideline.run(lambda: _wait_for(works, _LIMIT, group))
+            except RuntimeError:
+                pass  # it takes longer, or has failed
+            except BaseException as error:  # noqa: BLE001 - raised when the collective has ended
+                interrupt = error
+            self._sideline.run(lambda: _wait_for_all(works, group))
+            if interrupt is not None:
+                raise interrupt
         except LeftBehind:
             raise self._failure(method, _LOST) from None
         except RuntimeError as error:
@@ -274,37 +281,37 @@ class GlooCommunicator(Communicator):
         if not self._ends:
             self._ends.setdefault("aborted", destroyed)
         self._is_destroyed.set()
-        if self._closing is not None:
-            self._closing.join()
-        for connection in self._take_connections():
-            connection.close()
+        for closing in list(self._closing.values()):
+            with contextlib.suppress(RuntimeError):  # it has not begun, and will have nothing to do
+                closing.join()
+        self._shut_down()
         self._group = None
         self._sideline.close()
 
     def _look(self) -> None:
-        """Have what runs on the sideline end if a rank has closed its connection."""
+        """Have the connections closed if a rank has closed one: what runs may never end then."""
         if self._hang_ups.poll(0):
             self._close_soon()
 
     def _close_soon(self) -> None:
         """Close the connections when nothing moves on them any more; does not block."""
-        if self._closing is None and not self._is_destroyed.is_set():
-            closing = threading.Thread(
-                target=self._close_when_still, name=f"rcg-{self.group}-closing", daemon=True
-            )
+        if self._closing or self._is_destroyed.is_set():
+            return
+        name = f"rcg-{self.group}-closing"
+        closing = threading.Thread(target=self._close_when_still, name=name, daemon=True)
+        if self._closing.setdefault("thread", closing) is closing:
             try:
                 closing.start()
             except RuntimeError:  # no thread can be had
                 self._shut_down()
-            else:
-                self._closing = closing
 
     def _close_when_still(self) -> None:
         grace, before = Deadline(_GRACE_S), -1
         while not grace.expired and (now := self._moved_bytes()) != before:
             before = now
-            if self._is_destroyed.wait(_STILL_S):
+            if self._is_destroyed.wait(min(_STILL_S, grace.remaining_s() or 0.0)):
                 return
+        self._fail(f"group {self.group}: {_LOST}")
         self._shut_down()
 
     def _moved_bytes(self) -> int:
@@ -334,13 +341,15 @@ class GlooCommunicator(Communicator):
 
     def _failure(self, method: str, why: str) -> RcgError:
         """Return the error for a failed operation. The peers' operations end, too."""
-        if not self._ends:
-            text = _ASIDE.sub("", why.partition("\n")[0])
-            message = f"{method.strip('_')} in group {self.group} failed: {text}"
-            failed = CommError(message, group=self.group, rank=self.rank)
-            self._ends.setdefault("failed", failed)
-            self._close_soon()
+        text = _ASIDE.sub("", why.partition("\n")[0])
+        self._fail(f"{method.strip('_')} in group {self.group} failed: {text}")
+        self._close_soon()
         return self._refusal()
+
+    def _fail(self, why: str) -> None:
+        """Refuse operations from now on, if nothing else has ended the group."""
+        if not self._ends:
+            self._ends.setdefault("failed", CommError(why, group=self.group, rank=self.rank))
 
     def _refusal(self) -> RcgError:
         """Return an error of its own for each caller."""
@@ -348,10 +357,24 @@ class GlooCommunicator(Communicator):
         return type(ended)(ended.message, **ended.facts)
 
 
-def _wait_for(works: Sequence[Any], limit: timedelta, _group: object = None) -> None:
-    """Wait for operations. Their group exists as long: its end would wait for its threads, too."""
+def _wait_for(works: Sequence[Any], limit: timedelta) -> None:
     for work in works:
         work.wait(limit)
+
+
+def _wait_for_all(works: Sequence[Any], _group: object) -> None:
+    """Wait for every part of a collective, also when one has failed.
+
+    The group must exist as long: when it ends, it waits for the threads that still run a part.
+    """
+    failures = []
+    for work in works:
+        try:
+            work.wait(_LIMIT)
+        except RuntimeError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _filled(options: Any, **fields: Any) -> Any:

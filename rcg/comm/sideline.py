@@ -49,7 +49,7 @@ class Sideline:
 
     Args:
         name: The name of the thread, which starts with the first operation.
-        glance: Called a few times a second while an operation runs.
+        glance: Called a few times a second while an operation is waited for, until ``leave``.
     """
 
     def __init__(self, name: str, glance: Callable[[], object]) -> None:
@@ -107,7 +107,8 @@ class Sideline:
                     is_asked_for = True  # first: an interrupt comes after a call, not before it
                     self._tasks.put(task)
                 try:
-                    has_ended = self._news.get(timeout=_GLANCE_S)
+                    left_s = _GLANCE_S if last is None else last.remaining_s() or 0.0
+                    has_ended = self._news.get(timeout=min(_GLANCE_S, left_s))
                 except Empty:
                     if last is None:
                         self._glance()
@@ -120,7 +121,7 @@ class Sideline:
             except BaseException as error:  # noqa: BLE001 - raised once the operation has ended
                 interrupt = error
         if self._is_left_behind:
-            raise LeftBehind(self._name)
+            raise interrupt or LeftBehind(self._name)
         return interrupt
 
     def _work(self) -> None:
@@ -129,5 +130,7 @@ class Sideline:
             if task is None:
                 return
             task.run()
+            if self._is_left_behind:
+                task.error = None  # whose traceback holds the task, and so all that it used
             del task  # before anybody is told: whoever is may end what it uses
             self._news.put(True)

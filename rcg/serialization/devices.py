@@ -44,7 +44,7 @@ def moved_to(tensor: Any, target: str) -> Any:
     Raises:
         RuntimeError: The device is not there.
     """
-    if target in ("default", tensor.device.type):
+    if target == "default" or target == tensor.device.type:
         return tensor
     import torch
 

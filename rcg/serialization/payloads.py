@@ -103,7 +103,9 @@ class LoneTable(NamedTuple):
         torch = sys.modules["torch"]
         dtype = getattr(torch, self.dtype)
         tensor = torch.empty(0, dtype=torch.uint8) if payload is None else payload
-        tensor = tensor.view(dtype).view(self.shape)
+        tensor = tensor.view(dtype)
+        if len(self.shape) != 1:
+            tensor = tensor.view(self.shape)
         return tensor.requires_grad_() if self.requires_grad else tensor
 
 
@@ -112,7 +114,9 @@ def bytes_of(tensor: Any) -> Any:
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    return plain.contiguous().view(-1).view(sys.modules["torch"].uint8)
+    if plain.dim() != 1 or not plain.is_contiguous():
+        plain = plain.contiguous().view(-1)
+    return plain.view(sys.modules["torch"].uint8)
 
 
 def is_plain_tensor(value: object) -> bool:

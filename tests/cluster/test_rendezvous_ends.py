@@ -76,7 +76,7 @@ def held_in_transfer(victims: Victims, survivors: list[Any], gate: Any, **option
 
 @pytest.mark.parametrize("state", ["held", "stopped"])
 def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
-    """Those of the survivors at once; the member that holds them up ends when it can."""
+    """Those of the survivors soon; the member that holds them up ends when it can."""
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate, teardown_timeout=None)
     if state == "stopped":
         suspend(pid)
@@ -97,7 +97,7 @@ def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
 
 @pytest.mark.parametrize("shape", ["broadcast_out", "allreduce", "collective_and_edge"])
 def test_teardown_while_large_tensors_move_leaves_nothing(victims, survivors, shape):
-    """A rank that has done its part closes its group when the others have done theirs."""
+    """Executions are in flight, and nobody waits for them."""
     victim = victims.take()
     rcg.get(victim.expect.remote(None))
     for _ in range(4):

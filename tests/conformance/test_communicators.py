@@ -353,7 +353,11 @@ def test_survivors_of_a_killed_rank_end_are_usable_and_keep_other_groups(crew, o
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize(
-    "op", ["edge from 2", "edge to 2", "small ones from 2", "allreduce", "broadcast"]
+    "op",
+    [
+        *("edge from 2", "edge to 2", "small ones from 2"),
+        *("allreduce", "broadcast", "broadcast in pieces"),
+    ],
 )
 def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
     """Gloo tells nothing to whoever waits for a message when a part of it has been moved."""

@@ -439,9 +439,11 @@ class InGroups:
         until(lambda: served.control.prepared == set(names))
 
     def are_done(self, *names: str, timeout_s: float = GUARD_S) -> None:
+        """Returns when whoever is told to close its groups has had the time to do so."""
         for name in names:
             threading.Thread(target=self._close, args=(name, timeout_s), daemon=True).start()
-        until(lambda: set(names) <= self.control._done.keys() | set(self.closed))
+        until(lambda: set(names) <= self.control._done.keys())
+        assert self.control.ask_where(GUARD_S)  # which is asked and answered after that
 
     def _close(self, name: str, timeout_s: float) -> None:
         self.clients[name].done(timeout_s)
@@ -458,19 +460,23 @@ class InGroups:
 def test_groups_are_closed_when_every_member_is_done(served):
     members = InGroups(served, "a0", "a1", "a2")
     bystander = served.client("last")  # in no group
+    bystander.close_descriptors()
+    bystander.watch(Loop(), "rcg-watch-test")
     served.control.stop()
     members.are_done("a0", "a1")
     assert members.closed == []
+    assert served.control.wait_stopped(Deadline(0))[:3] == ["a10", "a11", "a12"]  # who is not done
     members.are_done("a2")
     members.until_closed("a0", "a1", "a2")
     members.finish()
-    bystander.close()
+    bystander.finish()
 
 
 @pytest.mark.parametrize("how", ["finish", "close", "never"])
 def test_groups_are_closed_when_the_last_member_ends_or_takes_long(served, how):
     members = InGroups(served, "a0", "a1", "a2")
-    members.are_done("a0", "a1", timeout_s=0.5 if how == "never" else GUARD_S)
+    members.are_done("a0", "a1", timeout_s=1.0 if how == "never" else GUARD_S)
+    assert members.closed == []
     if how == "finish":
         members.clients["a2"].finish("it failed")
     elif how == "close":
@@ -479,11 +485,11 @@ def test_groups_are_closed_when_the_last_member_ends_or_takes_long(served, how):
     members.finish()
 
 
-def test_groups_are_closed_when_the_driver_ends(served):
+def test_groups_are_closed_after_the_time_when_the_driver_has_ended(served):
+    """Nobody tells any more when the others are done."""
     members = InGroups(served, "a0", "a1")
-    members.are_done("a0")
+    members.are_done("a0", timeout_s=1.0)
     served.control.close()
+    assert members.closed == []
     members.until_closed("a0")
-    members.are_done("a1")
-    members.until_closed("a0", "a1")
     members.finish()

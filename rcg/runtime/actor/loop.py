@@ -54,8 +54,9 @@ _log = Log()
 # A communicator reports a peer's death before the driver does. After this long it was none.
 _CAUSE_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.005
-# An aborted operation ends within this time; a method may take longer, but uses no communicator.
-_DONE_PATIENCE_S: Final = 2.0
+# So long a loop waits for those of others before it closes its groups. An aborted operation has
+# ended by then. A method may take longer; when it returns, its loop uses no communicator any more.
+_DONE_PATIENCE_S: Final = 2.5
 
 
 class Loop:
@@ -97,8 +98,10 @@ class Loop:
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
         finally:
-            self._close_groups(failure is None)
-            self._control.finish(failure)
+            try:
+                self._close_groups(failure is None)
+            finally:
+                self._control.finish(failure)
 
     def _open_groups(self) -> None:
         """Build the communicators, and tell the driver."""
@@ -109,13 +112,15 @@ class Loop:
             self._control.prepared()
 
     def _close_groups(self, has_ended_with_others: bool) -> None:
-        """Close the communicators when no other member is in an operation, or takes long to end.
+        """Close the communicators when the loops of all members have ended, or after a while.
 
         What a rank has sent and others have not received yet may be lost when it closes.
         """
-        if self._groups.are_open and has_ended_with_others:
-            self._control.done(_DONE_PATIENCE_S)
-        self._groups.close()
+        try:
+            if self._groups.are_open and has_ended_with_others:
+                self._control.done(_DONE_PATIENCE_S)
+        finally:
+            self._groups.close()
 
     def _is_end(self, error: BaseException) -> bool:
         """Return whether an exception is how the end of the graph shows itself here.

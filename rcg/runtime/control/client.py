@@ -120,7 +120,6 @@ class ControlClient:
         except (OSError, ValueError):
             return  # closed by `finish`, or broken: the same to us
         finally:
-            self._may_close_groups.set()
             if not self._is_over:
                 loop.on_owner_gone()
             self._joined.close()
@@ -152,11 +151,12 @@ class ControlClient:
         """Report that the loop has ended, and wait until the communicator groups may be closed.
 
         Args:
-            timeout_s: How long to wait for the loops of other members.
+            timeout_s: How long to wait for the loops of other members. If the driver has ended,
+                nobody tells when they have: it takes all of this time.
         """
         with contextlib.suppress(OSError):  # the driver has ended
             sockets.send(self._socket, Done())
-            self._may_close_groups.wait(timeout_s)
+        self._may_close_groups.wait(timeout_s)
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.

@@ -102,7 +102,8 @@ class GraphControl:
         self._questions = Questions(self._sleepers)
         self._members: dict[str, Peer] = {}  # those whose loops run; of the endpoint's thread
         self._stores = Stores()
-        self._done: dict[str, Peer] = {}  # those that wait to close their groups
+        self._done: dict[str, Peer] = {}  # those that wait for others to close their groups
+        self._may_all_be_done = False  # since somebody looked
         self._over: set[str] = set()
         self._has_told_stop = False
         self._is_stopping = False
@@ -137,13 +138,15 @@ class GraphControl:
     def wait_stopped(self, deadline: Deadline) -> list[str]:
         """Wait until every member's loop has ended; returns those that have not by then.
 
-        Once the control is closed it hears of no end, and waits for none.
+        Those that only wait for others to close their groups are not named. Once the control is
+        closed it hears of no end, and waits for none.
         """
         expected = set(self.processes)
         self._sleepers.wait(
             lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
         )
-        return [] if self._is_closed else sorted(expected - self._over)
+        late = expected - self._over
+        return [] if self._is_closed else sorted(late - set(self._done)) or sorted(late)
 
     def ask_where(self, timeout_s: float) -> dict[str, list[str]]:
         """Return the stack of the user's method that each live member is in, [] for none.
@@ -201,9 +204,9 @@ class GraphControl:
         if self._is_stopping and not self._has_told_stop:
             self._has_told_stop = True
             self._tell_members(Stop())
-        if self._done and self.prepared - self._over <= self._done.keys():
+        if self._may_all_be_done and self.prepared <= self._over | self._done.keys():
+            self._may_all_be_done = False
             self._tell(self._done.values(), CloseGroups())
-            self._done.clear()
 
     def lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended, or its loop."""
@@ -280,6 +283,7 @@ class GraphControl:
 
     def _on_done(self, peer: Peer, _: Done) -> bool:
         self._done[peer.name] = peer
+        self._may_all_be_done = True
         return True
 
     def _stopped(self, peer: Peer, _: Stopped) -> bool:
@@ -329,6 +333,8 @@ class GraphControl:
 
     def _mark_over(self, process: str) -> None:
         self._over.add(process)
+        self._done.pop(process, None)
+        self._may_all_be_done = True
         self._sleepers.wake()
 
 
