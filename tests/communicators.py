@@ -240,6 +240,17 @@ def check_moves(state: State, group: str) -> None:
             comm.gather(output if me == root else None, every[me], root)
             if me == root:
                 same(output, wanted, "gather", *what)
+    for dtype in (torch.float32, torch.int16, torch.bool, torch.complex64):
+        # A column of one row, as a batch of one has it: contiguous, with a stride of 4.
+        every = [numbers(rank, (1, 4), dtype)[:, 1] for rank in range(size)]
+        mine = torch.zeros(1, 4, dtype=dtype)[:, 1].copy_(every[me])
+        assert mine.is_contiguous() and mine.stride() == (4,)
+        output = torch.zeros(size, dtype=dtype)
+        comm.allgather(output, mine)
+        same(output, torch.cat(every), "allgather of a column", dtype)
+        comm.allreduce(mine, ReduceOp.SUM)
+        same(mine, combined(every, ReduceOp.SUM), "allreduce of a column", dtype)
+        comm.broadcast([mine], 0)
     many = [numbers(0, shape, dtype) for dtype in DTYPES for shape in SHAPES]
     mine_too = [tensor.clone() if me == 0 else torch.full_like(tensor, 1) for tensor in many]
     comm.broadcast(mine_too, 0)

@@ -146,7 +146,7 @@ class GlooCommunicator(Communicator):
         check_tensors(tensors)
         options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
         plain = self._plain
-        self._combine(
+        self._collective(
             "broadcast",
             *(([each if each.dtype in plain else as_bytes(each)], options) for each in tensors),
         )
@@ -157,7 +157,7 @@ class GlooCommunicator(Communicator):
         how = _reduction(tensor, op)
         is_direct = how.carrier is tensor.dtype
         carried = tensor if is_direct else self._carried(how, tensor)
-        self._combine("allreduce", ([carried], self._allreduce[how.op]))
+        self._collective("allreduce", ([carried], self._allreduce[how.op]))
         if how.has_quotient:
             how.finish(carried, self.size)
         if not how.is_view:
@@ -167,7 +167,7 @@ class GlooCommunicator(Communicator):
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
         check_tensors((output, tensor))
-        self._combine("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
+        self._collective("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
@@ -175,7 +175,7 @@ class GlooCommunicator(Communicator):
         check_tensors((output, tensor))
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor, is_copied=True)
-        self._combine("allreduce", ([carried], self._allreduce[how.op]))
+        self._collective("allreduce", ([carried], self._allreduce[how.op]))
         part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
         how.finish(part, self.size)
         how.store(output, part)
@@ -187,7 +187,7 @@ class GlooCommunicator(Communicator):
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor)
         options = _filled(self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op])
-        self._combine("reduce", ([carried], options))
+        self._collective("reduce", ([carried], options))
         if self.rank == root:
             how.finish(carried, self.size)
             if not how.is_view:
@@ -217,7 +217,7 @@ class GlooCommunicator(Communicator):
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._combine("barrier", (self._barrier,))
+        self._collective("barrier", (self._barrier,))
 
     def _move(self, method: str, tensors: Sequence[Any], peers: Sequence[int], tag: int) -> None:
         """Send or receive each of these tensors, to or from the peer at its position."""
@@ -234,7 +234,7 @@ class GlooCommunicator(Communicator):
         except RuntimeError as error:
             raise self._failure(method, str(error)) from error
 
-    def _combine(self, method: str, *calls: tuple[Any, ...]) -> None:
+    def _collective(self, method: str, *calls: tuple[Any, ...]) -> None:
         """Call a collective with each of these arguments, the last of which are its options."""
         self._check(method)
         group = self._group

@@ -53,7 +53,7 @@ class Reduction:
 
     def carried(self, tensor: Any) -> Any:
         """Return a contiguous tensor in the carrier: flat, and a view if ``is_view``."""
-        flat = tensor.detach().view(-1)
+        flat = _flat(tensor)
         return flat.view(self.carrier) if self.is_view else flat.to(self.carrier)
 
     def memory_for(self, tensor: Any, is_copied: bool, reserved: Any = None) -> Any:
@@ -84,7 +84,7 @@ class Reduction:
         if self.is_view:
             self.carried(output).copy_(carried)
         else:
-            output.detach().view(-1).copy_(carried)
+            _flat(output).copy_(carried)
 
 
 @functools.cache
@@ -153,4 +153,13 @@ def as_bytes(tensor: Any) -> Any:
     """Return the bytes of a contiguous tensor, of any dtype and shape: a flat view of uint8."""
     import torch
 
-    return tensor.detach().view(-1).view(torch.uint8)
+    return _flat(tensor).view(torch.uint8)
+
+
+def _flat(tensor: Any) -> Any:
+    """Return a view [numel] of a contiguous tensor, whose stride is 1.
+
+    A dimension of one element or none may have any stride. Tensor.view keeps it, and then refuses
+    another dtype.
+    """
+    return tensor.detach().as_strided((tensor.numel(),), (1,))

@@ -114,8 +114,9 @@ def bytes_of(tensor: Any) -> Any:
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    if plain.dim() != 1 or not plain.is_contiguous():
-        plain = plain.contiguous().view(-1)
+    if plain.stride() != (1,):
+        # A dimension of one element or none may have any stride, which `view` refuses below.
+        plain = plain.contiguous().as_strided((plain.numel(),), (1,))
     return plain.view(sys.modules["torch"].uint8)
 
 

@@ -187,6 +187,14 @@ def test_tensors_of_every_dtype_and_shape_arrive(edge, dtype, shape, readers):
         assert bytes_of(each) == bytes_of(value)
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_column_of_one_row_arrives(edge, is_direct):
+    """It is contiguous, and yet its stride is not 1."""
+    value = torch.arange(12.0).reshape(3, 4)[:1, 2]
+    found = edge(is_direct_return=is_direct).send(value)
+    assert found.shape == (1,) and found.tolist() == [2.0]
+
+
 def test_tensors_anywhere_in_a_value_with_plain_data_and_arrays(edge):
     base = torch.arange(24.0).reshape(4, 6)
     value = {

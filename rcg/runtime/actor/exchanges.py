@@ -19,6 +19,7 @@ from rcg.comm import Communicator, ReduceOp
 from rcg.errors import TensorMismatch
 from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
+from rcg.serialization.payloads import bytes_of
 from rcg.text import plural
 
 __rcg_plumbing__ = True  # see rcg.frames
@@ -335,7 +336,7 @@ class _Broadcast:
     ) -> list[Any]:
         communicator, root = rank.communicator, rank.root
         if rank.is_root:
-            communicator.broadcast(pieces_of([_bytes_of(each) for each in room]), root)
+            communicator.broadcast(pieces_of([bytes_of(each) for each in room]), root)
             return list(room)
         described = statuses[root]
         try:
@@ -343,7 +344,7 @@ class _Broadcast:
         except (MemoryError, RuntimeError) as error:  # the root sends, whatever happens here
             communicator.broadcast(nowhere([each.size_bytes for each in described]), root)
             raise NoResult(error) from error
-        communicator.broadcast(pieces_of([_bytes_of(each) for each in results]), root)
+        communicator.broadcast(pieces_of([bytes_of(each) for each in results]), root)
         return results
 
     def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
@@ -380,9 +381,3 @@ def _row(tensor: Any) -> tuple[int, ...]:
 def _gathered(rank: Rank, tensor: Any) -> tuple[int, ...]:
     first, *rest = _row(tensor)
     return (rank.size * first, *rest)
-
-
-def _bytes_of(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor, as a tensor of uint8."""
-    torch = sys.modules["torch"]
-    return tensor.reshape(-1).view(torch.uint8)
