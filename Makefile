@@ -96,7 +96,7 @@ types: setup
 
 ## run every notebook and compare what its cells show with what is stored
 notebooks: setup
-	$(PY) -m pytest --nbval --nbval-sanitize-with=notebooks/sanitize.cfg --nbval-current-env \
+	$(PY) -m pytest -n 2 --dist loadfile --nbval --nbval-sanitize-with=notebooks/sanitize.cfg --nbval-current-env \
 	  --nbval-cell-timeout=120 notebooks
 
 ## look at the widgets and the notebooks in a JupyterLab, with the chromium that is installed

@@ -142,7 +142,7 @@ def report() -> Reports:
     return found
 
 
-def profile(*, max_events: int | None = None) -> Profiler:
+def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
     """Return a profiler of all compiled DAGs of this process, including those compiled later.
 
     ``with rcg.profile() as p`` gives a ``Profile``, which is complete at the end of the block::
@@ -157,9 +157,12 @@ def profile(*, max_events: int | None = None) -> Profiler:
     Args:
         max_events: How many events of each graph are kept; later ones are counted as lost. None for
             five million.
+        torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
+            methods and transfers. Its events are shown inside these, as spans are. Torch's profiler
+            slows small operations down.
     """
     execute = importlib.import_module("rcg.runtime.driver.live")
-    found: Profiler = execute.profile_all(max_events=max_events)
+    found: Profiler = execute.profile_all(max_events=max_events, torch=torch)
     return found
 
 

@@ -19,6 +19,7 @@ from rcg.dag.authoring import bind_method
 from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
+from rcg.option_kinds import checked_cost_s
 from rcg.refs import refuse_compiled_refs
 
 __all__ = [
@@ -136,8 +137,14 @@ class ActorMethod:
         return bind_method(self._handle, self._name, args, kwargs, {})
 
     def options(self, **options: Any) -> BoundOptions:
-        """Return the method with Ray's options of a call (``num_returns=2``, ...) set."""
-        return BoundOptions(self, self._method.options(**options), options)
+        """Return the method with options of a call set.
+
+        Args:
+            **options: Ray's (``num_returns=2``, ...), and ``cost_s``: how long this call takes, in
+                seconds, for the schedule of a compiled graph.
+        """
+        rays = {name: value for name, value in options.items() if name != "cost_s"}
+        return BoundOptions(self, self._method.options(**rays), options)
 
     def __getattr__(self, name: str) -> Any:
         if name in ActorMethod.__slots__ or _is_special(name):
@@ -336,8 +343,27 @@ def remote(*args: Any, **options: Any) -> Any:
 
 
 def method(*args: Any, **options: Any) -> Any:
-    """Declare options of an actor's method, as Ray does: ``@method(num_returns=2)``."""
-    return cluster.method(*args, **options)
+    """Declare options of an actor's method, as Ray does: ``@method(num_returns=2)``.
+
+    Args:
+        *args: As Ray's.
+        **options: Ray's, and ``cost_s``: how long a call takes, in seconds. The compiler orders
+            transfers by it, and predicts a timeline. Calls of which nothing is said count alike.
+
+    Raises:
+        TypeError: ``cost_s`` is no number.
+        ValueError: ``cost_s`` is negative, or more than a million seconds.
+    """
+    if "cost_s" not in options:
+        return cluster.method(*args, **options)
+    cost_s = checked_cost_s(options.pop("cost_s"), "cost_s")
+
+    def declare(function: Any) -> Any:
+        declared = cluster.method(**options)(function) if options else function
+        declared.__rcg_cost_s__ = cost_s
+        return declared
+
+    return declare
 
 
 def _dress(made: Any) -> Any:

@@ -15,7 +15,18 @@ from typing import Final
 
 from rcg.warn import warn_user
 
-__all__ = ["COUNT", "COUNT_OR_NONE", "FLAG", "TIMEOUT", "Kind", "choice", "timeout_from_user"]
+_LONGEST_COST_S: Final = 1e6
+
+__all__ = [
+    "COUNT",
+    "COUNT_OR_NONE",
+    "FLAG",
+    "TIMEOUT",
+    "Kind",
+    "checked_cost_s",
+    "choice",
+    "timeout_from_user",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +152,20 @@ TIMEOUT: Final = Kind(timeout_from_user, _parse_timeout)
 COUNT: Final = Kind(_check_count, _parse_count)
 COUNT_OR_NONE: Final = Kind(_check_count_or_none, _parse_count_or_none)
 FLAG: Final = Kind(_check_flag, _parse_flag)
+
+
+def checked_cost_s(cost_s: object, name: str) -> float:
+    """Return a cost in seconds.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative, or more than a million seconds.
+    """
+    if isinstance(cost_s, bool) or not isinstance(cost_s, Real):
+        raise TypeError(f"{name} must be a number of seconds, found {cost_s!r}")
+    seconds = float(cost_s)
+    if not math.isfinite(seconds) or not 0 <= seconds <= _LONGEST_COST_S:
+        raise ValueError(
+            f"{name} must be a number of seconds from 0 to {_LONGEST_COST_S:,.0f}, found {cost_s!r}"
+        )
+    return seconds

@@ -262,15 +262,15 @@ class Options:
         context="buffer_size_bytes",
         text="no effect: it is checked and then ignored, because channels size themselves",
     )
-    overlap_communication: bool = _option(
+    overlap: bool = _option(
         False,
         FLAG,
-        keyword="overlap_communication",
-        variable="RCG_OVERLAP_COMMUNICATION",
+        keyword="overlap",
+        variable="RCG_OVERLAP",
         rays_keyword="_overlap_gpu_communication",
         rays_variable="RAY_CGRAPH_overlap_gpu_communication",
         context="overlap_gpu_communication",
-        text="no effect: transfers and calls of an actor follow each other",
+        text="whether tensors move over communicators while methods run, on threads of their own",
     )
     memory_cap_bytes: int | None = _option(
         None,
@@ -391,7 +391,7 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_TORCH_PROFILING",
-        instead="start torch's profiler in a method: it sees that thread",
+        instead="rcg.profile(torch=True) records what torch does in methods",
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_NVTX_PROFILING",

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcg.errors import TraceError
+from rcg.ir.costs import CallCosts
 from rcg.text import plural
+from rcg.trace.analysis.call_costs import call_costs_of
 from rcg.trace.analysis.compare import Comparison, compare
 from rcg.trace.analysis.critical import CriticalPath, critical_path
 from rcg.trace.analysis.executions import Executions, executions_of
@@ -118,6 +120,10 @@ class Profile:
         origin_ns = self.trace.start_ns
         steps = critical_path(self.graph(graph), execution)
         return CriticalPath(step.since(origin_ns) for step in steps)
+
+    def call_costs(self) -> CallCosts:
+        """Return what methods and transfers took, by actor, for ``compile(costs=profile)``."""
+        return call_costs_of(self.trace.graphs)
 
     def compare(self, other: Profile) -> Comparison:
         """Compare this profile with a later one: per operation, shares, throughput, latency."""

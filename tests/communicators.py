@@ -8,11 +8,12 @@ what must come out, and compares.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,12 @@ OPENERS: dict[str, Any] = {
 }
 
 
+with contextlib.suppress(ImportError):  # of a torch whose devices are all written in C++
+    from tests.fake_device import FakeCommunicator
+
+    OPENERS["fake"] = FakeCommunicator.open
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the ranks of a group meet: a store in memory, or the control of a graph."""
@@ -55,6 +62,20 @@ class Place:
         if self.store is not None:
             return self.store
         return ControlStore(self.address, self.graph_id, self.secret, group)
+
+
+def on_its_device(act: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a member make its tensors on a device that the communicator of the group serves."""
+
+    @functools.wraps(act)
+    def acting(state: State, group: str, *args: Any) -> Any:
+        devices = state[group].devices
+        if "cpu" in devices:
+            return act(state, group, *args)
+        with torch.device(min(devices)):
+            return act(state, group, *args)
+
+    return acting
 
 
 def open_group(
@@ -173,6 +194,7 @@ DTYPES = (
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (3,), (2, 0, 3), (4, 5), (10_007,))
 
 
+@on_its_device
 def check_reductions(state: State, group: str) -> None:
     comm = state[group]
     size, me = comm.size, comm.rank
@@ -208,6 +230,7 @@ def every_with(every: list[torch.Tensor], me: int, mine: torch.Tensor) -> list[t
     return [mine if rank == me else tensor for rank, tensor in enumerate(every)]
 
 
+@on_its_device
 def check_averages(state: State, group: str) -> None:
     """The average of whole numbers does not overflow where a wider dtype exists."""
     for dtype in DTYPES:
@@ -219,6 +242,7 @@ def check_averages(state: State, group: str) -> None:
             same(tensor, torch.full((3,), value, dtype=dtype), dtype)
 
 
+@on_its_device
 def check_moves(state: State, group: str) -> None:
     comm = state[group]
     size, me = comm.size, comm.rank
@@ -260,6 +284,7 @@ def check_moves(state: State, group: str) -> None:
     comm.barrier()
 
 
+@on_its_device
 def check_messages(state: State, group: str) -> None:
     """Every pair in both directions: many tensors of every dtype and shape in one call."""
     comm = state[group]
@@ -278,6 +303,7 @@ def check_messages(state: State, group: str) -> None:
                     same(one, wanted, "message")
 
 
+@on_its_device
 def check_order(state: State, group: str) -> None:
     """Messages of one tag arrive in the order in which they are sent."""
     comm = state[group]
@@ -290,6 +316,7 @@ def check_order(state: State, group: str) -> None:
             same(found, torch.full((3,), number))
 
 
+@on_its_device
 def check_wrong_arguments(state: State, group: str) -> None:
     comm = state[group]
     one = torch.ones(2)
@@ -332,6 +359,7 @@ def check_wrong_arguments(state: State, group: str) -> None:
             call()
 
 
+@on_its_device
 def answered(state: State, group: str, op: str) -> None:
     """Do what the other of two ranks waits for in ``blocked``, as the last rank."""
     comm = state[group]
@@ -349,16 +377,19 @@ def destroy_and_keep(state: State, group: str) -> None:
     state[group].destroy()
 
 
+@on_its_device
 def send_number(state: State, group: str, peer: int, tag: int, number: int) -> None:
     state[group].send([torch.full((3,), number)], peer, tag)
 
 
+@on_its_device
 def recv_number(state: State, group: str, peer: int, tag: int) -> int:
     found = torch.zeros(3, dtype=torch.int64)
     state[group].recv([found], peer, tag)
     return int(found[0])
 
 
+@on_its_device
 def check_every_dtype(state: State, group: str, name: str) -> None:
     """What ``unsupported`` says is true of a dtype of torch: of its moves and its reductions."""
     comm = state[group]
@@ -397,6 +428,7 @@ def check_every_dtype(state: State, group: str, name: str) -> None:
 # --- operations that do not end
 
 
+@on_its_device
 def blocked(state: State, group: str, op: str) -> None:
     """Begin an operation that needs the last rank, which does not come."""
     comm: Communicator = state[group]
@@ -438,6 +470,7 @@ BLOCKING = (
 )
 
 
+@on_its_device
 def long_operation(state: State, group: str, op: str) -> None:
     """Take part in an operation that moves many bytes: an edge of two ranks, or among all."""
     comm: Communicator = state[group]

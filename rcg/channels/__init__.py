@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from rcg.channels import shm, tensor
+from rcg.channels import local, shm, tensor
 from rcg.channels.base import Endpoint, FrameReader, FrameWriter, Reader, Writer
 from rcg.errors import InternalError
 from rcg.ir.channels import ChannelSpec
@@ -23,11 +23,13 @@ _READERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Reader]]] = 
     "ring": shm.open_reader,
     "status": shm.open_reader,
     "tensor": tensor.open_reader,
+    "local": local.open_reader,
 }
 _WRITERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Writer]]] = {
     "ring": shm.open_writer,
     "status": shm.open_status_writer,
     "tensor": tensor.open_writer,
+    "local": local.open_writer,
 }
 _INPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameWriter]]] = {
     "ring": shm.open_input,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -389,6 +390,10 @@ class Endpoint(Protocol):
     @property
     def groups(self) -> Groups:
         """The communicator groups that this process is in."""
+
+    @property
+    def queues(self) -> Mapping[str, deque[Any]]:
+        """What is on its way through each local channel of this process."""
 
     @property
     def encode(self) -> Callable[..., Encoded]:

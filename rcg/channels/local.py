@@ -1,129 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels between two threads of one process: values pass as they are, nothing is copied.
+"""Channels between two lanes of one process: values pass as they are, nothing is copied.
 
-The writer and the reader are each a member of the graph's shared memory, so a wait here ends as
-every other does: by the other side, by poison, or by a signal handler. Frames are in a deque, whose
-operations are single steps; there is no lock. Each side stores first and then wakes the other, and
-checks once more before it sleeps: a wake-up in between ends the sleep at once, because ``wait_any``
-compares the positions that it has seen.
+The value waits in a queue of the process, and an empty frame in a ring of shared memory says that
+it is there. So waiting for a value or for room, the end of the graph, the flight recorder and the
+count of what is unread are those of every ring, and the driver sees them.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
-from rcg.channels.base import Endpoint, TimedOut
+from rcg.channels.base import Endpoint
 from rcg.ir.channels import ChannelSpec
+from rcg.serialization import KIND_BYTES, Failure
 
-__all__ = ["LocalQueue", "LocalReader", "LocalWriter"]
+__rcg_plumbing__ = True  # see rcg.frames
+
+__all__ = ["LocalQueue", "LocalReader", "LocalWriter", "open_reader", "open_writer"]
+
+LocalQueue = deque[tuple[int, Any]]
+"""The values that the writer has handed over and the reader has not taken, each with the number of
+its frame: an interrupt between a frame and its value loses that value, and shifts no other."""
+
+_NOTHING: Final = b""
 
 
-class LocalQueue:
-    """The state that both ends of a local channel share.
+def _unread(data: Any, buffers: Sequence[Any] = ()) -> None:
+    """Decode a frame that holds nothing."""
+
+
+class LocalWriter:
+    """The writing end; see ``base.Writer`` and ``base.PartsWriter``.
 
     Args:
         spec: The channel.
-        writer: Endpoint of the writing lane.
-        reader: Endpoint of the reading lane.
+        op: Its Write in the program.
+        endpoint: The lane that writes.
     """
 
-    __slots__ = ("frames", "has_parts", "reader", "slots", "writer")
+    __slots__ = ("_has_parts", "_queue", "_ring", "_write")
 
-    def __init__(self, spec: ChannelSpec, writer: Endpoint, reader: Endpoint) -> None:
-        self.frames: deque[Any] = deque()
-        self.slots = spec.slots
-        self.has_parts = len(spec.nodes) > 1
-        self.writer = writer
-        self.reader = reader
-
-    def open_writer(self, op: int) -> LocalWriter:
-        """Return the writing end; ``op`` is its Write in the program."""
-        return LocalWriter(self, op)
-
-    def open_reader(self, op: int) -> LocalReader:
-        """Return the reading end; ``op`` is its Read in the program."""
-        return LocalReader(self, op)
-
-
-class _End:
-    """Base of both ends: their position, and waiting."""
-
-    __slots__ = ("_member", "_op", "_peer", "_queue", "_seen", "_seq")
-
-    def __init__(self, queue: LocalQueue, op: int, own: Endpoint, peer: Endpoint) -> None:
-        self._queue = queue
-        self._op = op
-        self._member = own.member
-        self._peer = peer.member
-        self._seen = 0
-        self._seq = 0
+    def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
+        self._ring = endpoint.member.writer(endpoint.rings[spec.id], op)
+        self._write = self._ring.write
+        self._queue = endpoint.queues[spec.id]
+        self._has_parts = len(spec.nodes) > 1
 
     @property
     def seq(self) -> int:
-        """See ``base.Writer`` and ``base.Reader``."""
-        return self._seq
-
-    def _wait_while(self, is_early: Callable[[], bool], timeout_ns: int | None) -> None:
-        """Wait while a condition holds, which the other side ends."""
-        started_ns = time.monotonic_ns()
-        try:
-            while is_early():
-                left = None
-                if timeout_ns is not None:
-                    left = timeout_ns - (time.monotonic_ns() - started_ns)
-                    if left <= 0:
-                        raise TimedOut
-                self._seen = self._member.wait_any([], left, self._seen)
-        finally:
-            self._member.waited(time.monotonic_ns() - started_ns)
-
-    def _done(self) -> None:
-        self._seq += 1
-        self._peer.interrupt()
-
-
-class LocalWriter(_End):
-    """The writing end; see ``base.Writer``."""
-
-    __slots__ = ("_has_parts",)
-
-    def __init__(self, queue: LocalQueue, op: int) -> None:
-        super().__init__(queue, op, queue.writer, queue.reader)
-        self._has_parts = queue.has_parts
+        """See ``base.Writer``."""
+        return int(self._ring.seq)
 
     def write(self, value: Any, failed: object = None, /) -> None:
-        """See ``base.Writer`` and ``base.PartsWriter``. The reader gets the very objects."""
-        if self._has_parts:
-            value = tuple(value)
-        queue = self._queue
-        self._member.mark(self._op, self._seq)
-        if len(queue.frames) >= queue.slots:
-            self._wait_while(lambda: len(queue.frames) >= queue.slots, None)
-        queue.frames.append(value)
-        self._done()
+        """Hand a value over: the reader gets the very object, or the objects of its parts."""
+        self._publish([tuple(value) if self._has_parts else value])
+
+    def hand_over(self, holder: list[Any], index: int, /) -> None:
+        """Hand ``holder[index]`` over and let go of it, so that the reader alone holds it."""
+        value = [holder[index]]
+        holder[index] = None
+        self._publish(value)
+
+    def _publish(self, value: list[Any]) -> None:
+        """Publish the value in a list, which is empty then: no frame of Python holds it."""
+        number = self._ring.seq
+        self._queue.append((number, value.pop()))
+        try:
+            self._write(KIND_BYTES, _NOTHING)
+        except BaseException:
+            if self._ring.seq == number:
+                self._queue.pop()  # nothing was written
+            raise
 
 
-class LocalReader(_End):
-    """The reading end; see ``base.Reader``."""
+class LocalReader:
+    """The reading end; see ``base.Reader``.
 
-    __slots__ = ()
+    Args:
+        spec: The channel.
+        op: Its Read in the program.
+        endpoint: The lane that reads.
+    """
 
-    def __init__(self, queue: LocalQueue, op: int) -> None:
-        super().__init__(queue, op, queue.reader, queue.writer)
+    __slots__ = ("_queue", "_ring")
+
+    def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
+        self._ring = endpoint.member.reader(endpoint.rings[spec.id], op, _unread, Failure)
+        self._queue = endpoint.queues[spec.id]
+
+    @property
+    def seq(self) -> int:
+        """See ``base.Reader``."""
+        return int(self._ring.seq)
 
     def read(self, timeout_ns: int | None = None, /) -> Any:
         """See ``base.Reader``. Returns the very object that was written."""
-        frames = self._queue.frames
-        self._member.mark(self._op, self._seq)
-        if not frames:
-            self._wait_while(lambda: not frames, timeout_ns)
-        value = frames.popleft()
-        self._done()
+        self._ring.read(timeout_ns)
+        taken = self._ring.seq - 1
+        number, value = self._queue.popleft()
+        while number < taken:  # left behind by an interrupt
+            number, value = self._queue.popleft()
         return value
 
     def pending(self) -> int:
         """Return how many values could be read without waiting."""
-        return len(self._queue.frames)
+        return int(self._ring.pending())
+
+
+def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> LocalWriter:
+    """Return the writing end; ``op`` is its Write in the program."""
+    return LocalWriter(spec, op, endpoint)
+
+
+def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> LocalReader:
+    """Return the reading end; ``op`` is its Read in the program."""
+    return LocalReader(spec, op, endpoint)

@@ -23,12 +23,18 @@ memory, again and again, and its value is a failure.
 
 Received tensors lie in private blocks of the process's arena, which are used again: memory that is
 touched for the first time costs as much as the transfer (FACTS).
+
+The communicator carries the tensors on devices that it serves. They go from the memory of a device
+to that of a device of the same type, and are moved after that if the hint says so. The frame
+carries the tensors on other devices, through host memory. If the communicator serves the CPU, it
+carries their copies in host memory instead.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import groupby, repeat
 from typing import Any, Final, NamedTuple
 
 from rcg import comm
@@ -43,7 +49,7 @@ from rcg.serialization import (
     Failure,
     loads_to,
 )
-from rcg.serialization.devices import moved_to
+from rcg.serialization.devices import EVERY_DEVICE, device_of, moved_to
 from rcg.serialization.payloads import (
     LoneTable,
     Skeleton,
@@ -63,6 +69,7 @@ __all__ = [
     "PIECE_BYTES",
     "TensorReader",
     "TensorWriter",
+    "calls_of",
     "copy_of",
     "failed_transfer",
     "nowhere",
@@ -95,11 +102,13 @@ class _Outgoing(NamedTuple):
         frame: What the ring takes.
         told: The table that the readers have after that, with its first byte.
         payloads: The bytes of the tensors.
+        devices: The type of the device that each of these is on.
     """
 
     frame: tuple[Any, ...]
     told: bytes | None
-    payloads: list[Any]
+    payloads: Sequence[Any] = ()
+    devices: Sequence[str] = ()
 
 
 def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
@@ -107,13 +116,20 @@ def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[A
     return bytes(data), buffers
 
 
-def room_for(endpoint: Endpoint, size_bytes: int) -> Any:
+def room_for(endpoint: Endpoint, size_bytes: int, device: str = "cpu") -> Any:
     """Return a tensor of uint8 [size_bytes] for what arrives, in recycled memory if that pays.
+
+    Args:
+        endpoint: This process's place on its node.
+        size_bytes: The size.
+        device: The type of the device that it is on; torch recycles the memory of most others.
 
     Raises:
         MemoryError, RuntimeError: There is no memory.
     """
     torch = sys.modules["torch"]
+    if device != "cpu":
+        return torch.empty(size_bytes, dtype=torch.uint8, device=device)
     loan = None if size_bytes <= _FEW_BYTES else endpoint.member.loan(size_bytes, True)
     if loan is None:
         return torch.empty(size_bytes, dtype=torch.uint8)
@@ -121,19 +137,22 @@ def room_for(endpoint: Endpoint, size_bytes: int) -> Any:
 
 
 def copy_of(value: Any, endpoint: Endpoint) -> Any:
-    """Return a value as a reader would get it now, from memory of its own.
+    """Return a value as a reader would get it now, from memory of its own, on the same devices.
 
     Raises:
-        UnpicklableError: It cannot be copied, and so not be sent.
-        MemoryError, RuntimeError: There is no memory.
+        MemoryError: There is no memory.
+        BaseException: It cannot be pickled, and so not be sent.
     """
     if type(value) is bytes:
         return value
-    skeleton, table, payloads = take_out(endpoint.encode(value))
-    kept = [bytes(each.raw()) for each in skeleton.buffers]
-    rooms = []
-    for size, payload in zip(table.sizes, payloads, strict=True):
-        rooms.append(room_for(endpoint, size).copy_(payload))
+    skeleton, table, payloads = take_out(endpoint.encode(value, None, EVERY_DEVICE), EVERY_DEVICE)
+    try:
+        kept = [bytes(each.raw()) for each in skeleton.buffers]
+        rooms = []
+        for size, device, payload in zip(table.sizes, table.devices, payloads, strict=True):
+            rooms.append(room_for(endpoint, size, device).copy_(payload))
+    except RuntimeError as error:  # of torch
+        raise MemoryError(describe_error(error)) from error
     return put_back(Skeleton(skeleton.data, kept), table, rooms, loads_to("default"))
 
 
@@ -148,20 +167,42 @@ def pieces_of(payloads: Sequence[Any]) -> list[Any]:
     return pieces
 
 
-def nowhere(sizes: Sequence[int]) -> list[Any]:
-    """Return pieces for payloads that nobody keeps: all of them are the same memory.
+def calls_of(pieces: list[Any], devices: Sequence[str]) -> list[list[Any]]:
+    """Return the pieces for each call of a communicator: neighbours on devices of one type.
+
+    Args:
+        pieces: The pieces of payloads.
+        devices: The types of the devices of these payloads.
+    """
+    if len(devices) == 1 or len(set(devices)) == 1:
+        return [pieces]
+    return [list(neighbours) for _, neighbours in groupby(pieces, device_of)]
+
+
+def nowhere(sizes: Sequence[int], devices: Sequence[str]) -> list[Any]:
+    """Return pieces for payloads that nobody keeps: those of a device are the same memory.
+
+    Args:
+        sizes: The bytes of each payload.
+        devices: The type of the device that each is on.
 
     Raises:
         TransferFailed: There is no memory even for that.
     """
     torch = sys.modules["torch"]
+    longest: dict[str, int] = {}
+    for size, device in zip(sizes, devices, strict=True):
+        longest[device] = min(PIECE_BYTES, max(size, longest.get(device, 0)))
     try:
-        piece = torch.empty(min(PIECE_BYTES, max(sizes)), dtype=torch.uint8)
+        memory = {
+            device: torch.empty(size, dtype=torch.uint8, device=device)
+            for device, size in longest.items()
+        }
     except Exception as error:
         raise failed_transfer(error) from error
     return [
-        piece[: min(PIECE_BYTES, size - start)]
-        for size in sizes
+        memory[device][: min(PIECE_BYTES, size - start)]
+        for size, device in zip(sizes, devices, strict=True)
         for start in range(0, max(size, 1), PIECE_BYTES)
     ]
 
@@ -246,7 +287,7 @@ class TensorWriter:
         # What the newest lone tensor was like, its table and the table as bytes: mostly the next
         # one is like it.
         self._like: object = None
-        self._lone = LoneTable("uint8", (), False, 0)
+        self._lone = LoneTable("uint8", (), False, 0, "cpu")
         self._lone_told = b""
 
     @property
@@ -281,7 +322,7 @@ class TensorWriter:
             if payloads:
                 size = sum([each.numel() for each in payloads])
                 ring.wait_taken()
-                self._send(payloads)
+                self._send(payloads, outgoing.devices)
             self._member.transferred(size, False)
         except Signal:
             raise
@@ -292,11 +333,11 @@ class TensorWriter:
 
     def _outgoing(self, value: Any) -> _Outgoing:
         """Return what is sent for a value."""
-        spec = self._spec
+        spec, devices = self._spec, self._route.devices
         if spec.is_direct_return:
-            check_direct(value, self._route.devices)
-        if spec.is_direct_return or is_plain_tensor(value):
-            like = (value.dtype, value.shape, value.requires_grad)
+            check_direct(value, devices)
+        if spec.is_direct_return or is_plain_tensor(value, devices):
+            like = (value.dtype, value.shape, value.requires_grad, value.is_cpu or value.device)
             if like != self._like:
                 self._lone = LoneTable.of(value)
                 self._lone_told = _LONE + self._lone.written()
@@ -305,21 +346,24 @@ class TensorWriter:
             if spec.is_static_shape:
                 self._check([(lone.dtype, lone.shape)])
             data = _LONE_AGAIN if told == self._told else told
-            return _Outgoing((KIND_BYTES, data), told, [raw] if lone.size else [])
+            frame: tuple[Any, ...] = (KIND_BYTES, data)
+            if not lone.size:
+                return _Outgoing(frame, told)
+            return _Outgoing(frame, told, (raw,), (lone.device,))
         if type(value) is bytes:
             if spec.is_static_shape:
                 self._check([])
-            return _Outgoing((KIND_BYTES, _RAW + value), self._told, [])
+            return _Outgoing((KIND_BYTES, _RAW + value), self._told)
         described: list[Described] | None = [] if spec.is_static_shape else None
-        skeleton, table, payloads = take_out(self._encode(value, described))
+        skeleton, table, payloads = take_out(self._encode(value, described, devices), devices)
         if described is not None:
             self._check(described)
         told = _WHOLE + table.written()
         head = _WHOLE_AGAIN if told == self._told else told
         # A frame that has no buffers needs no decoding yet.
         kind = KIND_PICKLE if skeleton.buffers else KIND_BYTES
-        frame = (kind, head + skeleton.data, skeleton.buffers or None, 0)
-        return _Outgoing(frame, told, payloads)
+        frame = (kind, head + skeleton.data, skeleton.buffers or None, skeleton.writable)
+        return _Outgoing(frame, told, payloads, table.devices)
 
     def _check(self, found: list[Described]) -> None:
         """Compare tensors with those of the first execution."""
@@ -335,14 +379,15 @@ class TensorWriter:
                 found=described_text(found),
             )
 
-    def _send(self, payloads: Sequence[Any]) -> None:
+    def _send(self, payloads: Sequence[Any], devices: Sequence[str]) -> None:
         route = self._route
         try:
             communicator = route.communicator
-            if route.is_broadcast:
-                communicator.broadcast(pieces_of(payloads), route.root)
-            else:
-                communicator.send(pieces_of(payloads), self._peer, route.tag)
+            for pieces in calls_of(pieces_of(payloads), devices):
+                if route.is_broadcast:
+                    communicator.broadcast(pieces, route.root)
+                else:
+                    communicator.send(pieces, self._peer, route.tag)
         except Exception as error:
             raise failed_transfer(error) from error
 
@@ -376,8 +421,8 @@ class TensorReader:
         self._route = _Route(spec, endpoint)
         self._loads = loads_to(spec.device)
         # The newest tables: a frame has none if nothing changed.
-        self._table = Table((), ())
-        self._lone = LoneTable("uint8", (), False, 0)
+        self._table = Table((), (), ())
+        self._lone = LoneTable("uint8", (), False, 0, "cpu")
         self._lone_told = b""
 
     @property
@@ -400,8 +445,8 @@ class TensorReader:
             kind = data[:1]
             if kind == _RAW:
                 return data[1:]
-            end, sizes = self._announced(kind, data)
-            payloads = self._receive(sizes)
+            end, sizes, devices = self._announced(kind, data)
+            payloads = self._receive(sizes, devices)
         except Signal:
             raise
         except BaseException as error:
@@ -419,21 +464,21 @@ class TensorReader:
         skeleton = Skeleton(memoryview(data)[end:], list(buffers))
         return put_back(skeleton, self._table, payloads, self._loads)
 
-    def _announced(self, kind: bytes, data: Any) -> tuple[int, tuple[int, ...]]:
-        """Return where the table of a frame ends, and the sizes of the payloads."""
+    def _announced(self, kind: bytes, data: Any) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+        """Return where the table of a frame ends, and the sizes and devices of the payloads."""
         if kind == _WHOLE:
             self._table, size = Table.read(memoryview(data)[1:])
-            return 1 + size, self._table.sizes
+            return 1 + size, self._table.sizes, self._table.devices
         if kind == _WHOLE_AGAIN:
-            return 1, self._table.sizes
+            return 1, self._table.sizes, self._table.devices
         if kind == _LONE and data != self._lone_told:
             self._lone = LoneTable.read(memoryview(data)[1:])
             self._lone_told = data
         size = self._lone.size
-        return 0, (size,) if size else ()
+        return (0, (size,), (self._lone.device,)) if size else (0, (), ())
 
-    def _receive(self, sizes: Sequence[int]) -> list[Any] | Exception:
-        """Return the payloads, tensors of uint8 [n] in memory of this process.
+    def _receive(self, sizes: tuple[int, ...], devices: tuple[str, ...]) -> list[Any] | Exception:
+        """Return the payloads, tensors of uint8 [n] in memory of this process and these devices.
 
         Where there is no memory, they are taken all the same, because the writer sends; what says
         so is returned.
@@ -442,20 +487,21 @@ class TensorReader:
             return []
         self._member.transferring()
         try:
-            payloads = [room_for(self._endpoint, size) for size in sizes]
+            payloads = list(map(room_for, repeat(self._endpoint), sizes, devices))
         except Exception as error:  # noqa: BLE001 - whatever it is, the writer sends
-            self._take(nowhere(sizes))
+            self._take(nowhere(sizes, devices), devices)
             return error
-        self._take(pieces_of(payloads))
+        self._take(pieces_of(payloads), devices)
         self._member.transferred(sum(sizes), True)
         return payloads
 
-    def _take(self, pieces: Sequence[Any]) -> None:
+    def _take(self, pieces: list[Any], devices: Sequence[str]) -> None:
         route = self._route
         try:
-            if route.is_broadcast:
-                route.communicator.broadcast(pieces, route.root)
-            else:
-                route.communicator.recv(pieces, route.root, route.tag)
+            for call in calls_of(pieces, devices):
+                if route.is_broadcast:
+                    route.communicator.broadcast(call, route.root)
+                else:
+                    route.communicator.recv(call, route.root, route.tag)
         except Exception as error:
             raise failed_transfer(error) from error

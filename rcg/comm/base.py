@@ -4,8 +4,17 @@
 A communicator is one rank's end of a group. All ranks open it together (``open``), call its
 operations in the same order, and destroy it. Every operation blocks until this rank's part is done.
 Tensors are torch tensors, contiguous and resolved (not conjugated or negated lazily), on a device
-that the communicator serves. Results are written into tensors that the caller gives. The ranks must
-agree on sizes and dtypes: if they do not, an operation may fail, hang, or end the process (Gloo).
+that the communicator serves; those of one call are on devices of one type. Results are written into
+tensors that the caller gives. The ranks must agree on sizes, dtypes and the types of devices: if
+they do not, an operation may fail, hang, or end the process (Gloo).
+
+A device may do its work later, in the order of a stream. What the caller has queued on the current
+stream of its thread, for the device of the tensors, comes before the operation, and what it queues
+there after the call comes after the operation. How a communicator keeps this order is its own
+matter: it may wait for the device, or queue its work between. So "done" means for such a device:
+done for all that is queued later on this stream. Nothing is promised about other streams. rcg
+changes no stream, and may call on another thread than the one on which a method ran. So a method
+that works on a stream of its own must have the default stream wait for it before it returns.
 
 Operations are called by one thread. ``abort`` may be called by any thread at any time, also while
 ``open`` runs: it ends the operation that is pending and refuses all later ones.
@@ -101,7 +110,9 @@ class Communicator(ABC):
     Attributes:
         is_tagged: Whether ``send`` and ``recv`` are matched by tag. If not, those between two ranks
             are matched in the order in which they are called, and tags are ignored.
-        devices: The types of devices whose tensors it takes: ``cpu``, ``cuda``.
+        devices: The types of devices whose tensors it takes, as torch names them: ``cpu``,
+            ``cuda``, or that of another maker. It gets such tensors where they lie; tensors on
+            other devices go through host memory.
         group, rank, size: See ``Membership``.
     """
 
@@ -138,7 +149,8 @@ class Communicator(ABC):
 
         Args:
             operation: Its name: ``allreduce``.
-            tensors: The tensors of this rank, one for each call; there is memory for the outputs.
+            tensors: The tensors of this rank, one for each call, so their devices may differ; there
+                is memory for the outputs.
             op: Of a reduction.
 
         Raises:

@@ -62,8 +62,9 @@ class RaysOpener:
 
     Attributes:
         communicator: An object with the methods of Ray's ``Communicator``.
-        own_devices: The types of devices that it serves itself; those of its
-            ``get_transport_name`` if empty. Other tensors are copied.
+        own_devices: The types of devices that it surely serves, for the tensors that rcg makes for
+            it itself; if empty, what ``get_transport_name`` says. It gets all tensors on the CPU
+            and on CUDA's devices, because its signature does not say which it takes.
     """
 
     communicator: Any

@@ -20,11 +20,14 @@ __all__ = [
     "PLANNED",
     "Registered",
     "communicator_names",
+    "device_types",
     "find_communicator",
     "register_communicator",
 ]
 
-DEVICES: Final = ("cpu", "cuda")
+_TORCHS: Final = ("cpu", "cuda")
+# What else a hint may say about a device: no device may have such a name.
+_OTHER_WORDS: Final = frozenset({"default", "gpu"})
 _LAZY: Final = {"gloo": ("rcg.comm.gloo", "GlooCommunicator")}
 PLANNED: Final = {
     "nccl": "nccl needs NVIDIA GPUs and `pip install nvidia-nccl-cu12`",
@@ -73,13 +76,16 @@ def register_communicator(name: str, devices: Iterable[str], cls: type[Communica
 
     Args:
         name: The name; no other communicator may have it.
-        devices: The types of devices whose tensors it takes: ``cpu``, ``cuda``.
+        devices: The types of devices whose tensors it takes, as torch names them: ``cpu``,
+            ``cuda``, ``npu``. The class must declare them, too. After that they may be named in
+            ``with_tensor_transport(device=...)``.
         cls: A subclass of ``rcg.comm.Communicator``. An object with the methods of Ray's
             ``Communicator`` needs no name: pass the object itself as ``transport``.
 
     Raises:
         TypeError: An argument has the wrong type, or the class is abstract.
-        ValueError: The name is in use, or a device is unknown or not served by the class.
+        ValueError: The name is in use, or a device is not the type of one or not served by the
+            class.
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a communicator must be a string, found {name!r}")
@@ -126,6 +132,12 @@ def communicator_names() -> list[str]:
     return sorted({*_LAZY, *_registered})
 
 
+def device_types() -> list[str]:
+    """Return the types of devices that rcg knows: torch's, and those that were registered."""
+    others = {device for each in _registered.values() for device in each.devices}
+    return [*_TORCHS, *sorted(others.difference(_TORCHS))]
+
+
 def _check_class(name: str, cls: Any) -> None:
     if not isinstance(cls, type):
         raise TypeError(f"the communicator {name!r} must be a class, found {cls!r}")
@@ -146,15 +158,26 @@ def _checked_devices(devices: Iterable[str], cls: type[Communicator]) -> frozens
     if isinstance(devices, str):
         raise TypeError(f"devices must be a collection of names, such as [{devices!r}]")
     found = frozenset(devices)
-    unknown = sorted(str(device) for device in found if device not in DEVICES)
-    if unknown or not found:
+    wrong = sorted(repr(device) for device in found if not _is_type(device))
+    if wrong or not found:
         raise ValueError(
-            f"devices must be some of {', '.join(DEVICES)}, found {', '.join(unknown) or 'none'}"
+            "devices must be types of devices as torch names them, without a number: cpu, cuda, "
+            f"npu; found {', '.join(wrong) or 'none'}"
         )
     surplus = sorted(found - cls.devices)
     if surplus:
         raise ValueError(f"{cls.__name__} does not serve {', '.join(surplus)}")
     return found
+
+
+def _is_type(device: object) -> bool:
+    """Return whether something may be the type of a device."""
+    return (
+        isinstance(device, str)
+        and device.isidentifier()
+        and device == device.lower()
+        and device not in _OTHER_WORDS
+    )
 
 
 def _origin(cls: type) -> tuple[str, str]:

@@ -29,14 +29,16 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Final
 
+from rcg.compiler.costs import OpCosts
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ops import Call, Collective, Op, Read, Write
 from rcg.ir.plan import Plan
 
 __all__ = ["Task", "find_order", "has_rendezvous", "tasks_of"]
 
-_TICKS_PER_COST: Final = 1_000_000
-"""Times are whole numbers: sums of fractions would differ in their last digits."""
+_TICKS_PER_CALL: Final = 1_000_000
+"""Times are whole numbers: sums of fractions would differ in their last digits. Of a plan with
+costs a tick is a nanosecond."""
 
 _Order = tuple[int, int]
 """Which of two tasks with the same middle goes first."""
@@ -53,21 +55,18 @@ class Task:
         number: Its position among the tasks of the plan.
         bound: The node of the graph that it belongs to; of several ranks the first.
         ops: Its op in each process that takes part.
+        ticks: The assumed time that it takes.
     """
 
     number: int
     bound: int
     ops: list[tuple[str, Op]] = field(default_factory=list)
+    ticks: int = 0
 
     @property
     def order(self) -> _Order:
         """The order of tasks with the same middle."""
         return (self.bound, self.number)
-
-    @property
-    def ticks(self) -> int:
-        """The assumed time that it takes."""
-        return max(round(op.cost * _TICKS_PER_COST) for _, op in self.ops)
 
 
 def has_rendezvous(plan: Plan) -> bool:
@@ -103,8 +102,15 @@ def tasks_of(plan: Plan) -> list[Task]:
                     pass
     calls.sort(key=lambda call: call[0])
     grouped = [[call] for call in calls] + [meetings[key] for key in sorted(meetings)]
+    costs = OpCosts(plan)
+    scale = 1 if costs.are_times else _TICKS_PER_CALL
     return [
-        Task(number, min(node for node, _, _ in of), [(process, op) for _, process, op in of])
+        Task(
+            number,
+            min(node for node, _, _ in of),
+            [(process, op) for _, process, op in of],
+            max(round(costs.of(op) * scale) for _, _, op in of),
+        )
         for number, of in enumerate(grouped)
     ]
 

@@ -9,7 +9,7 @@ them. Around the tasks,
   than needed;
 * a container is built right before the call that takes it;
 * a write to a ring directly follows the task that made its value, so no reader waits longer than
-  needed;
+  needed; then come the writes to other lanes of the actor, which may change what they get;
 * a value is freed after its last use, before the process waits again, so large values do not live
   until the next execution; only writes to rings come first, because other processes wait for them;
 * the driver sends all inputs first, then reads, then returns its output. It is in no rendezvous.
@@ -112,6 +112,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from rcg.compiler.order import find_order
+from rcg.ir.channels import LOCAL
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Copy, Free, Input, Op, Output, Write
 from rcg.ir.plan import Plan
@@ -132,18 +133,20 @@ def schedule(plan: Plan) -> Plan:
     plan.check()
     plan = replace(plan, programs=tuple(map(without_copies, plan.programs)))
     tasks = find_order(plan)
-    programs = tuple([_schedule_program(each, tasks[each.process]) for each in plan.programs])
+    local = frozenset([channel.id for channel in plan.channels if channel.kind == LOCAL])
+    programs = tuple(
+        [_schedule_program(each, tasks[each.process], local) for each in plan.programs]
+    )
     return replace(plan, programs=programs)
 
 
-def _schedule_program(program: Program, tasks: Sequence[Op]) -> Program:
-    is_task: frozenset[Op] = frozenset(tasks)
+def _schedule_program(program: Program, tasks: Sequence[Op], local: Container[str]) -> Program:
     if program.process == DRIVER:
-        ops = _driver_order(program)
-    else:
-        ops, changed = _with_copies(_order(program, tasks, is_task), is_task)
-        is_task |= changed
-    return Program(program.process, tuple(_with_frees(ops, is_task)))
+        return Program(DRIVER, tuple(_with_frees(_driver_order(program), ())))
+    is_task: frozenset[Op] = frozenset(tasks)
+    ops, changed = _with_copies(_order(program, tasks, is_task, local), is_task)
+    ops, handed_over = _with_copies_for_lanes(ops, local)
+    return Program(program.process, tuple(_with_frees(ops, is_task | changed | handed_over)))
 
 
 def without_copies(program: Program) -> Program:
@@ -194,6 +197,36 @@ def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[O
     return found, changed
 
 
+def _with_copies_for_lanes(ops: list[Op], local: Container[str]) -> tuple[list[Op], set[Op]]:
+    """Have a value copied before another lane of the actor gets it, if both could use it then.
+
+    A lane that only moves values has no use for what it has handed over. A method's result may be
+    what the actor keeps and changes in its next call, or what the next op here uses; the runtime
+    copies it if something other than its slot holds it.
+
+    Returns:
+        The ops, and the writes to other lanes among them.
+    """
+    last_use = {slot: at for at, op in enumerate(ops) for slot in op.used()}
+    has_calls = any(op.is_call for op in ops)
+    new = max((slot for op in ops for slot in op.made()), default=-1) + 1
+    found: list[Op] = []
+    handed_over: set[Op] = set()
+    for at, op in enumerate(ops):
+        if not isinstance(op, Write) or op.channel not in local:
+            found.append(op)
+            continue
+        (slot,) = op.slots
+        write = op
+        if has_calls or last_use[slot] > at:
+            found.append(Copy(slot, new))
+            write = replace(op, slots=(new,))
+            new += 1
+        found.append(write)
+        handed_over.add(write)
+    return found, handed_over
+
+
 def _is_late(made_at: int, calls: Sequence[int], sent_at: int) -> bool:
     """Return whether there is a call between the positions of two ops."""
     next_call = bisect_right(calls, made_at)
@@ -220,9 +253,11 @@ def _driver_order(program: Program) -> list[Op]:
     return ordered
 
 
-def _order(program: Program, tasks: Sequence[Op], is_task: Container[Op]) -> list[Op]:
+def _order(
+    program: Program, tasks: Sequence[Op], is_task: Container[Op], local: Container[str]
+) -> list[Op]:
     """The tasks in order, each with the ops right before it and right after it."""
-    writes = _Writes(program, is_task)
+    writes = _Writes(program, is_task, local)
     # The ops that are placed right before their value is used, by the slots that they fill.
     pending: dict[int, Op] = {}
     for op in program.ops:
@@ -247,9 +282,15 @@ def _order(program: Program, tasks: Sequence[Op], is_task: Container[Op]) -> lis
 
 
 class _Writes:
-    """The ops that follow their values as soon as they are made, and which of these are missing."""
+    """The ops that follow their values as soon as they are made, and which of these are missing.
 
-    def __init__(self, program: Program, is_task: Container[Op] = ()) -> None:
+    Those to other lanes come last.
+    """
+
+    def __init__(
+        self, program: Program, is_task: Container[Op] = (), local: Container[str] = ()
+    ) -> None:
+        self._local = local
         self._missing: dict[Op, set[int]] = {}
         self._by_slot: dict[int, list[Op]] = {}
         for op in program.ops:
@@ -266,13 +307,13 @@ class _Writes:
                 self._missing[write].discard(slot)
                 if not self._missing[write]:
                     ready.append(write)
-        return ready
+        return sorted(ready, key=lambda write: write.channels_out[0] in self._local)
 
 
 def _with_frees(ops: list[Op], is_task: Container[Op]) -> list[Op]:
     """Add a Free after the last use of each slot; the driver's outputs are not freed.
 
-    Writes to rings come before it. A Write that is a task waits for its readers.
+    Writes to rings come before it. A Write that is a task, or goes to another lane, may wait.
     """
     last_use: dict[int, int] = {}
     for position, op in enumerate(ops):

@@ -75,6 +75,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from rcg.compiler.costs import OpCosts
 from rcg.compiler.order import has_rendezvous, tasks_of
 from rcg.errors import DeadlockError
 from rcg.ir.channels import TENSOR
@@ -88,7 +89,6 @@ __all__ = [
     "SimulatedOp",
     "Simulation",
     "check_deadlock_free",
-    "default_op_cost",
     "simulate",
 ]
 
@@ -123,6 +123,20 @@ class Simulation:
         """When the last op ends; the first starts at 0."""
         return max((span.end for span in self.timeline), default=0.0)
 
+    @property
+    def period(self) -> float:
+        """The mean time from one completion to the next; of one execution, its duration."""
+        last = len(self.plan.program(DRIVER).ops) - 1
+        ends = [each.end for each in self.timeline if each[:2] == (DRIVER, last)]
+        return (max(ends) - min(ends)) / (len(ends) - 1) if len(ends) > 1 else self.duration
+
+    def busy(self) -> dict[str, float]:
+        """Return how long each process is in ops in each execution, without waiting."""
+        found = dict.fromkeys([program.process for program in self.plan.programs], 0.0)
+        for span in self.timeline:
+            found[span.process] += span.end - span.start
+        return {process: total / self.executions for process, total in found.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -138,14 +152,9 @@ class Costs:
     waking: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
 
-def default_op_cost(op: Op) -> float:
-    """Count a call as 1, handing a value over as a twentieth of that, and the rest as nothing."""
-    return op.cost
-
-
 def simulate(
     plan: Plan,
-    op_cost: Callable[[Op], float] | Costs = default_op_cost,
+    op_cost: Callable[[Op], float] | Costs | None = None,
     executions: int = 2,
     *,
     window: int | None = None,
@@ -159,6 +168,7 @@ def simulate(
     Args:
         plan: The plan, scheduled.
         op_cost: How long an op takes without waiting, in any unit: by its kind, or by its place.
+            None for what the plan says: nanoseconds if it has costs, calls if it has none.
         executions: How many executions to run, at least 1.
         window: How many executions may be in flight at once; None is no limit.
         is_driver_draining: Whether the driver takes results while it waits to submit. If not, it
@@ -177,7 +187,8 @@ def simulate(
     plan.check()
     if not is_driver_draining and window is not None:
         executions = max(executions, window)
-    run = _Run(plan, op_cost, executions, window or executions, is_driver_draining)
+    cost = OpCosts(plan).of if op_cost is None else op_cost
+    run = _Run(plan, cost, executions, window or executions, is_driver_draining)
     if not run.to_end():
         raise _deadlock(plan, run.threads, describe)
     return Simulation(plan, run.timeline(), executions)

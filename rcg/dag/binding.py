@@ -25,6 +25,7 @@ from rcg.dag.records import (
 from rcg.errors import GraphError, SignatureError, UnsupportedNodeError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
+from rcg.option_kinds import checked_cost_s
 
 __all__ = ["AsRecord", "bind_call"]
 
@@ -54,7 +55,7 @@ def bind_call(
         method: Name of the method.
         args: The positional arguments of ``bind``.
         kwargs: The keyword arguments of ``bind``.
-        options: The user's ``options``; only ``num_returns`` matters here.
+        options: The user's ``options``; only ``num_returns`` and ``cost_s`` matter here.
         as_record: Returns the record of a node, None for other values.
         site: Where the user called ``bind``.
 
@@ -84,8 +85,9 @@ def bind_call(
         method=method,
         args=frozen_args,
         kwargs=frozen_kwargs,
-        options=tuple(options.items()),
+        options=tuple([each for each in options.items() if each[0] != "cost_s"]),
         num_returns=num_returns,
+        cost_s=_cost_s(options, name=name, site=site),
     )
     if source is not None:
         source.bound[call.order] = call.name, call.site
@@ -114,6 +116,15 @@ def _check_signature(
             node=name,
             site=site,
         ) from None
+
+
+def _cost_s(options: Mapping[str, Any], *, name: str, site: Site) -> float | None:
+    if options.get("cost_s") is None:
+        return None
+    try:
+        return checked_cost_s(options["cost_s"], f"cost_s of {name}")
+    except (TypeError, ValueError) as error:
+        raise GraphError(str(error), node=name, site=site) from None
 
 
 def _num_returns(

@@ -12,6 +12,7 @@ from typing import Any, Final, TypedDict
 
 from rcg.compiler import compile_graph
 from rcg.dag.context import DAGContext
+from rcg.dag.costs import GivenCosts, costs_of_graph
 from rcg.dag.default_communicator import DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
@@ -53,7 +54,7 @@ class CompileKeywords(TypedDict, total=False):
     buffer_size_bytes: int | None
     max_inflight_executions: int | None
     max_buffered_results: int | None
-    overlap_communication: bool | None
+    overlap: bool | None
     wait: WaitPolicy | None
     memory_cap_bytes: int | None
     concurrent: bool | None
@@ -66,12 +67,14 @@ class CompileKeywords(TypedDict, total=False):
     _max_buffered_results: int | None
     _overlap_gpu_communication: bool | None
     _default_communicator: object
+    costs: object
 
 
 _OPTIONS: Final[Mapping[str, Option]] = {
     keyword: option for option in OPTIONS for keyword in option.keywords
 }
 _COMMUNICATOR: Final = "_default_communicator"
+_COSTS: Final = "costs"
 _IGNORED: Final = {setting.keyword: setting for setting in IGNORED if setting.keyword}
 
 CompileKeywords.__doc__ = with_attributes(
@@ -87,7 +90,12 @@ CompileKeywords.__doc__ = with_attributes(
             'what serves where no communicator is chosen: `"create"` (the default) creates one, a '
             "communicator serves all collectives of its actors, and with None the choice must be "
             "made at each node",
-        )
+        ),
+        (
+            _COSTS,
+            "how long calls take: a profile of these actors, or seconds by name, as in "
+            '`{"Stage.forward": 0.02}`; see `rcg.dag.costs`',
+        ),
     ],
 )
 
@@ -104,6 +112,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     Raises:
         TypeError: There is no such keyword.
         ValueError: A keyword's value is out of range.
+        TraceError: The profile given as ``costs`` is not complete.
         GraphError: The DAG is wrong.
         CompileError: The DAG is right but cannot be compiled for these actors.
         ActorDiedError: An actor is dead.
@@ -113,7 +122,9 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     options = options_from_user(keywords)
     deadline = Deadline(options.compile_timeout_s)
     default = DefaultCommunicator.of(keywords.get(_COMMUNICATOR, "create"))
+    costs = GivenCosts(keywords.get(_COSTS))
     graph, bindings = lower(root, default)
+    costs.check(graph)
     warn_of_fallbacks(graph)
     stray = unreached_calls(root)
     if stray:
@@ -130,6 +141,8 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             located.actors,
             located.driver,
             channel_slots=slots_for(options.max_inflight_executions),
+            overlap=options.overlap,
+            costs=costs_of_graph(graph, costs, located.costs),
         )
         return launch(compiled.plan, bindings, options, deadline)
 
@@ -197,7 +210,7 @@ def options_from_user(keywords: CompileKeywords) -> Options:
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR]
+    known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR, _COSTS]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from rcg.comm.base import Communicator
 from rcg.comm.rays import is_communicator, missing_methods
-from rcg.comm.registry import PLANNED, communicator_names
+from rcg.comm.registry import PLANNED, communicator_names, device_types
 from rcg.errors import GraphError, Unavailable
 from rcg.ir.nodes import Site
 
@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _DEVICES: Final = {"default": "default", "cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
+"""What a hint may say beside the registered types of devices, and which type that is."""
 _ACCELERATORS: Final = ("nccl", "accelerator")
 _SHARED_MEMORY: Final = "shm"
 # How Ray calls a communicator whose tensors travel through shared memory.
@@ -139,8 +140,9 @@ def tensor_hint(choice: Choice, *, is_input: bool, node: str, site: Site) -> Hin
     """
     transport, device = choice.transport, choice.device
     device = device.value if isinstance(device, enum.Enum) else device
-    if not isinstance(device, str) or device not in _DEVICES:
-        valid = ", ".join(f"'{name}'" for name in _DEVICES)
+    devices = {**_DEVICES, **{name: name for name in device_types()}}
+    if not isinstance(device, str) or device not in devices:
+        valid = ", ".join(f"'{name}'" for name in devices)
         raise GraphError(
             f"Invalid device '{device}'. Valid options are: {valid}.", node=node, site=site
         )
@@ -166,7 +168,7 @@ def tensor_hint(choice: Choice, *, is_input: bool, node: str, site: Site) -> Hin
         transport=name,
         site=site,
         communicator=communicator,
-        device=_DEVICES[device],
+        device=devices[device],
         is_static_shape=choice.is_static_shape,
         is_direct_return=choice.is_direct_return,
     )

@@ -174,6 +174,7 @@ class _Lowering:
             record.num_returns,
             record.site,
             self._hint(record.cell.hint, record.name),
+            record.cost_s,
         )
 
     # Collectives

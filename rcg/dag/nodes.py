@@ -140,7 +140,8 @@ class ValueNode(DAGNode):
             transport: ``"auto"`` (shared memory on a node), ``"shm"``, ``"gloo"``, the name of a
                 registered communicator, or a communicator with the methods of Ray's.
             device: Where tensors arrive: ``"default"`` (a device of the type that they were on),
-                ``"cpu"``, or ``"gpu"`` or ``"cuda"``.
+                ``"cpu"``, ``"gpu"`` or ``"cuda"``, or a type of devices that a registered
+                communicator serves.
             _static_shape: Whether tensors always have the shapes and dtypes of the first execution.
             _direct_return: Whether the value is always exactly one tensor.
 

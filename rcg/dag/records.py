@@ -137,6 +137,7 @@ class CallRecord:
     kwargs: tuple[tuple[str, RecordArgument], ...]
     options: tuple[tuple[str, Any], ...]
     num_returns: int
+    cost_s: float | None = None
     cell: HintCell = field(default_factory=HintCell)
 
     @property

@@ -21,6 +21,7 @@ from rcg.ir.channels import (
     TENSOR,
     ChannelSpec,
 )
+from rcg.ir.costs import COST_KINDS
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Input, Op, Output
 from rcg.ir.programs import PlanData, Program
@@ -76,6 +77,7 @@ class _Checker:
                     self._fail(f"{reader} is a reader of {channel.id} but never reads it")
         self._check_inputs()
         self._check_collectives()
+        self._check_costs()
 
     def _fail(self, text: str, process: str | None = None, op: Op | None = None) -> NoReturn:
         raise InternalError(f"a plan breaks its rules: {text}", process=process, op=op)
@@ -99,7 +101,7 @@ class _Checker:
         expected = plan.processes()
         self._check_once("processes have the id", expected)
         found = [program.process for program in plan.programs]
-        if found != expected:
+        if found[:1] != [DRIVER] or sorted(found) != sorted(expected):
             self._fail(f"the programs are those of {found}, they must be those of {expected}")
 
     def _check_once(self, what: str, names: list[str]) -> None:
@@ -290,6 +292,17 @@ class _Checker:
                     f"{sorted(missing)} have no part in the collective of {group} over "
                     f"{sorted(channels)}"
                 )
+
+    def _check_costs(self) -> None:
+        plan = self._plan
+        self._check_once("costs are of", [f"{each.kind} #{each.node}" for each in plan.costs])
+        for cost in plan.costs:
+            if cost.kind not in COST_KINDS or cost.cost_ns < 0:
+                self._fail(f"{cost} is no cost")
+        processes = plan.processes()
+        for each in plan.predicted:
+            if each.process not in processes or each.busy_ns < 0 or each.period_ns < 0:
+                self._fail(f"{each} is no prediction about a process of the plan")
 
     def _known(self, channel: str, process: str, op: Op) -> ChannelSpec:
         spec = self._channels.get(channel)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans as JSON, for example in saved traces, which may come from untrusted sources.
 
-Version 2 has one object for each record and op, with its fields. Version 1, of plans without lanes,
-gates and groups, is read as well; it also stored what follows from the channels (``reach``), which
-is not used. Its channels carry one value each, stored as itself and not as a list. What the JSON of
-a record looks like follows from its class (``rcg.ir.record``).
+Version 2 has one object for each record and op, with its fields; its earliest plans lack costs.
+Version 1, of plans without lanes, gates and groups, is read as well; it also stored what follows
+from the channels (``reach``), which is not used. Its channels carry one value each, stored as
+itself and not as a list. What the JSON of a record looks like follows from its class
+(``rcg.ir.record``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import rcg.checked as checked
 from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.costs import Cost, Predicted
 from rcg.ir.field_type import refuse, stored_list, stored_number, stored_text
 from rcg.ir.ids import is_id
 from rcg.ir.ops import Op
@@ -30,6 +32,7 @@ _KEYS: Final = frozenset(
 )
 _KEYS_OF_1: Final = frozenset(("reach",))
 _KEYS_OF_2: Final = frozenset(("lanes", "gates", "groups"))
+_KEYS_OF_COSTS: Final = frozenset(("costs", "predicted"))
 
 # Fields that hold one value in plans whose channels carry one value each, and a list today.
 _NODE: Final = ("node", "nodes")
@@ -61,6 +64,8 @@ def to_json(plan: PlanData) -> str:
             "lanes": [each.to_data() for each in plan.lanes],
             "gates": [each.to_data() for each in plan.gates],
             "groups": [each.to_data() for each in plan.groups],
+            "costs": [each.to_data() for each in plan.costs],
+            "predicted": [each.to_data() for each in plan.predicted],
         }
     )
 
@@ -80,7 +85,7 @@ def from_json(text: str) -> PlanData:
     if version == 1:
         _check_keys("plan", data, _KEYS, _KEYS_OF_1)
     else:
-        _check_keys("plan", data, _KEYS | _KEYS_OF_2)
+        _check_keys("plan", data, _KEYS | _KEYS_OF_2, _KEYS_OF_COSTS)
     if not isinstance(data["is_multi"], bool):
         refuse("is_multi", data["is_multi"])
     return PlanData(
@@ -100,6 +105,8 @@ def from_json(text: str) -> PlanData:
         lanes=_records(data, "lanes", Lane),
         gates=_records(data, "gates", Gate),
         groups=_records(data, "groups", Group),
+        costs=_records(data, "costs", Cost),
+        predicted=_records(data, "predicted", Predicted),
     )
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "ChannelsRead",
     "ChannelsWritten",
     "CommunicatorId",
+    "CostKind",
     "Device",
     "GateId",
     "GroupId",
@@ -50,6 +51,7 @@ __all__ = [
     "Keywords",
     "LaneId",
     "MethodName",
+    "Nanoseconds",
     "NodeNumber",
     "NodeNumbers",
     "OptionalGroup",
@@ -450,6 +452,8 @@ IsDirect = Annotated[bool, _Flag("direct")]
 CommunicatorId = Annotated[str | None, _OptionalConst("communicator", "by")]
 ChannelKind = Annotated[str, _Word("kind of a channel")]
 SlotCount = Annotated[int, _Number("number of slots")]
+CostKind = Annotated[str, _Word("kind of a cost")]
+Nanoseconds = Annotated[int, _Number("time in nanoseconds")]
 GroupId = Annotated[str, _GROUP]
 OptionalGroup = Annotated[str | None, _Group("group")]
 Backend = Annotated[str, _Name("backend of a group")]

@@ -50,8 +50,8 @@ class TensorHint:
     Attributes:
         transport: ``auto``, ``shm``, or the name of a communicator's class: ``gloo``.
         site: Where the user gave the hint.
-        device: Where tensors arrive: ``default`` (a device of the type that they were on), ``cpu``
-            or ``cuda``.
+        device: Where tensors arrive: ``default`` (a device of the type that they were on), or the
+            type of a device: ``cpu``, ``cuda``.
         is_static_shape: Whether the tensors of every execution have the shapes and dtypes of the
             first.
         is_direct_return: Whether the value is exactly one tensor.
@@ -109,7 +109,10 @@ class InputValue:
 
 @dataclass(frozen=True, slots=True)
 class MethodCall:
-    """One call of an actor's method. With ``num_returns`` above 1, its values are its parts."""
+    """One call of an actor's method. With ``num_returns`` above 1, its values are its parts.
+
+    ``cost_s`` is how long it takes, if the user has declared that for this call.
+    """
 
     id: int
     actor: str
@@ -119,6 +122,7 @@ class MethodCall:
     num_returns: int
     site: Site
     hint: TensorHint | None = None
+    cost_s: float | None = None
 
     def arguments(self) -> Iterator[Argument]:
         """Yield the positional arguments, then those given by keyword."""

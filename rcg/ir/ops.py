@@ -259,7 +259,10 @@ class Call(Op):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Op):
-    """Copy a value that is sent later, before a call of the actor that may change it."""
+    """Copy a value that is sent later, before a call of the actor that may change it.
+
+    A tensor that nothing else holds and that no later op uses is passed on without a copy.
+    """
 
     form: ClassVar[str] = "{slot} -> {out}"
 

@@ -40,7 +40,7 @@ from typing import Any
 
 from rcg.display import Displayed
 from rcg.ir import codec, text
-from rcg.ir.channels import ChannelSpec, memory_sources
+from rcg.ir.channels import LOCAL, ChannelSpec, memory_sources
 from rcg.ir.check import check
 from rcg.ir.programs import PlanData, Program
 
@@ -81,8 +81,24 @@ class Plan(PlanData, Displayed):
 
     @property
     def window(self) -> int:
-        """How many executions fit into the channels at once: the slots of the shortest."""
-        return min(channel.slots for channel in self.channels)
+        """How many executions fit into the channels between processes; the shortest decides."""
+        return min(channel.slots for channel in self.channels if channel.kind != LOCAL)
+
+    @property
+    def held_values(self) -> dict[str, int]:
+        """The most values that each lane holds: in its local channels, and in its own slots.
+
+        They are held beside those that methods use, however many executions are in flight.
+        """
+        return {
+            lane.id: self.program(lane.id).most_live()
+            + sum(
+                channel.slots
+                for channel in self.channels
+                if channel.kind == LOCAL and lane.id in (channel.writer, *channel.readers)
+            )
+            for lane in self.lanes
+        }
 
     def check(self) -> None:
         """Check the plan against its specification; run between compiler passes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.costs import Cost, Predicted
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Free, Op
 
@@ -30,13 +31,23 @@ class Program:
         later = [op for op in self.ops[position + 1 :] if type(op) is not Free]
         return frozenset(self.ops[position].used()).difference(*(op.used() for op in later))
 
+    def most_live(self) -> int:
+        """Return how many slots hold a value at once, at most."""
+        live = most = 0
+        for op in self.ops:
+            live += len(op.made())
+            most = max(most, live)
+            live -= len(op.freed())
+        return most
+
 
 @dataclass(frozen=True, slots=True)
 class PlanData:
     """The fields of a plan.
 
     Attributes:
-        programs: The driver's first, then one for each of ``actors``, ``lanes`` and ``gates``.
+        programs: The driver's first, then one for each of ``actors``, ``lanes`` and ``gates``. The
+            compiler puts lanes after their actor.
         channels: All channels.
         actors: The actors, ``a0`` first.
         is_multi: Whether an execution returns a list.
@@ -45,6 +56,8 @@ class PlanData:
         lanes: Second programs of actors.
         gates: The lanes of host processes that pass on what comes from other nodes.
         groups: The communicator groups.
+        costs: What calls and transfers cost, as far as that is known.
+        predicted: How busy each process will be; empty where no cost is known.
     """
 
     programs: tuple[Program, ...]
@@ -56,9 +69,11 @@ class PlanData:
     lanes: tuple[Lane, ...] = ()
     gates: tuple[Gate, ...] = ()
     groups: tuple[Group, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    predicted: tuple[Predicted, ...] = ()
 
     def processes(self) -> list[str]:
-        """Return who has a program, in the order of the programs."""
+        """Return who has a program, the driver first."""
         return [
             DRIVER,
             *[actor.id for actor in self.actors],

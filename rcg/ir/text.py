@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.costs import Cost, Predicted
 from rcg.ir.line import Line
 from rcg.ir.ops import Op
 from rcg.ir.programs import PlanData, Program
@@ -20,7 +21,8 @@ from rcg.ir.record import Record
 __all__ = ["parse", "text_of"]
 
 _RECORDS: Final[Mapping[str, type[Record]]] = {
-    record.keyword: record for record in (ActorSpec, Lane, Gate, Group, ChannelSpec)
+    record.keyword: record
+    for record in (ActorSpec, Lane, Gate, Group, ChannelSpec, Cost, Predicted)
 }
 
 
@@ -30,7 +32,8 @@ def text_of(plan: PlanData) -> str:
     lines: list[object] = [
         f"plan positional={plan.num_positional} keywords={list(plan.keywords)} returns={returns}"
     ]
-    lines += [*plan.actors, *plan.lanes, *plan.gates, *plan.groups, *plan.channels, *plan.programs]
+    lines += [*plan.actors, *plan.lanes, *plan.gates, *plan.groups, *plan.channels]
+    lines += [*plan.costs, *plan.predicted, *plan.programs]
     return "\n".join(map(str, lines))
 
 
@@ -89,6 +92,8 @@ class _Draft:
             lanes=found[Lane.keyword],
             gates=found[Gate.keyword],
             groups=found[Group.keyword],
+            costs=found[Cost.keyword],
+            predicted=found[Predicted.keyword],
         )
 
 

@@ -96,6 +96,9 @@ def _profile_parser() -> MagicParser:
     parser.add_argument(
         "--widget", action="store_true", help="show an interactive timeline as well"
     )
+    parser.add_argument(
+        "--torch", action="store_true", help="record what torch does in the methods as well"
+    )
     parser.add_argument("--quiet", action="store_true", help="show nothing")
     return parser
 
@@ -137,7 +140,7 @@ class RcgMagics(Magics):
 
     def _profile(self, options: argparse.Namespace, code: Code) -> Any:
         value = None
-        with profile_all() as profile:
+        with profile_all(torch=options.torch) as profile:
             if options.o:
                 self.shell.user_ns[options.o] = profile  # also if the code raises
             for _ in progress(range(options.n), "rcg_profile"):

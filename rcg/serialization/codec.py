@@ -20,7 +20,7 @@ import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +35,7 @@ from rcg.serialization.encoded import (
     Encoded,
     join_parts,
     tuple_of_parts,
+    written_to,
 )
 from rcg.serialization.foreign import FromDlpack, import_torch, reducer_of
 from rcg.serialization.tensors import Described, Storages, TensorBytes
@@ -138,12 +139,20 @@ class Codec:
         # encodes, find none and make another. A new list when their tables are no longer right.
         self._spare: list[_Fast] = []
 
-    def encode(self, value: object, described: list[Described] | None = None) -> Encoded:
+    def encode(
+        self,
+        value: object,
+        described: list[Described] | None = None,
+        staying: Container[str] = (),
+    ) -> Encoded:
         """Return the value as bytes and buffers; the buffers still point into the value.
 
         Args:
             value: Any value.
             described: Where the dtypes and shapes of its tensors are put, if that is wanted.
+            staying: The types of devices whose tensors stay there: the buffers of these are
+                ``DeviceBytes``, and only ``payloads.take_out`` makes use of them. Tensors on other
+                devices are copied to host memory.
 
         Raises:
             UnpicklableError: Some part of the value cannot be pickled; the text says which.
@@ -163,7 +172,7 @@ class Codec:
         try:
             if self._registered_by_value():
                 raise _Opaque
-            fast.storages.described = described
+            fast.storages.described, fast.storages.staying = described, staying
             fast.dump(value)
             pieces = fast.pieces
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -183,7 +192,7 @@ class Codec:
                 raise
             if described is not None:
                 described.clear()
-            data = self._encode_by_value(value, buffers := [], described)
+            data = self._encode_by_value(value, buffers := [], described, staying)
         if not buffers:
             return KIND_PICKLE, data, None, 0
         return KIND_PICKLE, data, buffers, self._writable(buffers)
@@ -197,11 +206,12 @@ class Codec:
         value: object,
         buffers: list[pickle.PickleBuffer],
         described: list[Described] | None = None,
+        staying: Container[str] = (),
     ) -> bytes:
         file = io.BytesIO()
         try:
             pickler = self._by_value(file, buffers, self._dtypes)
-            pickler.storages.described = described
+            pickler.storages.described, pickler.storages.staying = described, staying
             pickler.dump(value)
             pickler.storages.finish(buffers)
         except BaseException as error:
@@ -260,10 +270,7 @@ class Codec:
     def _writable(self, buffers: list[pickle.PickleBuffer]) -> int | bytes:
         if not self._dtypes:
             return 0
-        tensors = [isinstance(memoryview(buffer).obj, TensorBytes) for buffer in buffers]
-        if len(buffers) > 64:
-            return bytes(tensors)
-        return sum(1 << i for i, is_tensor in enumerate(tensors) if is_tensor)
+        return written_to([isinstance(memoryview(each).obj, TensorBytes) for each in buffers])
 
     def _catch_up(self) -> None:
         """Update the pickler for modules and types that appeared since the last value."""

@@ -21,6 +21,7 @@ __all__ = [
     "join_parts",
     "size_of",
     "tuple_of_parts",
+    "written_to",
 ]
 
 PROTOCOL: Final = 5
@@ -81,6 +82,17 @@ def tuple_of_parts(values: Sequence[object]) -> Encoded | None:
         return None
     data = pickle.dumps(tuple(values), PROTOCOL)
     return None if len(data) > _MAX_TUPLE_BYTES else (KIND_TUPLE, data, None, 0)
+
+
+def written_to(are_tensors: Sequence[bool]) -> int | bytes:
+    """Return which buffers will be written to, as an ``Encoded`` has it.
+
+    >>> written_to([False, True, True])
+    6
+    """
+    if len(are_tensors) > 64:
+        return bytes(are_tensors)
+    return sum([1 << place for place, is_tensor in enumerate(are_tensors) if is_tensor])
 
 
 def join_parts(parts: Sequence[Encoded]) -> Encoded:

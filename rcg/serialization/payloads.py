@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values taken apart for a transport: the bytes of their tensors, and the skeleton that is left.
 
-The pickle of a value has a place for each buffer. The buffers of tensors are the *payloads*:
-they travel over a communicator, and the reader puts its own memory in their places. Everything else
-is the *skeleton*: the pickle, and the buffers of arrays that are not tensors. So whatever pickles
-through shared memory, pickles here: nested tensors, views that share a storage, empty ones, any
-dtype.
+The pickle of a value has a place for each buffer. The buffers of tensors on the devices that a
+communicator serves are the *payloads*: they travel over it, and the reader puts its own memory in
+their places. Everything else is the *skeleton*: the pickle, the buffers of arrays, and those of
+tensors on other devices, whose bytes are in host memory by then. So whatever pickles through shared
+memory, pickles here: nested tensors, views that share a storage, empty ones, any dtype.
 
-The *table* tells the reader how large the payloads are and where they belong::
+The *table* tells the reader how large the payloads are, on what they arrive, and where they
+belong::
 
-    >>> table = Table(places=(0, 2), sizes=(400, 64))
+    >>> table = Table(places=(0, 2), sizes=(400, 64), devices=("cuda", "cpu"))
     >>> Table.read(table.written())
-    (Table(places=(0, 2), sizes=(400, 64)), 40)
+    (Table(places=(0, 2), sizes=(400, 64), devices=('cuda', 'cpu')), 56)
 
 A value that is exactly one tensor travels without a skeleton (``LoneTable``).
 """
@@ -21,12 +22,13 @@ from __future__ import annotations
 import pickle
 import sys
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.errors import TensorMismatch
-from rcg.serialization.encoded import PROTOCOL, Encoded
-from rcg.serialization.tensors import Described
+from rcg.serialization.devices import device_of
+from rcg.serialization.encoded import PROTOCOL, Encoded, written_to
+from rcg.serialization.tensors import Described, DeviceBytes
 
 __all__ = [
     "LoneTable",
@@ -49,22 +51,33 @@ class Table(NamedTuple):
     Attributes:
         places: The index of each among the buffers of the pickle, ascending.
         sizes: The bytes of each.
+        devices: The type of the device that each is on.
     """
 
     places: tuple[int, ...]
     sizes: tuple[int, ...]
+    devices: tuple[str, ...]
 
     def written(self) -> bytes:
-        """Return the table as bytes that ``read`` reads."""
-        return array("Q", [len(self.places), *self.places, *self.sizes]).tobytes()
+        """Return the table as bytes that ``read`` reads.
+
+        They are words: how many payloads there are, the places, the sizes, and how many bytes of
+        text follow: the devices, or nothing if all of them are the CPU.
+        """
+        is_only_cpu = self.devices.count("cpu") == len(self.devices)
+        devices = b"" if is_only_cpu else " ".join(self.devices).encode()
+        words = [len(self.places), *self.places, *self.sizes, len(devices)]
+        return array("Q", words).tobytes() + devices
 
     @classmethod
     def read(cls, data: bytes | memoryview) -> tuple[Table, int]:
         """Return the table at the beginning of some bytes, and where it ends."""
         count = int.from_bytes(data[:_WORD], sys.byteorder)
-        end = (1 + 2 * count) * _WORD
-        numbers = array("Q", bytes(data[_WORD:end])).tolist()
-        return cls(tuple(numbers[:count]), tuple(numbers[count:])), end
+        text = (2 + 2 * count) * _WORD
+        *numbers, length = array("Q", bytes(data[_WORD:text])).tolist()
+        end = text + length
+        devices = tuple(bytes(data[text:end]).decode().split()) or ("cpu",) * count
+        return cls(tuple(numbers[:count]), tuple(numbers[count:]), devices), end
 
 
 class LoneTable(NamedTuple):
@@ -75,12 +88,14 @@ class LoneTable(NamedTuple):
         shape: Its shape.
         requires_grad: Whether it requires a gradient.
         size: Its bytes.
+        device: The type of the device that it is on.
     """
 
     dtype: str
     shape: tuple[int, ...]
     requires_grad: bool
     size: int
+    device: str
 
     def written(self) -> bytes:
         """Return the table as bytes that ``read`` reads."""
@@ -96,14 +111,16 @@ class LoneTable(NamedTuple):
         """Return the table of a dense tensor."""
         size, dtype = tensor.numel() * tensor.element_size(), str(tensor.dtype)
         shape = tuple(tensor.shape)
-        return cls(dtype.removeprefix("torch."), shape, tensor.requires_grad, size)
+        device = device_of(tensor)
+        return cls(dtype.removeprefix("torch."), shape, tensor.requires_grad, size, device)
 
     def put_back(self, payload: Any) -> Any:
         """Return the tensor over its bytes: a tensor of uint8, or None if it has none."""
         torch = sys.modules["torch"]
         dtype = getattr(torch, self.dtype)
-        tensor = torch.empty(0, dtype=torch.uint8) if payload is None else payload
-        tensor = tensor.view(dtype)
+        if payload is None:
+            payload = torch.empty(0, dtype=torch.uint8, device=self.device)
+        tensor = payload.view(dtype)
         if len(self.shape) != 1:
             tensor = tensor.view(self.shape)
         return tensor.requires_grad_() if self.requires_grad else tensor
@@ -120,17 +137,21 @@ def bytes_of(tensor: Any) -> Any:
     return plain.view(sys.modules["torch"].uint8)
 
 
-def is_plain_tensor(value: object) -> bool:
+def is_plain_tensor(value: object, devices: Container[str]) -> bool:
     """Return whether a value is a tensor that its numbers alone make up: no strides, no attributes.
 
     Such a value arrives the same with a ``LoneTable`` as with a pickle, and sooner.
+
+    Args:
+        value: The value.
+        devices: The types of devices on which it may be.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor:
         return False
     tensor: Any = value
     return (
-        tensor.is_cpu
+        ("cpu" if tensor.is_cpu else tensor.device.type) in devices
         and tensor.layout is torch.strided
         and not tensor.is_quantized
         and not tensor.is_nested
@@ -170,7 +191,7 @@ def check_direct(value: object, devices: Collection[str]) -> None:
             expected="a dense torch.Tensor",
             found=str(tensor.layout),
         )
-    if tensor.device.type not in devices:
+    if device_of(tensor) not in devices:
         raise TensorMismatch(
             "Task annotated with _direct_return=True must return a torch.Tensor on "
             f"{', '.join(sorted(devices))}, instead found one on {tensor.device}: move it there, "
@@ -186,14 +207,20 @@ class Skeleton(NamedTuple):
     Attributes:
         data: The pickle.
         buffers: The buffers of the pickle that are not payloads, in order.
+        writable: Which of them are those of tensors; see ``encoded``.
     """
 
     data: bytes | memoryview
     buffers: list[Any]
+    writable: int | bytes = 0
 
 
-def take_out(encoded: Encoded) -> tuple[Skeleton, Table, list[Any]]:
+def take_out(encoded: Encoded, devices: Container[str]) -> tuple[Skeleton, Table, list[Any]]:
     """Take the tensors out of an encoded value.
+
+    Args:
+        encoded: The value, encoded with ``staying=devices``.
+        devices: The types of devices whose tensors are taken out.
 
     Returns:
         The skeleton, the table, and the payloads: tensors of uint8 [n] over the memory of the
@@ -202,17 +229,29 @@ def take_out(encoded: Encoded) -> tuple[Skeleton, Table, list[Any]]:
     torch = sys.modules["torch"]
     _, data, buffers, writable = encoded
     rest: list[Any] = []
+    left: list[bool] = []  # which of the rest are those of tensors
     places: list[int] = []
     payloads: list[Any] = []
+    found: list[str] = []
+    takes_cpu = "cpu" in devices
     for place, buffer in enumerate(buffers or ()):
         is_tensor = writable[place] if isinstance(writable, bytes) else writable >> place & 1
-        if is_tensor and memoryview(buffer).nbytes:
+        raw = memoryview(buffer)
+        source: Any = raw.obj
+        if is_tensor and type(source) is DeviceBytes:
+            places.append(place)
+            payloads.append(source.payload)
+            found.append(device_of(source.payload))
+        elif is_tensor and takes_cpu and raw.nbytes:
             places.append(place)
             payloads.append(torch.frombuffer(buffer, dtype=torch.uint8))
+            found.append("cpu")
         else:
             rest.append(buffer)
-    table = Table(tuple(places), tuple([payload.numel() for payload in payloads]))
-    return Skeleton(data, rest), table, payloads
+            left.append(bool(is_tensor))
+    sizes = tuple([payload.numel() for payload in payloads])
+    table = Table(tuple(places), sizes, tuple(found))
+    return Skeleton(data, rest, written_to(left) if rest else 0), table, payloads
 
 
 def put_back(

@@ -6,6 +6,9 @@ storage arrive sharing one. ``pickle`` writes a whole storage; here only the byt
 value's tensors span, from the first element to the last. So a row of a large batch travels alone,
 and its ``storage_offset`` counts from the beginning of these bytes.
 
+The bytes of a tensor on another device than the CPU stay there if the encoder is told so
+(``DeviceBytes``). If not, they are copied to host memory, once per storage, and back on arrival.
+
 Tensors arrive writable, because torch has no other kind. The channel gives each reader its own
 memory for them.
 """
@@ -14,15 +17,15 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 import numpy as np
 
-from rcg.serialization.devices import delivered
+from rcg.serialization.devices import delivered, device_of
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = ["Described", "Storages", "TensorBytes"]
+__all__ = ["Described", "DeviceBytes", "Storages", "TensorBytes"]
 
 Described = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor: ``("float32", (3, 4))``."""
@@ -39,27 +42,58 @@ class TensorBytes(np.ndarray[Any, Any]):
     """The bytes of a tensor; the type is how its buffer is recognised later."""
 
 
+class DeviceBytes(TensorBytes):
+    """Stands for bytes that stay on their device, which no buffer can: only a transport takes them.
+
+    Attributes:
+        payload: A tensor of uint8 [n] over the bytes.
+    """
+
+    payload: Any
+
+
 class _StorageSlice:
     """The part of a torch storage that the tensors of one value span; it goes out of band.
 
     It is pickled in place of the storage. The part is known after the last tensor, so the buffer is
     cut then, and its offset goes out of band as well.
+
+    Args:
+        storage: The storage.
+        device: The type of the device that it is on.
+        buffers: Where the pickler puts them.
+        staying: See ``Storages``.
     """
 
-    __slots__ = ("_base", "_buffers", "_index", "_raw", "first", "last", "storage")
+    __slots__ = (
+        "_base", "_buffers", "_device", "_index", "_raw", "_staying", "first", "last", "storage"
+    )  # fmt: skip
 
-    def __init__(self, storage: Any, buffers: list[pickle.PickleBuffer]) -> None:
+    def __init__(
+        self,
+        storage: Any,
+        device: str,
+        buffers: list[pickle.PickleBuffer],
+        staying: Container[str],
+    ) -> None:
         torch = sys.modules["torch"]
         self.storage = storage
         self.first = self.last = 0  # in bytes
-        self._raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().view(TensorBytes)
+        if device == "cpu":
+            self._raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().view(TensorBytes)
+        else:
+            self._raw = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        self._device = device
+        self._staying = staying
         self._base = bytearray(8)
         self._buffers = buffers
         self._index = -1
 
     def __reduce__(self) -> Any:
         self._index = len(self._buffers)  # where the pickler is about to put it
-        return _rebuild_slice, (pickle.PickleBuffer(self._raw), pickle.PickleBuffer(self._base))
+        uncut = pickle.PickleBuffer(bytearray())  # writable, as what it is replaced by
+        where = () if self._device == "cpu" else (self._device,)
+        return _rebuild_slice, (uncut, pickle.PickleBuffer(self._base), *where)
 
     def take(self, first: int, last: int) -> None:
         """Take these bytes along, too."""
@@ -68,13 +102,16 @@ class _StorageSlice:
 
     def take_all(self) -> None:
         """Take the whole storage."""
-        self.first, self.last = 0, self._raw.size
+        self.first, self.last = 0, self.storage.nbytes()
 
     def cut(self, buffers: list[pickle.PickleBuffer]) -> None:
-        """Replace the whole storage by the part that travels."""
+        """Put the part of the storage that travels in its place."""
         first = self.first // _ALIGNMENT * _ALIGNMENT
         self._base[:] = first.to_bytes(8, "little")
-        buffers[self._index] = pickle.PickleBuffer(self._raw[first : self.last])
+        part = self._raw[first : self.last]
+        if self._device != "cpu":
+            part = _bytes_of(part, self._device, self._staying)
+        buffers[self._index] = pickle.PickleBuffer(part)
 
 
 class Storages:
@@ -88,9 +125,10 @@ class Storages:
 
     Attributes:
         described: Where the dtype and the shape of each tensor are listed, if that is wanted.
+        staying: The types of devices whose tensors stay there; see ``DeviceBytes``.
     """
 
-    __slots__ = ("_buffers", "_dtypes", "_strided", "_uint8", "described", "known")
+    __slots__ = ("_buffers", "_dtypes", "_strided", "_uint8", "described", "known", "staying")
 
     def __init__(self, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]) -> None:
         self._buffers = buffers
@@ -98,6 +136,7 @@ class Storages:
         # The replacement of each storage of the current value, by its address.
         self.known: dict[int, Any] = {}
         self.described: list[Described] | None = None
+        self.staying: Container[str] = ()
 
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         """Return the reducers of torch's types; stored here, a cycle would keep the buffers."""
@@ -119,10 +158,10 @@ class Storages:
         self.known.clear()
 
     def _reduce_tensor(self, tensor: Any) -> Any:
-        needs_grad = tensor.requires_grad
+        needs_grad, is_cpu = tensor.requires_grad, tensor.is_cpu
         if (
-            not tensor.is_cpu
-            or tensor.layout is not self._strided
+            tensor.layout is not self._strided
+            or not (is_cpu or _has_bytes(tensor))
             or tensor.is_quantized
             or tensor.is_nested
             or tensor.is_conj()
@@ -144,10 +183,15 @@ class Storages:
             self.known[address] = tensor
             plain = tensor.detach() if needs_grad else tensor
             name = self._dtypes[dtype]
-            if name not in _NUMPYS:
+            if name not in _NUMPYS or not is_cpu:
                 plain = plain.reshape(-1).view(self._uint8)
-            raw = pickle.PickleBuffer(plain.numpy().view(TensorBytes))
-            made = _rebuild_tensor, (raw, name, shape, needs_grad)
+            if is_cpu:
+                raw = pickle.PickleBuffer(plain.numpy().view(TensorBytes))
+                made = _rebuild_tensor, (raw, name, shape, needs_grad)
+            else:
+                device = device_of(plain)
+                raw = pickle.PickleBuffer(_bytes_of(plain, device, self.staying))
+                made = _rebuild_tensor, (raw, name, shape, needs_grad, device)
         else:
             made = _rebuild_view, self._view_of(tensor, storage, address)
         state = tensor.__dict__
@@ -155,7 +199,7 @@ class Storages:
 
     def _view_of(self, tensor: Any, storage: Any, address: int) -> tuple[Any, ...]:
         """Return what ``_rebuild_view`` takes."""
-        anchor = self._anchor_of(storage, address)
+        anchor = self._anchor_of(storage, address, device_of(tensor))
         itemsize, offset = tensor.dtype.itemsize, tensor.storage_offset()
         shape, stride = tuple(tensor.shape), tensor.stride()
         if type(anchor) is _StorageSlice and 0 not in shape:
@@ -163,23 +207,43 @@ class Storages:
             anchor.take(offset * itemsize, (last + 1) * itemsize)
         return anchor, self._dtypes[tensor.dtype], offset, shape, stride, tensor.requires_grad
 
-    def _anchor_of(self, storage: Any, address: int) -> Any:
+    def _anchor_of(self, storage: Any, address: int, device: str) -> Any:
         """Return the replacement of a storage in this value: a tensor that covers it, or a part."""
         anchor = self.known.get(address)
         if anchor is None:
-            anchor = self.known[address] = _StorageSlice(storage, self._buffers)
+            anchor = self.known[address] = _StorageSlice(
+                storage, device, self._buffers, self.staying
+            )
         return anchor
 
     def _reduce_storage(self, storage: Any) -> Any:
-        if storage.device.type != "cpu":
+        device = str(storage.device.type)
+        if device == "meta":
             return storage.__reduce_ex__(PROTOCOL)
-        anchor = self._anchor_of(storage, storage._cdata)
+        anchor = self._anchor_of(storage, storage._cdata, device)
         if type(anchor) is _StorageSlice:
             anchor.take_all()
         return _storage_of, (anchor,)
 
     def _reduce_typed_storage(self, storage: Any) -> Any:
         return _typed_storage_of, (storage._untyped_storage, self._dtypes[storage.dtype])
+
+
+def _has_bytes(tensor: Any) -> bool:
+    """Return whether a dense tensor of a device has numbers, in memory that torch knows."""
+    return device_of(tensor) != "meta" and sys.modules["torch"]._C._has_storage(tensor)
+
+
+def _bytes_of(raw: Any, device: str, staying: Container[str]) -> Any:
+    """Return a tensor of uint8 [n] of a device as the pickler takes it.
+
+    That is a stand-in if its bytes stay there, and otherwise a copy in host memory.
+    """
+    if device not in staying or not raw.numel():
+        return raw.cpu().numpy().view(TensorBytes)
+    stand_in = np.zeros(1, np.uint8).view(DeviceBytes)
+    stand_in.payload = raw
+    return stand_in
 
 
 def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -194,7 +258,9 @@ def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides)) if shape else ()
 
 
-def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+def _rebuild_tensor(
+    buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool, device: str = "cpu"
+) -> Any:
     import torch
 
     kind = getattr(torch, dtype)
@@ -206,10 +272,10 @@ def _rebuild_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_gr
         tensor = buffer.view(kind) if is_tensor else torch.frombuffer(buffer, dtype=kind)
         if len(shape) != 1:
             tensor = tensor.view(shape)
-    return delivered(tensor.requires_grad_() if requires_grad else tensor)
+    return delivered(tensor.requires_grad_() if requires_grad else tensor, device)
 
 
-def _rebuild_slice(buffer: Any, base: Any) -> tuple[Any, int]:
+def _rebuild_slice(buffer: Any, base: Any, device: str = "cpu") -> tuple[Any, int]:
     import torch
 
     if isinstance(buffer, torch.Tensor):
@@ -218,7 +284,7 @@ def _rebuild_slice(buffer: Any, base: Any) -> tuple[Any, int]:
         raw = torch.frombuffer(buffer, dtype=torch.uint8)
     else:
         raw = torch.empty(0, dtype=torch.uint8)
-    return delivered(raw).untyped_storage(), int.from_bytes(base, "little")
+    return delivered(raw, device).untyped_storage(), int.from_bytes(base, "little")
 
 
 def _rebuild_view(

@@ -11,6 +11,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       ...                           ...
                                <--  Where
       Here                     -->
+                               <--  ProfileTorch       when a profile wants torch's events
+      TorchProfiled            -->
                                <--  Broken             if another member is gone
                                <--  Stop
       Done                     -->                     if it has communicator groups
@@ -68,6 +70,7 @@ __all__ = [
     "Opening",
     "Prepared",
     "Presence",
+    "ProfileTorch",
     "Ready",
     "Refused",
     "Rejected",
@@ -76,6 +79,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "Submitted",
+    "TorchProfiled",
     "Total",
     "UnknownGraph",
     "Use",
@@ -213,6 +217,32 @@ class Here(Message):
     number: Number
     clock_ns: Number
     stack: tuple[str, ...]
+
+
+@message
+class ProfileTorch(Message):
+    """Run torch's profiler, or stop it and record its events. The answer is ``TorchProfiled``.
+
+    Attributes:
+        number: Counts the requests.
+        is_on: Whether it is to run from now on.
+    """
+
+    number: Number
+    is_on: bool
+
+
+@message
+class TorchProfiled(Message):
+    """The answer to ``ProfileTorch``: it was done.
+
+    Attributes:
+        number: The number of the request.
+        trouble: Why torch's profiler does not run here, or "".
+    """
+
+    number: Number
+    trouble: str
 
 
 @message

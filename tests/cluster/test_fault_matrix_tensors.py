@@ -143,15 +143,19 @@ def bind_all(shapes: Any, victim: Any, survivors: list[Any]) -> dict[str, Any]:
     return bound
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "overlap"),
+    [*((kind, False) for kind in KINDS), ("kill -9", True), ("exit", True)],
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_death_in_a_rendezvous_ends_its_graphs_and_nothing_else(
-    victims, survivors, gate, moment, kind
+    victims, survivors, gate, moment, kind, overlap
 ):
     victim = victims.take()
     shapes, last_op = MOMENTS[moment]
+    last_op = "" if overlap else last_op  # of several lanes, in any of their ops
     pid = rcg.get(victim.expect.remote(Fate(moment, kind, gate, 1)))
-    graphs = compile_all(bind_all(shapes, victim, survivors))
+    graphs = compile_all(bind_all(shapes, victim, survivors), overlap=overlap)
     refs: dict[str, list[Any]] = {shape: [] for shape in graphs}
     fetched = {shape: graph.execute(INPUTS[0]) for shape, graph in graphs.items()}
     for shape, ref in fetched.items():

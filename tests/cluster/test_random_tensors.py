@@ -130,11 +130,11 @@ def bind(case: Case, workers: list[Any]) -> Any:
         return nodes[graph.outputs[0]]
 
 
-def compiled(dag: Any) -> Any:
+def compiled(dag: Any, *, overlap: bool = False) -> Any:
     """Compile; that the driver reads through shared memory is said elsewhere."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return dag.experimental_compile()
+        return dag.experimental_compile(overlap=overlap)
 
 
 def submit(case: Case, graph: Any, inputs: dict[Any, Any]) -> list[Any]:
@@ -174,6 +174,15 @@ def test_random_dags_with_tensors_give_what_plain_python_gives(workers, case, co
     note(case.graph)
     with compiled(bind(case, workers)) as graph:
         event(f"{len(graph.plan.groups)} groups")
+        right(case, graph, count)
+
+
+@settings(SETTINGS, max_examples=max(EXAMPLES // 2, 1))
+@given(case=cases(max_actors=ACTORS, has_tensors=True, kinds=COLLECTIVES), count=st.integers(1, 5))
+def test_random_dags_give_the_same_where_transfers_overlap(workers, case, count):
+    note(case.graph)
+    with compiled(bind(case, workers), overlap=True) as graph:
+        event(f"{len(graph.plan.lanes)} lanes")
         right(case, graph, count)
 
 

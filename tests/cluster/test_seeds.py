@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tests.cluster.stage import joining
-from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW, TENSORS
+from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERLAP, OVERVIEW, TENSORS
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -131,6 +131,12 @@ def test_tensors_between_devices_as_far_as_a_cpu_goes(tmp_path: Path) -> None:
     assert lines[0] == "cpu"
     assert "No CUDA GPUs are available" in lines[1]
     assert lines[-1] == "done"
+
+
+def test_communication_beside_computation_at_the_size_of_a_cpu(tmp_path: Path) -> None:
+    lines = run(OVERLAP, tmp_path)
+    expected = [rf"overlap_gpu_communication={on}, duration=[\d.]+" for on in (False, True)]
+    assert all(map(re.fullmatch, expected, lines)) and len(lines) == 2, lines
 
 
 def test_a_program_that_fails_is_noticed(tmp_path: Path) -> None:

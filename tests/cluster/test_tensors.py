@@ -317,7 +317,7 @@ def test_a_receiver_without_memory_fails_the_execution_and_goes_on(workers):
     def starve(_: Any, is_poor: bool) -> None:
         from rcg.channels import tensor
 
-        def poor(endpoint: Any, size_bytes: int) -> Any:
+        def poor(endpoint: Any, size_bytes: int, device: str) -> Any:
             raise MemoryError("no room for a tensor")
 
         if is_poor:

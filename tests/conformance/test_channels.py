@@ -73,7 +73,8 @@ def open_nodes(
     specs: Sequence[ChannelSpec], cap_bytes: int, *, is_looping: bool = False
 ) -> tuple[Segments, list[Node]]:
     processes = (DRIVER, *dict.fromkeys(reader for spec in specs for reader in spec.readers))
-    rings = tuple(spec for spec in specs if spec.kind == "ring")
+    rings = tuple(spec for spec in specs if spec.kind in ("ring", "local"))
+    queues = {spec.id: LocalQueue() for spec in specs if spec.kind == "local"}
     plan = Plan(
         programs=tuple(Program(process, ()) for process in processes),
         channels=rings,
@@ -92,6 +93,7 @@ def open_nodes(
             Options(),
             Codec(cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES),
             is_looping=is_looping,
+            queues=queues,
         )
         for process in segments.layout.members
     ]
@@ -115,10 +117,15 @@ def open_shm(readers: int, slots: int, cap_bytes: int, parts: int) -> Channel:
 
 def open_local(readers: int, slots: int, cap_bytes: int, parts: int) -> Channel:
     spec = ChannelSpec("c0", DRIVER, ("a0",), "local", tuple(range(parts)), slots)
-    segments, nodes = open_nodes([spec], cap_bytes, is_looping=True)
-    queue = LocalQueue(spec, *nodes)
+    segments, nodes = open_nodes([spec], cap_bytes)
+    held = 1 << (slots - 1).bit_length()
     return Channel(
-        queue.open_writer(0), [queue.open_reader(0)], nodes, slots, (1 << 20,), segments.close
+        open_writer(spec, 0, nodes[0]),
+        [open_reader(spec, 0, nodes[1])],
+        nodes,
+        held,
+        (1 << 20,),
+        segments.close,
     )
 
 

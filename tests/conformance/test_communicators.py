@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One suite for every communicator: Gloo among processes, the fakes and an adapter among threads.
 
+``fake`` moves tensors of another device than the CPU (``tests.fake_device``).
+
 ``tests.crews`` makes the ranks, ``tests.communicators`` holds what they do.
 """
 
@@ -56,6 +58,8 @@ KINDS = [
     Kind("ordered", OrderedLocalCommunicator),
     Kind("rays", RaysCommunicator),
 ]
+if "fake" in does.OPENERS:
+    KINDS.append(Kind("fake", does.FakeCommunicator, has_processes=True))
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 

@@ -48,6 +48,7 @@ class Ranks:
         root: int | None,
         count: int,
         last_used: Collection[int],
+        communicator: type[LocalCommunicator] = LocalCommunicator,
     ) -> None:
         names = tuple(f"a{i}" for i in range(size))
         channels = tuple(
@@ -66,7 +67,7 @@ class Ranks:
         self.threads = ThreadPoolExecutor(size)
         store = LocalStore()
         places = [Membership("g0", rank, names, store, GUARD_S) for rank in range(size)]
-        self.communicators = list(self.threads.map(LocalCommunicator.open, places))
+        self.communicators = list(self.threads.map(communicator.open, places))
         self.nodes = []
         self.slots: list[list[Any]] = [[None] * (2 * count) for _ in names]
         self.loops = [SimpleNamespace(execution=0, origin=ORIGIN) for _ in names]
@@ -156,6 +157,7 @@ def ranks() -> Iterator[Make]:
         count: int = 1,
         *,
         is_last_use: bool = True,
+        communicator: type[LocalCommunicator] = LocalCommunicator,
     ) -> Ranks:
         reduces = kind in ("allreduce", "reducescatter", "reduce")
         has_root = kind in ("broadcast", "reduce", "gather")
@@ -167,6 +169,7 @@ def ranks() -> Iterator[Make]:
                 root if root is not None else (0 if has_root else None),
                 count,
                 range(count if is_last_use else 0),
+                communicator,
             )
         )
         return opened[-1]
@@ -422,10 +425,10 @@ def test_a_rank_without_memory_fails_the_execution_everywhere(ranks, monkeypatch
     group = ranks(kind, 2)
     room = exchanges.room_for
 
-    def room_for(node: Any, size_bytes: int) -> Any:
+    def room_for(node: Any, size_bytes: int, device: str) -> Any:
         if node is group.nodes[who]:
             raise RuntimeError("not enough memory")
-        return room(node, size_bytes)
+        return room(node, size_bytes, device)
 
     monkeypatch.setattr(exchanges, "room_for", room_for)
     for failure in group.run(*values_of(2)):
@@ -439,10 +442,10 @@ def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
     group = ranks("broadcast", 3, root=1)
     room = exchanges.room_for
 
-    def room_for(node: Any, size_bytes: int) -> Any:
+    def room_for(node: Any, size_bytes: int, device: str) -> Any:
         if node is group.nodes[2]:
             raise RuntimeError("not enough memory")
-        return room(node, size_bytes)
+        return room(node, size_bytes, device)
 
     monkeypatch.setattr(exchanges, "room_for", room_for)
     values = values_of(3)

@@ -13,7 +13,7 @@ from rcg.comm import Communicator, Membership, ReduceOp, rays
 from rcg.comm import registry as registry_module
 from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import METHODS, RaysOpener, is_communicator, missing_methods
-from rcg.comm.registry import communicator_names, find_communicator
+from rcg.comm.registry import communicator_names, device_types, find_communicator
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.experimental.channel.communicator import Communicator as RaysShape
 from rcg.testing import LocalCommunicator
@@ -87,7 +87,11 @@ class Half(Communicator):
         ("auto", ["cpu"], Again, ValueError, "'auto' is a transport of rcg"),
         ("mine", "cpu", Again, TypeError, r"such as \['cpu'\]"),
         ("mine", [], Again, ValueError, "found none"),
-        ("mine", ["tpu"], Again, ValueError, "found tpu"),
+        ("mine", ["tpu"], Again, ValueError, "Again does not serve tpu"),
+        ("mine", ["cuda:0"], Again, ValueError, "found 'cuda:0'"),
+        ("mine", ["CPU"], Again, ValueError, "found 'CPU'"),
+        ("mine", ["cpu", "gpu"], Again, ValueError, "found 'gpu'"),
+        ("mine", ["default"], Again, ValueError, "found 'default'"),
         ("mine", [1], Again, ValueError, "found 1"),
         ("mine", ["cuda"], Half, TypeError, "abstract: it lacks abort, allgather"),
         ("mine", ["cpu"], object, TypeError, "no subclass of rcg.comm.Communicator"),
@@ -99,6 +103,15 @@ def test_what_cannot_be_registered(name: Any, devices: Any, cls: Any, error: Any
     with pytest.raises(error, match=text):
         rcg.register_communicator(name, devices, cls)
     assert communicator_names() == ["gloo"]
+
+
+@pytest.mark.parametrize("device", ["npu", "xpu", "privateuseone", "a_new_one2"])
+def test_a_type_of_devices_that_nobody_knows_is_known_when_it_is_registered(device):
+    assert device_types() == ["cpu", "cuda"]
+    link = type("Link", (LocalCommunicator,), {"devices": frozenset({device, "cpu"})})
+    rcg.register_communicator("link", [device, "cpu"], link)
+    assert find_communicator("link").devices == {device, "cpu"}
+    assert device_types() == ["cpu", "cuda", device]
 
 
 def test_a_device_that_the_class_does_not_serve_is_refused():

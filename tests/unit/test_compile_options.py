@@ -146,7 +146,7 @@ class TestContext:
         options = options_from_user({})
         assert (options.submit_timeout_s, options.get_timeout_s) == (1, 2)
         assert options.teardown_timeout_s == 3
-        assert options.overlap_communication
+        assert options.overlap
         assert context.read_iteration_timeout == 0.5
 
     def test_values_are_checked_when_they_are_set(self):

@@ -18,7 +18,6 @@ from rcg.compiler.simulate import (
     Costs,
     Simulation,
     check_deadlock_free,
-    default_op_cost,
     simulate,
 )
 from rcg.errors import DeadlockError, InternalError, PlacementError
@@ -692,7 +691,7 @@ def test_the_timeline_is_one_that_could_happen(
     read: dict[tuple[str, int], float] = defaultdict(float)
     for (process, op, execution), span in spans.items():
         at = ops[process][op]
-        assert span.end - span.start == pytest.approx(default_op_cost(at))
+        assert span.end - span.start == pytest.approx(at.cost)
         if isinstance(at, Write):
             written[at.channel, execution] = span.end
         if isinstance(at, Read):

@@ -125,6 +125,21 @@ def test_transports_and_devices(transport: str, device: Any, arrives: str) -> No
         assert (hint_of(node).transport, hint_of(node).device) == (transport, arrives)
 
 
+def test_registered_types_of_devices_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link(LocalCommunicator):
+        devices = frozenset({"npu", "cpu"})
+
+    monkeypatch.setattr(registry, "_registered", {})
+    with pytest.raises(ValueError, match="Invalid device 'npu'"):
+        call().with_tensor_transport(device="npu")
+    rcg.register_communicator("link", ["npu", "cpu"], Link)
+    hint = hint_of(call().with_tensor_transport("link", "npu"))
+    assert (hint.transport, hint.device) == ("link", "npu")
+    assert hint_of(call().with_tensor_transport(device="npu")).device == "npu"
+    with pytest.raises(ValueError, match=r"are: 'default', 'cpu', 'gpu', 'cuda', 'npu'\."):
+        call().with_tensor_transport(device="tpu")
+
+
 def test_a_later_hint_replaces_an_earlier_one() -> None:
     node = call().with_tensor_transport("gloo", _static_shape=True)
     node.with_tensor_transport("shm")

@@ -166,7 +166,7 @@ def test_the_environment_sets_options_and_rcg_wins():
         max_inflight_executions=3,
         max_buffered_results=8,
         is_inflight_limit_set_by_user=True,
-        overlap_communication=True,
+        overlap=True,
         wait="futex",
         thread="main",
         memory_cap_bytes=1_000_000,
@@ -233,7 +233,7 @@ def test_the_keywords_that_type_checkers_see_are_those_of_the_records(method):
     }
     ignored = {"enable_asyncio": bool}
     assert {setting.keyword for setting in IGNORED if setting.keyword} == ignored.keys()
-    others = {"_default_communicator": object}
+    others = {"_default_communicator": object, "costs": object}
     assert typing.get_type_hints(keywords) == expected | ignored | others
     assert not keywords.__required_keys__
 

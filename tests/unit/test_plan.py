@@ -246,7 +246,7 @@ def test_a_text_that_is_no_plan_is_refused(text, why):
         (lambda data: data.update(version=0), "version 1 to 2: found version 0"),
         (lambda data: data.update(version=3), "version 1 to 2: found version 3"),
         (lambda data: data.update(version=True), "version 1 to 2: found version True"),
-        (lambda data: data.update(version=1), "plan has no 'gates'|'groups'|'lanes'"),
+        (lambda data: data.update(version=1), "plan has no '(gates|groups|lanes|costs|predicted)'"),
         (lambda data: data.pop("lanes"), "plan without 'lanes'"),
         (lambda data: data.pop("channels"), "plan without 'channels'"),
         (lambda data: data.update(reach=[]), "plan has no 'reach'"),

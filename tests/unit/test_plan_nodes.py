@@ -143,8 +143,8 @@ def test_no_shared_memory_passes_a_gate(plan: Plan):
     }
 
 
-def test_the_window_is_that_of_the_shortest_channel(plan: Plan):
-    assert plan.window == 2
+def test_the_window_is_that_of_the_shortest_channel_between_processes(plan: Plan):
+    assert plan.window == 3
 
 
 # --- check --------------------------------------------------------------------------------------

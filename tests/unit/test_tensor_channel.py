@@ -63,6 +63,7 @@ class Edge:
         readers: int = 1,
         cap_bytes: int = 1 << 28,
         array_types: Any = None,
+        communicator: type[LocalCommunicator] = LocalCommunicator,
         **hints: Any,
     ) -> None:
         self.array_types = array_types
@@ -82,7 +83,7 @@ class Edge:
         self.threads = ThreadPoolExecutor(readers + 1)
         store = LocalStore()
         places = [Membership("g0", rank, names, store, GUARD_S) for rank in range(len(names))]
-        self.communicators = list(self.threads.map(LocalCommunicator.open, places))
+        self.communicators = list(self.threads.map(communicator.open, places))
         sending = self.communicators[0]
         send = sending.send
 
@@ -382,10 +383,10 @@ def test_a_reader_without_memory_takes_the_tensors_and_fails_alone(
     poor = channel.nodes[1]
     room = tensor_channel.room_for
 
-    def room_for(endpoint: Any, size_bytes: int) -> Any:
+    def room_for(endpoint: Any, size_bytes: int, device: str) -> Any:
         if endpoint is poor:
             raise RuntimeError("not enough memory")
-        return room(endpoint, size_bytes)
+        return room(endpoint, size_bytes, device)
 
     monkeypatch.setattr(tensor_channel, "room_for", room_for)
     value = [torch.ones(size), torch.zeros(3)]

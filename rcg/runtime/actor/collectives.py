@@ -30,7 +30,7 @@ from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.exchanges import Described, NoResult, Rank, exchange_of
-from rcg.runtime.actor.ownership import is_held_only_by
+from rcg.runtime.actor.ownership import may_overwrite
 from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
@@ -88,7 +88,7 @@ def collective_step(
             return failed, [], None
         try:
             ours = [
-                can_be and is_held_only_by(slots, source)
+                can_be and may_overwrite(slots, source)
                 for source, can_be in zip(sources, may_be_ours, strict=True)
             ]
             tensors = [rank.checked(slots[source]) for source in sources]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each kind of collective does with the tensors of its rank, once all ranks are ready.
 
-Tensors of one dtype are combined in one piece of memory, so several tensors of a rank cost one
-operation per dtype; a large one is a piece of its own. Inputs that an actor may hold are never
-written to: results lie in memory that is used again (``channels.tensor.room_for``). A tensor that
-nothing else can see any more becomes the result where it lies (``ownership``).
+Tensors of one dtype and device are combined in one piece of memory, so several tensors of a rank
+cost one operation per dtype; a large one is a piece of its own. Inputs that an actor may hold are
+never written to: results lie on the devices of the inputs, in memory that is used again
+(``channels.tensor.room_for``). A tensor that nothing else can see any more becomes the result where
+it lies (``ownership``).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from rcg.channels.tensor import nowhere, pieces_of, room_for
+from rcg.channels.tensor import calls_of, nowhere, pieces_of, room_for
 from rcg.comm import Communicator, ReduceOp
 from rcg.errors import TensorMismatch
 from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
+from rcg.serialization.devices import device_of
 from rcg.serialization.payloads import bytes_of
 from rcg.text import plural
 
@@ -38,15 +40,18 @@ class Described(NamedTuple):
     Attributes:
         dtype: Its name in torch.
         shape: Its shape.
+        device: The type of the device that it is on.
     """
 
     dtype: str
     shape: tuple[int, ...]
+    device: str
 
     @classmethod
     def of(cls, tensor: Any) -> Described:
         """Return what is told about a tensor."""
-        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return cls(dtype, tuple(tensor.shape), device_of(tensor))
 
     @property
     def torch_dtype(self) -> Any:
@@ -59,7 +64,8 @@ class Described(NamedTuple):
         return math.prod(self.shape) * int(self.torch_dtype.itemsize)
 
     def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}"
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        return f"{self.dtype} {list(self.shape)}{where}"
 
 
 Status = tuple[Described, ...]
@@ -108,7 +114,7 @@ class Rank:
                 expected="torch.Tensor",
                 found=type(value).__name__,
             )
-        if value.device.type not in self.devices:
+        if device_of(value) not in self.devices:
             raise TensorMismatch(
                 f"{self.op.word} over {self.op.group} takes tensors on "
                 f"{', '.join(sorted(self.devices))}, but {self.label} has one on "
@@ -130,18 +136,27 @@ class Rank:
             for rank, (label, status) in enumerate(zip(self.labels, statuses, strict=True))
         )
         return TensorMismatch(
-            f"{self.op.word} over {self.op.group} needs tensors of the same shapes and dtypes at "
-            f"all ranks: {found}",
+            f"{self.op.word} over {self.op.group} needs tensors of the same shapes and dtypes, on "
+            f"devices of the same type, at all ranks: {found}",
             found=found,
         )
 
-    def room(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor with any contents, in recycled memory if there is some."""
+    def room(self, dtype: Any, shape: Sequence[int], device: str) -> Any:
+        """Return a tensor with any contents on a device, in recycled memory if there is some."""
         torch = sys.modules["torch"]
         size = math.prod(shape) * dtype.itemsize
         if not size:
-            return torch.empty(tuple(shape), dtype=dtype)
-        return room_for(self.node, size).view(dtype).view(tuple(shape))
+            return torch.empty(tuple(shape), dtype=dtype, device=device)
+        return room_for(self.node, size, device).view(dtype).view(tuple(shape))
+
+    def room_like(self, tensor: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor of the dtype and on the device of another; see ``room``."""
+        return self.room(tensor.dtype, shape, device_of(tensor))
+
+    def broadcast(self, tensors: Sequence[Any], devices: Sequence[str]) -> None:
+        """Give the bytes [n] of the root's tensors to all: those on a type of device at once."""
+        for call in calls_of(pieces_of(tensors), devices):
+            self.communicator.broadcast(call, self.root)
 
 
 class NoResult(Exception):
@@ -224,7 +239,7 @@ class _Combining(_Alike):
                 views[positions[0]] = first
                 pieces.append(first.view(-1))
                 continue
-            piece = rank.room(first.dtype, [sum(tensors[at].numel() for at in positions)])
+            piece = rank.room_like(first, [sum(tensors[at].numel() for at in positions)])
             pieces.append(piece)
             start = 0
             for at in positions:
@@ -257,7 +272,7 @@ class _Reduce(_Combining):
 
 class _AllGather(_Alike):
     def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
-        outputs = [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
+        outputs = [rank.room_like(tensor, _gathered(rank, tensor)) for tensor in tensors]
         rank.communicator.reserve(rank.op.word, tensors)
         return outputs
 
@@ -276,7 +291,7 @@ class _Gather(_Alike):
                 rank.op.word, [tensor.reshape(_row(tensor)) for tensor in tensors]
             )
             return [None] * len(tensors)
-        return [rank.room(tensor.dtype, _gathered(rank, tensor)) for tensor in tensors]
+        return [rank.room_like(tensor, _gathered(rank, tensor)) for tensor in tensors]
 
     def run(
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
@@ -299,7 +314,7 @@ class _ReduceScatter(_Alike):
                 )
         rank.communicator.reserve(rank.op.word, tensors, rank.reduction)
         return [
-            rank.room(tensor.dtype, (tensor.shape[0] // rank.size, *tensor.shape[1:]))
+            rank.room_like(tensor, (tensor.shape[0] // rank.size, *tensor.shape[1:]))
             for tensor in tensors
         ]
 
@@ -319,7 +334,7 @@ class _Broadcast:
             return None  # the shapes are not known yet
         # The root's result is its own, as those of the others are.
         return [
-            tensor if is_ours else rank.room(tensor.dtype, tensor.shape).copy_(tensor)
+            tensor if is_ours else rank.room_like(tensor, tensor.shape).copy_(tensor)
             for tensor, is_ours in zip(tensors, ours, strict=True)
         ]
 
@@ -334,17 +349,17 @@ class _Broadcast:
     def run(
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
-        communicator, root = rank.communicator, rank.root
+        described = statuses[rank.root]
+        devices = [each.device for each in described]
         if rank.is_root:
-            communicator.broadcast(pieces_of([bytes_of(each) for each in room]), root)
+            rank.broadcast([bytes_of(each) for each in room], devices)
             return list(room)
-        described = statuses[root]
         try:
-            results = [rank.room(each.torch_dtype, each.shape) for each in described]
+            results = [rank.room(each.torch_dtype, each.shape, each.device) for each in described]
         except (MemoryError, RuntimeError) as error:  # the root sends, whatever happens here
-            communicator.broadcast(nowhere([each.size_bytes for each in described]), root)
+            rank.broadcast(nowhere([each.size_bytes for each in described], devices), devices)
             raise NoResult(error) from error
-        communicator.broadcast(pieces_of([bytes_of(each) for each in results]), root)
+        rank.broadcast([bytes_of(each) for each in results], devices)
         return results
 
     def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
@@ -364,13 +379,13 @@ _EXCHANGES: Final[Mapping[str, Exchange]] = {
 def _pieces(tensors: Sequence[Any]) -> list[list[int]]:
     """Return the positions of the tensors that are combined together; the same at all ranks."""
     alone = []
-    by_dtype: dict[Any, list[int]] = {}
+    alike: dict[tuple[Any, str], list[int]] = {}
     for position, tensor in enumerate(tensors):
         if tensor.nbytes < _LARGE_BYTES:
-            by_dtype.setdefault(tensor.dtype, []).append(position)
+            alike.setdefault((tensor.dtype, device_of(tensor)), []).append(position)
         else:
             alone.append([position])
-    return [*alone, *by_dtype.values()]
+    return [*alone, *alike.values()]
 
 
 def _row(tensor: Any) -> tuple[int, ...]:

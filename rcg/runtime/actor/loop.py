@@ -28,6 +28,7 @@ from rcg.errors import (
 )
 from rcg.frames import is_plumbing
 from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Op
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.actor import failpoints
@@ -35,6 +36,7 @@ from rcg.runtime.actor.coroutines import Coroutines
 from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.steps import Steps
+from rcg.runtime.actor.torch_ops import Marks, torch_profiling
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.failure import (
@@ -74,8 +76,18 @@ class Loop:
         self.execution = 0  # the one that runs now
         self._thread = 0
         self._is_kept_out = False  # by another graph's method
+        self._marks: Marks | None = None  # while torch is profiled
         self.coroutines: Coroutines | None = None
         self._steps = Steps(self, instance, spec, node).make()
+
+    @property
+    def name(self) -> str:
+        """The program and the graph, for names of threads: ``a0.comm-3f09ac``."""
+        return f"{self._spec.program.process}-{self._spec.graph_id[:6]}"
+
+    def give_up(self, why: str) -> None:
+        """Say why a loop will not run; the end of the graph ends one that does."""
+        self._control.finish(why)
 
     def run(self) -> None:
         """Run executions until the graph is closed or breaks; reports any other end."""
@@ -184,6 +196,21 @@ class Loop:
             self._node.end_broken(DRIVER)
         self.on_stop()
 
+    def profile_torch(self, is_on: bool) -> str:
+        """Run torch's profiler, or stop it and record its events; returns what is in the way."""
+        if is_on:
+            trouble = torch_profiling.start()
+            if not trouble:
+                ops = self._spec.program.ops
+                self._marks = Marks(self.name, lambda: self.execution)
+                self._marks.put_on(self._steps, [at for at, op in enumerate(ops) if _works(op)])
+            return trouble
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks.take_off(self._steps)
+            marks.write(torch_profiling.stop(), self._node.span_writer(int).write)
+        return ""
+
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
         if self._is_kept_out:
@@ -200,6 +227,11 @@ class Loop:
                 return []  # the loop has not begun, or is over
         summary = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
         return [f"{entry.filename}:{entry.lineno} in {entry.name}" for entry in summary]
+
+
+def _works(op: Op) -> bool:
+    """Return whether torch may have something to do in an op: a method, or a transfer."""
+    return op.is_call or (op.is_rendezvous and bool(op.channels_in or op.channels_out))
 
 
 def _translated(error: BaseException) -> str:

@@ -5,6 +5,11 @@ A method's result that only its slot holds, and that no later op uses, is as goo
 own: a collective combines it where it lies. Whatever else may see the memory shows itself in a
 count: a variable of the actor, a view, a NumPy array, what autograd keeps for the backward pass.
 Memory that torch did not allocate itself, or shares with other processes, has no such count.
+
+Work that is queued on a device has no such count either. A stream of the user's may still have to
+read a tensor that nothing holds any more: torch keeps its memory for that (``record_stream``), but
+does not keep it from being overwritten. So only tensors on the CPU are; others are copied, on their
+device.
 """
 
 from __future__ import annotations
@@ -17,7 +22,12 @@ from typing import Any
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["is_held_only_by"]
+__all__ = ["is_held_only_by", "may_overwrite"]
+
+
+def may_overwrite(holder: Sequence[Any], index: int) -> bool:
+    """Return whether nothing can see what is written over the tensor ``holder[index]``."""
+    return is_held_only_by(holder, index) and bool(holder[index].is_cpu)
 
 
 def is_held_only_by(holder: Sequence[Any], index: int) -> bool:

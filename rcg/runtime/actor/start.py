@@ -12,6 +12,8 @@ import inspect
 import os
 import platform
 import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rcg import cluster
@@ -20,6 +22,7 @@ from rcg.error_text import describe_error
 from rcg.errors import (
     PlacementError,
 )
+from rcg.ir.channels import LOCAL
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.loop import Loop
@@ -56,17 +59,27 @@ def inspect_actor(
         "node": cluster.node_id(),
         "pid": os.getpid(),
         "missing": [name for name in methods if not callable(getattr(instance, name, None))],
+        "costs": {
+            name: cost_s
+            for name in methods
+            if (cost_s := getattr(getattr(cls, name, None), "__rcg_cost_s__", None)) is not None
+        },
         "generators": [
             name for name in methods if inspect.isasyncgenfunction(getattr(cls, name, None))
         ],
     }
 
 
-def start(instance: Any, spec: Start) -> None:
-    """Start the loop of one graph on this actor.
+def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
+    """Start the loop of one graph on this actor, and those of its lanes.
 
-    With ``thread="own"`` it returns once the loop runs; with ``thread="main"`` the loop takes the
-    calling thread, and it returns when the graph has ended.
+    With ``thread="own"`` it returns once the loops run; with ``thread="main"`` the loop takes the
+    calling thread, and it returns when the graph has ended. A lane has a thread of its own.
+
+    Args:
+        instance: The actor.
+        spec: The program with the actor's calls.
+        lanes: The programs of its lanes.
 
     Raises:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
@@ -78,16 +91,33 @@ def start(instance: Any, spec: Start) -> None:
             f"driver has {spec.version} ({spec.abi}): install the same version on every node"
         )
     failpoints.reach(failpoints.Failpoint("start", spec.program.process))
-    with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
-        loop = _joined(instance, spec)
-    if spec.options.thread == "main":
-        loop.run()
-    else:
-        name = f"rcg-{spec.program.process}-{spec.graph_id[:6]}"
-        threading.Thread(target=loop.run, name=name, daemon=True).start()
+    queues: dict[str, deque[Any]] = {
+        channel.id: deque()
+        for each in (spec, *lanes)
+        for channel in each.channels.values()
+        if channel.kind == LOCAL
+    }
+    loops: list[Loop] = []
+    takes_thread = spec.options.thread == "main"
+    try:
+        with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
+            for each in (spec, *lanes):
+                loops.append(_joined(instance, each, queues))
+        for loop in loops[takes_thread:]:
+            _run_in_thread(loop)
+    except BaseException as error:
+        for loop in loops:  # one that runs says so itself, and ends with the graph
+            loop.give_up(f"a loop of its actor could not start: {describe_error(error)}")
+        raise
+    if takes_thread:
+        loops[0].run()
 
 
-def _joined(instance: Any, spec: Start) -> Loop:
+def _run_in_thread(loop: Loop) -> None:
+    threading.Thread(target=loop.run, name=f"rcg-{loop.name}", daemon=True).start()
+
+
+def _joined(instance: Any, spec: Start, queues: Mapping[str, deque[Any]]) -> Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
     control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
     groups = OpenGroups(
@@ -105,6 +135,7 @@ def _joined(instance: Any, spec: Start) -> Loop:
             make_codec(spec.array_types),
             is_looping=True,
             groups=groups,
+            queues=queues,
         )
         control.close_descriptors()
         loop = Loop(instance, spec, node, control, groups)
@@ -113,5 +144,5 @@ def _joined(instance: Any, spec: Start) -> Loop:
         control.finish(f"it could not start: {describe_error(why)}")
         control.close()
         raise
-    control.watch(loop, f"rcg-watch-{spec.graph_id[:6]}")
+    control.watch(loop, f"rcg-watch-{loop.name}")
     return loop

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,7 @@ from rcg.channels.base import (
     TimedOut,
     TransferFailed,
 )
+from rcg.channels.local import LocalWriter
 from rcg.channels.tensor import copy_of
 from rcg.error_text import type_name
 from rcg.errors import (
@@ -38,6 +40,7 @@ from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.actor.coroutines import Coroutines
+from rcg.runtime.actor.ownership import is_held_only_by
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.failure import (
@@ -270,6 +273,18 @@ class Steps:
             except BaseException as error:  # noqa: BLE001 - there is no memory to encode them
                 write_shortened([failure_of(error)] * len(values))
 
+        if isinstance(writer, LocalWriter):
+            hand_over = writer.hand_over
+
+            def step_of_lane() -> None:
+                try:
+                    hand_over(slots, source)
+                except _ENDS:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - an interrupt
+                    fail(error)
+
+            return step_of_lane
         return step if len(sources) == 1 else step_of_parts
 
     def _build(self, op: Build) -> _Step:
@@ -288,16 +303,30 @@ class Steps:
 
     def _copy(self, index: int, op: Copy) -> _Step:
         slots, node, loop, source, out = self._slots, self._node, self._loop, op.slot, op.out
+        is_last = source in self._spec.program.last_used(index)
 
         def step() -> None:
+            if is_last and is_held_only_by(slots, source):
+                slots[out], slots[source] = slots[source], None
+                return
             value = slots[source]
             node.mark(index, loop.execution)
             try:
                 slots[out] = value if type(value) is Failure else copy_of(value, node)
             except UnpicklableError as error:
-                slots[out] = capture_own(loop.blame(error))
+                slots[out] = instead_of(value, error)
             except BaseException as error:  # noqa: BLE001 - pickling runs any code; no memory
                 slots[out] = capture(error, loop.origin, "(copying its result)", loop.execution)
+
+        def instead_of(value: Any, error: UnpicklableError) -> Any:
+            """What cannot be pickled cannot be sent: what would send it says why."""
+            torch: Any = sys.modules.get("torch")
+            if torch is None or not isinstance(value, torch.Tensor):
+                return value
+            try:  # a collective takes it
+                return value.detach().clone()
+            except BaseException:  # noqa: BLE001 - of a class of the user's
+                return capture_own(loop.blame(error))
 
         return step
 

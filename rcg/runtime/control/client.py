@@ -15,7 +15,7 @@ import threading
 from typing import Final, Protocol
 
 from rcg.descriptors import out_of_descriptors
-from rcg.error_text import shielded, shortened
+from rcg.error_text import describe_error, shielded, shortened
 from rcg.errors import PlacementError
 from rcg.runtime.control.joining import join
 from rcg.trace.clocks import clock_identity, now_ns
@@ -29,8 +29,10 @@ from rcg.wire.messages import (
     Here,
     Message,
     Prepared,
+    ProfileTorch,
     Stop,
     Stopped,
+    TorchProfiled,
     Welcome,
     Where,
 )
@@ -61,6 +63,12 @@ class Watched(Protocol):
 
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
+
+    def profile_torch(self, is_on: bool) -> str:
+        """Run torch's profiler, or stop it and record its events; returns what is in the way.
+
+        It may take seconds.
+        """
 
 
 class ControlClient:
@@ -139,8 +147,21 @@ class ControlClient:
                     del stack[0]
                 answer = Here(number=message.number, clock_ns=now_ns(), stack=tuple(stack))
                 sockets.send(self._socket, answer, may_wait=False)
+            case ProfileTorch():
+                threading.Thread(
+                    target=self._profile_torch, args=(message, loop), name="rcg-torch", daemon=True
+                ).start()
             case _:
                 raise ValueError("a member expects no such message")
+
+    def _profile_torch(self, message: ProfileTorch, loop: Watched) -> None:
+        try:
+            trouble = loop.profile_torch(message.is_on)
+        except Exception as error:  # noqa: BLE001 - torch's; the graph goes on without
+            trouble = describe_error(error)
+        told = TorchProfiled(number=message.number, trouble=shortened(trouble, _MAX_LINE))
+        with contextlib.suppress(OSError):
+            sockets.send(self._socket, told)
 
     def prepared(self) -> None:
         """Report that the communicator groups are open, and the loop runs."""

@@ -14,8 +14,10 @@ So a signal handler or ``__del__`` may use the graph at any point.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -29,7 +31,7 @@ from rcg.runtime.control.questions import Questions
 from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
-from rcg.runtime.sleepers import Sleepers
+from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import Clock
 from rcg.wire import liveness, sockets
@@ -48,9 +50,11 @@ from rcg.wire.messages import (
     Message,
     Opening,
     Prepared,
+    ProfileTorch,
     SetValue,
     Stop,
     Stopped,
+    TorchProfiled,
     Use,
     UseStore,
     Welcome,
@@ -100,6 +104,9 @@ class GraphControl:
         self._on_client = on_client
         self._sleepers = Sleepers()
         self._questions = Questions(self._sleepers)
+        self._torch_numbers = itertools.count(1)
+        self._torch_asked: deque[ProfileTorch] = deque()  # requests that are to be sent
+        self._torch_told: dict[str, tuple[int, str]] = {}  # the last answer of each member
         self._members: dict[str, Peer] = {}  # those whose loops run; of the endpoint's thread
         self._stores = Stores()
         self._done: dict[str, Peer] = {}  # those that wait for others to close their groups
@@ -162,6 +169,33 @@ class GraphControl:
 
         return self._questions.ask(self._notify, is_missing, timeout_s)
 
+    def profile_torch(self, is_on: bool, timeout_s: float) -> dict[str, str]:
+        """Have each live member run torch's profiler, or stop it and record its events.
+
+        Args:
+            is_on: Whether it is to run.
+            timeout_s: How long to wait for the members.
+
+        Returns:
+            What is in the way, by member; those that have not answered are among them.
+        """
+        if self._is_closed or self.serves_here:
+            return {}
+        number = next(self._torch_numbers)
+        self._torch_asked.append(ProfileTorch(number=number, is_on=is_on))
+        self._notify()
+
+        def late() -> set[str]:
+            done = {each for each, (told, _) in self._torch_told.copy().items() if told >= number}
+            return set() if self._is_closed else set(self.pids) - self._over - done
+
+        self._sleepers.wait(lambda: not late(), timeout_s)
+        found = dict.fromkeys(late(), f"it has not answered after {timeout_s:g} s")
+        for process, (told, trouble) in self._torch_told.copy().items():
+            if told >= number and trouble:
+                found[process] = trouble
+        return found
+
     def clocks(self, timeout_s: float) -> dict[str, Clock]:
         """Return how each member's clock relates to ours; those that do not tell are missing.
 
@@ -199,6 +233,8 @@ class GraphControl:
         question = self._questions.take_question()
         if question is not None:
             self._tell_members(question)
+        for request in emptied(self._torch_asked):
+            self._tell_members(request)
         if self._is_stopping:
             self._stores.end()
         if self._is_stopping and not self._has_told_stop:
@@ -277,6 +313,11 @@ class GraphControl:
         self._questions.hear(peer.name, answer)
         return True
 
+    def _torch_profiled(self, peer: Peer, answer: TorchProfiled) -> bool:
+        self._torch_told[peer.name] = answer.number, answer.trouble
+        self._sleepers.wake()
+        return True
+
     def _prepared(self, peer: Peer, _: Prepared) -> bool:
         self.prepared.add(peer.name)
         return True
@@ -309,6 +350,7 @@ class GraphControl:
         Use: _pass_on,
         AskReport: _pass_on,
         Here: _hear,
+        TorchProfiled: _torch_profiled,
         Prepared: _prepared,
         Done: _on_done,
         Stopped: _stopped,

@@ -137,7 +137,7 @@ class CompiledDAG(Displayed):
         """Return how much the graph has done so far and the memory it uses; prints as text."""
         return self._engine.statistics()
 
-    def profile(self, *, max_events: int | None = None) -> Profiler:
+    def profile(self, *, max_events: int | None = None, torch: bool = False) -> Profiler:
         """Return a profiler of this graph: ``with cdag.profile() as p: ...; print(p)``.
 
         It can be started at any time, without compiling again. ``rcg.profile`` records all graphs.
@@ -145,6 +145,9 @@ class CompiledDAG(Displayed):
         Args:
             max_events: How many events are kept; later ones are counted as lost. None for five
                 million.
+            torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
+                methods and transfers. Its events are shown inside these, as spans are. Torch's
+                profiler slows small operations down.
 
         Raises:
             ValueError: ``max_events`` is not a positive integer.
@@ -155,7 +158,7 @@ class CompiledDAG(Displayed):
             session = reference()
             return [] if session is None else [session]
 
-        found: Profiler = _profiler().profiler_of(sessions, max_events=max_events)
+        found: Profiler = _profiler().profiler_of(sessions, max_events=max_events, torch=torch)
         return found
 
     def trace(self) -> Trace:

@@ -63,10 +63,13 @@ class Located:
     Attributes:
         actors: The Ray node of each actor, by its id in the plan.
         driver: The Ray node of this process.
+        costs: What the class of each actor declares of the methods that the graph calls, in
+            seconds.
     """
 
     actors: dict[str, str]
     driver: str
+    costs: dict[str, dict[str, float]]
 
 
 Methods = Mapping[str, Mapping[str, Site | None]]
@@ -116,7 +119,11 @@ def locate(
                 node=node,
                 site=site,
             )
-    return Located({actor: found[actor]["node"] for actor in bindings.actors}, cluster.node_id())
+    return Located(
+        {actor: found[actor]["node"] for actor in bindings.actors},
+        cluster.node_id(),
+        {actor: found[actor]["costs"] for actor in bindings.actors},
+    )
 
 
 def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
@@ -219,8 +226,10 @@ def _gather(
         ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
         for actor in [a for a, ref in pending.items() if ref in ready]:
             answers[actor] = _answer(actor, pending.pop(actor), named)
-        if pending and session is not None and session.control.gone - set(pending):
-            session.check_running()
+        if pending and session is not None:
+            gone = set(map(session.plan.host_of, session.control.gone.copy()))
+            if gone - set(pending):  # one that has not answered says itself what is wrong
+                session.check_running()
         names = ", ".join(map(named.name, pending))
         if pending and deadline.expired:
             raise ChannelTimeout(
@@ -291,7 +300,7 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         registry.add(engine)
         return graph
     except BaseException:
-        session.control.forget(sorted(set(bindings.actors) - set(session.control.pids)))
+        session.control.forget(sorted(set(session.control.processes) - set(session.control.pids)))
         session.close(timeout_s=5.0)
         session.close_nowait()  # also if a loop has not ended
         raise
@@ -302,21 +311,28 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
     calls: dict[str, Any] = {}
     openers = {group.id: _opener_of(group, bindings) for group in session.plan.groups}
     for actor, handle in bindings.actors.items():
-        spec = _start_for(session, actor, handle, bindings, openers)
+        spec, *lanes = [
+            _start_for(session, process, handle, bindings, openers)
+            for process in (actor, *_lanes_of(session.plan, actor))
+        ]
         if own is not None and cluster.actor_id(handle) == own:
             if session.options.thread == "main":
                 raise CompileError(
                     "an actor that compiles a graph it takes part in is busy on its main thread, "
                     'so the graph cannot use that: use thread="own"'
                 )
-            start(_own_instance(), spec)
+            start(_own_instance(), spec, lanes)
         else:
-            calls[actor] = cluster.submit(handle, start, spec)
+            calls[actor] = cluster.submit(handle, start, spec, lanes)
     if session.options.thread == "main":
         _wait_connected(session, calls, _Named(bindings), deadline)
     else:
         _gather(calls, _Named(bindings), deadline, "start", session)
     _wait_prepared(session, _Named(bindings), deadline)
+
+
+def _lanes_of(plan: Plan, actor: str) -> list[str]:
+    return [lane.id for lane in plan.lanes if lane.actor == actor]
 
 
 def _opener_of(group: Group, bindings: Bindings) -> Opener:
@@ -336,9 +352,10 @@ def _wait_prepared(session: Session, named: _Named, deadline: Deadline) -> None:
     while missing := sorted(expected - session.control.prepared):
         session.check_running()
         if deadline.expired:
+            actors = dict.fromkeys(map(session.plan.host_of, missing))
             raise ChannelTimeout(
                 f"compile() waited {deadline.timeout_s:g} s, and the communicator groups of these "
-                f"actors are not complete: {', '.join(map(named.name, missing))}. They may still "
+                f"actors are not complete: {', '.join(map(named.name, actors))}. They may still "
                 "import torch, or wait for each other; raise `timeout`, or look at them with "
                 "`ray stack`.",
                 timeout_s=deadline.timeout_s,
@@ -350,7 +367,7 @@ def _wait_connected(
     session: Session, calls: Mapping[str, Any], named: _Named, deadline: Deadline
 ) -> None:
     """Wait for loops whose start call returns only when the graph ends."""
-    while missing := sorted(set(calls) - set(session.control.pids)):
+    while missing := _not_connected(session, calls):
         ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_CONNECTED_POLL_S)
         for actor in missing:
             if calls[actor] in ready:
@@ -360,14 +377,20 @@ def _wait_connected(
             _gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
 
 
+def _not_connected(session: Session, calls: Mapping[str, Any]) -> list[str]:
+    """Return the actors of these calls that have a program which is not connected yet."""
+    left = set(session.control.processes) - set(session.control.pids)
+    return sorted(calls.keys() & set(map(session.plan.host_of, left)))
+
+
 def _start_for(
     session: Session,
-    actor: str,
+    process: str,
     handle: Any,
     bindings: Bindings,
     openers: Mapping[str, Opener],
 ) -> Start:
-    program = session.plan.program(actor)
+    program = session.plan.program(process)
     named = _constants_of(program)
     return Start(
         graph_id=session.graph_id,
@@ -375,7 +398,7 @@ def _start_for(
         channels={
             channel.id: channel
             for channel in session.plan.channels
-            if actor == channel.writer or actor in channel.readers
+            if process == channel.writer or process in channel.readers
         },
         layout=session.node.layout,
         address=session.control.address,
@@ -384,7 +407,7 @@ def _start_for(
             [
                 GroupStart(group, tuple(map(session.plan.label, group.members)), openers[group.id])
                 for group in session.plan.groups
-                if actor in group.members
+                if process in group.members
             ]
         ),
         constants={name: bindings.constants[name] for name in named},

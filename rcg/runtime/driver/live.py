@@ -47,14 +47,16 @@ def teardown_all() -> None:
             _log.warning("rcg: %s", error)
 
 
-def profile_all(*, max_events: int | None = None) -> Profiler:
+def profile_all(*, max_events: int | None = None, torch: bool = False) -> Profiler:
     """Return a profiler of all live graphs of this process, and of those compiled meanwhile."""
 
     def sessions() -> list[Session]:
         return [engine.session for engine in registry.live(Engine)]
 
     profiler = importlib.import_module("rcg.runtime.observe.profiler")  # when somebody looks
-    found: Profiler = profiler.profiler_of(sessions, is_following=True, max_events=max_events)
+    found: Profiler = profiler.profiler_of(
+        sessions, is_following=True, max_events=max_events, torch=torch
+    )
     return found
 
 

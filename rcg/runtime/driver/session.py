@@ -26,6 +26,7 @@ from rcg.errors import (
     ChannelClosed,
     RcgError,
 )
+from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import Deadline, Options
@@ -92,7 +93,7 @@ class Session:
         )
         self.control = GraphControl(
             graph_id,
-            list(handles),
+            [program.process for program in plan.programs if program.process != DRIVER],
             *self._calls_of_control(),
         )
 
@@ -210,8 +211,13 @@ class Session:
         return type(known)(known.message, **known.facts)
 
     def _find_cause(self, process: str, ending: Ending) -> RcgError:
+        lanes: list[str] = []
+        if ending.how is not How.FAILED:
+            process = self.plan.host_of(process)
+            lanes = [lane.id for lane in self.plan.lanes if lane.actor == process]
         label = self.plan.label(process)
         last = self.last_words(process)
+        last += "".join([f"; {lane} in: {self.last_words(lane)}" for lane in lanes])
         if ending.how is How.FAILED:
             return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
         why = "Ray was shut down."
@@ -344,9 +350,9 @@ class Session:
     def _kill(self, processes: list[str]) -> None:
         if not cluster.is_connected():
             return  # they ended with the cluster
-        pids = [
+        pids = {
             pid for process, pid in self.control.pids.items() if process not in self.control.gone
-        ]
+        }
         pidfds = [liveness.open_pidfd(pid) for pid in pids if pid != os.getpid()]
         for process in processes:
             try:

@@ -8,6 +8,7 @@ end all waits. Processes and channels have their names from the plan.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -78,6 +79,7 @@ class Node:
         is_looping: Whether one thread runs a program here, and records each op; otherwise any
             number of threads submit and fetch.
         groups: The communicator groups that this process is in.
+        queues: What is on its way through each local channel of this process.
 
     Raises:
         OSError: The memory cannot be mapped.
@@ -95,8 +97,10 @@ class Node:
         *,
         is_looping: bool,
         groups: Groups | None = None,
+        queues: Mapping[str, deque[Any]] | None = None,
     ) -> None:
         self.process = process
+        self.queues: Mapping[str, deque[Any]] = queues or {}
         self.groups: Groups = groups or _NO_GROUPS
         self.layout = layout
         self.codec = codec

@@ -16,7 +16,7 @@ from typing import Final
 from rcg import _native
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.channels import STATUS, ChannelSpec
+from rcg.ir.channels import LOCAL, STATUS, ChannelSpec
 from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SHM, addresses_for, prefers_memfd
@@ -31,17 +31,21 @@ RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
 
 
-def _ring_slots(frames: int) -> int:
-    """Return how many slots a ring has that holds so many frames: the next power of two."""
-    return max(2, 1 << (frames - 1).bit_length())
+def _ring_slots(kind: str, frames: int) -> int:
+    """Return how many slots a ring has that holds so many frames: the next power of two.
+
+    Those of a local channel count values that a process holds, so there are not more than needed.
+    """
+    return max(1 if kind == LOCAL else 2, 1 << (frames - 1).bit_length())
 
 
 def _slot_bytes(kind: str, slots: int) -> int:
-    """Return how large a slot is; what ranks tell each other is small, and there are many of them.
+    """Return how large a slot is; what ranks and lanes tell each other is small.
 
     A frame that does not fit lies in a block.
     """
-    return SMALLEST_SLOT if kind == STATUS else max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
+    is_small = kind in (STATUS, LOCAL)
+    return SMALLEST_SLOT if is_small else max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
 
 
 def _open_unnamed() -> int:
@@ -96,7 +100,7 @@ class Segments:
         members = self.layout.members
         rings = []
         for channel in channels:
-            slots = _ring_slots(channel.slots)
+            slots = _ring_slots(channel.kind, channel.slots)
             readers = tuple(members[reader] for reader in channel.readers)
             size = _slot_bytes(channel.kind, slots)
             rings.append((members[channel.writer], readers, slots, size))

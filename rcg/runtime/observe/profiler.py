@@ -46,6 +46,8 @@ _SETTLE_TIMEOUT_S: Final = 0.02
 _SETTLE_POLL_S: Final = 0.0002
 # How long members whose clocks are not ours may take to tell.
 _CLOCKS_TIMEOUT_S: Final = 0.4
+# How long torch's profiler may take to start in an actor, where it loads a library, or to stop.
+_TORCH_TIMEOUT_S: Final = 30.0
 
 
 class RecordedGraph(Protocol):
@@ -77,6 +79,7 @@ class Profiler:
         is_following: Whether graphs that are compiled meanwhile are recorded, too, and those that
             have ended are left out.
         max_events: How many events of each graph are kept.
+        torch: Whether torch's profiler runs in the actors meanwhile, and its events are spans.
 
     Raises:
         ValueError: ``max_events`` is no positive integer.
@@ -88,12 +91,14 @@ class Profiler:
         *,
         is_following: bool = False,
         max_events: int = MAX_EVENTS,
+        torch: bool = False,
     ) -> None:
         if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
             raise ValueError(f"`max_events` must be a positive integer, found {max_events!r}")
         self._sessions = sessions
         self._is_following = is_following
         self._max_events = max_events
+        self._has_torch = torch
         self._run = _Run()
         self._run.is_over = True
 
@@ -143,7 +148,8 @@ class Profiler:
             try:
                 if session.graph_id not in run.recordings:
                     recording = _Recording(session, self._max_events)
-                    run.recordings.setdefault(session.graph_id, recording)
+                    if run.recordings.setdefault(session.graph_id, recording) is recording:
+                        recording.profile_torch(self._has_torch)
             except (ChannelClosed, ActorDiedError):
                 if not self._is_following:
                     raise
@@ -204,10 +210,11 @@ def profiler_of(
     *,
     is_following: bool = False,
     max_events: int | None = None,
+    torch: bool = False,
 ) -> Profiler:
     """Return a profiler of these graphs."""
     most = MAX_EVENTS if max_events is None else max_events
-    return Profiler(sessions, is_following=is_following, max_events=most)
+    return Profiler(sessions, is_following=is_following, max_events=most, torch=torch)
 
 
 class _Run:
@@ -243,6 +250,7 @@ class _Recording:
 
     def __init__(self, session: RecordedGraph, most: int) -> None:
         self._session = session
+        self._has_torch = False
         self._opened: dict[str, OpenOp] | None = None
         try:
             drain = self._drain = session.host.drain(most)
@@ -260,8 +268,21 @@ class _Recording:
         )
         self._thread.start()
 
+    def profile_torch(self, is_on: bool) -> None:
+        """Start torch's profiler in the actors, or stop it; warns where it does not run."""
+        if is_on != self._has_torch:
+            self._has_torch = is_on
+            trouble = self._session.control.profile_torch(is_on, _TORCH_TIMEOUT_S)
+            for process, why in sorted(trouble.items()):
+                warn_user(
+                    f"the profile has no events of torch's in {self._session.plan.label(process)}: "
+                    f"{why}",
+                    RuntimeWarning,
+                )
+
     def end(self) -> None:
         """Record nothing more."""
+        self.profile_torch(False)
         if self._opened is None:
             _settle(self._session)
             # First, so that an op which ends from now on does not count as open.

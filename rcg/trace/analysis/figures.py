@@ -77,6 +77,7 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
         lost=sum(lane.lost for lane in graph.lanes),
         clock_error_ns=max((lane.clock.error_ns for lane in graph.lanes), default=0),
         stall=stall,
+        predicted=graph.plan.predicted,
     )
 
 

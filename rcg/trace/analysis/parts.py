@@ -95,6 +95,10 @@ class Parts:
         end = np.minimum(self.end_ns, end_ns)
         return _where(start < end, self.row, self.kind, start, end)
 
+    def where(self, is_kept: npt.NDArray[np.bool_]) -> Parts:
+        """Return some of the parts."""
+        return _where(is_kept, self.row, self.kind, self.start_ns, self.end_ns)
+
 
 READ: Final = 0
 WRITE: Final = 1

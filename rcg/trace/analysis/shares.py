@@ -17,8 +17,8 @@ This room must know neither paths nor how figures are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op
 from rcg.trace.analysis.executions import Executions, executions_of
-from rcg.trace.analysis.intervals import Cover
+from rcg.trace.analysis.intervals import Cover, Times
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
 from rcg.trace.model import GraphTrace, LaneTrace
 
@@ -51,6 +51,8 @@ class LaneShares:
             the others of a rendezvous, or for a method of another graph.
         idle_ns: Time with nothing to do; in the driver, the time of the user's code.
         waiting_for: ``waiting_ns`` by the process that it waited for, longest first.
+        hidden: For a lane, the share, from 0 to 1, of its communication during which methods of
+            its actor ran; None without communication, and for a process.
     """
 
     process: str
@@ -61,6 +63,7 @@ class LaneShares:
     waiting_ns: int
     idle_ns: int
     waiting_for: Mapping[str, int]
+    hidden: float | None = None
 
     @property
     def busy_ns(self) -> int:
@@ -94,6 +97,7 @@ class Shares:
             communication, without the waiting for others.
         bubble: The share, from 0 to 1, of the actors' time between the first submission and the
             last completion in which they were not busy; None if the trace does not contain both.
+            Lanes do not count.
     """
 
     lanes: tuple[LaneShares, ...]
@@ -121,12 +125,19 @@ def shares_of(
     executions = executions_of(graph) if executions is None else executions
     flight = executions.in_flight(start_ns, end_ns)
     parts = [parts_of(graph, lane, start_ns, end_ns) for lane in graph.lanes]
+    of = {lane.process: each for lane, each in zip(graph.lanes, parts, strict=True)}
+    actor_of = {lane.id: lane.actor for lane in graph.plan.lanes}
     lanes = tuple(
-        _lane_shares(graph, lane, each, flight, start_ns, end_ns)
+        replace(
+            _lane_shares(graph, lane, each, flight, start_ns, end_ns),
+            hidden=_hidden([each], [_calls_of(graph, actor_of[lane.process], of, end_ns)])
+            if lane.process in actor_of
+            else None,
+        )
         for lane, each in zip(graph.lanes, parts, strict=True)
     )
     last = end_ns if is_hung else executions.last_completion_ns
-    return Shares(lanes, _hidden(parts), _bubble(graph, parts, executions, last))
+    return Shares(lanes, _hidden(parts, parts), _bubble(graph, parts, executions, last))
 
 
 def _lane_shares(
@@ -194,25 +205,39 @@ def _peer_of(
     return " or ".join(graph.lane(peer).label for peer in peers)
 
 
-def _hidden(parts: list[Parts]) -> float | None:
-    start, end = (np.concatenate([getattr(each, name) for each in parts]) for name in _TIMES)
-    kind = np.concatenate([each.kind for each in parts])
-    moving = kind == TimeKind.COMMUNICATION
-    total = int((end[moving] - start[moving]).sum())
+def _hidden(movers: Sequence[Parts], callers: Sequence[Parts]) -> float | None:
+    """Return the share of the movers' communication during which a caller computed."""
+    start_ns, end_ns = _times_of(movers, TimeKind.COMMUNICATION)
+    total = int((end_ns - start_ns).sum())
     if not total:
         return None
-    computing = Cover(start[kind == TimeKind.COMPUTE], end[kind == TimeKind.COMPUTE])
-    return int(computing.within(start[moving], end[moving]).sum()) / total
+    computing = Cover(*_times_of(callers, TimeKind.COMPUTE))
+    return int(computing.within(start_ns, end_ns).sum()) / total
 
 
-_TIMES = ("start_ns", "end_ns")
+def _calls_of(graph: GraphTrace, actor: str, of: Mapping[str, Parts], end_ns: int) -> Parts:
+    """Return the parts of an actor's methods."""
+    lane, parts = graph.lane(actor), of[actor]
+    is_call = np.array([*(op.is_call for op in graph.program(lane).ops), False])
+    op = np.minimum(events_of(lane, end_ns)["op"][parts.row], len(is_call) - 1)
+    return parts.where(is_call[op.astype(np.int64)])
+
+
+def _times_of(parts: Sequence[Parts], kind: TimeKind) -> tuple[Times, Times]:
+    of = np.concatenate([each.kind for each in parts]) == kind
+    start_ns = np.concatenate([each.start_ns for each in parts])[of]
+    return start_ns, np.concatenate([each.end_ns for each in parts])[of]
 
 
 def _bubble(
     graph: GraphTrace, parts: list[Parts], executions: Executions, last: int | None
 ) -> float | None:
     first = executions.first_submission_ns
-    actors = [each for lane, each in zip(graph.lanes, parts, strict=True) if lane.process != DRIVER]
+    # Lanes wait by design: an actor is as busy as its calls.
+    others = {DRIVER, *(lane.id for lane in graph.plan.lanes)}
+    actors = [
+        each for lane, each in zip(graph.lanes, parts, strict=True) if lane.process not in others
+    ]
     if first is None or last is None or last <= first or not actors:
         return None
     busy = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from rcg.ir.costs import Predicted
 from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.ops import OpTimes
@@ -81,6 +82,7 @@ class GraphSummary:
         lost: Number of events that are missing in the trace.
         clock_error_ns: Largest error between the times of two processes.
         stall: The op on which the graph hung at the end of the trace; None if it did not hang.
+        predicted: What the compiler predicted from the costs of the plan; empty without costs.
     """
 
     graph_id: str
@@ -97,6 +99,12 @@ class GraphSummary:
     lost: int
     clock_error_ns: int
     stall: Stall | None = None
+    predicted: tuple[Predicted, ...] = ()
+
+    @property
+    def period_ns(self) -> float | None:
+        """The mean time from completion to completion."""
+        return None if not self.throughput else 1e9 / self.throughput
 
     def __str__(self) -> str:
         return "\n".join(_graph_text(self))
@@ -197,7 +205,8 @@ def _graph(graph: GraphSummary) -> list[str]:
             f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
             "from submission to result"
         )
-    lines += [*_shares(graph), *_critical(graph), *_ops(graph), *_slowest(graph), *_hints(graph)]
+    lines += [*_shares(graph), *_predicted(graph), *_critical(graph)]
+    lines += [*_ops(graph), *_slowest(graph), *_hints(graph)]
     return lines
 
 
@@ -233,12 +242,39 @@ def _shares(graph: GraphSummary) -> list[str]:
             f"    {share_text(graph.shares.hidden)} of communication was hidden: an actor "
             "computed at the same time"
         )
+    lines += [
+        f"    {share_text(lane.hidden)} of what {lane.label} moved was hidden behind methods of "
+        "its actor"
+        for lane in graph.shares.lanes
+        if lane.hidden is not None
+    ]
     if graph.shares.bubble is not None:
         lines.append(
             f"    the actors were not busy {share_text(graph.shares.bubble)} of the time from "
             f"first submission to {until.removeprefix('the ')} (the bubble)"
         )
     return lines
+
+
+def _predicted(graph: GraphSummary) -> list[str]:
+    """What the compiler predicted from the costs of the plan, beside what happened."""
+    if not graph.predicted or not graph.period_ns:
+        return []
+    period_ns = graph.predicted[0].period_ns
+    busy = {lane.process: lane.busy_ns / (lane.duration_ns or 1) for lane in graph.shares.lanes}
+    labels = {lane.process: lane.label for lane in graph.shares.lanes}
+    rows = [("", "busy, predicted", "measured")]
+    rows += [
+        (labels[each.process], share_text(each.busy_ns / (period_ns or 1)), share_text(share))
+        for each in graph.predicted
+        if (share := busy.get(each.process)) is not None
+    ]
+    return [
+        "",
+        f"  One execution each {time_text(period_ns)} was predicted when it was compiled, measured "
+        f"is one each {time_text(graph.period_ns)}",
+        *columns(rows, indent="    "),
+    ]
 
 
 def _critical(graph: GraphSummary) -> list[str]:

@@ -23,7 +23,7 @@ from typing import Final
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
-from rcg.ir.channels import slots_for
+from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input
 from rcg.ir.plan import Plan
@@ -373,7 +373,9 @@ def _replay(
 def _with_slots(plan: Plan, window: int) -> Plan:
     slots = slots_for(window)
     channels = tuple(
-        channel if channel.slots >= slots else replace(channel, slots=slots)
+        channel
+        if channel.kind == LOCAL or channel.slots >= slots
+        else replace(channel, slots=slots)
         for channel in plan.channels
     )
     return replace(plan, channels=channels)

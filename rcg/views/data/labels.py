@@ -135,8 +135,8 @@ class TopologyLabels:
         return [*lines, f"by {channel_text(channel)}", *([hints] if hints else [])]
 
     def process_text(self, process: str) -> str:
-        """Return the displayed name of a process: ``a0 (Stage)``."""
-        actor = self._actors.get(process)
+        """Return the displayed name of a process or a lane: ``a0 (Stage)``."""
+        actor = self._actors.get(process.partition(".")[0])
         return process if actor is None else f"{process} ({brief(visible(actor.label))})"
 
     def group_text(self, group: TopologyGroup) -> str:

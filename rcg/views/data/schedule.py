@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.compiler.simulate import Simulation, default_op_cost, simulate
+from rcg.compiler.costs import UNIT_NS
+from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import TraceError
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
@@ -26,7 +27,6 @@ from rcg.views.data.slicing import name_of_op
 
 __all__ = ["schedule_payload"]
 
-_UNIT_NS: Final = 1e6  # the length of a call without a measurement
 _MAX_MEASURED: Final = 200  # executions, unless the user says how many
 _MAX_PREDICTED: Final = 8
 
@@ -59,7 +59,7 @@ def schedule_payload(
         executions: Limit of executions: the last ones of a record, the first ones of a plan. None:
             a number that can be distinguished.
         op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
-            measured ones.
+            measured ones, or those of the plan.
     """
     measured = _nothing()
     if record is not None:
@@ -76,7 +76,7 @@ def schedule_payload(
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
         "measured": len(measured["start"]),
-        "is_unit": record is None and op_cost is None,
+        "is_unit": record is None and op_cost is None and not plan.costs,
         "colours": EXECUTIONS,
         "subtitle": _subtitle(record is not None, count, op_cost is not None),
         "rendezvous": _rendezvous(plan),
@@ -158,8 +158,9 @@ def _simulated(
     window: int,
 ) -> Simulation | None:
     if record is None:
-        cost = op_cost or (lambda op: default_op_cost(op) * _UNIT_NS)
-        return simulate(plan, cost, executions)
+        if op_cost is None and not plan.costs:
+            return simulate(plan, lambda op: op.cost * UNIT_NS, executions)
+        return simulate(plan, op_cost, executions)
     if op_cost is not None:
         return simulate(plan, op_cost, executions, window=window)
     try:

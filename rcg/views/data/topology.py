@@ -37,11 +37,12 @@ from typing import Any, Final, Literal
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Call, Collective, Copy, Input, Output
+from rcg.ir.ops import Call, Collective, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, kind_of_channel
+from rcg.views.data.origins import Origins
 
 __all__ = [
     "Actor",
@@ -82,8 +83,8 @@ class TopologyNode:
             input and output.
         owner: The input of an attribute, the call of a part; None for others.
         group: The group of a collective; None for others.
-        ranks: The op of each rank of a collective: its process, and its index in the program. They
-            are in the order of the ranks.
+        ranks: The op of each rank of a collective: its process or lane, and its index in the
+            program. They are in the order of the ranks.
     """
 
     id: int
@@ -161,7 +162,7 @@ class TopologyGroup:
     Attributes:
         id: Its id in the plan.
         backend: The library that carries the tensors, or the name of the user's communicator.
-        members: The processes, in the order of their ranks.
+        members: The processes, or lanes of them, in the order of their ranks.
     """
 
     id: str
@@ -238,7 +239,7 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
                 channel.is_direct_return,
             )
             for channel in plan.channels
-            if channel.kind != STATUS
+            if channel.kind not in (STATUS, LOCAL)
         ),
         is_multi=plan.is_multi,
         groups=tuple(TopologyGroup(each.id, each.backend, each.members) for each in plan.groups),
@@ -270,7 +271,7 @@ class _Search:
         # A slot holds the value of a node, or a container with the values of several. A part of a
         # value gets a node when another node takes it. Parts that no node takes are not drawn.
         self._made: dict[tuple[str, int], tuple[int, int | None]] = {}
-        self._carried: dict[str, list[tuple[int, int | None]]] = {}
+        self._origins = Origins(plan)
         self._parts: dict[tuple[int, int], int] = {}
         calls = [
             (op, program.process)
@@ -291,15 +292,6 @@ class _Search:
             for index, out in enumerate(op.outs):
                 part = None if len(op.outs) == 1 else index
                 self._made[process, out] = (self.calls[op.node], part)
-        for program in plan.programs:
-            for each in program.ops:
-                if isinstance(each, Copy):
-                    copied = self._made[program.process, each.slot]
-                    self._made[program.process, each.out] = copied
-                for channel in each.values_out:
-                    self._carried[channel] = [
-                        self._made[program.process, slot] for slot in each.used()
-                    ]
         self._output = self._add("output", DRIVER, "")
         for program in plan.programs:
             self._take(program)
@@ -351,40 +343,28 @@ class _Search:
 
     def _take(self, program: Program) -> None:
         process = program.process
-        held: dict[int, list[tuple[tuple[int, int | None], str | None]]] = {
-            slot: [(value, None)] for (where, slot), value in self._made.items() if where == process
-        }
         for op in program.ops:
-            for channel in op.values_in:
-                for out, value in zip(op.made(), self._carried[channel], strict=True):
-                    held[out] = [(value, channel)]
-            if op.is_holding:
-                values = [value for slot in op.used() for value in held[slot]]
-                held.update((out, values) for out in op.made())
             match op:
                 case Call():
                     for name, slot in _arguments(op):
-                        for value, via in held[slot]:
-                            self._connect(value, self.calls[op.node], via, name)
+                        self._connect(process, slot, self.calls[op.node], name)
                 case Collective():
                     rank = f"rank {rank_of(self._plan, process, op.group)}"
                     for slot in op.slots:
-                        for value, via in held[slot]:
-                            self._connect(value, self.calls[op.node], via, rank)
+                        self._connect(process, slot, self.calls[op.node], rank)
                 case Output(slots=slots):
                     for position, slot in enumerate(slots):
-                        for value, via in held[slot]:
-                            self._connect(value, self._output, via, str(position))
+                        self._connect(process, slot, self._output, str(position))
                 case _:
                     pass
 
-    def _connect(
-        self, value: tuple[int, int | None], target: int, channel: str | None, argument: str
-    ) -> None:
-        source = self._node_of(value)
-        _, arguments = self.edges.setdefault((source, target), (channel, []))
-        if argument not in arguments:
-            arguments.append(argument)
+    def _connect(self, process: str, slot: int, target: int, argument: str) -> None:
+        """Add an edge to a node from each value that is in a slot."""
+        for origin in self._origins.of(process, slot):
+            source = self._node_of(self._made[origin.process, origin.slot])
+            _, arguments = self.edges.setdefault((source, target), (origin.channel, []))
+            if argument not in arguments:
+                arguments.append(argument)
 
     def _node_of(self, value: tuple[int, int | None]) -> int:
         call, part = value

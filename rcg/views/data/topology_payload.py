@@ -73,8 +73,9 @@ class _TopologyHead:
             for at, op in enumerate(program.ops)
             for channel in op.values_out
         }
+        # By the process of the system, which may read in a lane.
         self._reads = {
-            (program.process, channel): at
+            (plan.host_of(program.process), channel): (program.process, at)
             for program in plan.programs
             for at, op in enumerate(program.ops)
             for channel in op.values_in
@@ -169,8 +170,9 @@ class _TopologyHead:
         target = self._topology.nodes[edge.target]
         ops = [self._writes[edge.channel]]
         for reader in [target.process, *(process for process, _ in target.ranks)]:
-            if (read := self._reads.get((reader, edge.channel))) is not None:
-                ops.append((reader, read))
+            read = self._reads.get((reader.partition(".")[0], edge.channel))
+            if read is not None:
+                ops.append(read)
         return ops
 
     # Sizes

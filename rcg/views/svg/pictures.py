@@ -88,14 +88,16 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
 
 
 def predicted_schedule(plan: Plan, limit: int) -> str:
-    """Return the predicted schedule of a plan in which all calls take equally long.
+    """Return the predicted schedule of a plan; all calls take equally long if it has no costs.
 
     Args:
         plan: The plan.
         limit: The limit of executions in flight.
     """
     return schedule_of(
-        predicted=simulate(plan, executions=_NUM_PREDICTED, window=limit), width=WIDTH
+        predicted=simulate(plan, executions=_NUM_PREDICTED, window=limit),
+        unit_ns=1.0 if plan.costs else None,
+        width=WIDTH,
     )
 
 

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs on real actors: declared, given, and measured by a profile; the prediction beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+import rcg
+from rcg.dag import InputNode
+from rcg.errors import GraphError, TraceError
+from rcg.ir.costs import CALL, MOVE
+from tests.cluster.stage import GUARD_S
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+MS = 1_000_000
+
+
+@rcg.remote(num_cpus=0)
+class Worker:
+    """Takes as long as it is told."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.takes_s = takes_s
+
+    @rcg.method(cost_s=0.25)
+    def make(self, n):
+        time.sleep(self.takes_s)
+        return torch.full((1000,), float(n))
+
+    @rcg.method(num_returns=2, cost_s=0.5)
+    def split(self, x):
+        return x, -x
+
+    def total(self, x):
+        time.sleep(self.takes_s)
+        return float(x.sum())
+
+    def pid(self):
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def workers(ray_session):
+    made = [Worker.remote(0.004), Worker.remote(0.012)]
+    rcg.get([each.pid.remote() for each in made])
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+def bound(workers: list[Any], **options: Any) -> Any:
+    one, two = workers
+    with InputNode() as inp:
+        value = one.make.bind(inp).with_tensor_transport(transport="gloo")
+        total = two.total.options(**options) if options else two.total
+        return total.bind(value)
+
+
+def calls(graph: Any) -> dict[str, float]:
+    """The costs of the calls in seconds, by method."""
+    methods = {op.node: op.method for each in graph.plan.programs for op in each.ops if op.is_call}
+    return {
+        methods[cost.node]: cost.cost_ns / 1e9 for cost in graph.plan.costs if cost.kind == CALL
+    }
+
+
+def test_a_class_declares_and_a_call_says_otherwise(workers):
+    with bound(workers).experimental_compile() as graph:
+        assert calls(graph) == {"make": 0.25}
+        assert rcg.get(graph.execute(2), timeout=GUARD_S) == 2000.0
+    with bound(workers, cost_s=0.125).experimental_compile() as graph:
+        assert calls(graph) == {"make": 0.25, "total": 0.125}
+        (period,) = {each.period_ns for each in graph.plan.predicted}
+        assert period == pytest.approx(250 * MS, rel=0.1)
+    with bound(workers).experimental_compile(costs={"Worker.make": 1, "total": 2}) as graph:
+        assert calls(graph) == {"make": 1.0, "total": 2.0}
+
+
+def test_a_declared_method_may_return_several_values(workers):
+    with InputNode() as inp:
+        first, second = workers[0].split.bind(inp)
+        dag = rcg.dag.MultiOutputNode([first, second])
+    with dag.experimental_compile() as graph:
+        assert calls(graph) == {"split": 0.5}
+        assert rcg.get(graph.execute(3), timeout=GUARD_S) == [3, -3]
+
+
+def test_a_profile_gives_the_costs_and_the_prediction_is_what_happens(workers):
+    for overlap in (False, True):
+        with bound(workers).experimental_compile(overlap=overlap) as graph:
+            rcg.get(graph.execute(0), timeout=GUARD_S)
+            with rcg.profile() as profile:
+                for ref in [graph.execute(n) for n in range(30)]:
+                    rcg.get(ref, timeout=GUARD_S)
+        with bound(workers).experimental_compile(overlap=overlap, costs=profile) as graph:
+            found = calls(graph)
+            assert 0.004 <= found["make"] < found["total"]
+            assert found["total"] >= 0.012
+            assert [cost for cost in graph.plan.costs if cost.kind == MOVE]
+            with rcg.profile() as again:
+                for ref in [graph.execute(n) for n in range(30)]:
+                    rcg.get(ref, timeout=GUARD_S)
+            (period,) = {each.period_ns for each in graph.plan.predicted}
+            assert period >= 12 * MS
+            assert "predicted when it was compiled" in str(again)
+
+
+def test_wrong_costs_are_refused_where_they_are_given(workers):
+    with pytest.raises(GraphError, match=r"cost_s of Worker\.total must be a number of seconds"):
+        bound(workers, cost_s=-1)
+    with pytest.raises(ValueError, match="no such call"):
+        bound(workers).experimental_compile(costs={"Worker.nothing": 1})
+    with rcg.profile() as profile, pytest.raises(TraceError, match="still being recorded"):
+        bound(workers).experimental_compile(costs=profile)
+    with pytest.raises(TypeError, match="cost_s"):
+        rcg.method(cost_s="long")
+
+
+def test_a_cost_does_not_change_an_ordinary_call(workers):
+    one, _ = workers
+    assert rcg.get(one.make.remote(1)).sum() == 1000
+    assert rcg.get(one.make.options(cost_s=3, num_returns=1).remote(1)).sum() == 1000
+
+
+def test_a_profile_of_other_actors_is_refused(workers):
+    others = [Worker.remote(), Worker.remote()]
+    with bound(others).experimental_compile() as graph, rcg.profile() as profile:
+        rcg.get(graph.execute(1), timeout=GUARD_S)
+    with pytest.raises(ValueError, match="none of the calls of this DAG"):
+        bound(workers).experimental_compile(costs=profile)
+    for each in others:
+        rcg.kill(each)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs: where they come from, what the compiler makes of them, and what it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rcg.compiler import compile_graph
+from rcg.compiler.costs import OpCosts
+from rcg.compiler.simulate import Simulation, simulate
+from rcg.dag.costs import GivenCosts, costs_of_graph
+from rcg.errors import InternalError
+from rcg.ir.costs import CALL, MOVE, Cost, Predicted
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import MethodCall
+from rcg.ir.ops import Call
+from rcg.ir.plan import Plan
+from rcg.option_kinds import checked_cost_s
+from rcg.trace.analysis.call_costs import call_costs_of
+from rcg.trace.analysis.simulated import from_simulation
+from tests.unit.pipelines import Script, one_forward_one_backward
+from tests.unit.test_rendezvous import HERE
+
+MS = 1_000_000
+
+
+def compiled(graph: Graph, costs: Any = (), **options: Any) -> Simulation:
+    nodes = {actor.id: HERE for actor in graph.actors}
+    return compile_graph(graph, nodes, HERE, 8, costs=costs, **options)
+
+
+def chain(*actors: int) -> Graph:
+    script = Script(max(actors) + 1)
+    value = 0
+    for at, actor in enumerate(actors):
+        value = script.bind(actor, f"f{at}", value)
+    return script.graph()
+
+
+def test_without_costs_a_call_is_one_and_nothing_is_predicted():
+    plan = compiled(chain(0, 1)).plan
+    assert not OpCosts(plan).are_times
+    assert plan.costs == plan.predicted == ()
+    assert "cost" not in str(plan) and "predicted" not in str(plan)
+
+
+def test_costs_are_times_and_what_is_unknown_is_as_long_as_the_rest():
+    costs = [Cost(CALL, 1, 2 * MS), Cost(CALL, 2, 4 * MS), Cost(MOVE, 1, MS)]
+    plan = compiled(chain(0, 1, 0), costs).plan
+    found = OpCosts(plan)
+    took = {op.node: found.of(op) for each in plan.programs for op in each.ops if type(op) is Call}
+    assert took == {1: 2 * MS, 2: 4 * MS, 3: 3 * MS}
+    (send,) = [op for op in plan.program("a0").ops if op.channels_out == ("c1",)]
+    (again,) = [op for op in plan.program("a1").ops if op.channels_out == ("c2",)]
+    assert (found.of(send), found.of(again)) == (MS, 3 * MS / 20)
+
+
+def test_the_plan_says_what_each_process_will_do():
+    costs = [Cost(CALL, 1, 2 * MS), Cost(CALL, 2, 6 * MS)]
+    plan = compiled(chain(0, 1), costs).plan
+    busy = {each.process: each.busy_ns for each in plan.predicted}
+    (period,) = {each.period_ns for each in plan.predicted}
+    assert 2 * MS < busy["a0"] < 3 * MS and 6 * MS < busy["a1"] < 7 * MS
+    assert period == pytest.approx(busy["a1"], rel=0.01), "the slower one decides"
+    assert f"predicted a1 busy {busy['a1']} of {period} ns" in str(plan)
+    assert "cost call #2 6000000 ns" in str(plan)
+    assert Plan.from_text(str(plan)) == plan == Plan.from_json(plan.to_json())
+
+
+def test_a_plan_of_before_costs_is_read():
+    plan = compiled(chain(0, 1)).plan
+    old = plan.to_json().replace(', "costs": [], "predicted": []', "")
+    assert "costs" not in old
+    assert Plan.from_json(old) == plan
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"costs": (Cost("sleep", 1, 5),)},
+        {"costs": (Cost(CALL, 1, -5),)},
+        {"costs": (Cost(CALL, 1, 5), Cost(CALL, 1, 6))},
+        {"predicted": (Predicted("a7", 1, 2),)},
+    ],
+)
+def test_wrong_costs_are_refused(change: dict[str, Any]):
+    with pytest.raises(InternalError):
+        replace(compiled(chain(0, 1)).plan, **change).check()
+
+
+def test_costs_change_the_order_of_transfers():
+    """Two makers, one reader: what is made first travels first."""
+    script = Script(3)
+    slow, fast = script.bind(0, "slow"), script.bind(1, "fast")
+    script.bind(2, "join", slow, fast)
+    graph = script.graph()
+
+    def reads(costs: list[Cost]) -> list[str]:
+        ops = compiled(graph, costs).plan.program("a2").ops
+        return [op.channels_in[0] for op in ops if op.channels_in and op.channels_in[0] != "c0"]
+
+    assert reads([Cost(CALL, 1, 9 * MS), Cost(CALL, 2, MS)]) == ["c2", "c1"]
+    assert reads([Cost(CALL, 1, MS), Cost(CALL, 2, 9 * MS)]) == ["c1", "c2"]
+
+
+def test_a_schedule_with_costs_is_not_slower_than_one_without():
+    """Unequal stages, and backward twice as long as forward."""
+    for stages in (2, 3):
+        graph = one_forward_one_backward(stages, 6)
+        for slow in range(stages):
+            costs = [
+                Cost(
+                    CALL,
+                    node.id,
+                    MS
+                    * (3 if node.actor == f"a{slow}" else 1)
+                    * (2 if node.method[0] == "B" else 1),
+                )
+                for node in graph.nodes
+                if isinstance(node, MethodCall)
+            ]
+            known = compiled(graph, costs).plan
+            unknown = replace(compiled(graph).plan, costs=tuple(costs))
+            plain = simulate(unknown, executions=24, window=8).period
+            assert known.predicted[0].period_ns <= plain + 1
+
+
+def test_a_prediction_takes_no_longer_with_a_large_window():
+    graph = one_forward_one_backward(2, 4)
+    nodes = {actor.id: HERE for actor in graph.actors}
+    costs = [Cost(CALL, node.id, MS) for node in graph.nodes if isinstance(node, MethodCall)]
+    small, large = (compile_graph(graph, nodes, HERE, slots, costs=costs) for slots in (16, 4096))
+    assert small.plan.predicted == large.plan.predicted
+
+
+def test_the_bubble_of_unequal_chunks_is_that_of_the_slowest_actor():
+    plan = compiled(chain(0, 1), [Cost(CALL, 1, 9 * MS), Cost(CALL, 2, 3 * MS)]).plan
+    shares = {each.process: each.busy_ns / each.period_ns for each in plan.predicted}
+    assert shares["a0"] > 0.95 and 0.3 < shares["a1"] < 0.45
+
+
+# --- where they come from
+
+
+def declared(graph: Graph, given: Any = None, **of_classes: float) -> dict[int, int]:
+    methods = {actor.id: dict(of_classes) for actor in graph.actors}
+    costs = GivenCosts(given)
+    costs.check(graph)
+    return {cost.node: cost.cost_ns for cost in costs_of_graph(graph, costs, methods)}
+
+
+def test_the_call_wins_over_the_method_and_compile_over_both():
+    graph = chain(0, 1, 0)
+    nodes = list(graph.nodes)
+    nodes[1] = replace(nodes[1], cost_s=0.5)
+    graph = replace(graph, nodes=tuple(nodes))
+    assert declared(graph) == {1: 500 * MS}
+    assert declared(graph, f0=0.25, f1=0.125) == {1: 500 * MS, 2: 125 * MS}
+    assert declared(graph, {"f0": 1, "a1.f1": 2, "Stage.f2": 3}, f0=0.25) == {
+        1: 1000 * MS,
+        2: 2000 * MS,
+        3: 3000 * MS,
+    }
+
+
+def test_a_profile_tells_the_costs_of_another_graph_of_the_same_actors():
+    measured = compiled(chain(0, 1, 0)).plan
+    nodes = {actor.id: actor.id * 3 for actor in measured.actors}
+    measured = replace(
+        measured,
+        actors=tuple([replace(each, key=nodes[each.id]) for each in measured.actors]),
+    )
+    tensors = {channel.id for channel in measured.channels if channel.kind == "tensor"}
+
+    def cost(op: Any) -> float:
+        if isinstance(op, Call):
+            return {1: 2.0, 2: 5.0, 3: 1.0}[op.node] * MS
+        return 0.5 * MS if {*op.channels_in, *op.channels_out} & tensors else 1000.0
+
+    trace = from_simulation(simulate(measured, cost, 8))
+    found = call_costs_of([trace])
+    assert found.calls == {
+        ("a0a0a0", "f0"): pytest.approx(2 * MS),
+        ("a1a1a1", "f1"): pytest.approx(5 * MS),
+        ("a0a0a0", "f2"): pytest.approx(MS),
+    }
+    assert {(each.actor, each.method, each.reader) for each in found.transfers} == {
+        ("a0a0a0", "f0", "a1a1a1"),
+        ("a1a1a1", "f1", "a0a0a0"),
+    }
+    assert all(each == pytest.approx(0.5 * MS) for each in found.transfers.values())
+    # A transfer in lanes is that of the methods, too.
+    lanes = compiled(chain(0, 1, 0), overlap=True).plan
+    lanes = replace(lanes, actors=measured.actors)
+    tensors = {channel.id for channel in lanes.channels if channel.kind == "tensor"}
+    again = call_costs_of([from_simulation(simulate(lanes, cost, 8))])
+    assert again.transfers.keys() == found.transfers.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"f0": -1}, ValueError, r"costs\['f0'\] must be a number of seconds from 0 to 1,000,000"),
+        ({"f0": "long"}, TypeError, "must be a number of seconds"),
+        ({"nobody": 1}, ValueError, "the DAG has no such call: it has Stage.f0, a0.f0, f0"),
+        (7, TypeError, "costs must be a profile"),
+    ],
+)
+def test_wrong_costs_of_users_say_what_to_do(given: Any, error: type[Exception], text: str):
+    with pytest.raises(error, match=text):
+        declared(chain(0), given)
+
+
+@pytest.mark.parametrize("wrong", [True, "1", None, float("nan"), float("inf"), -0.1])
+def test_a_cost_is_a_time(wrong: Any):
+    with pytest.raises((TypeError, ValueError)):
+        checked_cost_s(wrong, "cost_s")

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes: transfers in programs beside those of the calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.channels import open_reader, open_writer
+from rcg.compiler import compile_graph
+from rcg.compiler.lanes import LOCAL_SLOTS, with_lanes
+from rcg.compiler.place import place
+from rcg.compiler.schedule import schedule
+from rcg.compiler.simulate import simulate
+from rcg.ir.channels import LOCAL, STATUS, TENSOR, ChannelSpec
+from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
+from rcg.ir.nodes import CommunicatorSpec, InputValue, TensorHint
+from rcg.ir.ops import Call, Collective, Copy, Free, Read, Write
+from rcg.ir.plan import Plan
+from tests.conformance.test_channels import open_nodes
+from tests.unit.pipelines import Script, gpipe, one_forward_one_backward
+from tests.unit.random_graphs import Case, cases, evaluate, interpret
+from tests.unit.test_rendezvous import HERE, inputs_of
+
+
+def overlapped(graph: Graph, channel_slots: int = 4) -> Plan:
+    nodes = {actor.id: HERE for actor in graph.actors}
+    return compile_graph(graph, nodes, HERE, channel_slots, overlap=True).plan
+
+
+def tensor_graphs() -> st.SearchStrategy[Case]:
+    return cases(max_actors=5, has_tensors=True)
+
+
+@given(tensor_graphs(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
+def test_every_graph_computes_the_same_with_lanes(
+    case: Case, slots: int, executions: int, window: int
+):
+    plan = overlapped(case.graph, slots)
+    simulate(plan, executions=executions)
+    simulate(plan, executions=executions, window=min(window, slots), is_driver_draining=False)
+    inputs = inputs_of(case, executions)
+    outputs, _ = interpret(plan, case.constants, inputs, window=min(window, slots))
+    assert outputs == [evaluate(case, each) for each in inputs]
+
+
+@given(tensor_graphs())
+def test_transfers_are_in_lanes_and_calls_are_not(case: Case):
+    plan = overlapped(case.graph)
+    channels = plan.channels_by_id()
+    lanes = {lane.id for lane in plan.lanes}
+    has_lanes = {lane.actor for lane in plan.lanes}
+    for program in plan.programs:
+        for op in program.ops:
+            moves = isinstance(op, Collective) or (
+                isinstance(op, Read | Write) and channels[op.channel].kind == TENSOR
+            )
+            if isinstance(op, Call):
+                assert program.process not in lanes
+            if moves and program.process in has_lanes:
+                raise AssertionError(f"{op} is in the program of the calls")
+    for actor in plan.actors:
+        calls = any(op.is_call for op in plan.program(actor.id).ops)
+        assert calls or actor.id not in has_lanes
+
+
+@given(tensor_graphs())
+def test_a_local_channel_joins_programs_of_one_actor(case: Case):
+    plan = overlapped(case.graph)
+    for channel in plan.channels:
+        hosts = {plan.host_of(each) for each in (channel.writer, *channel.readers)}
+        assert (channel.kind == LOCAL) == (len(hosts) == 1)
+        if channel.kind == LOCAL:
+            assert channel.slots == LOCAL_SLOTS
+
+
+@given(tensor_graphs())
+def test_an_actor_is_one_rank_of_a_group_and_broadcasts_have_all(case: Case):
+    plan = overlapped(case.graph)
+    for group in plan.groups:
+        hosts = [plan.host_of(member) for member in group.members]
+        assert len(set(hosts)) == len(hosts)
+        if group.communicator is not None:
+            (spec,) = [
+                each for each in case.graph.communicators if each.const == group.communicator
+            ]
+            assert tuple(hosts) == spec.members
+    for channel in plan.channels:
+        if channel.kind == TENSOR and len(channel.readers) > 1:
+            (group,) = [each for each in plan.groups if each.id == channel.group]
+            assert set(group.members) == {channel.writer, *channel.readers}
+
+
+@given(tensor_graphs())
+def test_one_thread_uses_a_communicator(case: Case):
+    plan = overlapped(case.graph)
+    for program in plan.programs:
+        for op in program.ops:
+            used = {op.group} if isinstance(op, Collective) else set()
+            for channel in (*op.channels_in, *op.channels_out):
+                spec = plan.channels_by_id()[channel]
+                used |= {spec.group} - {None}
+            for group in plan.groups:
+                assert group.id not in used or program.process in group.members
+
+
+@given(tensor_graphs())
+def test_a_value_that_is_used_on_is_copied_before_another_lane_gets_it(case: Case):
+    plan = overlapped(case.graph)
+    channels = plan.channels_by_id()
+    for program in plan.programs:
+        has_calls = any(op.is_call for op in program.ops)
+        copies = {op.out for op in program.ops if isinstance(op, Copy)}
+        for at, op in enumerate(program.ops):
+            if isinstance(op, Write) and channels[op.channel].kind == LOCAL:
+                later = {
+                    slot
+                    for each in program.ops[at + 1 :]
+                    if not isinstance(each, Free)
+                    for slot in each.used()
+                }
+                assert later.isdisjoint(op.slots)
+                assert not has_calls or copies.issuperset(op.slots)
+
+
+@given(tensor_graphs())
+def test_overlap_off_is_the_plan_without_lanes(case: Case):
+    nodes = {actor.id: HERE for actor in case.graph.actors}
+    plan = compile_graph(case.graph, nodes, HERE, 4).plan
+    assert not plan.lanes
+    assert LOCAL not in {channel.kind for channel in plan.channels}
+    assert plan == schedule(place(case.graph, nodes, HERE, 4))
+
+
+@given(tensor_graphs())
+def test_the_plan_prints_parses_and_schedules_again(case: Case):
+    plan = overlapped(case.graph)
+    assert Plan.from_text(str(plan)) == plan == Plan.from_json(plan.to_json())
+    assert schedule(plan) == plan
+    assert plan.window == 4
+
+
+def test_a_stage_in_the_middle_sends_and_receives_in_lanes_of_their_own():
+    script = Script(3)
+    value = script.bind(0, "first")
+    value = script.bind(1, "second", value)
+    script.bind(2, "third", value)
+    plan = overlapped(script.graph())
+    assert [lane.id for lane in plan.lanes] == ["a0.comm", "a1.comm", "a1.recv", "a2.comm"]
+    assert str(plan.program("a1.recv")) == "\n".join(
+        ["program a1.recv", "  Read c1 -> s0", "  Write s0 -> c5", "  Free s0"]
+    )
+    assert [group.members for group in plan.groups] == [
+        ("a0.comm", "a1.recv"),
+        ("a1.comm", "a2.comm"),
+    ]
+
+
+def test_what_comes_over_a_users_own_communicator_is_in_one_lane():
+    nodes: list[Any] = []
+    script = Script(3)
+    value = script.bind(0, "first")
+    value = script.bind(1, "second", value)
+    script.bind(2, "third", value)
+    found = script.graph()
+    for node in found.nodes:
+        is_input = isinstance(node, InputValue)
+        hint = None if is_input else TensorHint("gloo", node.site, communicator="k9")
+        nodes.append(replace(node, hint=hint))
+    spec = CommunicatorSpec("k9", "gloo", ("a0", "a1", "a2"))
+    plan = overlapped(replace(found, nodes=tuple(nodes), communicators=(spec,)))
+    assert [lane.id for lane in plan.lanes] == ["a0.comm", "a1.comm", "a2.comm"]
+    assert [group.members for group in plan.groups] == [("a0.comm", "a1.comm", "a2.comm")]
+
+
+def test_a_pipeline_takes_less_time_when_its_transfers_overlap():
+    """Transfers of 0.5 beside calls of 1."""
+
+    def duration(found: Graph, *, overlap: bool) -> float:
+        nodes = {actor.id: HERE for actor in found.actors}
+        plan = compile_graph(found, nodes, HERE, 4, overlap=overlap).plan
+        tensors = {channel.id for channel in plan.channels if channel.kind == TENSOR}
+
+        def cost(op: Any) -> float:
+            moved = {*op.channels_in, *op.channels_out} & tensors
+            return 0.5 if moved else 1.0 if op.is_call else 0.0
+
+        return simulate(plan, cost, executions=4).duration
+
+    for found in (gpipe(3, 4), one_forward_one_backward(3, 4)):
+        assert duration(found, overlap=True) < 0.9 * duration(found, overlap=False)
+
+
+def test_an_actor_that_calls_nothing_has_no_lane():
+    plan = with_lanes(
+        Plan.from_text(
+            """
+            plan positional=1 keywords=[] returns=one
+            actor a0 'Root' ''
+            actor a1 'Leaf' ''
+            group g0 gloo a0 a1
+            channel c0 driver -> a0 ring node=0 slots=10
+            channel c1 a0 -> a1 status node=2 slots=10
+            channel c2 a1 -> a0 status node=3 slots=10
+            channel c3 a1 -> driver ring node=3 slots=10
+            program driver
+              Input * -> s0
+              Write s0 -> c0
+              Read c3 -> s1
+              Output s1
+            program a0
+              Read c0 -> s0
+              Call a0.f(s0) -> s1 #1
+              Broadcast s1 root 0 @g0 tells c1 hears c2 -> s2 #2
+            program a1
+              Broadcast root 0 @g0 tells c2 hears c1 -> s0 #3
+              Write s0 -> c3
+            """
+        )
+    )
+    assert [lane.id for lane in plan.lanes] == ["a0.comm"]
+    assert plan.groups[0].members == ("a0.comm", "a1")
+    assert {channel.kind for channel in plan.channels if channel.writer == "a1"} == {
+        STATUS,
+        "ring",
+    }
+
+
+# --- local channels
+
+
+def local_ends(slots: int = 1) -> tuple[Any, Any, Any]:
+    """The ends of a local channel, and what closes them."""
+    spec = ChannelSpec("c0", DRIVER, ("a0",), LOCAL, (0,), slots)
+    segments, (writing, reading) = open_nodes([spec], 1 << 20)
+    return open_writer(spec, 0, writing), open_reader(spec, 0, reading), segments.close
+
+
+def test_an_interrupt_between_a_frame_and_its_value_shifts_no_other():
+    writer, reader, close = local_ends(slots=4)
+    for value in ("a", "b", "c"):
+        writer.write(value)
+    assert reader.read() == "a"
+    reader._ring.read()  # and the interrupt comes here
+    assert reader.read() == "c"
+    close()
+
+
+def test_a_value_that_could_not_be_published_is_not_in_the_way():
+    writer, reader, close = local_ends()
+    writer.write("a")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    plain, writer._write = writer._write, interrupted
+    slots = ["b"]
+    with pytest.raises(KeyboardInterrupt):
+        writer.hand_over(slots, 0)
+    writer._write = plain
+    assert reader.read() == "a"
+    writer.write("a failure in its place")
+    assert reader.read() == "a failure in its place"
+    close()
+
+
+def test_what_a_lane_holds_at_most():
+    script = Script(3)
+    value = script.bind(0, "first")
+    value = script.bind(1, "second", value)
+    script.bind(2, "third", value)
+    plan = overlapped(script.graph())
+    assert plan.held_values == {"a0.comm": 2, "a1.comm": 2, "a1.recv": 2, "a2.comm": 2}
+
+
+@given(tensor_graphs())
+def test_a_lane_holds_what_its_programs_say(case: Case):
+    plan = overlapped(case.graph)
+    for lane in plan.lanes:
+        live: set[int] = set()
+        most = 0
+        for op in plan.program(lane.id).ops:
+            live |= set(op.made())
+            most = max(most, len(live))
+            live -= set(op.freed())
+        ends = [each for each in plan.channels if each.kind == LOCAL]
+        local = sum(each.slots for each in ends if lane.id in (each.writer, *each.readers))
+        assert plan.held_values[lane.id] == most + local
