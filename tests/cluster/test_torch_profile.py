@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles with torch's own events, of the threads that run methods and transfers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg.dag import InputNode
+from rcg.trace.model import SPAN_BASE, GraphTrace
+from tests.cluster.stage import GUARD_S
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@rcg.remote(num_cpus=0)
+class Worker:
+    """Computes with torch; its thread-locals are those of whichever thread runs it."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+
+    def make(self, n):
+        return torch.full((n, n), 2.0)
+
+    def work(self, x):
+        return float((x @ x).relu().sum())
+
+    def remembered(self, x):
+        """The thread-locals of earlier calls, and whether gradients are on."""
+        before = getattr(self.local, "seen", 0)
+        self.local.seen = before + 1
+        return before, torch.is_grad_enabled()
+
+    def pid(self):
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def workers(ray_session):
+    made = [Worker.remote() for _ in range(2)]
+    rcg.get([each.pid.remote() for each in made])
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+def compiled(workers: list[Any], **options: Any) -> Any:
+    one, two = workers
+    with InputNode() as inp:
+        value = one.make.bind(inp).with_tensor_transport(transport="gloo")
+        return two.work.bind(value).experimental_compile(**options)
+
+
+def spans(graph: GraphTrace, process: str) -> dict[str, int]:
+    """How often each span is in the trace of a process; each lies inside one of its ops."""
+    lane = graph.lane(process)
+    inside = lane.events[lane.events["op"] >= SPAN_BASE]
+    ops = lane.events[lane.events["op"] < SPAN_BASE]
+    for event in inside:
+        around = (ops["start_ns"] <= event["start_ns"] + 50_000) & (
+            ops["end_ns"] + 50_000 >= event["end_ns"]
+        )
+        assert event["execution"] in ops["execution"][around]
+    names = [lane.span_name(int(op)) for op in inside["op"]]
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_methods_show_what_torch_did_in_them(workers, overlap):
+    with compiled(workers, overlap=overlap) as graph:
+        assert rcg.get(graph.execute(10), timeout=GUARD_S) == 4000.0
+        with graph.profile(torch=True) as profile:
+            for _ in range(5):
+                assert rcg.get(graph.execute(10), timeout=GUARD_S) == 4000.0
+        trace = profile.graph()
+        found = spans(trace, "a1")
+        assert found["aten::mm"] == 5
+        assert {"aten::relu", "aten::sum", "aten::matmul"} <= found.keys()
+        assert spans(trace, "a0")["aten::full"] == 5
+        # Afterwards nothing is marked any more, and the next profile has none.
+        with graph.profile() as plain:
+            assert rcg.get(graph.execute(10), timeout=GUARD_S) == 4000.0
+        assert not spans(plain.graph(), "a1")
+        assert np.sum(plain.graph().lane("a1").events["op"] < SPAN_BASE) > 0
+
+
+def test_all_graphs_of_a_process_and_those_compiled_meanwhile(workers):
+    with compiled(workers) as one, rcg.profile(torch=True) as profile:
+        rcg.get(one.execute(5), timeout=GUARD_S)
+        with compiled(workers) as two:
+            rcg.get(two.execute(5), timeout=GUARD_S)
+            rcg.get(one.execute(5), timeout=GUARD_S)
+    first = profile.graph(one.get_id())
+    assert spans(first, "a1")["aten::mm"] == 2
+
+
+def test_thread_locals_and_grad_mode_are_those_of_the_thread(workers):
+    with InputNode() as inp:
+        dag = workers[0].remembered.bind(inp)
+    with dag.experimental_compile() as graph:
+        assert [rcg.get(graph.execute(1)) for _ in range(2)] == [(0, True), (1, True)]
+        with graph.profile(torch=True):
+            assert rcg.get(graph.execute(1)) == (2, True)
