@@ -41,6 +41,7 @@ TITLES = {
     "lifecycle": "time to compile and to tear down",
     "fresh": "echo on fresh actors, start by start",
     "failures": "time until the death of an actor is reported",
+    "overlap": "transfers beside computation",
     "recorder": "cost of recording an event",
     "tracing": "cost of recording and of a profile",
     "what_if": "prediction compared with a real run",

@@ -32,6 +32,7 @@ from rcg.bench.contestants import (
 from rcg.bench.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
+from rcg.bench.overlap import measure_overlap
 from rcg.bench.record import LIMIT, RCG, RCG_FUTEX, BenchReport, Figure, Header, RowResult
 from rcg.bench.rows import ROWS, Arguments, Row
 from rcg.bench.statistics import SampleSummary
@@ -96,7 +97,7 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     transfers = [transfer for transfer in TRANSFERS if transfer.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
     needs_ray = bool(rows or transfers) or bool(
-        {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if"} & set(wanted)
+        {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if", "overlap"} & set(wanted)
     )
     results: list[RowResult] = []
     found: list[Figure] = []
@@ -246,6 +247,8 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
             if isinstance(graph, RcgGraph) and find_spec("torch") is not None:
                 found += (measure_transfer_deaths(graph),)
             return found
+        case "overlap":
+            return measure_overlap() if find_spec("torch") is not None else ()
         case "recorder":
             return figures.measure_recorder()
         case "tracing":

@@ -602,6 +602,7 @@ def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str
         "lifecycle",
         "fresh",
         "failures",
+        "overlap",
         "recorder",
         "tracing",
         "what_if",
