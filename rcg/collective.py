@@ -89,7 +89,6 @@ class _AllReduce(_Collective):
         Raises:
             GraphError: Something cannot be; the text says what and where.
             UnsupportedNodeError: A node is not rcg's.
-            Unavailable: The transport belongs to a later release.
         """
         return bind_collective_nodes(
             "allreduce", input_nodes, op=op, transport=transport, handle_of=_handle_of

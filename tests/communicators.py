@@ -43,10 +43,20 @@ OPENERS: dict[str, Any] = {
 }
 
 
+def races() -> list[str]:
+    """What the streams of the fake device have found; see ``tests.fake_streams``."""
+    return []
+
+
 with contextlib.suppress(ImportError):  # of a torch whose devices are all written in C++
     from tests.fake_device import FakeCommunicator
 
     OPENERS["fake"] = FakeCommunicator.open
+
+    from tests.fake_cuda import IpcOnFake, NcclOnFake
+    from tests.fake_streams import races
+
+    OPENERS |= {"nccl": NcclOnFake.open, "cuda_ipc": IpcOnFake.open}
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ def destroy(state: State, group: str) -> None:
     comm.destroy()
     comm.destroy()
     state.pop(f"store of {group}", None)
+    assert not races()
 
 
 def counts(state: State) -> tuple[int, int]:

@@ -55,6 +55,16 @@ _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    """Where the device has no streams, the order of what is queued does not matter."""
+
+
+on_use: Callable[..., None] = _nothing
+"""Called with each tensor that is read or written, and whether it is written."""
+on_wait: Callable[[], None] = _nothing
+"""Called where the process waits for what its current stream does."""
+
+
 def copies_since() -> dict[str, int]:
     """Return what was counted, and begin at zero."""
     found = dict(COPIES)
@@ -106,8 +116,13 @@ def _empty_strided(
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, *_: Any) -> torch.Tensor:
+    on_use(source, writes=False)
+    on_use(target, writes=True)
     if source.numel():
-        COPIES[_DIRECTIONS[source.device.type, target.device.type]] += 1
+        direction = _DIRECTIONS[source.device.type, target.device.type]
+        COPIES[direction] += 1
+        if direction == "to host":
+            on_wait()
     here, there = (host_view(each) if is_on_device(each) else each for each in (source, target))
     there.copy_(here)
     return target
@@ -115,6 +130,8 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, *_: Any) -> torch.Ten
 
 def _one_number(tensor: torch.Tensor) -> Any:
     COPIES["to host"] += 1
+    on_use(tensor, writes=False)
+    on_wait()
     return host_view(tensor).item()
 
 
@@ -122,9 +139,14 @@ def _computed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an op of torch by its kernel for the CPU, over the same memory."""
     originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the id of the view
     out = kwargs.get("out")
+    for index, argument in enumerate(op._schema.arguments):
+        given = args[index] if index < len(args) else kwargs.get(argument.name)
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        for each in given if isinstance(given, list | tuple) else (given,):
+            on_use(each, writes=is_written)
 
     def down(value: Any) -> Any:
-        if value is out and is_on_device(value):
+        if value is out and is_on_device(value) and not value.numel():
             return torch.empty(0, dtype=value.dtype)  # torch gives it its size
         if is_on_device(value):
             view = host_view(value)
@@ -135,11 +157,15 @@ def _computed(op: Any, *args: Any, **kwargs: Any) -> Any:
     def up(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return originals[id(value)][1] if id(value) in originals else _on_device(value)
+        if id(value) in originals:
+            return originals[id(value)][1]
+        made = _on_device(value)
+        on_use(made, writes=True)
+        return made
 
     # torch passes a number on as such where the op declares a tensor: its overload takes it.
     found = op._overloadpacket(*pytree.tree_map(down, args), **pytree.tree_map(down, kwargs))
-    if not is_on_device(out):
+    if not is_on_device(out) or out.numel():
         return pytree.tree_map(up, found)
     made = _on_device(found)
     return out.set_(made.untyped_storage(), 0, made.shape, made.stride())

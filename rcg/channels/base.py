@@ -34,6 +34,7 @@ from rcg.errors import (
     RcgError,
 )
 from rcg.serialization import Encoded, Failure
+from rcg.streams import Handover
 
 __all__ = [
     "Frame",
@@ -394,6 +395,10 @@ class Endpoint(Protocol):
     @property
     def queues(self) -> Mapping[str, deque[Any]]:
         """What is on its way through each local channel of this process."""
+
+    @property
+    def handover(self) -> Handover | None:
+        """Orders what devices do for the values in these; None where no group has devices."""
 
     @property
     def encode(self) -> Callable[..., Encoded]:

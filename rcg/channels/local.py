@@ -15,14 +15,16 @@ from typing import Any, Final
 from rcg.channels.base import Endpoint
 from rcg.ir.channels import ChannelSpec
 from rcg.serialization import KIND_BYTES, Failure
+from rcg.streams import Marks
 
 __rcg_plumbing__ = True  # see rcg.frames
 
 __all__ = ["LocalQueue", "LocalReader", "LocalWriter", "open_reader", "open_writer"]
 
-LocalQueue = deque[tuple[int, Any]]
+LocalQueue = deque[tuple[int, Any, Marks]]
 """The values that the writer has handed over and the reader has not taken, each with the number of
-its frame: an interrupt between a frame and its value loses that value, and shifts no other."""
+its frame, and with what devices must have done before it is used. An interrupt between a frame and
+its value loses that value, and shifts no other."""
 
 _NOTHING: Final = b""
 
@@ -40,12 +42,13 @@ class LocalWriter:
         endpoint: The lane that writes.
     """
 
-    __slots__ = ("_has_parts", "_queue", "_ring", "_write")
+    __slots__ = ("_handover", "_has_parts", "_queue", "_ring", "_write")
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._ring = endpoint.member.writer(endpoint.rings[spec.id], op)
         self._write = self._ring.write
         self._queue = endpoint.queues[spec.id]
+        self._handover = endpoint.handover
         self._has_parts = len(spec.nodes) > 1
 
     @property
@@ -66,7 +69,8 @@ class LocalWriter:
     def _publish(self, value: list[Any]) -> None:
         """Publish the value in a list, which is empty then: no frame of Python holds it."""
         number = self._ring.seq
-        self._queue.append((number, value.pop()))
+        marks = () if self._handover is None else self._handover.mark()
+        self._queue.append((number, value.pop(), marks))
         try:
             self._write(KIND_BYTES, _NOTHING)
         except BaseException:
@@ -84,11 +88,12 @@ class LocalReader:
         endpoint: The lane that reads.
     """
 
-    __slots__ = ("_queue", "_ring")
+    __slots__ = ("_handover", "_queue", "_ring")
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._ring = endpoint.member.reader(endpoint.rings[spec.id], op, _unread, Failure)
         self._queue = endpoint.queues[spec.id]
+        self._handover = endpoint.handover
 
     @property
     def seq(self) -> int:
@@ -99,9 +104,11 @@ class LocalReader:
         """See ``base.Reader``. Returns the very object that was written."""
         self._ring.read(timeout_ns)
         taken = self._ring.seq - 1
-        number, value = self._queue.popleft()
+        number, value, marks = self._queue.popleft()
         while number < taken:  # left behind by an interrupt
-            number, value = self._queue.popleft()
+            number, value, marks = self._queue.popleft()
+        if self._handover is not None:
+            self._handover.wait(marks)
         return value
 
     def pending(self) -> int:

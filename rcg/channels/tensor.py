@@ -62,6 +62,7 @@ from rcg.serialization.payloads import (
     take_out,
 )
 from rcg.serialization.tensors import Described
+from rcg.streams import keep_for_methods, keep_for_this_thread
 
 __rcg_plumbing__ = True  # see rcg.frames
 
@@ -129,7 +130,9 @@ def room_for(endpoint: Endpoint, size_bytes: int, device: str = "cpu") -> Any:
     """
     torch = sys.modules["torch"]
     if device != "cpu":
-        return torch.empty(size_bytes, dtype=torch.uint8, device=device)
+        made = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+        keep_for_methods(made)
+        return made
     loan = None if size_bytes <= _FEW_BYTES else endpoint.member.loan(size_bytes, True)
     if loan is None:
         return torch.empty(size_bytes, dtype=torch.uint8)
@@ -383,6 +386,8 @@ class TensorWriter:
         route = self._route
         try:
             communicator = route.communicator
+            for payload in payloads:
+                keep_for_this_thread(payload)
             for pieces in calls_of(pieces_of(payloads), devices):
                 if route.is_broadcast:
                     communicator.broadcast(pieces, route.root)

@@ -263,10 +263,14 @@ class GlooCommunicator(Communicator):
         """Raise if no operation can begin."""
         if self._ends:
             raise self._refusal()
-        if self._hang_ups.poll(0):
+        if self.has_lost_a_rank():
             raise self._failure(method, _LOST)
 
     # --- the end
+
+    def has_lost_a_rank(self) -> bool:
+        """Return whether a rank has closed its connections, as the end of its process does."""
+        return bool(self._hang_ups.poll(0))
 
     def abort(self, why: str) -> None:
         """End the pending operation and refuse later ones; see ``Communicator``."""
@@ -290,7 +294,7 @@ class GlooCommunicator(Communicator):
 
     def _look(self) -> None:
         """Have the connections closed if a rank has closed one: what runs may never end then."""
-        if self._hang_ups.poll(0):
+        if self.has_lost_a_rank():
             self._close_soon()
 
     def _close_soon(self) -> None:

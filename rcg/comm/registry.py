@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of communicators: ``gloo``, and those that users register.
+"""The names of communicators: rcg's own, and those that users register.
 
 A name is looked up on the driver. The class itself goes to the actors, so registering it there is
 not needed.
@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg.comm.base import Communicator, Membership
-from rcg.errors import Unavailable
 
 __all__ = [
-    "PLANNED",
+    "ACCELERATOR",
     "Registered",
     "communicator_names",
     "device_types",
@@ -28,16 +27,15 @@ __all__ = [
 _TORCHS: Final = ("cpu", "cuda")
 # What else a hint may say about a device: no device may have such a name.
 _OTHER_WORDS: Final = frozenset({"default", "gpu"})
-_LAZY: Final = {"gloo": ("rcg.comm.gloo", "GlooCommunicator")}
-PLANNED: Final = {
-    "nccl": "nccl needs NVIDIA GPUs and `pip install nvidia-nccl-cu12`",
-    "accelerator": "accelerator means NCCL on NVIDIA GPUs, which needs "
-    "`pip install nvidia-nccl-cu12`",
-    "cuda_ipc": "cuda_ipc needs NVIDIA GPUs and a torch with CUDA, `pip install torch`",
+_LAZY: Final = {
+    "gloo": ("rcg.comm.gloo", "GlooCommunicator"),
+    "nccl": ("rcg.comm.nccl", "NcclCommunicator"),
+    "cuda_ipc": ("rcg.comm.cuda_ipc", "CudaIpcCommunicator"),
 }
-"""Transports of later releases, and what to install for them."""
+ACCELERATOR: Final = "accelerator"
+"""Ray's word for ``nccl``."""
 # Names that mean something else wherever a transport is named.
-_RESERVED: Final = frozenset({"auto", "shm", "create"})
+_RESERVED: Final = frozenset({"auto", "shm", "create", ACCELERATOR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ def register_communicator(name: str, devices: Iterable[str], cls: type[Communica
         raise ValueError(f"the name of a communicator must be an identifier, found {name!r}")
     _check_class(name, cls)
     found = _checked_devices(devices, cls)
-    if name in _LAZY or name in PLANNED or name in _RESERVED:
+    if name in _LAZY or name in _RESERVED:
         raise ValueError(f"{name!r} is a transport of rcg: choose another name")
     earlier = _registered.get(name)
     if earlier is not None and _origin(earlier.cls) != _origin(cls):
@@ -107,20 +105,15 @@ def find_communicator(name: str) -> Registered:
     """Return the communicator of a name.
 
     Raises:
-        Unavailable: rcg knows the name, but does not support it yet.
         ValueError: Nobody has registered the name.
     """
+    name = "nccl" if name == ACCELERATOR else name
     if name in _registered:
         return _registered[name]
     if name in _LAZY:
         module, attribute = _LAZY[name]
         cls: type[Communicator] = getattr(importlib.import_module(module), attribute)
         return Registered(name, cls.devices, cls)
-    if name in PLANNED:
-        raise Unavailable(
-            f"{PLANNED[name]}, and this release of rcg does not support it: use 'gloo' or 'shm'",
-            transport=name,
-        )
     raise ValueError(
         f"there is no communicator {name!r}: known are {', '.join(communicator_names())}; "
         "rcg.register_communicator adds others"

@@ -87,7 +87,6 @@ def bind_collective_nodes(
     Raises:
         GraphError: Something in it cannot be.
         UnsupportedNodeError: A node is not rcg's.
-        Unavailable: The transport belongs to a later release.
         PlacementError: A handle belongs to a Ray Client connection.
     """
     site = find_site()

@@ -92,7 +92,6 @@ def bind_collective(
 
     Raises:
         GraphError: Something in it cannot be.
-        Unavailable: The transport belongs to a later release.
     """
     return _Binding(kind, as_entry, site).bind(inputs, op, root, transport)
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn
 
 from rcg.comm.base import Communicator
 from rcg.comm.rays import is_communicator, missing_methods
-from rcg.comm.registry import PLANNED, communicator_names, device_types
-from rcg.errors import GraphError, Unavailable
+from rcg.comm.registry import ACCELERATOR, communicator_names, device_types
+from rcg.errors import GraphError
 from rcg.ir.nodes import Site
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 
 _DEVICES: Final = {"default": "default", "cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
 """What a hint may say beside the registered types of devices, and which type that is."""
-_ACCELERATORS: Final = ("nccl", "accelerator")
+_ACCELERATORS: Final = ("nccl", ACCELERATOR)
 _SHARED_MEMORY: Final = "shm"
 # How Ray calls a communicator whose tensors travel through shared memory.
 _RAYS_CPU: Final = "cpu"
@@ -136,7 +136,6 @@ def tensor_hint(choice: Choice, *, is_input: bool, node: str, site: Site) -> Hin
 
     Raises:
         GraphError: There is no such transport or device, or not both together.
-        Unavailable: The transport belongs to a later release.
     """
     transport, device = choice.transport, choice.device
     device = device.value if isinstance(device, enum.Enum) else device
@@ -179,7 +178,6 @@ def collective_hint(transport: Any, *, node: str, site: Site) -> Hint:
 
     Raises:
         GraphError: There is no such transport, or it cannot carry a collective.
-        Unavailable: The transport belongs to a later release.
     """
     if isinstance(transport, str) and transport == _SHARED_MEMORY:
         raise GraphError(
@@ -200,15 +198,8 @@ def _chosen(transport: Any, *, also: tuple[str, ...], node: str, site: Site) -> 
     if isinstance(transport, str):
         if transport in names:
             return transport, None
-        if transport in PLANNED:
-            raise Unavailable(
-                f"the transport {transport!r} is not in this release: "
-                f"{PLANNED[transport]}, and a later release of rcg. Use "
-                f"{_listed(names)}.",
-                transport=transport,
-                node=node,
-                site=site,
-            )
+        if transport == ACCELERATOR:
+            return "nccl", None
     elif is_communicator(transport):
         return type(transport).__name__, transport
     _refuse(transport, names, node=node, site=site)

@@ -150,7 +150,6 @@ class ValueNode(DAGNode):
 
         Raises:
             GraphError: There is no such transport or device, or not both together.
-            Unavailable: The transport belongs to a later release.
         """
         return self._hinted(Choice(transport, device, bool(_static_shape), bool(_direct_return)))
 
@@ -159,7 +158,6 @@ class ValueNode(DAGNode):
 
         Raises:
             GraphError: It is no ``TorchTensorType``, or there is no such transport or device.
-            Unavailable: The transport belongs to a later release.
         """
         choice = choice_of(type_hint)
         if choice is None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
+from rcg.streams import keep_for_methods
+
 __all__ = ["EVERY_DEVICE", "delivered", "device_of", "loads_to", "moved_to"]
 
 
@@ -80,4 +82,5 @@ def moved_to(tensor: Any, target: str) -> Any:
             "elsewhere: with_tensor_transport(device='cpu')"
         )
     moved = tensor.detach().to(target)
+    keep_for_methods(moved)
     return moved.requires_grad_() if tensor.requires_grad else moved

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -12,12 +15,15 @@ import rcg
 from rcg.comm import Communicator, Membership, ReduceOp, rays
 from rcg.comm import registry as registry_module
 from rcg.comm.local_store import LocalStore
+from rcg.comm.nccl import NcclCommunicator
 from rcg.comm.rays import METHODS, RaysOpener, is_communicator, missing_methods
 from rcg.comm.registry import communicator_names, device_types, find_communicator
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.experimental.channel.communicator import Communicator as RaysShape
 from rcg.testing import LocalCommunicator
 from tests.rays_style import RaysStyle
+
+OWN = ["cuda_ipc", "gloo", "nccl"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,18 +43,45 @@ def test_a_registered_class_is_found_and_opened():
     assert found.cls is LocalCommunicator and found.devices == {"cpu"}
     opened = found.open(Membership("g", 0, ("a",), LocalStore()))
     assert isinstance(opened, LocalCommunicator) and opened.size == 1
-    assert communicator_names() == ["gloo", "mine"]
+    assert communicator_names() == sorted([*OWN, "mine"])
 
 
-@pytest.mark.parametrize("name", ["nccl", "cuda_ipc", "accelerator"])
-def test_a_known_name_that_is_not_supported_says_so(name):
-    with pytest.raises(Unavailable, match="this release of rcg does not support it") as caught:
-        find_communicator(name)
-    assert caught.value.transport == name
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [
+        ("gloo", "GlooCommunicator"),
+        ("nccl", "NcclCommunicator"),
+        ("accelerator", "NcclCommunicator"),
+        ("cuda_ipc", "CudaIpcCommunicator"),
+    ],
+)
+def test_names_of_rcgs_own(name, cls):
+    assert find_communicator(name).cls.__name__ == cls
+
+
+@pytest.mark.parametrize("name", ["nccl", "cuda_ipc"])
+def test_what_needs_a_gpu_says_so_where_there_is_none(name, monkeypatch):
+    monkeypatch.setattr(NcclCommunicator, "library", lambda: None)
+    membership = Membership("g", 0, ("Worker",), LocalStore())
+    with pytest.raises(Unavailable, match=rf"transport {name} needs a GPU.*rank 0 .Worker") as told:
+        find_communicator(name).open(membership)
+    assert told.value.transport == name
+
+
+def test_nccl_says_what_to_install(monkeypatch):
+    membership = Membership("g", 0, ("Worker",), LocalStore())
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
+    with pytest.raises(Unavailable, match=r"needs CuPy.*pip install cupy-cuda12x"):
+        NcclCommunicator.open(membership)
+    without = types.SimpleNamespace(available=False)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", without)
+    monkeypatch.setattr(importlib, "import_module", lambda name: without)
+    with pytest.raises(Unavailable, match="needs libnccl"):
+        NcclCommunicator.open(membership)
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="no communicator 'glue': known are gloo"):
+    with pytest.raises(ValueError, match="no communicator 'glue': known are cuda_ipc, gloo, nccl"):
         find_communicator("glue")
 
 
@@ -102,7 +135,7 @@ class Half(Communicator):
 def test_what_cannot_be_registered(name: Any, devices: Any, cls: Any, error: Any, text: str):
     with pytest.raises(error, match=text):
         rcg.register_communicator(name, devices, cls)
-    assert communicator_names() == ["gloo"]
+    assert communicator_names() == OWN
 
 
 @pytest.mark.parametrize("device", ["npu", "xpu", "privateuseone", "a_new_one2"])

@@ -20,7 +20,7 @@ from rcg.dag.compile import warn_of_fallbacks
 from rcg.dag.default_communicator import CREATE, DefaultCommunicator
 from rcg.dag.hints import TorchTensorType
 from rcg.dag.lower import lower
-from rcg.errors import GraphError, RcgError, Unavailable
+from rcg.errors import GraphError, RcgError
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import TensorHint
 from rcg.testing import LocalCommunicator
@@ -177,7 +177,9 @@ def test_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
     results = allreduce.bind([A.bind("f", inp), B.bind("f", inp)], transport="mine")
     graph = graph_of(results[0])
     assert graph.nodes[graph.outputs[0]].communicates.transport == "mine"
-    with pytest.raises(ValueError, match="'auto', 'shm', 'gloo', 'mine' or an instance") as told:
+    with pytest.raises(
+        ValueError, match="'auto', 'shm', 'cuda_ipc', 'gloo', 'mine', 'nccl' or an instance"
+    ) as told:
         call().with_tensor_transport("yours")
     refused(told.value, GraphError, "Left.f")
     with pytest.raises(ValueError, match="has no custom communicator specified"):
@@ -231,7 +233,10 @@ class Own(Communicator):
 @pytest.mark.parametrize(
     ("transport", "words"),
     [
-        ("mpi", "Invalid transport type: mpi. Transport must be one of 'auto', 'shm', 'gloo' or"),
+        (
+            "mpi",
+            "Invalid transport type: mpi. Transport must be one of 'auto', 'shm', 'cuda_ipc', ",
+        ),
         ("", "or an instance of Communicator type."),
         ("GLOO", "Invalid transport type: GLOO."),
         (None, "Invalid transport type: None."),
@@ -283,12 +288,9 @@ def test_inputs_cannot_use_an_accelerator(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["nccl", "accelerator", "cuda_ipc"])
-def test_transports_of_later_releases(transport: str) -> None:
-    for node, name in nodes()[:2]:
-        with pytest.raises(Unavailable, match="is not in this release") as told:
-            node.with_tensor_transport(transport)
-        refused(told.value, Unavailable, name, repr(transport), "pip install", "'gloo'")
-        assert told.value.transport == transport
+def test_transports_of_gpus(transport: str) -> None:
+    node = call().with_tensor_transport(transport)
+    assert hint_of(node).transport == ("cuda_ipc" if transport == "cuda_ipc" else "nccl")
 
 
 def test_a_refused_hint_leaves_the_earlier_one() -> None:

@@ -22,6 +22,7 @@ from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
 from rcg.serialization.devices import device_of
 from rcg.serialization.payloads import bytes_of
+from rcg.streams import keep_for_this_thread
 from rcg.text import plural
 
 __rcg_plumbing__ = True  # see rcg.frames
@@ -127,6 +128,7 @@ class Rank:
         if why is not None:
             raise TensorMismatch(f"{self.op.word} over {self.op.group}: {why}", found=value.dtype)
         plain = value.detach().as_subclass(torch.Tensor)
+        keep_for_this_thread(plain)
         return plain.resolve_conj().resolve_neg().contiguous()
 
     def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:

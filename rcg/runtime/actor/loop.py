@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, Final
 
 from rcg import cluster
@@ -62,7 +63,11 @@ _DONE_PATIENCE_S: Final = 2.5
 
 
 class Loop:
-    """Runs one program on one actor until the graph ends."""
+    """Runs one program on one actor until the graph ends.
+
+    Attributes:
+        prepare: Called first, in the thread that runs the loop.
+    """
 
     def __init__(
         self, instance: Any, spec: Start, node: Node, control: ControlClient, groups: OpenGroups
@@ -78,6 +83,7 @@ class Loop:
         self._is_kept_out = False  # by another graph's method
         self._marks: Marks | None = None  # while torch is profiled
         self.coroutines: Coroutines | None = None
+        self.prepare: Callable[[], None] = _nothing
         self._steps = Steps(self, instance, spec, node).make()
 
     @property
@@ -94,6 +100,7 @@ class Loop:
         failure: str | None = "it ended without a reason"
         try:
             try:
+                self.prepare()
                 self._open_groups()
                 self._run_steps()
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
@@ -227,6 +234,10 @@ class Loop:
                 return []  # the loop has not begun, or is over
         summary = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
         return [f"{entry.filename}:{entry.lineno} in {entry.name}" for entry in summary]
+
+
+def _nothing() -> None:
+    """Prepare nothing: the thread is the actor's own."""
 
 
 def _works(op: Op) -> bool:

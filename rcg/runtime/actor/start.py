@@ -13,10 +13,10 @@ import os
 import platform
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rcg import cluster
+from rcg import cluster, streams
 from rcg.descriptors import out_of_descriptors, telling_exhaustion
 from rcg.error_text import describe_error
 from rcg.errors import (
@@ -31,6 +31,8 @@ from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
+from rcg.serialization.foreign import import_torch
+from rcg.streams import Handover
 from rcg.version import __version__
 
 __rcg_plumbing__ = True  # see rcg.frames
@@ -97,14 +99,24 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
         for channel in each.channels.values()
         if channel.kind == LOCAL
     }
+    devices = {
+        device
+        for each in (spec, *lanes)
+        for group in each.groups
+        for device in group.opener.devices
+        if device != "cpu"
+    }
+    handover = Handover(devices) if devices and lanes else None
+    here = streams.devices_in_use() if devices else {}
     loops: list[Loop] = []
     takes_thread = spec.options.thread == "main"
     try:
         with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
             for each in (spec, *lanes):
-                loops.append(_joined(instance, each, queues))
+                loops.append(_joined(instance, each, queues, handover))
         for loop in loops[takes_thread:]:
-            _run_in_thread(loop)
+            lane_devices = () if loop is loops[0] else devices
+            _run_in_thread(loop, here, lane_devices)
     except BaseException as error:
         for loop in loops:  # one that runs says so itself, and ends with the graph
             loop.give_up(f"a loop of its actor could not start: {describe_error(error)}")
@@ -113,11 +125,31 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
         loops[0].run()
 
 
-def _run_in_thread(loop: Loop) -> None:
+def _run_in_thread(loop: Loop, here: Mapping[str, int], lane_devices: Collection[str]) -> None:
+    """Run a loop in a thread of its own.
+
+    Args:
+        loop: The loop.
+        here: The devices that are current in this thread, and shall be so in that one.
+        lane_devices: The types of devices on which it has streams of its own.
+    """
+
+    def prepare() -> None:
+        if lane_devices:
+            import_torch()  # as its groups do; streams are torch's
+        streams.take_devices(here)
+        streams.enter_lane(lane_devices)
+
+    loop.prepare = prepare
     threading.Thread(target=loop.run, name=f"rcg-{loop.name}", daemon=True).start()
 
 
-def _joined(instance: Any, spec: Start, queues: Mapping[str, deque[Any]]) -> Loop:
+def _joined(
+    instance: Any,
+    spec: Start,
+    queues: Mapping[str, deque[Any]],
+    handover: Handover | None,
+) -> Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
     control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
     groups = OpenGroups(
@@ -136,6 +168,7 @@ def _joined(instance: Any, spec: Start, queues: Mapping[str, deque[Any]]) -> Loo
             is_looping=True,
             groups=groups,
             queues=queues,
+            handover=handover,
         )
         control.close_descriptors()
         loop = Loop(instance, spec, node, control, groups)

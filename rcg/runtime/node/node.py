@@ -21,6 +21,7 @@ from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.segments import EVENTS_PER_MEMBER
 from rcg.serialization import Codec, Encoded
+from rcg.streams import Handover
 from rcg.trace.model import Events
 from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
 from rcg.trace.spans import SpanWriter
@@ -80,6 +81,7 @@ class Node:
             number of threads submit and fetch.
         groups: The communicator groups that this process is in.
         queues: What is on its way through each local channel of this process.
+        handover: Orders what devices do for the values in these.
 
     Raises:
         OSError: The memory cannot be mapped.
@@ -98,8 +100,10 @@ class Node:
         is_looping: bool,
         groups: Groups | None = None,
         queues: Mapping[str, deque[Any]] | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self.process = process
+        self.handover = handover
         self.queues: Mapping[str, deque[Any]] = queues or {}
         self.groups: Groups = groups or _NO_GROUPS
         self.layout = layout
