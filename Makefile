@@ -10,6 +10,7 @@ NATIVE_SOURCES := $(wildcard rcg/native/*.[ch] rcg/bench/*.c)
 BENCH ?=
 SOAK ?=
 LAB ?=
+GPU ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
 export RAY_USAGE_STATS_ENABLED := 0
@@ -107,9 +108,10 @@ browser: setup
 bench: setup
 	$(PY) -m rcg.bench $(BENCH)
 
-## the tests that need a GPU (skipped, with the reason, where there is none)
-gpu: setup
-	$(PY) -m pytest -m gpu
+# Not `setup`: a machine with a GPU may have no package index, only Python, torch and CuPy.
+## what needs a GPU, tried and measured; says what was not run, and why (GPU="--only nccl")
+gpu:
+	PYTHONPATH=.:widgets $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -u -m tests.gpu $(GPU)
 
 ## remove what was built, not .venv
 clean:

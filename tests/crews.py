@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -88,15 +88,19 @@ def until_asleep(pid: int, tid: int, future: Future[Any]) -> None:
 
 
 class ProcessMember:
-    """A member that is a process."""
+    """A member that is a process, with these variables of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crews", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+                **(variables or {}),
+            },
         )
         theirs.close()
         self.pid = self._process.pid

@@ -82,22 +82,31 @@ def check_transports(ping: Ping) -> Iterator[Check]:
                 "transports", name, "missing", error_line(error), advice, is_needed=is_needed
             )
     yield _gloo()
-    torch, has_gpu = version_of("torch"), shutil.which("nvidia-smi") is not None
-    lacking = {
-        "nccl": [*([] if torch else ["torch"]), *([] if has_gpu else ["a GPU"])],
-        "nixl": [*([] if version_of("nixl") else ["nixl"]), *([] if has_gpu else ["a GPU"])],
+    yield from _of_gpus()
+
+
+def _of_gpus() -> Iterator[Check]:
+    """Check whether the machine has what the transports of GPUs need, without initializing one."""
+    there = {
+        "torch": version_of("torch"),
+        "CuPy": version_of("cupy-cuda12x") or version_of("cupy-cuda13x") or version_of("cupy"),
+        "a GPU": shutil.which("nvidia-smi"),
     }
-    for name, things in lacking.items():
-        found = "not part of this release"
-        found += f"; this machine lacks {' and '.join(things)} for it" if things else ""
-        yield Check(
-            "transports",
-            name,
-            "missing",
-            found,
-            "keep the actors of a graph on one node: values go through shared memory, tensors also "
-            "over gloo",
-        )
+    lacking = " and ".join(name for name, found in there.items() if not found)
+    advice = "tensors go through shared memory or over gloo; `pip install rcg[gpu]`, and a GPU"
+    for name in ("nccl", "cuda_ipc"):
+        if lacking:
+            found = f"this machine lacks {lacking} for it"
+            yield Check("transports", name, "missing", found, advice)
+        else:
+            yield Check("transports", name, "ok", f"CuPy {there['CuPy']} and a GPU; not tried")
+    yield Check(
+        "transports",
+        "nixl",
+        "missing",
+        "not part of this release",
+        "keep the actors of a graph on one node",
+    )
 
 
 def _gloo() -> Check:

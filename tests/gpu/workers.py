@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actors of the checks; they make tensors on a device that they are told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+
+class Worker:
+    """Makes tensors, computes with them and looks at them.
+
+    Args:
+        device: The type of the device.
+        module: Imported first; it may give the process the device.
+    """
+
+    def __init__(self, device: str, module: str = "") -> None:
+        if module:
+            __import__(module)
+        self._device = device
+        self._weights: Any = None
+        self._kept: Any = None
+
+    def make(self, n: float, size: int = 1000) -> torch.Tensor:
+        return torch.full((size,), float(n), device=self._device)
+
+    def add(self, *tensors: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(tensors[0])
+        for each in tensors:
+            total += each
+        return total
+
+    def twice(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+    def totals(self, *tensors: torch.Tensor) -> list[tuple[str, float]]:
+        return [(each.device.type, float(each.cpu().double().sum())) for each in tensors]
+
+    def prepare(self, side: int, width: int) -> None:
+        """Have what ``kept`` gives [side, side], and what ``multiplied`` multiplies it with."""
+        self._kept = torch.ones(side, side, device=self._device)
+        self._weights = torch.ones(side, width, device=self._device)
+
+    def kept(self, _: int) -> torch.Tensor:
+        return self._kept
+
+    def multiplied(self, tensor: torch.Tensor) -> torch.Tensor:
+        return (tensor @ self._weights)[0, :1].clone()
+
+    def first(self, tensor: torch.Tensor) -> float:
+        """The first number, once the tensor is there."""
+        return float(tensor[:1].cpu()[0])
+
+    def number(self, tensor: torch.Tensor) -> float:
+        return float(tensor.cpu()[0])
+
+    def seconds(self, what: str, tensor: torch.Tensor, repeats: int = 10) -> float:
+        """How long a copy of a tensor of the CPU to the device takes, at best.
+
+        Args:
+            what: ``shared memory``, where it lies, or ``pageable`` or ``pinned`` memory.
+            tensor: The tensor.
+            repeats: How often it is tried.
+        """
+        if what == "pageable":
+            tensor = tensor.clone()
+        elif what == "pinned":
+            tensor = tensor.pin_memory()
+        room = torch.empty_like(tensor, device=self._device)
+        best = float("inf")
+        for _ in range(repeats):
+            self._finish()
+            started = time.perf_counter()
+            room.copy_(tensor)
+            self._finish()
+            best = min(best, time.perf_counter() - started)
+        return best
+
+    def _finish(self) -> None:
+        module = getattr(torch, self._device)
+        if hasattr(module, "synchronize"):
+            module.synchronize()
