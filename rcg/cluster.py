@@ -47,6 +47,7 @@ __all__ = [
     "dumps",
     "get",
     "get_actor",
+    "gpu_ids",
     "is_actor_class",
     "is_actor_death",
     "is_actor_handle",
@@ -94,6 +95,11 @@ def ray_version() -> str:
 def node_id() -> str:
     """Return the id of the node this process runs on, in hex. Connects to Ray if need be."""
     return str(ray.get_runtime_context().get_node_id())
+
+
+def gpu_ids() -> list[str]:
+    """Return the GPUs that Ray has given to this process, by their numbers on the node."""
+    return list(map(str, ray.get_runtime_context().get_accelerator_ids().get("GPU", ())))
 
 
 def is_connected() -> bool:

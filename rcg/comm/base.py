@@ -110,6 +110,9 @@ class Communicator(ABC):
     Attributes:
         is_tagged: Whether ``send`` and ``recv`` are matched by tag. If not, those between two ranks
             are matched in the order in which they are called, and tags are ignored.
+        is_queued: Whether an operation may return when it is queued on the device. Then the ranks
+            of two groups over the same devices can come to wait for each other there, in an order
+            that no process sees.
         devices: The types of devices whose tensors it takes, as torch names them: ``cpu``,
             ``cuda``, or that of another maker. It gets such tensors where they lie; tensors on
             other devices go through host memory.
@@ -117,6 +120,7 @@ class Communicator(ABC):
     """
 
     is_tagged: ClassVar[bool]
+    is_queued: ClassVar[bool] = False
     devices: ClassVar[frozenset[str]]
 
     def __init__(self, membership: Membership) -> None:

@@ -66,6 +66,7 @@ class NcclCommunicator(Communicator):
     """
 
     is_tagged: ClassVar[bool] = False
+    is_queued: ClassVar[bool] = True
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
 
     def __init__(self, membership: Membership, library: Any, connected: GlooCommunicator) -> None:

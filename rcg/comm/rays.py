@@ -82,6 +82,11 @@ class RaysOpener:
             devices = frozenset({"cpu"} if kind in ("cpu", "gloo") else {"cuda"})
             object.__setattr__(self, "own_devices", devices)
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether its operations may return when they are queued: those on GPUs do."""
+        return "cuda" in self.own_devices
+
     def open(self, membership: Membership) -> RaysCommunicator:
         """Initialize the object and meet the other ranks; see ``Communicator.open``.
 

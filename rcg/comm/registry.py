@@ -57,6 +57,11 @@ class Registered:
         """Whether its messages are matched by tags."""
         return self.cls.is_tagged
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether its operations may return when they are queued on a device."""
+        return self.cls.is_queued
+
     def open(self, membership: Membership) -> Communicator:
         """Open one rank's end of a group; see ``Communicator.open``."""
         return self.cls.open(membership)

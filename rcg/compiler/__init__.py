@@ -3,14 +3,15 @@
 
 ::
 
-    Graph ──place──> Plan ──lanes──> Plan ──schedule──> Plan ──simulate──> Simulation
-                            (overlap)                            (the plan and a timeline)
+    Graph ──transports──> Graph ──place──> Plan ──lanes──> Plan ──schedule──> Plan
+                                                 (overlap)                     │
+                      the plan and a timeline: Simulation <──simulate──────────┘
 
-``place`` decides how every value travels (``routes``), ``lanes`` gives transfers programs of their
-own where they overlap with calls, ``schedule`` sets the order of every program (``order``),
-``simulate`` rejects plans that could deadlock and predicts a timeline. Each pass
-checks its input plan. The same graph always gives the same plan: no order comes from a hash. This
-package must know neither Ray, nor torch, nor how a plan is run.
+``transports`` decides what ``auto`` is, ``place`` how every value travels (``routes``). ``lanes``
+gives transfers programs of their own where they overlap with calls, ``schedule`` sets the order of
+every program (``order``), ``simulate`` rejects plans that could deadlock and predicts a timeline.
+Each pass checks its input. The same graph always gives the same plan: no order comes from a hash.
+This package must know neither Ray, nor torch, nor how a plan is run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rcg.compiler import lanes as _lanes
 from rcg.compiler import place as _place
 from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
+from rcg.compiler import transports as _transports
 from rcg.compiler.order import has_rendezvous
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
@@ -42,6 +44,7 @@ def compile_graph(
     *,
     overlap: bool = False,
     costs: Iterable[Cost] = (),
+    gpus: _transports.Gpus | None = None,
 ) -> _simulate.Simulation:
     """Run all passes.
 
@@ -52,6 +55,7 @@ def compile_graph(
         channel_slots: How many frames each channel between processes holds.
         overlap: Whether transfers of tensors overlap with calls.
         costs: What calls and transfers cost, as far as that is known.
+        gpus: The GPUs of the actors, which decide what ``auto`` is.
 
     Returns:
         The plan and its predicted timeline.
@@ -61,7 +65,8 @@ def compile_graph(
         DeadlockError: The programs would wait for each other.
         InternalError: A pass broke the rules of ``Plan.check``.
     """
-    placed = _place.place(graph, locations, driver_location, channel_slots)
+    graph = _transports.with_transports(graph, gpus or {})
+    placed = _place.place(graph, locations, driver_location, channel_slots, gpus or {})
     if overlap:
         placed = _lanes.with_lanes(placed)
     scheduled = _schedule.schedule(placed)

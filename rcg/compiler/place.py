@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rcg.compiler.routes import Routes, find_routes
+from rcg.compiler.transports import Gpus
 from rcg.errors import PlacementError
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
@@ -42,7 +43,11 @@ MAX_PROCESSES: Final = 64
 
 
 def place(
-    graph: Graph, locations: Mapping[str, str], driver_location: str, channel_slots: int
+    graph: Graph,
+    locations: Mapping[str, str],
+    driver_location: str,
+    channel_slots: int,
+    gpus: Gpus | None = None,
 ) -> Plan:
     """Return the plan of a graph with every value's way decided and nothing ordered yet.
 
@@ -51,6 +56,7 @@ def place(
         locations: The node of the cluster that each actor lives on, by actor id.
         driver_location: The node that the compiling process lives on.
         channel_slots: How many frames each channel holds; as many executions may run ahead.
+        gpus: The GPUs of the actors, which decide who can be in one group.
 
     Raises:
         PlacementError: An actor is on another node than the driver, or there are too many.
@@ -64,7 +70,7 @@ def place(
             f"the DAG has {len(graph.actors)} actors on one node, at most {MAX_PROCESSES - 1} can "
             "share channels there: use fewer actors, or several compiled DAGs"
         )
-    return _Placement(graph, find_routes(graph, channel_slots)).plan()
+    return _Placement(graph, find_routes(graph, channel_slots, gpus or {})).plan()
 
 
 def _check_locations(graph: Graph, locations: Mapping[str, str], driver_location: str) -> None:

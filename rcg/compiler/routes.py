@@ -22,7 +22,7 @@ Groups, in this order:
 * a collective uses the group of its actors in the order of their ranks;
 * a broadcast uses the first group that has exactly its ends as members;
 * an edge with one reader uses the first group that includes both ends. One more group serves all
-  edges, of one backend, that are left.
+  edges, of one backend, that are left; or several, where GPUs forbid one.
 
 This room must know neither programs nor how channels and communicators work.
 """
@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from rcg.compiler.transports import Gpus
 from rcg.ir.channels import RING, STATUS, TENSOR, ChannelSpec, Group
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
@@ -75,14 +76,15 @@ class Routes:
     group_of: Mapping[int, Group]
 
 
-def find_routes(graph: Graph, channel_slots: int) -> Routes:
+def find_routes(graph: Graph, channel_slots: int, gpus: Gpus) -> Routes:
     """Decide how every value travels.
 
     Args:
-        graph: The checked graph.
+        graph: The checked graph, with a transport in place of each ``auto``.
         channel_slots: How many frames each channel holds.
+        gpus: The GPUs of the actors.
     """
-    return _Search(graph, channel_slots).routes()
+    return _Search(graph, channel_slots, gpus).routes()
 
 
 def _is_over_communicator(hint: TensorHint) -> bool:
@@ -106,12 +108,12 @@ class _Carrier(NamedTuple):
 class _Search:
     """The tables of one search. Everything is visited in creation order."""
 
-    def __init__(self, graph: Graph, channel_slots: int) -> None:
+    def __init__(self, graph: Graph, channel_slots: int, gpus: Gpus) -> None:
         self._graph = graph
         self._slots = channel_slots
         self._home = [graph.actor_of(node.id) or DRIVER for node in graph.nodes]
         self._readers = self._find_readers()
-        self._groups = _Groups(graph)
+        self._groups = _Groups(graph, gpus)
         self._group_of = self._find_groups_of_collectives()
         self._over_groups = self._find_tensor_edges()
 
@@ -265,8 +267,9 @@ _NO_HINT: Final = TensorHint("auto", Site("", 0))
 class _Groups:
     """The groups of a plan, each made when it is first needed."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, gpus: Gpus) -> None:
         self.all: list[Group] = []
+        self._gpus = gpus
         self._graph = graph
         self._specs = {spec.const: spec for spec in graph.communicators}
 
@@ -301,11 +304,32 @@ class _Groups:
         return next(group for group in self._own(backend) if ends <= set(group.members))
 
     def cover(self, backend: str, edges: Sequence[set[str]]) -> None:
-        """Make one more group if some edges have none that includes their ends."""
+        """Make one more group if some edges have none that includes their ends.
+
+        They are several where the ends of different edges cannot be in one.
+        """
         members = [set(group.members) for group in self._own(backend)]
-        left = [ends for ends in edges if not any(ends <= each for each in members)]
-        if left:
-            self._add(backend, self._in_order(set().union(*left)))
+        made: list[set[str]] = []
+        for ends in edges:
+            if any(ends <= each for each in members):
+                continue
+            found = next((each for each in made if self._go_together(backend, each | ends)), None)
+            if found is None:
+                made.append(set(ends))
+            else:
+                found |= ends
+        for each in made:
+            self._add(backend, self._in_order(each))
+
+    def _go_together(self, backend: str, members: set[str]) -> bool:
+        """Whether one group may have these members: NCCL wants a GPU for each, CUDA IPC one."""
+        known = [tuple(self._gpus[each]) for each in members if each in self._gpus]
+        match backend:
+            case "nccl":
+                return len(set(known)) == len(known)
+            case "cuda_ipc":
+                return len(set(known)) <= 1
+        return True
 
     def _own(self, backend: str) -> list[Group]:
         """The groups of a backend, without those of users' communicators."""

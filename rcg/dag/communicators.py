@@ -8,14 +8,11 @@ actors and their ranks, and is sent to each of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from rcg import cluster
 
-__all__ = ["DEFAULT", "actors_by_rank", "positions_by_rank"]
-
-DEFAULT: Final = "gloo"
-"""The communicator that is created where the user chose none."""
+__all__ = ["actors_by_rank", "positions_by_rank"]
 
 
 def actors_by_rank(communicator: Any) -> Sequence[Any]:

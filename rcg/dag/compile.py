@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
 from rcg.compiler import compile_graph
+from rcg.compiler.transports import with_transports
 from rcg.dag.context import DAGContext
 from rcg.dag.costs import GivenCosts, costs_of_graph
 from rcg.dag.default_communicator import DefaultCommunicator
@@ -33,7 +34,7 @@ from rcg.options import (
     with_attributes,
 )
 from rcg.runtime.driver.compiled_dag import CompiledDAG
-from rcg.runtime.driver.lifecycle import launch, locate
+from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
 from rcg.warn import warn_user
 
 __all__ = ["CompileKeywords", "compile_record", "options_from_user", "warn_of_fallbacks"]
@@ -136,6 +137,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
         )
     with telling_exhaustion("to compile a graph"):
         located = locate(bindings, deadline, _methods_by_actor(graph), _tensor_nodes(graph))
+        warn_of_lacking_cupy(graph, located)
         compiled = compile_graph(
             graph,
             located.actors,
@@ -143,7 +145,10 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             channel_slots=slots_for(options.max_inflight_executions),
             overlap=options.overlap,
             costs=costs_of_graph(graph, costs, located.costs),
+            gpus=located.gpus,
         )
+        reasons = _tensor_nodes(with_transports(graph, located.gpus))
+        check_groups(compiled.plan, bindings, located, reasons, options)
         return launch(compiled.plan, bindings, options, deadline)
 
 
@@ -158,6 +163,19 @@ def warn_of_fallbacks(graph: Graph) -> None:
                 f"with_tensor_transport({hint.transport!r}) at {hint.site} asks",
                 UserWarning,
             )
+
+
+def warn_of_lacking_cupy(graph: Graph, located: Located) -> None:
+    """Warn if tensors of GPUs travel through the host's memory only because CuPy is missing."""
+    everything = {actor: owned.gpus for actor, owned in located.owned.items()}
+    possible = with_transports(graph, everything)
+    if possible is not graph and possible != with_transports(graph, located.gpus):
+        lacking = [actor for actor, owned in located.owned.items() if owned.lacks_cupy]
+        warn_user(
+            f"tensors between the GPUs of {', '.join(lacking)} and others travel through the "
+            "host's memory, because their processes have no CuPy: pip install rcg[gpu]",
+            UserWarning,
+        )
 
 
 def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:

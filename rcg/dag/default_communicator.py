@@ -82,7 +82,7 @@ class DefaultCommunicator:
                 node=record.name,
                 site=record.site,
             )
-        return replace(hint, transport=communicators.DEFAULT) if hint.transport == "auto" else hint
+        return hint  # the compiler resolves "auto", when it knows who has which GPU
 
     def _check_actors(self, record: CollectiveRecord) -> None:
         own = [member.handle for member in record.members]

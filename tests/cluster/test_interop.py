@@ -9,7 +9,7 @@ import ray
 import rcg
 from rcg.dag.hints import TorchTensorType
 from rcg.dag.lower import lower
-from rcg.errors import GraphError, Unavailable, UnsupportedNodeError
+from rcg.errors import GraphError, PlacementError, UnsupportedNodeError
 from rcg.interop import is_ray_node, records_of_ray_dag
 from rcg.ir.nodes import CollectiveCall
 from tests.unit.fake_actors import FakeCommunicator
@@ -214,10 +214,10 @@ def test_type_hints_of_both_on_a_node_of_rcgs(a, kind):
     assert hint.transport == ("auto" if kind is TorchTensorType else "shm")
 
 
-def test_accelerators_are_of_a_later_release(a, b):
+def test_accelerators_need_gpus(a, b):
     with InputNode() as inp:
         dag = b.add.bind(a.add.bind(inp).with_tensor_transport("nccl"))
-    with pytest.raises(Unavailable, match=r"not in this release.*test_interop\.py:") as told:
+    with pytest.raises(PlacementError, match=r"it has no GPU.*test_interop\.py:") as told:
         rcg.compile(dag)
     assert told.value.node == "Stage.add"
     with InputNode() as inp:

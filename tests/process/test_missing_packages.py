@@ -128,7 +128,8 @@ def test_naming_a_communicator_loads_no_torch():
     program = """
 import sys, rcg.comm.registry, rcg.comm.rays, rcg.testing
 from rcg.comm.registry import find_communicator
-find_communicator("gloo")
-print("torch" in sys.modules, "ray" in sys.modules)
+for name in ("gloo", "nccl", "accelerator", "cuda_ipc"):
+    find_communicator(name)
+print(*(name in sys.modules for name in ("torch", "cupy", "ray")))
 """
-    assert printed(program) == "False True"  # the tree of errors looks for Ray's
+    assert printed(program) == "False False True"  # the tree of errors looks for Ray's

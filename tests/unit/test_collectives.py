@@ -68,7 +68,7 @@ def test_every_kind_has_a_node_for_each_actor_in_its_order(collective: Any) -> N
     assert {node.collective for node in ranks} == {0}
     assert {node.kind for node in ranks} == {collective._kind}
     assert [graph.nodes[node.args[0]].actor for node in ranks] == [node.actor for node in ranks]
-    assert {node.communicates.transport for node in ranks} == {"gloo"}
+    assert {node.communicates.transport for node in ranks} == {"auto"}
     has_op = collective in (allreduce, reducescatter, reduce)
     assert {node.reduction for node in ranks} == {"sum" if has_op else None}
     has_root = collective in (broadcast, reduce, gather)

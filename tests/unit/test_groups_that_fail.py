@@ -18,6 +18,7 @@ from rcg.runtime.actor.groups import GroupStart, OpenGroups
 class Fake:
     """Opens itself, and fails where it is told to."""
 
+    is_queued = True
     fails_in: str = ""
     done: list[str] = field(default_factory=list)
 

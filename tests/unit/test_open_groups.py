@@ -33,6 +33,7 @@ class Opener:
     """Opens local communicators for fewer devices than their class serves; remembers them."""
 
     devices = frozenset({"cpu"})
+    is_queued = False
 
     def __init__(self) -> None:
         self.opened: list[Any] = []

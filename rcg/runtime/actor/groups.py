@@ -8,6 +8,7 @@ member dies: poison cannot reach a thread inside a communicator.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -19,7 +20,7 @@ from rcg.ir.channels import Group
 from rcg.runtime.actor import failpoints
 from rcg.serialization.foreign import import_torch
 
-__all__ = ["GroupStart", "OpenGroups", "Opener"]
+__all__ = ["GroupStart", "OpenGroups", "Opener", "graphs_that_queue"]
 
 _OPERATIONS: Final = frozenset(
     ("send", "recv", "broadcast", "allreduce", "allgather", "reducescatter", "reduce", "gather")
@@ -32,6 +33,10 @@ class Opener(Protocol):
     @property
     def devices(self) -> frozenset[str]:
         """The types of devices whose tensors the group takes."""
+
+    @property
+    def is_queued(self) -> bool:
+        """See ``Communicator.is_queued``."""
 
     def open(self, membership: Membership) -> Communicator:
         """See ``Communicator.open``."""
@@ -74,6 +79,15 @@ class _Announced:
         return announced
 
 
+# The graphs whose groups queue on a device of this process, and how many groups.
+_queued: Final[Counter[str]] = Counter()
+
+
+def graphs_that_queue() -> list[str]:
+    """Return the ids of the graphs whose open groups in this process queue on a device."""
+    return [graph_id for graph_id, count in list(_queued.items()) if count > 0]
+
+
 class OpenGroups:
     """The groups of one process; see ``channels.base.Groups``.
 
@@ -81,6 +95,7 @@ class OpenGroups:
         process: The process, as the plan names it.
         starts: Its groups, in the order of the plan.
         open_store: Returns the store of a group.
+        graph_id: The graph.
     """
 
     def __init__(
@@ -88,10 +103,12 @@ class OpenGroups:
         process: str,
         starts: Sequence[GroupStart],
         open_store: Callable[[str], Store],
+        graph_id: str = "",
     ) -> None:
         self._process = process
         self._starts = {start.group.id: start for start in starts}
         self._open_store = open_store
+        self._graph_id = graph_id
         self._open: dict[str, Communicator] = {}
         self._store: Store | None = None
         self._aborted: str | None = None
@@ -139,6 +156,8 @@ class OpenGroups:
                     announced = _Announced(opened, self._process, execution_now)
                     opened = cast("Communicator", announced)
                 self._open[name] = opened
+                if start.opener.is_queued:
+                    _queued.update([self._graph_id])
                 if self._aborted is not None:
                     raise GroupAborted(self._aborted, group=name)
         except BaseException:
@@ -177,6 +196,8 @@ class OpenGroups:
     def close(self) -> None:
         """Close all groups; the loop's thread, when no operation is pending."""
         while self._open:
-            _, communicator = self._open.popitem()
+            name, communicator = self._open.popitem()
+            if self._starts[name].opener.is_queued:
+                _queued.subtract([self._graph_id])
             with shielding():  # it may be the user's
                 communicator.destroy()

@@ -14,7 +14,7 @@ import platform
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rcg import cluster, streams
 from rcg.descriptors import out_of_descriptors, telling_exhaustion
@@ -24,7 +24,7 @@ from rcg.errors import (
 )
 from rcg.ir.channels import LOCAL
 from rcg.runtime.actor import failpoints
-from rcg.runtime.actor.groups import OpenGroups
+from rcg.runtime.actor.groups import OpenGroups, graphs_that_queue
 from rcg.runtime.actor.loop import Loop
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.codec import make_codec
@@ -38,6 +38,13 @@ from rcg.version import __version__
 __rcg_plumbing__ = True  # see rcg.frames
 
 __all__ = ["inspect_actor", "start"]
+
+
+# Ray hides the GPUs of an actor that asked for none, unless it is told not to.
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_NVIDIA: Final = "/dev/nvidiactl"
+# With it NCCL, from 2.30, takes several ranks on one GPU.
+_MULTI_RANK: Final = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 def inspect_actor(
@@ -59,6 +66,12 @@ def inspect_actor(
         "abi": ABI_VERSION,
         "machine": platform.machine(),
         "node": cluster.node_id(),
+        # Ray may believe in GPUs that are not there.
+        "gpus": cluster.gpu_ids() if os.path.exists(_NVIDIA) else [],
+        "may_have_other_gpus": os.environ.get(_VISIBLE) != "" and os.path.exists(_NVIDIA),
+        "lacks_cupy": importlib.util.find_spec("cupy") is None,
+        "shares_gpus": os.environ.get(_MULTI_RANK) == "1",
+        "queued": graphs_that_queue(),
         "pid": os.getpid(),
         "missing": [name for name in methods if not callable(getattr(instance, name, None))],
         "costs": {
@@ -156,6 +169,7 @@ def _joined(
         spec.program.process,
         spec.groups,
         lambda group: ControlStore(spec.address, spec.graph_id, spec.secret, group),
+        spec.graph_id,
     )
     try:
         node = Node(

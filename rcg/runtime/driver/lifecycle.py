@@ -38,6 +38,7 @@ from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
+from rcg.runtime.driver.group_checks import Owned, check_gpus, check_queues
 from rcg.runtime.driver.live import main_threads_taken
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.host import NodeHost
@@ -45,7 +46,7 @@ from rcg.runtime.node.node import ABI_VERSION
 from rcg.serialization import array_types
 from rcg.version import __version__
 
-__all__ = ["Located", "launch", "locate"]
+__all__ = ["Located", "check_groups", "launch", "locate"]
 
 _log = Log()
 
@@ -65,11 +66,20 @@ class Located:
         driver: The Ray node of this process.
         costs: What the class of each actor declares of the methods that the graph calls, in
             seconds.
+        owned: What each actor has of devices.
     """
 
     actors: dict[str, str]
     driver: str
     costs: dict[str, dict[str, float]]
+    owned: dict[str, Owned]
+
+    @property
+    def gpus(self) -> dict[str, tuple[str, ...]]:
+        """The GPUs of each actor that can send tensors from there."""
+        return {
+            actor: () if owned.lacks_cupy else owned.gpus for actor, owned in self.owned.items()
+        }
 
 
 Methods = Mapping[str, Mapping[str, Site | None]]
@@ -123,7 +133,45 @@ def locate(
         {actor: found[actor]["node"] for actor in bindings.actors},
         cluster.node_id(),
         {actor: found[actor]["costs"] for actor in bindings.actors},
+        {actor: _owned(found[actor]) for actor in bindings.actors},
     )
+
+
+def _owned(description: Mapping[str, Any]) -> Owned:
+    return Owned(
+        tuple(f"{description['node']}/{gpu}" for gpu in description["gpus"]),
+        description["may_have_other_gpus"],
+        description["shares_gpus"],
+        tuple(description["queued"]),
+        description["lacks_cupy"],
+    )
+
+
+def check_groups(
+    plan: Plan,
+    bindings: Bindings,
+    located: Located,
+    reasons: Mapping[str, tuple[str, Site]],
+    options: Options,
+) -> None:
+    """Check that the groups of a plan can be, as far as the GPUs of the actors tell.
+
+    Args:
+        plan: The plan.
+        bindings: The actors' handles.
+        located: What the actors said of themselves.
+        reasons: For each actor in a group a node that needs it, and its place.
+        options: Of the graph.
+
+    Raises:
+        PlacementError: Some actors have not the GPUs that their group needs.
+        CompileError: Another graph queues transfers among two of these actors.
+    """
+    if plan.groups:
+        openers = {group.id: _opener_of(group, bindings) for group in plan.groups}
+        names = {actor: repr(handle) for actor, handle in bindings.actors.items()}
+        check_gpus(plan, openers, located.owned, names, reasons)
+        check_queues(plan, openers, located.owned, names, is_concurrent=options.concurrent)
 
 
 def _refuse_taken(bindings: Bindings, methods: Methods) -> None:

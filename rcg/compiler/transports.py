@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which transport ``auto`` is, for each value and collective, from the GPUs that the actors have.
+
+| the writer and all readers, or all ranks | a value | a collective |
+|---|---|---|
+| are actors with one GPU each, the same one | ``cuda_ipc`` | ``cuda_ipc`` |
+| are actors with one GPU each, all different | ``nccl`` | ``nccl`` |
+| anything else, or the driver is among them | shared memory | ``gloo`` |
+
+It is about values for which the user gave a hint: without one nobody says that there are tensors.
+Two ranks of NCCL cannot be on one GPU, so where only some share one, tensors take the way through
+the host's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rcg.ir.edges import remote_readers
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import CollectiveCall, Node, TensorHint
+
+__all__ = ["Gpus", "with_transports"]
+
+Gpus = Mapping[str, Sequence[str]]
+"""The GPUs that each actor has, by its id; each is named by its node and its number there."""
+
+_AUTO: Final = "auto"
+
+
+def with_transports(graph: Graph, gpus: Gpus) -> Graph:
+    """Return the graph with a transport in place of each ``auto`` that is not shared memory.
+
+    Args:
+        graph: The checked graph.
+        gpus: What the actors have; an actor that is not named has none.
+    """
+    ranks: dict[int, list[str]] = {}
+    for node in graph.nodes:
+        if isinstance(node, CollectiveCall):
+            ranks.setdefault(node.collective, []).append(node.actor)
+    readers = remote_readers(graph)
+    nodes = [_resolved(graph, node, readers[node.id], ranks, gpus) for node in graph.nodes]
+    if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _resolved(
+    graph: Graph,
+    node: Node,
+    readers: Sequence[str],
+    ranks: Mapping[int, Sequence[str]],
+    gpus: Gpus,
+) -> Node:
+    hint, writer = node.hint, graph.actor_of(node.id)
+    if hint is not None and _is_open(hint) and writer is not None and readers:
+        found = None if node.id in graph.outputs else _between((writer, *readers), gpus)
+        if found is not None:
+            node = replace(node, hint=replace(hint, transport=found))
+    if isinstance(node, CollectiveCall) and _is_open(node.communicates):
+        found = _between(ranks[node.collective], gpus) or "gloo"
+        node = replace(node, communicates=replace(node.communicates, transport=found))
+    return node
+
+
+def _is_open(hint: TensorHint) -> bool:
+    return hint.transport == _AUTO and hint.communicator is None
+
+
+def _between(actors: Sequence[str], gpus: Gpus) -> str | None:
+    """Return the transport between the GPUs of actors; None if there is none."""
+    owned = [gpus.get(actor, ()) for actor in actors]
+    if any(len(each) != 1 for each in owned):
+        return None
+    different = {each[0] for each in owned}
+    if len(different) == 1:
+        return "cuda_ipc"
+    return "nccl" if len(different) == len(actors) else None

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the groups of a plan can be, before anything is started: who has which GPU.
+
+This room must know neither how groups are opened nor what travels in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg.errors import CompileError, PlacementError
+from rcg.ir.channels import Group
+from rcg.ir.nodes import Site
+from rcg.ir.plan import Plan
+from rcg.runtime.actor.groups import Opener
+
+__all__ = ["Owned", "check_gpus", "check_queues"]
+
+_CUDA: Final = frozenset({"cuda"})
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What an actor has of a device.
+
+    Attributes:
+        gpus: The GPUs that Ray has given to it, each named by its node and its number there.
+        may_have_others: Whether its process may see a GPU although Ray has given it none.
+        shares_gpus: Whether its process lets NCCL have several ranks on one GPU.
+        queued: The ids of the graphs that queue transfers on its devices already.
+        lacks_cupy: Whether its process has no CuPy, which transports between GPUs need.
+    """
+
+    gpus: tuple[str, ...] = ()
+    may_have_others: bool = False
+    shares_gpus: bool = False
+    queued: tuple[str, ...] = ()
+    lacks_cupy: bool = False
+
+
+def check_gpus(
+    plan: Plan,
+    openers: Mapping[str, Opener],
+    owned: Mapping[str, Owned],
+    names: Mapping[str, str],
+    reasons: Mapping[str, tuple[str, Site]],
+) -> None:
+    """Check that the members of groups of GPUs have some, and the right ones.
+
+    Args:
+        plan: The plan.
+        openers: What opens each group.
+        owned: What each actor has.
+        names: What errors call each actor.
+        reasons: For each actor in a group a node that needs it, and its place.
+
+    Raises:
+        PlacementError: An actor has no GPU or no CuPy, or two have the same GPU, or different
+            ones.
+    """
+    for group in plan.groups:
+        if group.communicator is not None or openers[group.id].devices != _CUDA:
+            continue
+        actors = [plan.host_of(member) for member in group.members]
+        for actor in actors:
+            if not owned[actor].gpus and not owned[actor].may_have_others:
+                raise _refused(
+                    f"{names[actor]} takes part in {reasons[actor][0]}, whose tensors travel by "
+                    f"{group.backend}, but it has no GPU: create it with "
+                    f"{'num_gpus=0.5' if group.backend == 'cuda_ipc' else 'num_gpus=1'}, or choose "
+                    'transport="auto", which uses GPUs where all ends have them',
+                    actor,
+                    names,
+                    reasons,
+                )
+            if owned[actor].lacks_cupy:
+                raise _refused(
+                    f"{names[actor]} takes part in {reasons[actor][0]}, whose tensors travel by "
+                    f"{group.backend}, but its process has no CuPy: `pip install rcg[gpu]` on its "
+                    "node, or give it in the actor's runtime_env",
+                    actor,
+                    names,
+                    reasons,
+                )
+        _check_places(group, actors, owned, names, reasons)
+
+
+def _check_places(
+    group: Group,
+    actors: list[str],
+    owned: Mapping[str, Owned],
+    names: Mapping[str, str],
+    reasons: Mapping[str, tuple[str, Site]],
+) -> None:
+    first: dict[str, str] = {}  # the actor that has a GPU, by the GPU
+    for actor in actors:
+        if len(owned[actor].gpus) != 1:
+            continue  # which of several it will use, nobody knows
+        (gpu,) = owned[actor].gpus
+        other = first.setdefault(gpu, actor)
+        if group.backend == "nccl" and other != actor and not owned[actor].shares_gpus:
+            raise _refused(
+                f"{names[other]} and {names[actor]} are on one GPU ({gpu}), and NCCL takes one "
+                'rank a GPU: choose transport="cuda_ipc" between them, or "auto", or give each '
+                "actor a GPU of its own (num_gpus=1)",
+                actor,
+                names,
+                reasons,
+            )
+        if group.backend == "cuda_ipc" and len(first) > 1:
+            raise _refused(
+                f"{names[actors[0]]} and {names[actor]} are on different GPUs "
+                f"({', '.join(first)}), and cuda_ipc serves actors on one: choose "
+                'transport="nccl", or "auto"',
+                actor,
+                names,
+                reasons,
+            )
+
+
+def check_queues(
+    plan: Plan,
+    openers: Mapping[str, Opener],
+    owned: Mapping[str, Owned],
+    names: Mapping[str, str],
+    *,
+    is_concurrent: bool,
+) -> None:
+    """Check that no other graph queues transfers among two or more of the same actors.
+
+    Each graph by itself keeps one order everywhere. Of two graphs, a device may begin that of one
+    first and another device that of the other, and then they wait for each other.
+
+    Args:
+        plan: The plan.
+        openers: What opens each group.
+        owned: What each actor has.
+        names: What errors call each actor.
+        is_concurrent: Whether the user says that the graphs may be there together.
+
+    Raises:
+        CompileError: There is such a graph.
+    """
+    if is_concurrent:
+        return
+    queuing = {
+        plan.host_of(member)
+        for group in plan.groups
+        if openers[group.id].is_queued
+        for member in group.members
+    }
+    shared: Counter[str] = Counter()
+    for actor in queuing:
+        shared.update(owned[actor].queued)
+    for graph_id, count in sorted(shared.items()):
+        if count > 1:
+            both = [names[each] for each in sorted(queuing) if graph_id in owned[each].queued]
+            raise CompileError(
+                f"{' and '.join(both)} take part in CompiledDAG({graph_id}), which is not torn "
+                "down, and both graphs queue transfers on their devices: where these run in "
+                "different orders on two devices, they wait for each other for ever. Tear that "
+                "graph down first, or compile with concurrent=True if executions of the two never "
+                "overlap",
+                actor=both[0],
+            )
+
+
+def _refused(
+    text: str,
+    actor: str,
+    names: Mapping[str, str],
+    reasons: Mapping[str, tuple[str, Site]],
+) -> PlacementError:
+    facts: dict[str, Any] = dict(zip(("node", "site"), reasons[actor], strict=True))
+    return PlacementError(text, actor=names[actor], **facts)
