@@ -34,6 +34,7 @@ from rcg.errors import (
     RcgError,
 )
 from rcg.serialization import Encoded, Failure
+from rcg.serialization.pinned import Pins
 from rcg.streams import Handover
 
 __all__ = [
@@ -395,6 +396,12 @@ class Endpoint(Protocol):
     @property
     def queues(self) -> Mapping[str, deque[Any]]:
         """What is on its way through each local channel of this process."""
+
+    def pins(self, device: str) -> Pins | None:
+        """Return what locks memory for tensors that are moved to a device as they are read.
+
+        None where they are not: they stay on the CPU, or a frame may be decoded later.
+        """
 
     @property
     def handover(self) -> Handover | None:

@@ -229,5 +229,8 @@ def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameReader:
     One whose frames have several parts is a ``base.PartsReader``.
     """
     ring, parts = endpoint.rings[spec.id], len(spec.nodes)
-    reader: FrameReader = endpoint.member.reader(ring, op, loads_to(spec.device), Failure, parts)
+    # Tensors that are moved at once need no memory of their own on the way, however many read them.
+    pins = endpoint.pins(spec.device)
+    loads, moves = loads_to(spec.device, pins), pins is not None
+    reader: FrameReader = endpoint.member.reader(ring, op, loads, Failure, parts, moves)
     return reader

@@ -108,6 +108,7 @@ static uint32_t class_within(uint64_t bytes) {
 static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) { return claim_file(a->fd, 0, offset, bytes); }
 
 static int arena_punch(Arena *a, uint64_t offset, uint64_t bytes) {
+    atomic_fetch_add_explicit(&a->header->punches, 1, memory_order_relaxed);
     return claim_file(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ARENA_DATA + offset, bytes);
 }
 

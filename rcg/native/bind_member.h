@@ -112,13 +112,14 @@ static int shape_of(MemberObject *o, unsigned index, Shape *shape) {
     return -1;
 }
 
-/* reader(ring, op, decode, failure, parts=1) */
+/* reader(ring, op, decode, failure, parts=1, moves=False) */
 static PyObject *member_reader(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     unsigned index, op, nparts = 1;
+    int moves = 0;
     PyObject *loads, *failure;
     Shape shape;
-    if (!PyArg_ParseTuple(args, "IIOO|I", &index, &op, &loads, &failure, &nparts) || check_usable(o) ||
+    if (!PyArg_ParseTuple(args, "IIOO|Ip", &index, &op, &loads, &failure, &nparts, &moves) || check_usable(o) ||
         shape_of(o, index, &shape))
         return NULL;
     if (!nparts) return PyErr_Format(PyExc_ValueError, "a frame has one part or more");
@@ -129,6 +130,7 @@ static PyObject *member_reader(PyObject *self, PyObject *args) {
         return PyErr_Format(PyExc_ValueError, "member %u does not read ring %u", o->core.index, index);
     }
     end->nparts = nparts;
+    end->core.moves = moves;
     Py_INCREF(loads);
     end->decode = loads;
     Py_INCREF(failure);
@@ -438,7 +440,9 @@ static PyObject *member_statistics(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef member_methods[] = {
-    {"reader", member_reader, METH_VARARGS, "reader(ring, op, decode, failure, parts=1): this member's reading end."},
+    {"reader", member_reader, METH_VARARGS,
+     "reader(ring, op, decode, failure, parts=1, moves=False): this member's reading end; `moves`: what decode "
+     "makes of writable buffers is a copy elsewhere."},
     {"writer", member_writer, METH_VARARGS, "writer(ring, op, goes_on=False): this member's writing end."},
     {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
      "mark(op, execution): one timestamp closes the open op and opens this one."},

@@ -17,7 +17,26 @@ static int lease_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     return PyBuffer_FillInfo(view, self, l->data, (Py_ssize_t)l->bytes, !l->writable, flags);
 }
 
-static PyType_Slot lease_slots[] = {{Py_tp_dealloc, lease_dealloc}, {Py_bf_getbuffer, lease_getbuffer}, {0, NULL}};
+/* block() -> (address, bytes, punches): the memory of its block as it is mapped for this lease, and how often the arena
+ * has given memory back; see ArenaHeader */
+static PyObject *lease_block(PyObject *self, PyObject *unused) {
+    (void)unused;
+    const Lease *l = &((LeaseObject *)self)->core;
+    const Arena *a = l->arena;
+    const Block *b = &a->header->block[l->block];
+    uint64_t offset = block_offset(b), bytes = block_committed(b);
+    if (offset > a->reserve || bytes > a->reserve - offset) offset = bytes = 0; /* damaged: it says nothing */
+    const uint8_t *at = (l->writable ? a->writable : a->readable) + offset;
+    return Py_BuildValue("KKK", (unsigned long long)(uintptr_t)at, (unsigned long long)bytes,
+                         (unsigned long long)atomic_load_explicit(&a->header->punches, memory_order_relaxed));
+}
+
+static PyMethodDef lease_methods[] = {
+    {"block", lease_block, METH_NOARGS, "block() -> (address, bytes, punches) of the block that it is in."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot lease_slots[] = {
+    {Py_tp_dealloc, lease_dealloc}, {Py_bf_getbuffer, lease_getbuffer}, {Py_tp_methods, lease_methods}, {0, NULL}};
 static PyType_Spec lease_spec = {"rcg._native.Lease", sizeof(LeaseObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, lease_slots};
 

@@ -114,7 +114,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ABI_VERSION 5 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 6 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -256,7 +256,10 @@ typedef struct {
     _Alignas(LINE) atomic_u32 nblocks;
     /* How often a block became free. Increased by the last release; read by the owner before it looks for one. */
     _Alignas(LINE) atomic_u64 frees;
-    uint64_t pad2[7];
+    /* How often memory was given back to the system. Increased by any member, before the block that had it is free. So
+     * who holds a block sees all that happened to it: a reader that has locked its pages in memory for a device. */
+    atomic_u64 punches;
+    uint64_t pad2[6];
     Block block[]; /* MAX_BLOCKS */
 } ArenaHeader;
 _Static_assert(sizeof(ArenaHeader) == 3 * LINE, "ArenaHeader");

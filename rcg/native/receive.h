@@ -174,6 +174,10 @@ static Outcome incoming_part(End *e, Incoming *in, uint32_t i, Part *p) {
     if (outcome) return outcome;
     p->claim = &in->claims[in->nclaims - 1];
     Arena *a = p->claim->arena;
+    if (p->writable && e->moves) { /* nobody writes to it, and it is let go of soon */
+        p->leases = arena_map(a, true);
+        return DONE;
+    }
     p->leases = (!p->writable || (e->nreaders == 1 && becomes_only_ours(p->claim, p->bytes))) &&
                 !memory_is_short(e->member, a) && arena_map(a, p->writable);
     return DONE;

@@ -26,6 +26,7 @@ typedef struct {
     Learned learned;
     uint64_t room_until; /* Writer: frames up to here have room */
     uint64_t opened_ns;  /* Writer: when the next write began, if it was opened */
+    bool moves;          /* Reader: of writable buffers a copy is made elsewhere, so they need none of their own */
     bool goes_on;        /* Writer: its op does more than write, and stays open for the recorder */
     const char *fault;   /* with DAMAGED: what is */
     uint64_t found;      /* with OUT_OF_ORDER: the execution that was found */

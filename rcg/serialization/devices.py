@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
+from rcg.serialization.pinned import Pins
 from rcg.streams import keep_for_methods
 
 __all__ = ["EVERY_DEVICE", "delivered", "device_of", "loads_to", "moved_to"]
@@ -27,16 +28,19 @@ EVERY_DEVICE: Final[Container[str]] = _Every()
 _target: Final[ContextVar[str | None]] = ContextVar("rcg_device", default=None)
 
 
-def loads_to(device: str) -> Callable[..., Any]:
+def loads_to(device: str, pins: Pins | None = None) -> Callable[..., Any]:
     """Return a function like ``pickle.loads`` whose tensors are moved to a device.
 
     Args:
         device: The type of a device; ``default`` is that of the device that each was on.
+        pins: Locks the memory from which they are moved.
     """
     if device == "default":
         return pickle.loads
 
     def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
+        if pins is not None:
+            pins.lock(buffers)
         token = _target.set(device)
         try:
             return pickle.loads(data, buffers=buffers)

@@ -113,6 +113,7 @@ class Loop:
                     self._control.finish(failure)  # before users' log handlers run
                     _log.exception("the loop of %s ended", self._spec.program.process)
             self._steps = []  # releases the values in the slots
+            self._node.unpin()
             failpoints.reach(
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )

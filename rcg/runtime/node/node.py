@@ -21,6 +21,7 @@ from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.segments import EVENTS_PER_MEMBER
 from rcg.serialization import Codec, Encoded
+from rcg.serialization.pinned import Pins
 from rcg.streams import Handover
 from rcg.trace.model import Events
 from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
@@ -104,6 +105,8 @@ class Node:
     ) -> None:
         self.process = process
         self.handover = handover
+        self._is_looping = is_looping
+        self._pins: dict[str, Pins] = {}  # by type of devices
         self.queues: Mapping[str, deque[Any]] = queues or {}
         self.groups: Groups = groups or _NO_GROUPS
         self.layout = layout
@@ -130,6 +133,12 @@ class Node:
         self.survey = member.survey
         self.expect = member.expect
         self.lend: Lender = member.loan
+
+    def pins(self, device: str) -> Pins | None:
+        """See ``Endpoint``."""
+        if not self._is_looping or device in ("default", "cpu"):
+            return None
+        return self._pins.setdefault(device, Pins(device, shm.BUFFER_TYPES[:1]))
 
     # --- the end
 
@@ -197,6 +206,11 @@ class Node:
         """Return how much shared memory the graph has here."""
         found = self.member.statistics()
         return MemoryUse(*(found[name] for name in MemoryUse._fields))
+
+    def unpin(self) -> None:
+        """Unlock the memory that was locked for devices; before it is unmapped."""
+        for pins in self._pins.values():
+            pins.close()
 
     def trim(self) -> None:
         """Give this process's free blocks back to the system."""
