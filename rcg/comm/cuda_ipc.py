@@ -131,7 +131,7 @@ class CudaMemory:
 
     def heard(self, told: bytes) -> Any:
         """See ``SharedMemory``."""
-        return self._cuda.Event.from_ipc_handle(self._device, told)
+        return self._cuda.Event.from_ipc_handle(self._torch.device("cuda", self._device), told)
 
     def record(self, event: Any) -> None:
         """See ``SharedMemory``."""

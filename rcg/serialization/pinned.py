@@ -26,6 +26,7 @@ __all__ = ["REGISTRARS", "Pins", "Registrar"]
 
 _log = Log()
 
+_PORTABLE: Final = 1  # cudaHostRegisterPortable: for all devices of the process
 _LEAST_BYTES: Final = 64 << 10
 """Smaller copies are done by the driver before the call returns, from wherever they come."""
 
@@ -54,7 +55,7 @@ class _Cuda:
 
     def register(self, address: int, size: int) -> None:
         """See ``Registrar``."""
-        self._check(self._cudart.cudaHostRegister(address, size, 0))
+        self._check(self._cudart.cudaHostRegister(address, size, _PORTABLE))
 
     def unregister(self, address: int) -> None:
         """See ``Registrar``."""

@@ -33,7 +33,7 @@ class Worker:
         import importlib.util
         import rcg.runtime.actor.start as start
         if believes:
-            start._NVIDIA = "/dev/null"
+            start._DRIVERS = ("/dev/null",)
         if has_cupy:
             util, find = importlib.util, importlib.util.find_spec
             util.find_spec = lambda name, *where: name == "cupy" or find(name, *where)

@@ -42,7 +42,7 @@ __all__ = ["inspect_actor", "start"]
 
 # Ray hides the GPUs of an actor that asked for none, unless it is told not to.
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-_NVIDIA: Final = "/dev/nvidiactl"
+_DRIVERS: Final = ("/dev/nvidiactl", "/dev/dxg")  # of NVIDIA's on Linux, and on WSL
 # With it NCCL, from 2.30, takes several ranks on one GPU.
 _MULTI_RANK: Final = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -58,6 +58,7 @@ def inspect_actor(
         needs_torch: Whether the actor takes part in a group. Otherwise nobody looks for torch.
     """
     failpoints.reach(failpoints.Failpoint("inspect"))
+    has_driver = any(map(os.path.exists, _DRIVERS))
     cls = type(instance)
     return {
         # Without importing it, which takes seconds.
@@ -67,8 +68,8 @@ def inspect_actor(
         "machine": platform.machine(),
         "node": cluster.node_id(),
         # Ray may believe in GPUs that are not there.
-        "gpus": cluster.gpu_ids() if os.path.exists(_NVIDIA) else [],
-        "may_have_other_gpus": os.environ.get(_VISIBLE) != "" and os.path.exists(_NVIDIA),
+        "gpus": cluster.gpu_ids() if has_driver else [],
+        "may_have_other_gpus": os.environ.get(_VISIBLE) != "" and has_driver,
         "lacks_cupy": importlib.util.find_spec("cupy") is None,
         "shares_gpus": os.environ.get(_MULTI_RANK) == "1",
         "queued": graphs_that_queue(),
