@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from rcg.comm.registry import register_communicator
     from rcg.dag import InputNode, MultiOutputNode
-    from rcg.interop import compile
+    from rcg.interop import compile, plan
     from rcg.profiles import Profile
     from rcg.refs import get, put, wait
     from rcg.runtime.driver.compiled_dag import CompiledDAG
@@ -71,6 +71,7 @@ __all__ = [
     "InputNode",
     "MultiOutputNode",
     "compile",
+    "plan",
     "report",
     # tensors between actors
     "register_communicator",
@@ -109,7 +110,7 @@ _HOMES: Final = {
     "CompiledDAGHandle": "rcg.runtime.remote.handle",
     **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.refs"),
     **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
-    "compile": "rcg.interop",
+    **dict.fromkeys(("compile", "plan"), "rcg.interop"),
     "empty": "rcg.runtime.node.arrays",
     "register_array_type": "rcg.serialization",
     "register_communicator": "rcg.comm.registry",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``rcg.compile``: compiles a DAG of rcg's nodes or of ``ray.dag``'s nodes.
+"""``rcg.compile`` and ``rcg.plan``: for a DAG of rcg's nodes or of ``ray.dag``'s nodes.
 
 Only this room (and the benchmark) knows nodes of ``ray.dag``. It imports that module only if it
 gets such a node, so everything works on a Ray without it.
@@ -23,7 +23,7 @@ from typing import Any, Unpack
 from rcg import cluster
 from rcg.dag.binding import bind_call
 from rcg.dag.collective import bind_collective
-from rcg.dag.compile import CompileKeywords, compile_record
+from rcg.dag.compile import CompileKeywords, compile_record, plan_record
 from rcg.dag.hints import Choice, choice_of, tensor_hint
 from rcg.dag.nodes import DAGNode
 from rcg.dag.records import (
@@ -42,9 +42,10 @@ from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
 from rcg.ir.ops import COLLECTIVES
+from rcg.ir.plan import Plan
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 
-__all__ = ["compile", "is_ray_node", "records_of_ray_dag"]
+__all__ = ["compile", "is_ray_node", "plan", "records_of_ray_dag"]
 
 
 def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
@@ -62,12 +63,36 @@ def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         ActorDiedError: An actor is dead.
         ChannelTimeout: An actor did not answer in time.
     """
+    return compile_record(_record_of(dag, "compile"), options)
+
+
+def plan(dag: Any, **options: Unpack[CompileKeywords]) -> Plan:
+    """Return the plan that ``compile`` would start, with its predicted times, and start nothing.
+
+    So alternatives can be compared before one of them runs: where costs are known, declared or
+    given as ``costs``, ``plan(dag).predicted`` has the time from one completion to the next and how
+    busy each actor will be. Every actor is asked for its node, so all of them must be alive. Blocks
+    until they have answered, or until ``timeout``.
+
+    Args:
+        dag: The root: a node of rcg, or of ``ray.dag``.
+        **options: As for ``compile``; those that are about running have no effect.
+
+    Raises:
+        TypeError, ValueError, GraphError, CompileError, ActorDiedError, ChannelTimeout: As in
+            ``compile``.
+    """
+    return plan_record(_record_of(dag, "plan"), options)
+
+
+def _record_of(dag: Any, caller: str) -> Record:
+    """Return the record of a root that a user passed to a function of this name."""
     if isinstance(dag, DAGNode):
-        return compile_record(dag._record, options)
+        return dag._record
     if is_ray_node(dag):
-        return compile_record(records_of_ray_dag(dag), options)
+        return records_of_ray_dag(dag)
     raise TypeError(
-        f"compile() takes the root of a DAG, a node, got {type(dag).__name__}"
+        f"{caller}() takes the root of a DAG, a node, got {type(dag).__name__}"
         + (": put the nodes into a MultiOutputNode" if isinstance(dag, list | tuple) else "")
     )
 

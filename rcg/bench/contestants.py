@@ -36,6 +36,10 @@ READY_TIMEOUT_S = 120
 ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
 
 
+class WrongResult(Exception):
+    """A contestant returned a wrong value."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowSession:
     """A contestant that is ready to run one row.

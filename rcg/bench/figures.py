@@ -42,6 +42,7 @@ TITLES = {
     "fresh": "echo on fresh actors, start by start",
     "failures": "time until the death of an actor is reported",
     "overlap": "transfers beside computation",
+    "unequal-pair": "layers on a pair of which one is slower",
     "recorder": "cost of recording an event",
     "tracing": "cost of recording and of a profile",
     "what_if": "prediction compared with a real run",

@@ -30,10 +30,11 @@ RCG_FUTEX = "rcg futex"
 RAY_CALL = "Ray call"
 RAY_GRAPH = "Ray graph"
 RAW_GLOO = "raw Gloo"
+BY_HAND = "by hand"  # a loop on torch.distributed
 LIMIT = "limit"
 HERE = "rcg here"  # this version and another one, each in a separate process
 BESIDE = "rcg beside"
-CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, RAW_GLOO, LIMIT)
+CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, RAW_GLOO, BY_HAND, LIMIT)
 MAX_TO_BESIDE = 1.05  # the largest ratio of this version's median to the other version's
 
 
@@ -95,6 +96,7 @@ class RowResult:
             ("futex median", RCG_FUTEX, RAY_GRAPH, "median", self.target.futex),
             ("p99", RCG, RAY_GRAPH, "p99", self.target.p99),
             ("to raw Gloo", RCG, RAW_GLOO, "median", self.target.raw),
+            ("to a loop by hand", RCG, BY_HAND, "median", self.target.hand),
             ("here to beside", HERE, BESIDE, "median", MAX_TO_BESIDE),
         )
         found = []

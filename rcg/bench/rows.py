@@ -33,12 +33,14 @@ class Target:
         futex: For the median with `wait="futex"`.
         p99: For the 99th percentile with `wait="auto"`.
         raw: For the median with `wait="auto"`, to raw Gloo.
+        hand: For the median with `wait="auto"`, to a loop on `torch.distributed`.
     """
 
     auto: float | None = None
     futex: float | None = None
     p99: float | None = None
     raw: float | None = None
+    hand: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,20 @@ from rcg.bench.contestants import (
     RayGraph,
     RcgGraph,
     RowSession,
+    WrongResult,
     start_all,
 )
 from rcg.bench.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.overlap import measure_overlap
+from rcg.bench.parallel import PARALLELS, Parallel, measure_parallel
 from rcg.bench.record import LIMIT, RCG, RCG_FUTEX, BenchReport, Figure, Header, RowResult
 from rcg.bench.rows import ROWS, Arguments, Row
 from rcg.bench.statistics import SampleSummary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
-from rcg.bench.transfers import TRANSFERS, measure_transfer
+from rcg.bench.transfers import TRANSFERS, Transfer, measure_transfer
+from rcg.bench.unequal import measure_unequal_pair
 from rcg.bench.visitors import Visitor, start_both
 from rcg.progress import Progress
 
@@ -69,19 +72,15 @@ class Settings:
     beside: Path | None = None
 
 
-class WrongResult(Exception):
-    """A contestant returned a wrong value."""
-
-
 def names() -> tuple[str, ...]:
     """Return the names of the rows, then of the figures."""
-    return (*(row.name for row in ROWS), *(each.name for each in TRANSFERS), *figures.TITLES)
+    return tuple(titles())
 
 
 def titles() -> dict[str, str]:
     """Return the title of each of `names()`."""
-    transfers = {transfer.name: transfer.title for transfer in TRANSFERS}
-    return {row.name: row.title for row in ROWS} | transfers | figures.TITLES
+    rows: tuple[Row | Transfer | Parallel, ...] = (*ROWS, *TRANSFERS, *PARALLELS)
+    return {row.name: row.title for row in rows} | figures.TITLES
 
 
 def run(settings: Settings, progress: Progress[int]) -> BenchReport:
@@ -95,9 +94,11 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     load = os.getloadavg()[0]
     rows = [row for row in ROWS if row.name in settings.rows]
     transfers = [transfer for transfer in TRANSFERS if transfer.name in settings.rows]
+    parallels = [parallel for parallel in PARALLELS if parallel.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
-    needs_ray = bool(rows or transfers) or bool(
-        {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if", "overlap"} & set(wanted)
+    needs_ray = bool(rows or transfers or parallels) or bool(
+        {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if", "overlap", "unequal-pair"}
+        & set(wanted)
     )
     results: list[RowResult] = []
     found: list[Figure] = []
@@ -122,6 +123,11 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
             progress.start(transfer.title)
             results.append(
                 measure_transfer(transfer, settings.rounds, settings.seed, progress.advance)
+            )
+        for parallel in parallels:
+            progress.start(parallel.title)
+            results.append(
+                measure_parallel(parallel, settings.rounds, settings.seed, progress.advance)
             )
         for name in wanted:
             progress.start(figures.TITLES[name])
@@ -249,6 +255,8 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
             return found
         case "overlap":
             return measure_overlap() if find_spec("torch") is not None else ()
+        case "unequal-pair":
+            return measure_unequal_pair() if find_spec("torch") is not None else ()
         case "recorder":
             return figures.measure_recorder()
         case "tracing":

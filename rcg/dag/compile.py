@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiling a DAG: keywords -> options, records -> graph -> plan -> processes that run it.
 
-Only this module joins authoring, compiler and runtime. It decides nothing; each step has its own
-room.
+``plan`` ends at the plan, ``compile`` starts the same one. Only this module joins authoring,
+compiler and runtime. It decides nothing; each step has its own room.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rcg.ir.channels import slots_for
 from rcg.ir.edges import driver_edges, group_members
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, MethodCall, Site
+from rcg.ir.plan import Bindings, Plan
 from rcg.option_kinds import TIMEOUT
 from rcg.options import (
     IGNORED,
@@ -37,7 +38,13 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
 from rcg.warn import warn_user
 
-__all__ = ["CompileKeywords", "compile_record", "options_from_user", "warn_of_fallbacks"]
+__all__ = [
+    "CompileKeywords",
+    "compile_record",
+    "options_from_user",
+    "plan_record",
+    "warn_of_fallbacks",
+]
 
 
 class CompileKeywords(TypedDict, total=False):
@@ -122,6 +129,34 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     """
     options = options_from_user(keywords)
     deadline = Deadline(options.compile_timeout_s)
+    with telling_exhaustion("to compile a graph"):
+        plan, bindings = _planned(root, keywords, options, deadline)
+        return launch(plan, bindings, options, deadline)
+
+
+def plan_record(root: Record, keywords: CompileKeywords) -> Plan:
+    """Return the plan that ``compile_record`` would start, and start nothing.
+
+    Blocks until every actor has said on which node it is, or until ``timeout``.
+
+    Args:
+        root: The record of the root.
+        keywords: The user's keywords. Those that are about running have no effect.
+
+    Raises:
+        TypeError, ValueError, TraceError, GraphError, CompileError, ActorDiedError, ChannelTimeout,
+            OutOfDescriptors: As in ``compile_record``.
+    """
+    options = options_from_user(keywords)
+    with telling_exhaustion("to plan a graph"):
+        plan, _ = _planned(root, keywords, options, Deadline(options.compile_timeout_s))
+        return plan
+
+
+def _planned(
+    root: Record, keywords: CompileKeywords, options: Options, deadline: Deadline
+) -> tuple[Plan, Bindings]:
+    """Return the plan of everything that ``root`` depends on, and the objects that it names."""
     default = DefaultCommunicator.of(keywords.get(_COMMUNICATOR, "create"))
     costs = GivenCosts(keywords.get(_COSTS))
     graph, bindings = lower(root, default)
@@ -135,21 +170,20 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
             "MultiOutputNode if they should.",
             UserWarning,
         )
-    with telling_exhaustion("to compile a graph"):
-        located = locate(bindings, deadline, _methods_by_actor(graph), _tensor_nodes(graph))
-        warn_of_lacking_cupy(graph, located)
-        compiled = compile_graph(
-            graph,
-            located.actors,
-            located.driver,
-            channel_slots=slots_for(options.max_inflight_executions),
-            overlap=options.overlap,
-            costs=costs_of_graph(graph, costs, located.costs),
-            gpus=located.gpus,
-        )
-        reasons = _tensor_nodes(with_transports(graph, located.gpus))
-        check_groups(compiled.plan, bindings, located, reasons, options)
-        return launch(compiled.plan, bindings, options, deadline)
+    located = locate(bindings, deadline, _methods_by_actor(graph), _tensor_nodes(graph))
+    warn_of_lacking_cupy(graph, located)
+    compiled = compile_graph(
+        graph,
+        located.actors,
+        located.driver,
+        channel_slots=slots_for(options.max_inflight_executions),
+        overlap=options.overlap,
+        costs=costs_of_graph(graph, costs, located.costs),
+        gpus=located.gpus,
+    )
+    reasons = _tensor_nodes(with_transports(graph, located.gpus))
+    check_groups(compiled.plan, bindings, located, reasons, options)
+    return compiled.plan, bindings
 
 
 def warn_of_fallbacks(graph: Graph) -> None:

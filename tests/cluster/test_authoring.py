@@ -469,7 +469,12 @@ def test_a_leaf_that_nobody_kept_is_named_too_and_a_bind_that_failed_is_not(a, b
 def test_an_unknown_option(a):
     with InputNode() as inp:
         dag = a.fwd.bind(inp)
-    for compile_dag in (dag.compile, dag.experimental_compile, lambda **o: rcg.compile(dag, **o)):
+    for compile_dag in (
+        dag.compile,
+        dag.experimental_compile,
+        lambda **o: rcg.compile(dag, **o),
+        lambda **o: rcg.plan(dag, **o),
+    ):
         with pytest.raises(TypeError, match=r"'wrong_option': it takes wait, timeout"):
             compile_dag(wrong_option=1)
 
@@ -481,6 +486,8 @@ def test_what_compile_takes(a):
         rcg.compile([node])
     with pytest.raises(TypeError, match="got ActorHandle"):
         rcg.compile(a)
+    with pytest.raises(TypeError, match=r"plan\(\) takes the root of a DAG"):
+        rcg.plan([node])
 
 
 def test_a_root_may_be_compiled_again_and_so_may_other_nodes(a, b):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Any
 
@@ -43,6 +44,9 @@ class Worker:
 
     def pid(self):
         return os.getpid()
+
+    def threads(self):
+        return sorted(each.name for each in threading.enumerate())
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +113,23 @@ def test_a_profile_gives_the_costs_and_the_prediction_is_what_happens(workers):
             (period,) = {each.period_ns for each in graph.plan.predicted}
             assert period >= 12 * MS
             assert "predicted when it was compiled" in str(again)
+
+
+def test_a_plan_is_that_of_compile_and_nothing_is_started_for_it(workers):
+    dag = bound(workers)
+    costs = {"Worker.make": 0.5, "total": 2}
+    rcg.plan(dag)  # a thread that an actor's first answer starts is there now
+    before = rcg.get([each.threads.remote() for each in workers])
+    for overlap in (False, True):
+        planned = rcg.plan(dag, overlap=overlap, costs=costs)
+        assert not rcg.report()
+        assert rcg.get([each.threads.remote() for each in workers]) == before
+        (period,) = {each.period_ns for each in planned.predicted}
+        assert period == pytest.approx(2000 * MS, rel=0.1)
+        with dag.experimental_compile(overlap=overlap, costs=costs) as graph:
+            assert graph.plan == planned
+    with pytest.raises(ValueError, match="no such call"):
+        rcg.plan(dag, costs={"Worker.nothing": 1})
 
 
 def test_wrong_costs_are_refused_where_they_are_given(workers):

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from rcg.bench import _limits, record, rows, usage
 from rcg.bench.__main__ import main
 from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
+from rcg.bench.parallel import PARALLELS
 from rcg.bench.record import (
     BESIDE,
+    BY_HAND,
     HERE,
     LIMIT,
     RAW_GLOO,
@@ -35,6 +37,7 @@ from rcg.bench.rows import ROWS, Target
 from rcg.bench.statistics import SampleSummary, median, percentile
 from rcg.bench.table import render
 from rcg.bench.transfers import TRANSFERS, recorded
+from rcg.bench.unequal import regret
 from rcg.ir.plan import Plan
 from rcg.trace.model import GraphTrace
 from tests.unit import traces
@@ -281,6 +284,17 @@ def test_transfers_have_names_of_their_own_and_the_targets_of_the_specification(
     }
 
 
+def test_models_on_two_actors_have_names_of_their_own_and_the_targets_of_the_specification() -> (
+    None
+):
+    assert {each.name: each.most for each in PARALLELS} == {
+        "pipeline": 1.05,
+        "tensor-parallel": 1.05,
+    }
+    others = {each.name for each in (*ROWS, *TRANSFERS)}
+    assert others.isdisjoint(each.name for each in PARALLELS)
+
+
 def test_only_the_last_actor_of_a_row_may_call_another_method() -> None:
     by_name = {row.name: row for row in ROWS}
     assert by_name["chain-4"].methods == ("echo",) * 4
@@ -372,6 +386,55 @@ def test_a_collective_lasts_from_its_last_rank_that_begins_to_its_last_rank_that
     assert recorded(allreduce, trace) == [150, 120]
 
 
+# --- models on two actors ------------------------------------------------------------------------
+
+
+def test_two_stages_train_as_one_model_does() -> None:
+    torch = pytest.importorskip("torch")
+    from rcg.bench import models, stages
+
+    batch = models.tokens(2, 2, models.LENGTH)
+    whole = models.transformer()
+    optimizer = torch.optim.SGD(whole.parameters(), lr=stages.RATE)
+    first, last = stages.Stage(0), stages.Stage(1)
+    for _ in range(2):
+        losses, expected = [], 0.0
+        for number in range(2):
+            part = models.loss_of(whole(batch[number]), batch[number]) / 2
+            part.backward()
+            expected += part.item()
+            hidden = first.forward(batch, number)
+            loss, gradient = last.forward_and_backward(hidden, batch, number)
+            first.backward(gradient, number)
+            losses.append(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert first.step(None, None) == 0
+        assert last.step(*losses) == pytest.approx(expected)
+
+
+def test_the_parts_of_two_ranks_add_up_to_the_whole_model() -> None:
+    torch = pytest.importorskip("torch")
+    from rcg.bench import models
+    from rcg.bench.shards import Shard
+
+    tokens = models.tokens(2, models.LENGTH)
+    whole, *pair = Shard(0, size=1), Shard(0), Shard(1)
+    x = expected = whole.embed(tokens)
+    for part in ("attend", "feed"):
+        expected = getattr(whole, part)(expected, 0)
+        x = sum(getattr(each, part)(x, 0) for each in pair)
+        torch.testing.assert_close(x, expected, rtol=1e-4, atol=1e-4)
+    logits = torch.cat([each.predict(x) for each in pair], dim=-1)
+    torch.testing.assert_close(logits, whole.predict(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_division_is_judged_by_its_real_time_and_not_by_the_predicted_one() -> None:
+    predicted = {"1+2": 5.0, "2+1": 4.0}
+    assert regret(predicted, {"1+2": 30.0, "2+1": 20.0}) == 1.0
+    assert regret(predicted, {"1+2": 20.0, "2+1": 30.0}) == 1.5
+
+
 def test_payloads_follow_from_the_seed() -> None:
     make = rows.array_of(8000)
     first, again, other = (make(random.Random(seed))[0] for seed in (1, 1, 2))
@@ -430,6 +493,14 @@ def test_a_transfer_is_compared_with_raw_gloo_by_the_median() -> None:
     assert [str(verdict) for verdict in row.verdicts] == ["to raw Gloo: 1.2 > 1.15"]
     shown = render(BenchReport(header(), (row,), ()))
     assert "raw Gloo" in shown and "MISSED to raw Gloo: 1.2 > 1.15" in shown
+
+
+def test_a_model_on_two_actors_is_compared_with_the_loop_by_hand() -> None:
+    times = {RCG: summary(120.0), BY_HAND: summary(100.0)}
+    row = RowResult("pipeline", "training step", Target(hand=1.05), times)
+    assert [str(verdict) for verdict in row.verdicts] == ["to a loop by hand: 1.2 > 1.05"]
+    shown = render(BenchReport(header(), (row,), ()))
+    assert "by hand" in shown and "MISSED to a loop by hand: 1.2 > 1.05" in shown
 
 
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:
@@ -603,6 +674,7 @@ def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str
         "fresh",
         "failures",
         "overlap",
+        "unequal-pair",
         "recorder",
         "tracing",
         "what_if",

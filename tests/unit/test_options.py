@@ -223,7 +223,9 @@ def test_no_name_stands_for_two_things():
         assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("method", [DAGNode.compile, DAGNode.experimental_compile, rcg.compile])
+@pytest.mark.parametrize(
+    "method", [DAGNode.compile, DAGNode.experimental_compile, rcg.compile, rcg.plan]
+)
 def test_the_keywords_that_type_checkers_see_are_those_of_the_records(method):
     shown = typing.get_type_hints(method)["options"]
     assert typing.get_origin(shown) is typing.Unpack

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where to divide a network between two actors of which one is slower: predicted, and tried.
+
+Each layer is a call, so every way to divide the layers is a graph of its own on the same two
+actors. One graph, divided in the middle, is run and profiled. `rcg.plan(dag, costs=profile)` then
+predicts the time of every division without running it. After that all divisions run, in turns, and
+the one that was predicted to be the fastest is compared with the one that is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from array import array
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, Final
+
+import rcg
+import rcg.dag
+from rcg.bench.contestants import ACTOR_OPTIONS
+from rcg.bench.measure import Pace, Turn, take_rounds
+from rcg.bench.record import Figure
+
+__rcg_user__ = True  # see rcg.frames
+
+__all__ = ["measure_unequal_pair", "regret"]
+
+_LAYERS: Final = 12
+_SLOWNESS: Final = 3
+_EXECUTIONS: Final = 10  # in one sample
+_ROUNDS: Final = 8
+_MOST: Final = 1.05
+_MILLI: Final = 1e-6  # samples are nanoseconds
+
+
+class Device:
+    """Runs layers of a network.
+
+    A slow one waits after each layer, so that it takes no time from the core of the other one: both
+    stand for devices of their own.
+
+    Args:
+        slowness: How many times as long a layer takes.
+    """
+
+    def __init__(self, slowness: int) -> None:
+        import torch
+
+        from rcg.bench import models
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self._torch = torch
+        self._layers = [models.layer().eval() for _ in range(_LAYERS)]
+        self._slowness = slowness
+        self._input = torch.randn(models.BATCH, models.LENGTH, models.WIDTH)
+
+    def first(self, _: object) -> Any:
+        """Return activations [batch, length, width]."""
+        return self._input.clone()
+
+    def layer(self, x: Any, number: int) -> Any:
+        """Return what a layer makes of activations [batch, length, width]."""
+        started_s = time.perf_counter()
+        with self._torch.no_grad():
+            found = self._layers[number](x)
+        time.sleep((self._slowness - 1) * (time.perf_counter() - started_s))
+        return found
+
+    def last(self, x: Any) -> float:
+        """Return the sum of activations [batch, length, width]."""
+        return float(x.sum())
+
+
+def measure_unequal_pair() -> tuple[Figure, ...]:
+    """Measure all divisions in turns, on actors of their own, and predict them before."""
+    cls = rcg.remote(Device).options(**ACTOR_OPTIONS)
+    pair = [cls.remote(slowness) for slowness in (1, _SLOWNESS)]
+    divisions = {fast: _divided(pair, fast) for fast in range(1, _LAYERS)}
+    with _compiled(divisions[_LAYERS // 2]) as graph:
+        _run(graph)
+        with graph.profile() as profile:
+            _run(graph)
+    predicted_ns = {
+        fast: rcg.plan(dag, overlap=True, costs=profile).predicted[0].period_ns
+        for fast, dag in divisions.items()
+    }
+    graphs = {fast: _compiled(dag) for fast, dag in divisions.items()}
+    try:
+        turns = {_name(fast): _turn_of(graph) for fast, graph in graphs.items()}
+        pace = Pace(1, time_ns=0, warm_up=1)
+        samples = take_rounds(turns, pace, _ROUNDS, random.Random("unequal-pair"))
+    finally:
+        for graph in graphs.values():
+            graph.teardown()
+        for actor in pair:
+            rcg.kill(actor)
+    measured = {name: median(samples[name]) * _MILLI for name in turns}
+    predicted = {_name(fast): ns * _MILLI for fast, ns in predicted_ns.items()}
+    return (
+        Figure(
+            "unequal-pair",
+            f"{_LAYERS} layers on a pair, one {_SLOWNESS} times slower: division by costs",
+            "of the shortest time",
+            {f"divided {min(predicted, key=predicted.__getitem__)}": regret(predicted, measured)},
+            most=_MOST,
+        ),
+        Figure("unequal-pair-measured", "time of each division", "ms", measured),
+        Figure("unequal-pair-predicted", "predicted time of each division", "ms", predicted),
+    )
+
+
+def regret(predicted: Mapping[str, float], measured: Mapping[str, float]) -> float:
+    """Return the time of what was predicted to be shortest, divided by the shortest time.
+
+    >>> regret({"a": 1, "b": 2, "c": 3}, {"a": 12.0, "b": 10.0, "c": 30.0})
+    1.2
+    """
+    chosen = min(predicted, key=predicted.__getitem__)
+    return measured[chosen] / min(measured.values())
+
+
+def _name(fast: int) -> str:
+    return f"{fast}+{_LAYERS - fast}"
+
+
+def _divided(pair: list[Any], num_fast: int) -> Any:
+    """Bind the layers, so many of them to the fast actor."""
+    fast, slow = pair
+    with rcg.dag.InputNode() as inp:
+        x = fast.first.bind(inp)
+        for number in range(num_fast):
+            x = fast.layer.bind(x, number)
+        x = x.with_tensor_transport("gloo")
+        for number in range(num_fast, _LAYERS):
+            x = slow.layer.bind(x, number)
+        return slow.last.bind(x)
+
+
+def _compiled(dag: Any) -> Any:
+    return rcg.compile(dag, overlap=True)
+
+
+def _run(graph: Any) -> None:
+    for ref in [graph.execute(0) for _ in range(_EXECUTIONS)]:
+        rcg.get(ref)
+
+
+def _turn_of(graph: Any) -> Turn:
+    """Return a turn whose samples are mean times of an execution, in ns."""
+
+    def turn(pace: Pace) -> array[int]:
+        for _ in range(pace.warm_up):
+            rcg.get(graph.execute(0))
+        started_ns = time.perf_counter_ns()
+        _run(graph)
+        return array("q", [(time.perf_counter_ns() - started_ns) // _EXECUTIONS])
+
+    return turn
