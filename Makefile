@@ -59,7 +59,7 @@ unit: setup
 test: setup
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/unit tests/conformance rcg
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/process
-	$(PY) -m pytest -m "not gpu" -n 3 --dist loadfile tests/cluster
+	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/cluster
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile $(patsubst %,--ignore=tests/%,unit conformance process cluster) tests
 	$(MAKE) --no-print-directory notebooks
 
