@@ -555,6 +555,9 @@ def test_the_report_of_a_timeout_is_not_made_on_the_loop(stages, gate, monkeypat
             raising=True,
         )
         refs = [await graph.execute_async(i) for i in range(10)]
+        while "pass_gate_when" not in str(await asyncio.to_thread(graph.report)):
+            pass  # the actor has not begun yet
+        reporters.clear()
         with pytest.raises(ChannelTimeout) as raised:
             await graph.execute_async(10)
         assert "pass_gate_when" in raised.value.report
