@@ -29,6 +29,7 @@ enum { KIND_MERGED = NCLASSES, KIND_EARLIER }; /* became part of a neighbour; is
 typedef struct {
     ArenaHeader *header;
     uint8_t *readable, *writable; /* mapped when first used */
+    uint8_t *movable;             /* the same, see arena_map_movable() */
     bool reaches_us;              /* whether its blocks may arrive here */
     uint64_t reserve;
     uint32_t owner, holder, claim_bits, generation;
@@ -351,6 +352,7 @@ static void arena_close(Arena *a) {
     if (a->header) munmap(a->header, ARENA_DATA);
     if (a->readable) munmap(a->readable, a->reserve);
     if (a->writable) munmap(a->writable, a->reserve);
+    if (a->movable) munmap(a->movable, a->reserve);
     ledger_close(a->ledger);
     if (a->fd >= 0) close(a->fd);
     free(a->held);
@@ -383,6 +385,14 @@ static uint8_t *arena_map(Arena *a, bool writable) {
     uint8_t **map = writable ? &a->writable : &a->readable;
     if (!*map) *map = map_file(a->fd, ARENA_DATA, a->reserve, writable);
     return *map;
+}
+
+/* The data once more, for bytes that their reader copies to a device at once. The device may hold pages of this mapping
+ * that the file does not have any more, so nothing else is read or written through it: in the other mappings a device
+ * finds the pages of the file, whoever copies from there. Writable, because not all devices lock read-only memory. */
+static uint8_t *arena_map_movable(Arena *a) {
+    if (!a->movable) a->movable = map_file(a->fd, ARENA_DATA, a->reserve, true);
+    return a->movable;
 }
 
 /* Opens the arena of `owner` for `holder`: DONE, NO_HEAP, SYSTEM with errno, or DAMAGED if the file is not that. */
@@ -437,17 +447,18 @@ typedef struct Lease {
     Arena *arena;
     uint32_t block;
     bool writable;
-    bool owns; /* the claim passed to it: from then on its end is a release */
+    bool owns;  /* the claim passed to it: from then on its end is a release */
+    bool moves; /* it lies in the movable mapping */
     uint8_t *data;
     uint64_t bytes;
 } Lease;
 
-/* Makes a lease over `bytes` at `offset` of the data, all within the block that is claimed; that use passes to it. The
- * data are mapped. */
-static void lease_begin(Lease *l, Claim *claim, uint64_t offset, uint64_t bytes, bool writable) {
+/* Makes a lease over `bytes` at `offset` of the data, all within the block that is claimed; that use passes to it.
+ * `map` is one of the arena's mappings. */
+static void lease_begin(Lease *l, Claim *claim, uint8_t *map, uint64_t offset, uint64_t bytes) {
     Arena *a = claim->arena;
     a->users++;
-    *l = (Lease){a, claim->block, writable, false, (writable ? a->writable : a->readable) + offset, bytes};
+    *l = (Lease){a, claim->block, map != a->readable, false, map == a->movable, map + offset, bytes};
     claim->lease = l;
 }
 

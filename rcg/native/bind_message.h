@@ -17,22 +17,23 @@ static int lease_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     return PyBuffer_FillInfo(view, self, l->data, (Py_ssize_t)l->bytes, !l->writable, flags);
 }
 
-/* block() -> (address, bytes, punches): the memory of its block as it is mapped for this lease, and how often the arena
- * has given memory back; see ArenaHeader */
+/* block() -> (arena, address, bytes, punches): whose arena it is in, the memory of its block as it is mapped to be
+ * moved, and how often the arena has given memory back, see ArenaHeader; None if it is not mapped for that */
 static PyObject *lease_block(PyObject *self, PyObject *unused) {
     (void)unused;
     const Lease *l = &((LeaseObject *)self)->core;
     const Arena *a = l->arena;
     const Block *b = &a->header->block[l->block];
+    if (!l->moves) Py_RETURN_NONE;
     uint64_t offset = block_offset(b), bytes = block_committed(b);
     if (offset > a->reserve || bytes > a->reserve - offset) offset = bytes = 0; /* damaged: it says nothing */
-    const uint8_t *at = (l->writable ? a->writable : a->readable) + offset;
-    return Py_BuildValue("KKK", (unsigned long long)(uintptr_t)at, (unsigned long long)bytes,
+    return Py_BuildValue("IKKK", a->owner, (unsigned long long)(uintptr_t)(a->movable + offset),
+                         (unsigned long long)bytes,
                          (unsigned long long)atomic_load_explicit(&a->header->punches, memory_order_relaxed));
 }
 
 static PyMethodDef lease_methods[] = {
-    {"block", lease_block, METH_NOARGS, "block() -> (address, bytes, punches) of the block that it is in."},
+    {"block", lease_block, METH_NOARGS, "block() -> (arena, address, bytes, punches) of its block, or None."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot lease_slots[] = {
@@ -40,9 +41,9 @@ static PyType_Slot lease_slots[] = {
 static PyType_Spec lease_spec = {"rcg._native.Lease", sizeof(LeaseObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, lease_slots};
 
-static PyObject *lease_of(EndObject *o, Claim *claim, uint64_t offset, uint64_t bytes, bool writable) {
+static PyObject *lease_of(EndObject *o, Claim *claim, uint8_t *map, uint64_t offset, uint64_t bytes) {
     LeaseObject *l = allocate_object(o->member->state->lease_type);
-    if (l) lease_begin(&l->core, claim, offset, bytes, writable);
+    if (l) lease_begin(&l->core, claim, map, offset, bytes);
     return (PyObject *)l;
 }
 
@@ -133,8 +134,8 @@ static PyObject *object_of(EndObject *o, const Incoming *in, const Part *p) {
     case IN_BODY: return heap_copy(in->body + p->at, p->bytes, p->writable);
     case IN_STASH: return pull_object(o, p->at, p->bytes, p->writable);
     default:
-        return p->leases ? lease_of(o, p->claim, p->at, p->bytes, p->writable)
-                         : copy_out(p->claim->arena, p->at, p->bytes, p->writable);
+        return p->map ? lease_of(o, p->claim, p->map, p->at, p->bytes)
+                      : copy_out(p->claim->arena, p->at, p->bytes, p->writable);
     }
 }
 
@@ -169,7 +170,7 @@ static int message_fill(EndObject *o, Incoming *in, Message *msg) {
         if (!buffer || PyList_SetItem(msg->buffers, i, buffer)) return -1;
     }
     if (is_in_block(in) && f->kind == KIND_PICKLE && f->data_bytes > INLINE_BUFFER)
-        msg->data = lease_of(o, &in->claims[0], incoming_data_offset(in), f->data_bytes, false);
+        msg->data = lease_of(o, &in->claims[0], in->claims[0].arena->readable, incoming_data_offset(in), f->data_bytes);
     else msg->data = heap_copy(incoming_data(in), f->data_bytes, false);
     if (!msg->data) return -1;
     if (f->kind != KIND_PARTS || parts_fit(o, f, msg->data)) return 0;

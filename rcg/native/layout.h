@@ -20,9 +20,9 @@
  *            +--------------+------------------------+---------------------------------------------------+
  *             mapped RW by all members                 mapped when first used: to read, or to write
  *
- * The writable mapping serves the owner and a value that has exactly one reader, which may write to it. Address space
- * is reserved once beyond the end of the file; memory is claimed with fallocate before it is touched, so a full
- * /dev/shm causes an error code and never a SIGBUS.
+ * The writable mapping serves the owner and a value that has exactly one reader, which may write to it. A reader that
+ * moves values to a device maps the data once more for that. Address space is reserved once beyond the end of the file;
+ * memory is claimed with fallocate before it is touched, so a full /dev/shm causes an error code and never a SIGBUS.
  *
  * ---- Ring -----------------------------------------------------------------------------------------------------
  *
@@ -257,7 +257,7 @@ typedef struct {
     /* How often a block became free. Increased by the last release; read by the owner before it looks for one. */
     _Alignas(LINE) atomic_u64 frees;
     /* How often memory was given back to the system. Increased by any member, before the block that had it is free. So
-     * who holds a block sees all that happened to it: a reader that has locked its pages in memory for a device. */
+     * whoever holds a block sees all that happened to it: a reader that has locked its pages in memory for a device. */
     atomic_u64 punches;
     uint64_t pad2[6];
     Block block[]; /* MAX_BLOCKS */

@@ -28,7 +28,7 @@ static bool loan_begin(Lease *l, Member *m, uint64_t bytes, bool is_private) {
     }
     mine->users++;
     mine->books[id].is_lent = !is_private;
-    *l = (Lease){mine, id, true, true, mine->writable + mine->books[id].offset, bytes};
+    *l = (Lease){mine, id, true, true, false, mine->writable + mine->books[id].offset, bytes};
     return true;
 }
 

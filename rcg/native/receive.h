@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     enum { IN_BODY, IN_BLOCK, IN_STASH } where;
     bool writable;
-    bool leases;  /* in a block: a lease over it is wanted, not a copy, and it is mapped */
+    uint8_t *map; /* in a block: the mapping in which a lease over it is wanted; NULL: a copy is */
     Claim *claim; /* in a block */
     uint64_t at;  /* in the body, in the data of the arena; or its number in the stash */
     uint64_t bytes;
@@ -174,12 +174,10 @@ static Outcome incoming_part(End *e, Incoming *in, uint32_t i, Part *p) {
     if (outcome) return outcome;
     p->claim = &in->claims[in->nclaims - 1];
     Arena *a = p->claim->arena;
-    if (p->writable && e->moves) { /* nobody writes to it, and it is let go of soon */
-        p->leases = arena_map(a, true);
-        return DONE;
-    }
-    p->leases = (!p->writable || (e->nreaders == 1 && becomes_only_ours(p->claim, p->bytes))) &&
-                !memory_is_short(e->member, a) && arena_map(a, p->writable);
+    if (p->writable && e->moves) p->map = arena_map_movable(a); /* nobody writes to it, and it is let go of soon */
+    else if ((!p->writable || (e->nreaders == 1 && becomes_only_ours(p->claim, p->bytes))) &&
+             !memory_is_short(e->member, a))
+        p->map = arena_map(a, p->writable);
     return DONE;
 }
 

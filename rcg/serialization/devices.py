@@ -7,7 +7,7 @@ A device is named by its type, as torch names it: ``cpu``, ``cuda``, or that of 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -38,9 +38,9 @@ def loads_to(device: str, pins: Pins | None = None) -> Callable[..., Any]:
     if device == "default":
         return pickle.loads
 
-    def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
+    def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
         if pins is not None:
-            pins.lock(buffers)
+            buffers = pins.lock(buffers)
         token = _target.set(device)
         try:
             return pickle.loads(data, buffers=buffers)

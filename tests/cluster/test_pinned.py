@@ -7,6 +7,7 @@ copy to the device looks where it comes from.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ class Reader:
 
         self.locked: dict[int, int] = {}
         self.registered = 0
+        self.most = 1 << 30  # so often memory can be locked
         self.copies: list[bool] = []  # whether each came from locked memory
         pinned.REGISTRARS["fake"] = lambda: self
         fake_device.on_use = self.used
@@ -41,11 +43,20 @@ class Reader:
         assert address % 4096 == 0 and size % 4096 == 0
         for start, length in self.locked.items():
             assert start + length <= address or address + size <= start
+        if self.registered == self.most:
+            raise RuntimeError("status 2")
         self.registered += 1
         self.locked[address] = size
 
     def unregister(self, address):
-        del self.locked[address]
+        self.locked.pop(address, None)
+
+    def lock_at_most(self, times):
+        self.most = times
+
+    def move(self, value):
+        assert value.device.type == "cpu"
+        return self.total(value.to("fake"))
 
     def used(self, tensor, *, writes):
         if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu" and not writes:
@@ -57,6 +68,13 @@ class Reader:
         assert value.device.type == "fake"
         value += 1  # it is this actor's alone
         return float(fake_device.host_view(value).double().sum()) - value.numel()
+
+    def total_of_both(self, value):
+        assert not value["array"].flags.writeable
+        return self.total(value["tensor"]) + float(value["array"].sum())
+
+    def several(self, value):
+        return torch.full((LARGE + value.numel() // 2,), 3.0)
 
     def broken(self, value):
         raise LookupError("not today")
@@ -162,3 +180,75 @@ class Looker:
 
     def look(self, value):
         return value["array"].flags.writeable, value["tensor"].device.type
+
+
+def test_where_locking_fails_tensors_arrive_all_the_same(readers):
+    get([each.lock_at_most.remote(1) for each in readers])
+    with InputNode() as inp:
+        dag = fan_out(readers, inp)
+    with rcg.compile(dag) as graph:
+        for n in range(6):
+            size = LARGE << (n % 3)  # blocks of other sizes, which cannot be locked
+            assert get(graph.execute(torch.full((size,), float(n)))) == [float(n * size)] * 3
+            graph._engine.session.node.trim()
+            copied = get([each.told.remote() for each in readers])
+            assert all(copies == [n == 0] for copies, *_ in copied)
+            assert [locked for _, locked, *_ in copied] == [n == 0] * 3
+    with rcg.compile(dag) as graph:  # whose loops try it once more, and fail
+        assert get(graph.execute(torch.ones(LARGE))) == [float(LARGE)] * 3
+
+
+def test_what_a_method_moves_itself_does_not_come_from_locked_memory(readers):
+    """Nobody would see that its memory was given back since it was locked."""
+    a = readers[0]
+    with InputNode() as inp:
+        hinted = inp[0].with_tensor_transport(device="fake")
+        dag = MultiOutputNode([a.total.bind(hinted), a.move.bind(inp[1])])
+    with rcg.compile(dag) as graph:
+        for n in range(5):
+            given = torch.full((LARGE,), float(n)), torch.full((LARGE,), float(n + 1))
+            assert get(graph.execute(*given)) == [float(n * LARGE), float((n + 1) * LARGE)]
+            copies, locked, *_ = get(a.told.remote())
+            assert sorted(copies) == [False, True] and locked
+            graph._engine.session.node.trim()
+
+
+def test_a_graph_at_its_cap(readers):
+    """Members take each other's free memory, and values that find none go another way."""
+    a, *others = readers
+    with InputNode() as inp:
+        large = inp.with_tensor_transport(device="fake")
+        made = a.several.bind(inp).with_tensor_transport(device="fake")
+        dag = MultiOutputNode([each.total.bind(x) for each in others for x in (large, made)])
+    with rcg.compile(dag, memory_cap_bytes=8 << 20) as graph:
+        for n in range(30):
+            size = LARGE * (1, 4, 6, 2)[n % 4]
+            results = get(graph.execute(torch.full((size,), float(n))))
+            assert results == [float(n * size), float(3 * (LARGE + size // 2))] * 2
+    assert [each[1] for each in get([r.told.remote() for r in readers])] == [0, 0, 0]
+
+
+def test_an_idle_reader_unlocks_its_memory_and_locks_it_again(readers):
+    with InputNode() as inp:
+        dag = fan_out(readers, inp)
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(torch.ones(LARGE))) == [float(LARGE)] * 3
+        for each in readers:
+            while get(each.told.remote())[1]:
+                time.sleep(0.05)
+        assert get(graph.execute(torch.ones(LARGE))) == [float(LARGE)] * 3
+        told = get([each.told.remote() for each in readers])
+        assert [(copies, locked) for copies, locked, *_ in told] == [([True], 1)] * 3
+
+
+def test_arrays_beside_tensors_do_not_keep_them_from_locked_memory(readers):
+    import numpy as np
+
+    with InputNode() as inp:
+        dag = fan_out(readers, inp, "total_of_both")
+    with rcg.compile(dag) as graph:
+        for n in range(3):
+            given = {"array": np.ones(LARGE), "tensor": torch.full((LARGE,), float(n))}
+            assert get(graph.execute(given)) == [float((n + 1) * LARGE)] * 3
+            told = get([each.told.remote() for each in readers])
+            assert [(copies, locked) for copies, locked, *_ in told] == [([True], 1)] * 3

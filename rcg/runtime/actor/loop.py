@@ -113,12 +113,12 @@ class Loop:
                     self._control.finish(failure)  # before users' log handlers run
                     _log.exception("the loop of %s ended", self._spec.program.process)
             self._steps = []  # releases the values in the slots
-            self._node.unpin()
             failpoints.reach(
                 failpoints.Failpoint("stop", self._spec.program.process, self.execution)
             )
         finally:
             try:
+                self._node.unpin()
                 self._close_groups(failure is None)
             finally:
                 self._control.finish(failure)

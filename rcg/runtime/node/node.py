@@ -213,5 +213,10 @@ class Node:
             pins.close()
 
     def trim(self) -> None:
-        """Give this process's free blocks back to the system."""
+        """Give this process's free blocks back to the system, and unlock all blocks.
+
+        As long as memory is locked, the system does not get it back from whoever owns it.
+        """
+        for pins in self._pins.values():
+            pins.release()
         self.member.trim()
