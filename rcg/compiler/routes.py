@@ -322,8 +322,13 @@ class _Groups:
             self._add(backend, self._in_order(each))
 
     def _go_together(self, backend: str, members: set[str]) -> bool:
-        """Whether one group may have these members: NCCL wants a GPU for each, CUDA IPC one."""
-        known = [tuple(self._gpus[each]) for each in members if each in self._gpus]
+        """Whether one group may have these members: NCCL wants a GPU for each, CUDA IPC one.
+
+        Of an actor with several GPUs, or with one that Ray did not give to it, nobody knows which
+        it uses, so it is in nobody's way.
+        """
+        owned = [tuple(self._gpus.get(each, ())) for each in members]
+        known = [gpus for gpus in owned if len(gpus) == 1]
         match backend:
             case "nccl":
                 return len(set(known)) == len(known)

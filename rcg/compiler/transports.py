@@ -9,7 +9,8 @@
 
 It is about values for which the user gave a hint: without one nobody says that there are tensors.
 Two ranks of NCCL cannot be on one GPU, so where only some share one, tensors take the way through
-the host's memory.
+the host's memory. So do those that arrive there anyway, or on a device of another maker
+(``device="cpu"``), and those of an actor with several GPUs: which one it uses, nobody knows.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ Gpus = Mapping[str, Sequence[str]]
 """The GPUs that each actor has, by its id; each is named by its node and its number there."""
 
 _AUTO: Final = "auto"
+_ON_GPUS: Final = ("default", "cuda")
+"""What a hint says of the device where tensors of GPUs arrive on one."""
 
 
 def with_transports(graph: Graph, gpus: Gpus) -> Graph:
@@ -57,7 +60,8 @@ def _resolved(
 ) -> Node:
     hint, writer = node.hint, graph.actor_of(node.id)
     if hint is not None and _is_open(hint) and writer is not None and readers:
-        found = None if node.id in graph.outputs else _between((writer, *readers), gpus)
+        stays = hint.device in _ON_GPUS and node.id not in graph.outputs  # on GPUs
+        found = _between((writer, *readers), gpus) if stays else None
         if found is not None:
             node = replace(node, hint=replace(hint, transport=found))
     if isinstance(node, CollectiveCall) and _is_open(node.communicates):

@@ -171,7 +171,8 @@ def _planned(
             UserWarning,
         )
     located = locate(bindings, deadline, _methods_by_actor(graph), _tensor_nodes(graph))
-    warn_of_lacking_cupy(graph, located)
+    default.check_auto(graph, with_transports(graph, located.gpus))
+    warn_of_lacking_cupy(graph, bindings, located)
     compiled = compile_graph(
         graph,
         located.actors,
@@ -181,8 +182,7 @@ def _planned(
         costs=costs_of_graph(graph, costs, located.costs),
         gpus=located.gpus,
     )
-    reasons = _tensor_nodes(with_transports(graph, located.gpus))
-    check_groups(compiled.plan, bindings, located, reasons, options)
+    check_groups(compiled.plan, graph, bindings, located, options)
     return compiled.plan, bindings
 
 
@@ -199,12 +199,18 @@ def warn_of_fallbacks(graph: Graph) -> None:
             )
 
 
-def warn_of_lacking_cupy(graph: Graph, located: Located) -> None:
+def warn_of_lacking_cupy(graph: Graph, bindings: Bindings, located: Located) -> None:
     """Warn if tensors of GPUs travel through the host's memory only because CuPy is missing."""
-    everything = {actor: owned.gpus for actor, owned in located.owned.items()}
+    everything = {
+        actor: () if owned.lacks_torch else owned.gpus for actor, owned in located.owned.items()
+    }
     possible = with_transports(graph, everything)
-    if possible is not graph and possible != with_transports(graph, located.gpus):
-        lacking = [actor for actor, owned in located.owned.items() if owned.lacks_cupy]
+    if possible != with_transports(graph, located.gpus):
+        lacking = [
+            repr(bindings.actors[actor])
+            for actor in group_members(possible)
+            if located.owned[actor].lacks_cupy
+        ]
         warn_user(
             f"tensors between the GPUs of {', '.join(lacking)} and others travel through the "
             "host's memory, because their processes have no CuPy: pip install rcg[gpu]",

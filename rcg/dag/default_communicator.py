@@ -119,5 +119,29 @@ class DefaultCommunicator:
                     site=hint.site,
                 )
 
+    def check_auto(self, graph: GraphData, resolved: GraphData) -> None:
+        """Check that no ``auto`` has become a communicator that may not be created.
+
+        Args:
+            graph: The graph with what the user chose.
+            resolved: The same with what ``auto`` is between these actors.
+
+        Raises:
+            GraphError: One has.
+        """
+        if self.is_created or self.communicator is not None:
+            return
+        for node, found in zip(graph.nodes, resolved.nodes, strict=True):
+            if node.hint is not None and found.hint is not None and node.hint != found.hint:
+                raise GraphError(
+                    f"with_tensor_transport('auto') at {node.hint.site} is used for DAGNode "
+                    f"{graph.describe(node.id)}, and between the GPUs of these actors it is "
+                    f"{found.hint.transport}. This requires specifying a default communicator or "
+                    "'create' for _default_communicator when calling experimental_compile(); "
+                    "with_tensor_transport('shm') needs none.",
+                    node=graph.name(node.id),
+                    site=node.hint.site,
+                )
+
 
 CREATE: Final = DefaultCommunicator(is_created=True)

@@ -29,14 +29,17 @@ from rcg.dag import InputNode
 from rcg.errors import RcgError
 
 class Worker:
-    def __init__(self, believes, has_cupy):
+    def __init__(self, believes, has_cupy, has_torch=True):
         import importlib.util
         import rcg.runtime.actor.start as start
         if believes:
             start._DRIVERS = ("/dev/null",)
         if has_cupy:
             util, find = importlib.util, importlib.util.find_spec
-            util.find_spec = lambda name, *where: name == "cupy" or find(name, *where)
+            util.find_spec = lambda name, *where: (
+                None if name == "torch" and not has_torch
+                else name == "cupy" or find(name, *where)
+            )
     def make(self, n): return n
     def read(self, value): return value
     def loaded(self, *_): return [name in sys.modules for name in ("torch", "cupy")]
@@ -49,17 +52,15 @@ with ray.compile(dag, overlap=True) as graph:
     print(json.dumps([ray.get(graph.execute(3)), ray.get(a.loaded.remote()), Worker.loaded(None)]))
 for each in (a, b):
     ray.kill(each)
-for transport, shares, believes, has_cupy in json.loads(sys.argv[1]):
-    a, b = [
-        ray.remote(num_gpus=share, num_cpus=0)(Worker).remote(believes, has_cupy)
-        for share in shares
-    ]
+for transport, shares, *has in json.loads(sys.argv[1]):
+    options = has.pop() if isinstance(has[-1], dict) else {}
+    a, b = [ray.remote(num_gpus=share, num_cpus=0)(Worker).remote(*has) for share in shares]
     with InputNode() as inp:
         dag = b.read.bind(a.make.bind(inp).with_tensor_transport(transport))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            with ray.compile(dag) as graph:
+            with ray.compile(dag, **options) as graph:
                 found = [group.backend for group in graph.plan.groups], ray.get(graph.execute(3))
         except RcgError as error:
             found = type(error).__name__, error.message
@@ -80,6 +81,9 @@ def test_what_actors_with_gpus_get(tmp_path: Path) -> None:
         ("nccl", [1, 0], True, True),
         ("nccl", [0.4, 0.4], True, True),
         ("accelerator", [1, 1], False, True),
+        ("auto", [1, 1], True, True, False),
+        ("auto", [1, 1], True, True, {"_default_communicator": None}),
+        ("auto", [1, 0], True, True, {"_default_communicator": None}),
     ]
     done = subprocess.run(
         [sys.executable, str(program), json.dumps(cases)],
@@ -91,16 +95,20 @@ def test_what_actors_with_gpus_get(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     loaded, *told = map(json.loads, done.stdout.splitlines())
     assert loaded == [[False, False]] * 3  # where no tensor is used
-    both, share, without, blind, one, shared, none = told
+    both, share, without, blind, one, shared, none, no_torch, no_default, needless = told
     # The transport is chosen, and only the GPU is missing then.
     assert "the transport nccl needs" in both[0][1]
     assert "the transport cuda_ipc needs" in share[0][1]
     assert without[0] == [[], 3]
+    assert "of Actor(Worker, " in without[1][0]
     assert "have no CuPy: pip install rcg[gpu]" in without[1][0]
     assert blind == [[[], 3], []]
     assert one[0][0] == "PlacementError" and "has no GPU: create it with num_gpus=1" in one[0][1]
     assert shared[0][0] == "PlacementError" and "are on one GPU" in shared[0][1]
     assert none[0][0] == "PlacementError"
+    assert no_torch == [[[], 3], []]
+    assert no_default[0][0] == "GraphError" and "it is nccl" in no_default[0][1]
+    assert needless == [[[], 3], []]
 
 
 class Worker:

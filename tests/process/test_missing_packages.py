@@ -133,3 +133,17 @@ for name in ("gloo", "nccl", "accelerator", "cuda_ipc"):
 print(*(name in sys.modules for name in ("torch", "cupy", "ray")))
 """
     assert printed(program) == "False False True"  # the tree of errors looks for Ray's
+
+
+def test_communicators_are_named_without_ray_torch_or_cupy():
+    program = """
+import sys
+absent = ("ray", "torch", "cupy")
+sys.modules.update(dict.fromkeys(absent))
+import rcg.comm, rcg.comm.registry
+from rcg.comm.registry import communicator_names, find_communicator
+for name in (*communicator_names(), "accelerator"):
+    print(name, *sorted(find_communicator(name).devices))
+assert all(sys.modules[name] is None for name in absent)
+"""
+    assert printed(program) == "cuda_ipc cuda\ngloo cpu\nnccl cuda\naccelerator cuda"

@@ -3,24 +3,31 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.collective import allreduce
+from rcg.collective import allgather, allreduce
 from rcg.compiler import compile_graph
+from rcg.compiler.transports import with_transports
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.dag.default_communicator import CREATE
+from rcg.dag.compile import warn_of_lacking_cupy
+from rcg.dag.default_communicator import CREATE, DefaultCommunicator
 from rcg.dag.lower import lower
-from rcg.errors import CompileError, PlacementError
+from rcg.errors import CompileError, GraphError, PlacementError
 from rcg.ir.channels import TENSOR
-from rcg.ir.nodes import Site
-from rcg.ir.plan import Plan
+from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Bindings, Plan
 from rcg.runtime.driver.group_checks import Owned, check_gpus, check_queues
+from rcg.runtime.driver.lifecycle import Located
 from tests.unit.fake_actors import FakeActor
 
 COUNT = 5
@@ -28,16 +35,22 @@ ACTORS = [FakeActor(f"Worker{number}", number) for number in range(COUNT)]
 NONE: dict[str, Sequence[str]] = {}
 
 
+def graph_of(root: Any, default: DefaultCommunicator = CREATE) -> Graph:
+    return lower(root._record, default)[0]
+
+
 def plan_of(root: Any, gpus: dict[str, Sequence[str]] = NONE, **options: Any) -> Plan:
-    graph = lower(root._record, CREATE)[0]
+    graph = graph_of(root)
     here = {actor.id: "here" for actor in graph.actors}
     return compile_graph(graph, here, "here", 4, gpus=gpus, **options).plan
 
 
-def edge(transport: str = "auto", readers: int = 1, *, to_driver: bool = False) -> Any:
+def edge(
+    transport: str = "auto", readers: int = 1, *, to_driver: bool = False, device: str = "default"
+) -> Any:
     """A value of the first actor that the next ones read."""
     with InputNode() as inp:
-        value = ACTORS[0].bind("make", inp).with_tensor_transport(transport)
+        value = ACTORS[0].bind("make", inp).with_tensor_transport(transport, device=device)
         read = [ACTORS[1 + number].bind("read", value) for number in range(readers)]
         return MultiOutputNode([*read, value] if to_driver else read)
 
@@ -80,6 +93,50 @@ def test_what_the_driver_reads_uses_shared_memory(gpus):
     assert backends(plan_of(root, gpus)) == []
 
 
+@pytest.mark.parametrize("gpus", [ONE, EACH], ids=["one", "each"])
+def test_what_arrives_elsewhere_than_on_a_gpu_uses_shared_memory(gpus):
+    """As with "nccl", which a hint cannot have together with the device "cpu"."""
+    assert backends(plan_of(edge(device="cpu"), gpus)) == []
+    assert len(backends(plan_of(edge(device="cuda"), gpus))) == 1
+    assert backends(plan_of(edge("gloo", device="cpu"), gpus)) == ["gloo"]
+
+
+def test_a_device_of_another_maker_is_never_auto(monkeypatch):
+    monkeypatch.setattr("rcg.dag.hints.device_types", lambda: ["cpu", "cuda", "npu"])
+    assert backends(plan_of(edge(device="npu"), EACH)) == []
+
+
+def test_without_a_default_communicator_auto_makes_none():
+    graph = graph_of(edge(), DefaultCommunicator.of(None))
+    DefaultCommunicator.of(None).check_auto(graph, with_transports(graph, NONE))
+    CREATE.check_auto(graph, with_transports(graph, EACH))
+    with pytest.raises(GraphError, match="requires specifying a default communicator") as told:
+        DefaultCommunicator.of(None).check_auto(graph, with_transports(graph, EACH))
+    hint = graph.nodes[1].hint
+    for word in (str(hint.site), "Worker0.make", "nccl", "'shm'"):
+        assert word in str(told.value)
+
+
+@pytest.mark.parametrize("transport", ["nccl", "cuda_ipc"])
+@pytest.mark.parametrize("gpus", [(), ("node/0", "node/1")], ids=["none", "two"])
+def test_gpus_that_nobody_knows_keep_no_two_edges_apart(gpus, transport):
+    with InputNode() as inp:
+        first = ACTORS[0].bind("make", inp).with_tensor_transport(transport)
+        second = ACTORS[1].bind("make", first).with_tensor_transport(transport)
+        root = ACTORS[2].bind("read", second)
+    (group,) = plan_of(root, dict.fromkeys(EACH, gpus)).groups
+    assert group.members == ("a0", "a1", "a2")
+
+
+@pytest.mark.parametrize("transport", ["auto", "nccl"])
+def test_edges_whose_ends_cannot_be_in_one_group_have_several(transport):
+    gpus = {"a0": ("node/0",), "a1": ("node/0",), "a2": ("node/1",), "a3": ("node/1",)}
+    with InputNode() as inp:
+        made = [ACTORS[at].bind("make", inp).with_tensor_transport(transport) for at in (0, 1)]
+        root = MultiOutputNode([ACTORS[2].bind("read", made[0]), ACTORS[3].bind("read", made[1])])
+    assert [group.members for group in plan_of(root, gpus).groups] == [("a0", "a2"), ("a1", "a3")]
+
+
 @pytest.mark.parametrize("transport", ["shm", "gloo", "nccl", "cuda_ipc"])
 def test_what_was_chosen_stays(transport):
     chosen = [] if transport == "shm" else [transport]
@@ -106,27 +163,6 @@ def test_collectives(gpus, found):
     ]
 
 
-@given(st.integers(0, 10_000), st.lists(st.integers(0, 3), min_size=COUNT, max_size=COUNT))
-def test_no_group_has_members_that_its_transport_cannot_join(seed, places):
-    """Whatever the edges are: a GPU for each rank of NCCL, one for all of CUDA IPC."""
-    rng = random.Random(seed)
-    gpus = {f"a{number}": (f"node/{place}",) for number, place in enumerate(places)}
-    with InputNode() as inp:
-        values = [actor.bind("make", inp).with_tensor_transport("auto") for actor in ACTORS]
-        read = [actor.bind("read", *rng.sample(values, rng.randint(1, 3))) for actor in ACTORS]
-    plan = plan_of(MultiOutputNode(read), gpus, overlap=bool(seed % 2))
-    for group in plan.groups:
-        own = [gpus[plan.host_of(member)][0] for member in group.members]
-        assert len(set(own)) == (len(own) if group.backend == "nccl" else 1)
-        assert group.backend in ("nccl", "cuda_ipc")
-    for channel in plan.channels:
-        if channel.group is not None:
-            assert "driver" not in (channel.writer, *channel.readers)
-
-
-# --- refused before anything starts
-
-
 class Opens:
     """As much of an opener as is looked at."""
 
@@ -135,15 +171,87 @@ class Opens:
         self.is_queued = is_queued
 
 
+OPENS = {"gloo": Opens("cpu"), "nccl": Opens("cuda"), "cuda_ipc": Opens("cuda")}
 NAMES = {f"a{number}": f"Actor(Worker{number})" for number in range(COUNT)}
-REASONS = {f"a{number}": ("Worker.make", Site("mine.py", 7)) for number in range(COUNT)}
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> dict[str, Sequence[str]]:
+    """The GPUs of all actors: mostly one of four on two nodes, some have none and some have two."""
+    names = [f"{node}/{number}" for node in ("left", "right") for number in range(2)]
+    count = st.sampled_from((1, 1, 1, 1, 0, 2))
+    owned = [draw(st.permutations(names))[: draw(count)] for _ in ACTORS]
+    return {f"a{number}": tuple(each) for number, each in enumerate(owned)}
+
+
+@given(st.integers(0, 10_000), placements())
+def test_no_group_has_members_that_its_transport_cannot_join(seed, gpus):
+    """Whatever the edges are: a GPU for each rank of NCCL, one for all of CUDA IPC."""
+    rng = random.Random(seed)
+    with InputNode() as inp:
+        taken = inp.with_tensor_transport("auto") if rng.random() < 0.3 else inp
+        values = [
+            actor.bind("make", taken).with_tensor_transport(
+                "auto", device=rng.choice(["default", "default", "cuda", "cpu"])
+            )
+            for actor in ACTORS
+        ]
+        bare = [actor.bind("make", inp) for actor in ACTORS]
+        read = [
+            actor.bind("read", *rng.sample(values, rng.randint(1, 3)), *rng.sample(bare, 2))
+            for actor in ACTORS
+        ]
+        ranks = rng.sample(bare, rng.randint(2, COUNT))
+        combined = rng.choice([allreduce, allgather]).bind(ranks)
+    root = MultiOutputNode([*read, *combined, *rng.sample(values, rng.randint(0, 2))])
+    graph, plan = graph_of(root), plan_of(root, gpus, overlap=bool(seed % 2))
+    for group in plan.groups:
+        owned = [gpus[plan.host_of(member)] for member in group.members]
+        match group.backend:
+            case "gloo":  # of the collective, whose ranks have not what the others need
+                assert len(owned) == len(ranks)
+                places = {each[0] for each in owned if len(each) == 1}
+                assert any(len(each) != 1 for each in owned) or 1 < len(places) < len(owned)
+                continue
+            case "nccl":
+                different = len(owned)
+            case "cuda_ipc":
+                different = 1
+            case other:
+                raise AssertionError(other)
+        assert all(len(each) == 1 for each in owned)
+        assert len(set(owned)) == different
+    for channel in plan.channels:
+        if channel.group is not None:
+            assert DRIVER not in (channel.writer, *channel.readers)
+            for value in channel.nodes:
+                hint = graph.nodes[value].hint
+                assert hint is not None and hint.device != "cpu"
+                assert value not in graph.outputs
+    # It passes the check that an explicit choice passes, and every member has its reason there.
+    openers = {group.id: OPENS[group.backend] for group in plan.groups}
+    owned_by = {actor: Owned(each) for actor, each in gpus.items()}
+    check_gpus(plan, graph, openers, owned_by, NAMES)
+    for group in plan.groups:
+        for member in group.members if group.backend != "gloo" else ():
+            actor = plan.host_of(member)
+            with pytest.raises(PlacementError, match=f"Worker{actor[1:]}\\) takes part in "):
+                check_gpus(plan, graph, openers, {**owned_by, actor: Owned()}, NAMES)
+
+
+# --- refused before anything starts
+
+
+def check_root(root: Any, owned: dict[str, Owned]) -> None:
+    gpus = {actor: each.gpus for actor, each in owned.items()}
+    plan = plan_of(root, gpus)
+    everyone = {**dict.fromkeys(NAMES, Owned()), **owned}
+    openers = {group.id: OPENS[group.backend] for group in plan.groups}
+    check_gpus(plan, graph_of(root), openers, everyone, NAMES)
 
 
 def check(transport: str, owned: dict[str, Owned], *, readers: int = 1) -> None:
-    plan = plan_of(edge(transport, readers=readers))
-    everyone = {**dict.fromkeys(NAMES, Owned()), **owned}
-    openers = {group.id: Opens("cuda") for group in plan.groups}
-    check_gpus(plan, openers, everyone, NAMES, REASONS)
+    check_root(edge(transport, readers=readers), owned)
 
 
 @pytest.mark.parametrize(
@@ -151,16 +259,72 @@ def check(transport: str, owned: dict[str, Owned], *, readers: int = 1) -> None:
 )
 def test_an_actor_without_a_gpu(transport, share):
     with pytest.raises(
-        PlacementError, match=r"Worker1\) takes part in Worker.make.*no GPU"
+        PlacementError, match=r"Worker1\) takes part in Worker0.make.*no GPU"
     ) as told:
         check(transport, {"a0": Owned(("node/0",))})
-    for word in (transport, share, "auto", "mine.py:7", "Worker.make"):
+    for word in (transport, share, "auto", "test_transports.py:"):
         assert word in str(told.value)
+
+
+def test_a_refusal_names_the_value_and_the_line_of_its_hint():
+    """Not another value of the same actor, which travels otherwise or between others."""
+    with InputNode() as inp:
+        calm = ACTORS[0].bind("calm", inp).with_tensor_transport("gloo")
+        fine = ACTORS[0].bind("fine", inp).with_tensor_transport("nccl")
+        wrong = ACTORS[1].bind("wrong", inp)
+        wrong = wrong.with_tensor_transport("nccl")
+        line = inspect.currentframe().f_lineno - 1
+        root = [ACTORS[1].bind("read", calm), ACTORS[2].bind("read", fine)]
+        root.append(ACTORS[3].bind("read", calm, wrong))
+        read = MultiOutputNode(root)
+    gpus = ("node/0",), ("node/1",), ("node/2",), ("node/1",)
+    owned = {f"a{number}": Owned(each) for number, each in enumerate(gpus)}
+    with pytest.raises(PlacementError, match="are on one GPU") as told:
+        check_root(read, owned)
+    assert told.value.node == "Worker1.wrong"
+    assert str(told.value.site).endswith(f"{Path(__file__).name}:{line}")
+    del owned["a2"]
+    with pytest.raises(PlacementError, match=r"Worker2\) takes part in Worker0.fine,.*no GPU"):
+        check_root(read, owned)
+
+
+def test_a_refusal_of_a_collective_names_it():
+    with InputNode() as inp:
+        made = [actor.bind("make", inp) for actor in ACTORS[:2]]
+    root = MultiOutputNode(allreduce.bind(made, transport="nccl"))
+    line = inspect.currentframe().f_lineno - 1
+    with pytest.raises(PlacementError, match=r"part in allreduce of Worker0,.*no GPU") as told:
+        check_root(root, {})
+    assert str(told.value.site).endswith(f"{Path(__file__).name}:{line}")
 
 
 def test_an_actor_without_cupy():
     with pytest.raises(PlacementError, match=r"process has no CuPy: `pip install rcg\[gpu\]`"):
         check("nccl", {"a0": Owned(("node/0",)), "a1": Owned(("node/1",), lacks_cupy=True)})
+
+
+def located(owned: dict[str, Owned]) -> Located:
+    return Located({}, "here", {}, {**dict.fromkeys(NAMES, Owned()), **owned})
+
+
+def test_the_warning_of_missing_cupy_names_the_actors_that_lack_it():
+    graph = graph_of(edge())
+    bindings = Bindings(dict(zip(NAMES, ACTORS, strict=True)), {})
+    both = {"a0": Owned(("node/0",)), "a1": Owned(("node/1",), lacks_cupy=True)}
+    other = {"a2": Owned(("node/2",), lacks_cupy=True)}
+    with pytest.warns(UserWarning, match="have no CuPy: pip install") as told:
+        warn_of_lacking_cupy(graph, bindings, located({**both, **other}))
+    assert repr(ACTORS[1]) in str(told[0].message)
+    for number in (0, 2):  # has it, and takes no part
+        assert repr(ACTORS[number]) not in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_lacking_cupy(graph, bindings, located(other))
+
+
+def test_an_actor_without_torch_is_no_end_of_auto():
+    lacking = located({"a0": Owned(("node/0",)), "a1": Owned(("node/1",), lacks_torch=True)})
+    assert backends(plan_of(edge(), lacking.gpus)) == []
 
 
 def test_a_process_that_may_see_a_gpu_is_not_refused():

@@ -8,7 +8,6 @@ member dies: poison cannot reach a thread inside a communicator.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -79,13 +78,14 @@ class _Announced:
         return announced
 
 
-# The graphs whose groups queue on a device of this process, and how many groups.
-_queued: Final[Counter[str]] = Counter()
+# The graph, the process and the group of each group that queues on a device of this process. The
+# threads of several loops make entries: adding one and removing it are single steps.
+_queued: Final[set[tuple[str, str, str]]] = set()
 
 
 def graphs_that_queue() -> list[str]:
     """Return the ids of the graphs whose open groups in this process queue on a device."""
-    return [graph_id for graph_id, count in list(_queued.items()) if count > 0]
+    return sorted({graph_id for graph_id, _, _ in _queued.copy()})
 
 
 class OpenGroups:
@@ -157,7 +157,7 @@ class OpenGroups:
                     opened = cast("Communicator", announced)
                 self._open[name] = opened
                 if start.opener.is_queued:
-                    _queued.update([self._graph_id])
+                    _queued.add((self._graph_id, self._process, name))
                 if self._aborted is not None:
                     raise GroupAborted(self._aborted, group=name)
         except BaseException:
@@ -197,7 +197,8 @@ class OpenGroups:
         """Close all groups; the loop's thread, when no operation is pending."""
         while self._open:
             name, communicator = self._open.popitem()
-            if self._starts[name].opener.is_queued:
-                _queued.subtract([self._graph_id])
-            with shielding():  # it may be the user's
-                communicator.destroy()
+            try:
+                with shielding():  # it may be the user's
+                    communicator.destroy()
+            finally:  # until then something may still be queued
+                _queued.discard((self._graph_id, self._process, name))

@@ -55,14 +55,15 @@ def inspect_actor(
     Args:
         instance: The actor.
         methods: The methods that the graph calls.
-        needs_torch: Whether the actor takes part in a group. Otherwise nobody looks for torch.
+        needs_torch: Whether the actor surely takes part in a group. Otherwise only an actor with
+            GPUs looks for torch and CuPy, which it may come to need.
     """
     failpoints.reach(failpoints.Failpoint("inspect"))
     has_driver = any(map(os.path.exists, _DRIVERS))
     cls = type(instance)
     return {
-        # Without importing it, which takes seconds.
-        "lacks_torch": needs_torch and importlib.util.find_spec("torch") is None,
+        "lacks_torch": (needs_torch or has_driver) and not _has("torch"),
+        "lacks_cupy": has_driver and not _has("cupy"),
         "version": __version__,
         "abi": ABI_VERSION,
         "machine": platform.machine(),
@@ -70,7 +71,6 @@ def inspect_actor(
         # Ray may believe in GPUs that are not there.
         "gpus": cluster.gpu_ids() if has_driver else [],
         "may_have_other_gpus": os.environ.get(_VISIBLE) != "" and has_driver,
-        "lacks_cupy": importlib.util.find_spec("cupy") is None,
         "shares_gpus": os.environ.get(_MULTI_RANK) == "1",
         "queued": graphs_that_queue(),
         "pid": os.getpid(),
@@ -84,6 +84,11 @@ def inspect_actor(
             name for name in methods if inspect.isasyncgenfunction(getattr(cls, name, None))
         ],
     }
+
+
+def _has(package: str) -> bool:
+    """Return whether a package is there, without importing it, which takes seconds."""
+    return importlib.util.find_spec(package) is not None
 
 
 def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rcg.errors import CompileError, PlacementError
 from rcg.ir.channels import Group
-from rcg.ir.nodes import Site
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import CollectiveCall, Site
+from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.runtime.actor.groups import Opener
 
@@ -31,6 +33,7 @@ class Owned:
         may_have_others: Whether its process may see a GPU although Ray has given it none.
         shares_gpus: Whether its process lets NCCL have several ranks on one GPU.
         queued: The ids of the graphs that queue transfers on its devices already.
+        lacks_torch: Whether its process has no torch, which every transport of tensors needs.
         lacks_cupy: Whether its process has no CuPy, which transports between GPUs need.
     """
 
@@ -38,62 +41,65 @@ class Owned:
     may_have_others: bool = False
     shares_gpus: bool = False
     queued: tuple[str, ...] = ()
+    lacks_torch: bool = False
     lacks_cupy: bool = False
 
 
 def check_gpus(
     plan: Plan,
+    graph: Graph,
     openers: Mapping[str, Opener],
     owned: Mapping[str, Owned],
     names: Mapping[str, str],
-    reasons: Mapping[str, tuple[str, Site]],
 ) -> None:
     """Check that the members of groups of GPUs have some, and the right ones.
 
     Args:
         plan: The plan.
+        graph: What it is the plan of.
         openers: What opens each group.
         owned: What each actor has.
         names: What errors call each actor.
-        reasons: For each actor in a group a node that needs it, and its place.
 
     Raises:
         PlacementError: An actor has no GPU or no CuPy, or two have the same GPU, or different
-            ones.
+            ones. Its site is the line that chose the transport.
     """
     for group in plan.groups:
         if group.communicator is not None or openers[group.id].devices != _CUDA:
             continue
         actors = [plan.host_of(member) for member in group.members]
         for actor in actors:
+            name, site = _reason(plan, graph, group, actor)
             if not owned[actor].gpus and not owned[actor].may_have_others:
-                raise _refused(
-                    f"{names[actor]} takes part in {reasons[actor][0]}, whose tensors travel by "
+                raise PlacementError(
+                    f"{names[actor]} takes part in {name}, whose tensors travel by "
                     f"{group.backend}, but it has no GPU: create it with "
                     f"{'num_gpus=0.5' if group.backend == 'cuda_ipc' else 'num_gpus=1'}, or choose "
                     'transport="auto", which uses GPUs where all ends have them',
-                    actor,
-                    names,
-                    reasons,
+                    actor=names[actor],
+                    node=name,
+                    site=site,
                 )
             if owned[actor].lacks_cupy:
-                raise _refused(
-                    f"{names[actor]} takes part in {reasons[actor][0]}, whose tensors travel by "
+                raise PlacementError(
+                    f"{names[actor]} takes part in {name}, whose tensors travel by "
                     f"{group.backend}, but its process has no CuPy: `pip install rcg[gpu]` on its "
                     "node, or give it in the actor's runtime_env",
-                    actor,
-                    names,
-                    reasons,
+                    actor=names[actor],
+                    node=name,
+                    site=site,
                 )
-        _check_places(group, actors, owned, names, reasons)
+        _check_places(plan, graph, group, actors, owned, names)
 
 
 def _check_places(
+    plan: Plan,
+    graph: Graph,
     group: Group,
     actors: list[str],
     owned: Mapping[str, Owned],
     names: Mapping[str, str],
-    reasons: Mapping[str, tuple[str, Site]],
 ) -> None:
     first: dict[str, str] = {}  # the actor that has a GPU, by the GPU
     for actor in actors:
@@ -102,23 +108,43 @@ def _check_places(
         (gpu,) = owned[actor].gpus
         other = first.setdefault(gpu, actor)
         if group.backend == "nccl" and other != actor and not owned[actor].shares_gpus:
-            raise _refused(
+            text = (
                 f"{names[other]} and {names[actor]} are on one GPU ({gpu}), and NCCL takes one "
                 'rank a GPU: choose transport="cuda_ipc" between them, or "auto", or give each '
-                "actor a GPU of its own (num_gpus=1)",
-                actor,
-                names,
-                reasons,
+                "actor a GPU of its own (num_gpus=1)"
             )
-        if group.backend == "cuda_ipc" and len(first) > 1:
-            raise _refused(
+        elif group.backend == "cuda_ipc" and len(first) > 1:
+            text = (
                 f"{names[actors[0]]} and {names[actor]} are on different GPUs "
                 f"({', '.join(first)}), and cuda_ipc serves actors on one: choose "
-                'transport="nccl", or "auto"',
-                actor,
-                names,
-                reasons,
+                'transport="nccl", or "auto"'
             )
+        else:
+            continue
+        name, site = _reason(plan, graph, group, actor)
+        raise PlacementError(text, actor=names[actor], node=name, site=site)
+
+
+def _reason(plan: Plan, graph: Graph, group: Group, actor: str) -> tuple[str, Site]:
+    """Return the first node that has an actor in a group, and the line that chose the transport."""
+    carried = [
+        channel.nodes[0]
+        for channel in plan.channels
+        if channel.group == group.id
+        and actor in map(plan.host_of, (channel.writer, *channel.readers))
+    ]
+    combined = [
+        op.node
+        for member in group.members
+        if plan.host_of(member) == actor
+        for op in plan.program(member).ops
+        if isinstance(op, Collective) and op.group == group.id
+    ]
+    node = graph.nodes[min(carried + combined)]
+    hint = node.hint
+    if isinstance(node, CollectiveCall) and node.id in combined:
+        hint = node.communicates
+    return graph.name(node.id), node.site if hint is None else hint.site
 
 
 def check_queues(
@@ -166,13 +192,3 @@ def check_queues(
                 "overlap",
                 actor=both[0],
             )
-
-
-def _refused(
-    text: str,
-    actor: str,
-    names: Mapping[str, str],
-    reasons: Mapping[str, tuple[str, Site]],
-) -> PlacementError:
-    facts: dict[str, Any] = dict(zip(("node", "site"), reasons[actor], strict=True))
-    return PlacementError(text, actor=names[actor], **facts)

@@ -26,6 +26,7 @@ from rcg.errors import (
     UnsupportedNodeError,
 )
 from rcg.ir.channels import Group
+from rcg.ir.graph import Graph
 from rcg.ir.nodes import Site
 from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import Program
@@ -78,7 +79,8 @@ class Located:
     def gpus(self) -> dict[str, tuple[str, ...]]:
         """The GPUs of each actor that can send tensors from there."""
         return {
-            actor: () if owned.lacks_cupy else owned.gpus for actor, owned in self.owned.items()
+            actor: () if owned.lacks_torch or owned.lacks_cupy else owned.gpus
+            for actor, owned in self.owned.items()
         }
 
 
@@ -119,7 +121,7 @@ def locate(
     found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
-        if description["lacks_torch"]:
+        if description["lacks_torch"] and actor in tensor_nodes:
             node, site = tensor_nodes[actor]
             raise CompileError(
                 f"{bindings.actors[actor]!r} takes part in {node}, which moves tensors, but its "
@@ -143,24 +145,21 @@ def _owned(description: Mapping[str, Any]) -> Owned:
         description["may_have_other_gpus"],
         description["shares_gpus"],
         tuple(description["queued"]),
+        description["lacks_torch"],
         description["lacks_cupy"],
     )
 
 
 def check_groups(
-    plan: Plan,
-    bindings: Bindings,
-    located: Located,
-    reasons: Mapping[str, tuple[str, Site]],
-    options: Options,
+    plan: Plan, graph: Graph, bindings: Bindings, located: Located, options: Options
 ) -> None:
     """Check that the groups of a plan can be, as far as the GPUs of the actors tell.
 
     Args:
         plan: The plan.
+        graph: What it is the plan of.
         bindings: The actors' handles.
         located: What the actors said of themselves.
-        reasons: For each actor in a group a node that needs it, and its place.
         options: Of the graph.
 
     Raises:
@@ -170,7 +169,7 @@ def check_groups(
     if plan.groups:
         openers = {group.id: _opener_of(group, bindings) for group in plan.groups}
         names = {actor: repr(handle) for actor, handle in bindings.actors.items()}
-        check_gpus(plan, openers, located.owned, names, reasons)
+        check_gpus(plan, graph, openers, located.owned, names)
         check_queues(plan, openers, located.owned, names, is_concurrent=options.concurrent)
 
 
