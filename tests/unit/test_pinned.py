@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -346,15 +347,26 @@ def test_an_interrupt_leaves_nothing_locked_that_is_forgotten(use: Any) -> None:
     assert calls.seen == [("lock", 1 << 40), ("unlock", 1 << 40)]
 
 
-def test_a_failure_is_noted_for_those_who_look_for_it(use: Any, caplog: Any) -> None:
+def test_a_failure_is_noted_for_those_who_look_for_it(
+    use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", seen.append)
+    logger = logging.getLogger("rcg")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
     calls = Calls()
     pins = use(calls)
     calls.failing = RuntimeError
-    with caplog.at_level("DEBUG", logger="rcg"):
+    try:
         for _ in range(3):
             pins.lock([lease()])
-    assert [record.levelname for record in caplog.records] == ["DEBUG"]
-    assert "memory is not locked for some" in caplog.text
+    finally:
+        logger.setLevel(level)
+    assert [record.levelname for record in seen] == ["DEBUG"]
+    assert "memory is not locked for some" in seen[0].getMessage()
 
 
 def test_a_device_that_locks_nothing() -> None:
