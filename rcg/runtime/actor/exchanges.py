@@ -119,8 +119,8 @@ class Rank:
             raise TensorMismatch(
                 f"{self.op.word} over {self.op.group} takes tensors on "
                 f"{', '.join(sorted(self.devices))}, but {self.label} has one on "
-                f"{value.device}: move it there, or name a transport that takes it where the collective "
-                'is bound, such as transport="gloo" for the CPU',
+                f"{value.device}: move it there, or name a transport that takes it where the "
+                'collective is bound, such as transport="gloo" for the CPU',
                 expected=", ".join(sorted(self.devices)),
                 found=str(value.device),
             )
