@@ -29,7 +29,7 @@ from rcg.errors import TensorMismatch, TransportError
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective
 from rcg.runtime.actor import failpoints
-from rcg.runtime.actor.exchanges import Described, NoResult, Rank, exchange_of
+from rcg.runtime.actor.exchanges import NoResult, Rank, exchange_of, status_of
 from rcg.runtime.actor.ownership import may_overwrite
 from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.node.node import Node
@@ -72,7 +72,7 @@ def collective_step(
     tells = [open_writer(channels[each], index, node) for each in op.tells]
     hears = [open_reader(channels[each], index, node) for each in op.hears]
     sources, outs, member = op.slots, op.outs, node.member
-    may_be_ours = [each in last_used and sources.count(each) == 1 for each in sources]
+    candidates = [(each, each in last_used and sources.count(each) == 1) for each in sources]
     is_announced = failpoints.on_failpoint is not None
     word = f"({op.word} over {op.group})"
 
@@ -81,34 +81,32 @@ def collective_step(
             return capture_own(error)
         return capture(error, loop.origin, word, loop.execution)
 
-    def prepared() -> tuple[tuple[Described, ...] | Failure, list[Any], Any]:
+    def prepared() -> tuple[bytes | Failure, list[Any], Any]:
         """Return what to tell, this rank's tensors, and the room for the result."""
-        failed = next((slots[each] for each in sources if type(slots[each]) is Failure), None)
-        if failed is not None:
-            return failed, [], None
+        for source in sources:
+            if type(slots[source]) is Failure:
+                return slots[source], [], None
         try:
-            ours = [
-                can_be and may_overwrite(slots, source)
-                for source, can_be in zip(sources, may_be_ours, strict=True)
-            ]
+            ours = [can_be and may_overwrite(slots, source) for source, can_be in candidates]
             tensors = [rank.checked(slots[source]) for source in sources]
-            described = tuple([Described.of(tensor) for tensor in tensors])
+            told = rank.told_of(tensors)
             room = exchange.room(rank, tensors, ours)
         except BaseException as error:  # noqa: BLE001 - a user's tensor runs any code; no memory
             return failure_of(error), [], None
-        return described, tensors, room
+        return told, tensors, room
 
     def step() -> None:
         member.mark(index, loop.execution)
-        status, tensors, room = prepared()
+        told, tensors, room = prepared()
         for writer in tells:
-            _tell(writer, status)
+            _tell(writer, told)
         if is_announced:
             failpoints.reach(failpoints.Failpoint("status", node.process, loop.execution, op))
-        statuses = [reader.read() for reader in hears]
-        statuses.insert(rank.rank, status)
-        result = next((each for each in statuses if type(each) is Failure), None)
+        heard = [reader.read() for reader in hears]
+        heard.insert(rank.rank, told)
+        result, statuses = next((each for each in heard if type(each) is Failure), None), []
         if result is None:
+            statuses = [status_of(each) for each in heard]
             try:
                 exchange.compare(rank, statuses)
             except TensorMismatch as error:
@@ -132,7 +130,7 @@ def collective_step(
     return step
 
 
-def _tell(writer: Writer, status: tuple[Described, ...] | Failure) -> None:
+def _tell(writer: Writer, status: bytes | Failure) -> None:
     try:
         writer.write(status)
     except NoMemory:

@@ -10,7 +10,9 @@ it lies (``ownership``).
 
 from __future__ import annotations
 
+import functools
 import math
+import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -27,7 +29,7 @@ from rcg.text import plural
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Described", "Exchange", "NoResult", "Rank", "exchange_of"]
+__all__ = ["Described", "Exchange", "NoResult", "Rank", "exchange_of", "status_of"]
 
 
 # A tensor of this size is combined by itself, so that it need not be copied to others. All ranks
@@ -42,27 +44,24 @@ class Described(NamedTuple):
         dtype: Its name in torch.
         shape: Its shape.
         device: The type of the device that it is on.
+        size_bytes: Its bytes.
     """
 
     dtype: str
     shape: tuple[int, ...]
     device: str
+    size_bytes: int
 
     @classmethod
     def of(cls, tensor: Any) -> Described:
         """Return what is told about a tensor."""
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return cls(dtype, tuple(tensor.shape), device_of(tensor))
+        return cls(dtype, tuple(tensor.shape), device_of(tensor), tensor.nbytes)
 
     @property
     def torch_dtype(self) -> Any:
         """The dtype itself."""
         return getattr(sys.modules["torch"], self.dtype)
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of the tensor."""
-        return math.prod(self.shape) * int(self.torch_dtype.itemsize)
 
     def __str__(self) -> str:
         where = "" if self.device == "cpu" else f" on {self.device}"
@@ -71,6 +70,12 @@ class Described(NamedTuple):
 
 Status = tuple[Described, ...]
 """What a rank tells about all its tensors."""
+
+
+@functools.lru_cache(maxsize=64)
+def status_of(told: bytes) -> Status:
+    """Return the status that a rank told; see ``Rank.told_of``."""
+    return tuple([Described(*each) for each in pickle.loads(told)])
 
 
 class Rank:
@@ -93,6 +98,10 @@ class Rank:
         self.reduction = ReduceOp(op.reduction or "sum")
         self.root = op.root or 0
         self.is_root = self.rank == self.root
+        # What the newest status was of, and that status as bytes: mostly the next one is like it.
+        self._like: list[Any] | None = None
+        self._told = b""
+        self._supported: Any = None  # a dtype
 
     @property
     def communicator(self) -> Communicator:
@@ -124,13 +133,30 @@ class Rank:
                 expected=", ".join(sorted(self.devices)),
                 found=str(value.device),
             )
-        reduction = None if self.op.reduction is None else self.reduction
-        why = self.communicator.unsupported(value.dtype, reduction)
-        if why is not None:
-            raise TensorMismatch(f"{self.op.word} over {self.op.group}: {why}", found=value.dtype)
-        plain = value.detach().as_subclass(torch.Tensor)
-        keep_for_this_thread(plain)
-        return plain.resolve_conj().resolve_neg().contiguous()
+        if value.dtype is not self._supported:
+            reduction = None if self.op.reduction is None else self.reduction
+            why = self.communicator.unsupported(value.dtype, reduction)
+            if why is not None:
+                text = f"{self.op.word} over {self.op.group}: {why}"
+                raise TensorMismatch(text, found=value.dtype)
+            self._supported = value.dtype
+        plain = value.detach()
+        if type(plain) is not torch.Tensor:
+            plain = plain.as_subclass(torch.Tensor)
+        if not plain.is_cpu:
+            keep_for_this_thread(plain)
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        return plain.contiguous()
+
+    def told_of(self, tensors: Sequence[Any]) -> bytes:
+        """Return what is told about tensors that are ``checked``; see ``status_of``."""
+        like = [(each.dtype, each.shape, each.is_cpu or each.device) for each in tensors]
+        if like != self._like:
+            status = [tuple(Described.of(tensor)) for tensor in tensors]
+            self._told = pickle.dumps(status, pickle.HIGHEST_PROTOCOL)
+            self._like = like
+        return self._told
 
     def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:
         """Return the error for ranks whose tensors differ; the same at every rank."""
@@ -234,6 +260,9 @@ class _Combining(_Alike):
         This rank's tensors are copied there at once: a copy that fails is told to the others, and a
         rank that has to wait for the others has its copy behind it.
         """
+        if len(tensors) == 1 and ours[0]:
+            rank.communicator.reserve(rank.op.word, tensors, rank.reduction)
+            return tensors, tensors
         views: list[Any] = [None] * len(tensors)
         pieces = []
         for positions in _pieces(tensors):
