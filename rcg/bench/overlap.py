@@ -37,6 +37,7 @@ _COMPUTE_PER_TRANSFER: Final = 2.2
 _FIRST_WIDTH: Final = 64  # of the matrix that it is multiplied with, until times are known
 _EXECUTIONS: Final = 12  # in one sample
 _ROUNDS: Final = 12
+_PROFILED: Final = 3  # samples in a profile
 _LEAST_GAIN: Final = 0.14
 _MOST_APART: Final = 5.0
 _OFF: Final = "without overlap"
@@ -151,7 +152,8 @@ def _turn_of(graph: Any) -> Callable[[Pace], array[int]]:
 def _profiled(graph: Any, receiver: Any) -> tuple[LaneShares, LaneShares]:
     """Return where the receiver's time went: of the program that receives, and of its calls."""
     with graph.profile() as profile:
-        _run(graph)
+        for _ in range(_PROFILED):
+            _run(graph)
     (found,) = profile.summary.graphs
     plan = profile.graph().plan
     (actor,) = [each.id for each in plan.actors if each.key == receiver._actor_id.hex()]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model on two actors: a compiled graph, compared with a loop written by hand.
 
-The loop is what one would write on ``torch.distributed`` without rcg, for the same methods, the
-same actors, Gloo and one thread of torch each. It runs as an ordinary method of the actors, so it
-has their priority, and its data lie there already; a graph gets them from the driver and returns
-its results to it.
+The loop is what one would write on ``torch.distributed`` without rcg, for the same methods and the
+same actors, over Gloo, with one thread of torch each. It runs as an ordinary method of the actors,
+so it has their priority, and its data lie there already; a graph gets them from the driver and
+returns its results to it.
 
 A sample is the mean time of an execution, of several that follow each other: of a graph, from the
 first ``execute`` until the driver has the last result; by hand, from the moment when both ranks are
@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +61,8 @@ class Parallel:
 
 
 PARALLELS: tuple[Parallel, ...] = (
-    Parallel("pipeline", "training step, pipeline of 2, 1F1B over Gloo", calls=5),
+    Parallel("pipeline", "training step, pipeline of 2, 1F1B, by shared memory", calls=5),
+    Parallel("pipeline-gloo", "training step, pipeline of 2, 1F1B, by Gloo and lanes", calls=5),
     Parallel("tensor-parallel", "inference, 2 ranks, 8 allreduces over Gloo", calls=4),
 )
 
@@ -105,11 +107,12 @@ def _kind_of(row: Parallel) -> tuple[type, Callable[[Sequence[Any]], Any], Any]:
     from rcg.bench import models  # it needs torch
 
     match row.name:
-        case "pipeline":
+        case "pipeline" | "pipeline-gloo":
             from rcg.bench.stages import Stage
 
+            transport = "gloo" if row.name == "pipeline-gloo" else "auto"
             batch = models.tokens(models.MICROBATCHES, models.BATCH, models.LENGTH)
-            return Stage, _pipeline, batch
+            return Stage, partial(_pipeline, transport=transport), batch
         case "tensor-parallel":
             from rcg.bench.shards import BATCH, Shard
 
@@ -118,7 +121,7 @@ def _kind_of(row: Parallel) -> tuple[type, Callable[[Sequence[Any]], Any], Any]:
             raise ValueError(f"there is no row {row.name!r}")
 
 
-def _pipeline(actors: Sequence[Any]) -> Any:
+def _pipeline(actors: Sequence[Any], transport: str) -> Any:
     """Compile a training step, bound in the order of 1F1B; see ``rcg.bench.stages``."""
     from rcg.bench.models import AHEAD, MICROBATCHES
 
@@ -128,14 +131,14 @@ def _pipeline(actors: Sequence[Any]) -> Any:
         losses, done = [], []
         for number in range(MICROBATCHES + AHEAD):
             if number < MICROBATCHES:
-                sent = first.forward.bind(batch, number).with_tensor_transport("gloo")
+                sent = first.forward.bind(batch, number).with_tensor_transport(transport)
                 hidden[number] = sent
             if number >= AHEAD:
                 at = number - AHEAD
                 both = last.forward_and_backward.options(num_returns=2)
                 loss, gradient = both.bind(hidden[at], batch, at)
                 losses.append(loss)
-                done.append(first.backward.bind(gradient.with_tensor_transport("gloo"), at))
+                done.append(first.backward.bind(gradient.with_tensor_transport(transport), at))
         dag = rcg.dag.MultiOutputNode([first.step.bind(*done), last.step.bind(*losses)])
         return rcg.compile(dag, overlap=True)
 

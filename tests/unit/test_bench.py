@@ -289,6 +289,7 @@ def test_models_on_two_actors_have_names_of_their_own_and_the_targets_of_the_spe
 ):
     assert {each.name: each.most for each in PARALLELS} == {
         "pipeline": 1.05,
+        "pipeline-gloo": 1.05,
         "tensor-parallel": 1.05,
     }
     others = {each.name for each in (*ROWS, *TRANSFERS)}
