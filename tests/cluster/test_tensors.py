@@ -17,6 +17,7 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch, UnpicklableError
+from rcg.serialization import foreign
 from tests.cluster.faults import NOTHING, settled
 from tests.cluster.stage import GUARD_S
 
@@ -235,8 +236,9 @@ def test_asyncio(workers):
         assert asyncio.run(run(graph)) == [2.0, 4000.0, 60.0]
 
 
-def test_arrays_of_jax_travel_as_tensors(workers):
+def test_arrays_of_jax_travel_as_tensors(workers, monkeypatch):
     jax = pytest.importorskip("jax")
+    monkeypatch.setattr(foreign, "_registered", {})  # graphs of later tests have none
 
     array = jax.numpy.arange(10_000.0)
     rcg.register_array_type(type(array), jax.dlpack.from_dlpack)
