@@ -2,9 +2,8 @@
 """Compiled graphs of Ray actors over shared memory, on plain Ray Core.
 
 ``import rcg as ray`` works: ``__all__`` lists the names that rcg defines, and any other name is
-    Ray's,
-looked up when it is used. Importing rcg imports neither Ray nor another large package; a name is
-loaded when it is first used.
+Ray's, looked up when it is used. Importing rcg imports neither Ray nor another large package; a
+name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from rcg.dag import InputNode, MultiOutputNode
     from rcg.interop import compile, plan
     from rcg.profiles import Profile
+    from rcg.rdt.refs import TensorRef
     from rcg.refs import get, put, wait
     from rcg.runtime.driver.compiled_dag import CompiledDAG
     from rcg.runtime.node.arrays import empty
@@ -57,6 +57,7 @@ __all__ = [
     "unwrap",
     "wrap_actor",
     # references
+    "TensorRef",
     "get",
     "put",
     "wait",
@@ -106,6 +107,7 @@ _HOMES: Final = {
         "rcg.actors",
     ),
     **dict.fromkeys(("get", "put", "wait"), "rcg.refs"),
+    "TensorRef": "rcg.rdt.refs",
     "CompiledDAG": "rcg.runtime.driver.compiled_dag",
     "CompiledDAGHandle": "rcg.runtime.remote.handle",
     **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.refs"),

@@ -11,6 +11,7 @@ handle. It must know nothing of graphs and plans.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, overload
 
@@ -20,6 +21,10 @@ from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import checked_cost_s
+from rcg.rdt.calls import passed, returned, transport_for
+from rcg.rdt.methods import DECLARED, derived, transport_declared
+from rcg.rdt.refs import TensorRef
+from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
 
 __all__ = [
@@ -33,6 +38,9 @@ __all__ = [
     "unwrap",
     "wrap_actor",
 ]
+
+# Options of methods that Ray does not see.
+_OWN_OPTIONS = frozenset({"cost_s", "tensor_transport"})
 
 Nodes = ClassMethodNode | tuple[ClassMethodNode, ...]
 
@@ -109,11 +117,14 @@ class ActorMethod:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method as an ordinary Ray task; returns its ObjectRef (or one per value).
 
+        A method with a ``tensor_transport`` returns a ``TensorRef``: the tensors of its value stay
+        in the actor.
+
         Raises:
             TypeError: The arguments do not fit, or one is a reference of a compiled DAG.
+            ValueError: Tensors cannot be passed so: an actor is in no group, or in several.
         """
-        refuse_compiled_refs((*args, *kwargs.values()))
-        return self._method.remote(*args, **kwargs)
+        return _call(self._handle, self._name, self._method, args, kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> Nodes:
         """Put a call of the method into a DAG; nothing runs yet.
@@ -140,10 +151,16 @@ class ActorMethod:
         """Return the method with options of a call set.
 
         Args:
-            **options: Ray's (``num_returns=2``, ...), and ``cost_s``: how long this call takes, in
-                seconds, for the schedule of a compiled graph.
+            **options: Ray's (``num_returns=2``, ...), ``cost_s``: how long this call takes, in
+                seconds, for the schedule of a compiled graph; and ``tensor_transport``: how the
+                tensors of its value travel, which stay in the actor.
+
+        Raises:
+            ValueError: There is no such transport.
         """
-        rays = {name: value for name, value in options.items() if name != "cost_s"}
+        if options.get("tensor_transport") is not None:
+            find_transport(options["tensor_transport"])
+        rays = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
         return BoundOptions(self, self._method.options(**rays), options)
 
     def __getattr__(self, name: str) -> Any:
@@ -172,13 +189,38 @@ class BoundOptions:
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; see ``ActorMethod.remote``."""
-        refuse_compiled_refs((*args, *kwargs.values()))
-        return self._ray_options.remote(*args, **kwargs)
+        method = self._method
+        return _call(method._handle, method._name, self._ray_options, args, kwargs, self._options)
 
     def bind(self, *args: Any, **kwargs: Any) -> Nodes:
         """Put a call into a DAG; see ``ActorMethod.bind``."""
         refuse_compiled_refs((*args, *kwargs.values()))
         return bind_method(self._method._handle, self._method._name, args, kwargs, self._options)
+
+
+def _call(
+    handle: Any,
+    name: str,
+    ray_method: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Mapping[str, Any] = {},
+) -> Any:
+    """Call a method of an actor."""
+    refuse_compiled_refs((*args, *kwargs.values()))
+    if TensorRef in map(type, args) or TensorRef in map(type, kwargs.values()):
+        args, kwargs = passed(args, kwargs, handle)
+    asked = options.get("tensor_transport")
+    if asked is None and not cluster.actor_method_transport(handle, name):
+        return ray_method.remote(*args, **kwargs)
+    count = options.get("num_returns")
+    if count is None:
+        count = cluster.actor_method_num_returns(handle, name)
+    transport = transport_for(handle, name, asked, count)
+    if transport is None:
+        return ray_method.remote(*args, **kwargs)
+    made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
+    return returned(made, transport, handle)
 
 
 def wrap_actor(handle: Any) -> ActorHandle:
@@ -259,10 +301,12 @@ class ActorClass:
             PlacementError: This process is connected by Ray Client.
         """
         refuse_compiled_refs((*args, *kwargs.values()))
+        args, kwargs = passed(args, kwargs)
         return wrap_actor(self._ray_class.remote(*args, **kwargs))
 
     def options(self, **options: Any) -> ActorClassOptions:
         """Return the class with Ray's options of an actor (``name="x"``, ...) set."""
+        options.pop("enable_tensor_transport", None)  # every actor of rcg can
         return ActorClassOptions(self._ray_class.options(**options), str(self))
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -313,6 +357,7 @@ class ActorClassOptions:
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Create an actor; see ``ActorClass.remote``."""
         refuse_compiled_refs((*args, *kwargs.values()))
+        args, kwargs = passed(args, kwargs)
         return wrap_actor(self._ray_options.remote(*args, **kwargs))
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -336,10 +381,22 @@ def remote(*args: Any, **options: Any) -> Any:
         TypeError: What it is applied to is neither a class nor a function.
         ValueError: An option is not one of Ray's, or out of range.
     """
-    made = cluster.remote(*args, **options)
-    if not args:
-        return lambda target: _dress(made(target))
-    return _dress(made)
+    is_enabled = options.pop("enable_tensor_transport", None)
+    if args or (not options and is_enabled is None):
+        # What Ray says of wrong arguments is said by Ray.
+        first, *rest = args or (None,)
+        plain = derived(first) if isinstance(first, type) else first
+        return _dress(cluster.remote(plain, *rest, **options) if args else cluster.remote())
+    make = cluster.remote(**options) if options else cluster.remote
+
+    def decorate(target: Any) -> Any:
+        if isinstance(target, type):
+            if is_enabled is False:
+                _refuse_declared(target)
+            target = derived(target)
+        return _dress(make(target))
+
+    return decorate
 
 
 def method(*args: Any, **options: Any) -> Any:
@@ -349,19 +406,27 @@ def method(*args: Any, **options: Any) -> Any:
         *args: As Ray's.
         **options: Ray's, and ``cost_s``: how long a call takes, in seconds. The compiler orders
             transfers by it, and predicts a timeline. Calls of which nothing is said count alike.
+            And ``tensor_transport``: how the tensors of its value travel. They stay in the actor,
+            and calls return a ``TensorRef``.
 
     Raises:
         TypeError: ``cost_s`` is no number.
-        ValueError: ``cost_s`` is negative, or more than a million seconds.
+        ValueError: ``cost_s`` is negative, or more than a million seconds; there is no such
+            transport.
     """
-    if "cost_s" not in options:
+    if _OWN_OPTIONS.isdisjoint(options):
         return cluster.method(*args, **options)
-    cost_s = checked_cost_s(options.pop("cost_s"), "cost_s")
+    transport = options.pop("tensor_transport", None)
+    if transport is not None:
+        transport = find_transport(transport).name
+    has_cost = "cost_s" in options
+    cost_s = checked_cost_s(options.pop("cost_s"), "cost_s") if has_cost else 0.0
 
     def declare(function: Any) -> Any:
         declared = cluster.method(**options)(function) if options else function
-        declared.__rcg_cost_s__ = cost_s
-        return declared
+        if has_cost:
+            declared.__rcg_cost_s__ = cost_s
+        return declared if transport is None else transport_declared(declared, transport)
 
     return declare
 
@@ -372,8 +437,50 @@ def _dress(made: Any) -> Any:
         return ActorClass(made)
     cluster.refuse_client(made)
     if cluster.is_remote_function(made):
-        made.bind = _FunctionBind(getattr(made, "_function_name", "the function"))
+        name = getattr(made, "_function_name", "the function")
+        made.bind = _FunctionBind(name)
+        made.remote = _with_values(made.remote)
+        made.options = _with_values_of(made.options)
     return made
+
+
+def _with_values(remote: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``remote`` of a function whose arguments may be references to tensors."""
+
+    @functools.wraps(remote)
+    def with_values(*args: Any, **kwargs: Any) -> Any:
+        from rcg.rdt.calls import passed  # it goes to other processes by value
+
+        args, kwargs = passed(args, kwargs)
+        return remote(*args, **kwargs)
+
+    return with_values
+
+
+def _with_values_of(options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``options`` of a function, with such a ``remote``."""
+
+    @functools.wraps(options)
+    def with_options(**changes: Any) -> Any:
+        changed = options(**changes)
+        changed.remote = _with_values(changed.remote)
+        return changed
+
+    return with_options
+
+
+def _refuse_declared(cls: type) -> None:
+    """Raise if methods have a transport, and the class says that it wants none.
+
+    Raises:
+        ValueError: It is so.
+    """
+    found = [name for name in dir(cls) if hasattr(getattr(cls, name), DECLARED)]
+    if found:
+        raise ValueError(
+            f"Actor class {cls.__name__} has methods with a tensor_transport "
+            f"({', '.join(found)}), but enable_tensor_transport=False: leave that out"
+        )
 
 
 class _FunctionBind:

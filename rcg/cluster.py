@@ -30,12 +30,14 @@ from ray import cloudpickle
 from rcg.errors import PlacementError
 
 __all__ = [
+    "HIDDEN_KEYWORD",
     "actor_event_loop",
     "actor_id",
     "actor_key",
     "actor_label",
     "actor_method_num_returns",
     "actor_method_signature",
+    "actor_method_transport",
     "as_user_error",
     "ask",
     "attribute",
@@ -71,6 +73,7 @@ __all__ = [
     "submit",
     "task_error",
     "wait",
+    "which_exist",
 ]
 
 # How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
@@ -79,6 +82,11 @@ _LOOP_NAME_TIMEOUT_S: Final = 5.0
 
 # Ray adds this parameter to the methods of an actor when it traces; users never pass it.
 _TRACE_PARAMETER = "_ray_trace_ctx"
+
+HIDDEN_KEYWORD: Final = "_rcg_tensor_transport_"
+"""A keyword of the methods of rcg's actors: the name of a tensor transport, or "".
+
+``rcg.rdt.methods`` adds it; users do not pass it."""
 
 # `Actor(Stage, 05224b2e...)`: how Ray has printed a handle in every release so far.
 _HANDLE_TEXT = re.compile(r"Actor\((?P<label>.*), (?P<id>[0-9a-f]+)\)")
@@ -309,8 +317,20 @@ def actor_method_signature(handle: Any, name: str) -> inspect.Signature | None:
     parameters = None if signatures is None else signatures.get(name)
     if parameters is None:
         return None
-    kept = [parameter for parameter in parameters if parameter.name != _TRACE_PARAMETER]
+    kept = [each for each in parameters if each.name not in (_TRACE_PARAMETER, HIDDEN_KEYWORD)]
     return inspect.Signature(kept)
+
+
+def actor_method_transport(handle: Any, name: str) -> str | None:
+    """Return the tensor transport of a method of rcg's actors; None for other actors.
+
+    ``gloo``, or ``gloo*2`` for a method with two values, or "".
+    """
+    signatures = getattr(handle, "_ray_method_signatures", None) or {}
+    for parameter in reversed(signatures.get(name) or ()):
+        if parameter.name == HIDDEN_KEYWORD:
+            return str(parameter.default)
+    return None
 
 
 def actor_method_num_returns(handle: Any, name: str) -> int | str:
@@ -373,6 +393,17 @@ def wait(
         refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch_local
     )
     return ready, others
+
+
+def which_exist(keys: list[bytes]) -> list[bool]:
+    """Return of each id of an ObjectRef whether its object exists.
+
+    One that this process has put exists as long as anybody in the cluster holds a reference.
+    """
+    refs = [ray.ObjectRef(key) for key in keys]
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+    found = {ref.binary() for ref in ready}
+    return [key in found for key in keys]
 
 
 def dumps(value: Any) -> bytes:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.options import Deadline, timeout_from_user
+from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
+from rcg.rdt.transports import OBJECT_STORE
 from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
 __all__ = ["get", "put", "refuse_compiled_refs", "wait"]
@@ -33,7 +35,8 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
             reference of a compiled DAG in one of them; other lists go to Ray.
         timeout: Seconds for the whole call, also for a list. None sets no limit (for a compiled
             DAG: its ``get_timeout`` applies); 0 does not wait.
-        **options: Ray's options, for Ray's references.
+        **options: Ray's options, for Ray's references; ``_tensor_transport="object_store"``: how
+            the tensors of a ``TensorRef`` come here, and ``_use_object_store=True`` for the same.
 
     Returns:
         The value, or the list of values in the order of the references.
@@ -50,6 +53,11 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
     """
     if isinstance(object_refs, CompiledDAGRef):
         return object_refs.get() if timeout is None else object_refs.get(timeout)
+    transport = _transport_in(options)
+    if isinstance(object_refs, TensorRef):
+        return get_tensors([object_refs], timeout_from_user(timeout, "timeout"), transport)[0]
+    if isinstance(object_refs, list) and TensorRef in map(type, object_refs):
+        return _get_with_tensors(object_refs, timeout_from_user(timeout, "timeout"), transport)
     if isinstance(object_refs, list):
         compiled = [ref for ref in object_refs if isinstance(ref, CompiledDAGRef)]
         if len(compiled) < len(object_refs) and _has_nested(object_refs):
@@ -67,7 +75,11 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
 def put(value: Any, **options: Any) -> Any:
     """Store a value in Ray's object store and return its ObjectRef; ``options`` are Ray's.
 
+    With ``_tensor_transport="object_store"``, or another transport, the tensors of the value stay
+    in this process, and a ``TensorRef`` is returned.
+
     Raises:
+        ValueError: There is no such transport, or it needs a group that this process is not in.
         TypeError: The value is, or contains, a reference of a compiled DAG.
     """
     if _holds_compiled_ref(value):
@@ -75,7 +87,8 @@ def put(value: Any, **options: Any) -> Any:
             f"{value!r} was found to be non-serializable: a CompiledDAGRef works in the process "
             "that executed the DAG. Put the value: rcg.put(rcg.get(ref))."
         )
-    return cluster.put(value, **options)
+    transport = options.pop("_tensor_transport", None)
+    return cluster.put(value, **options) if transport is None else put_tensors(value, transport)
 
 
 def wait(
@@ -106,6 +119,8 @@ def wait(
     if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
         if isinstance(refs, list) and _has_nested(refs):
             raise _nested_in_wait(refs)
+        if isinstance(refs, list) and TensorRef in map(type, refs):
+            return _wait_with_tensors(refs, num_returns, timeout, fetch_local)
         return cluster.wait(
             refs, num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
         )
@@ -137,6 +152,38 @@ def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
                 "CompiledDAGRef cannot be used as Ray task/actor argument: it works in the "
                 "process that executed the DAG. Pass the value: rcg.get(ref)."
             )
+
+
+def _transport_in(options: dict[str, Any]) -> str | None:
+    """Take what says how tensors come here out of the options of ``get``."""
+    transport: str | None = options.pop("_tensor_transport", None)
+    if options.pop("_use_object_store", False):
+        transport = transport or OBJECT_STORE
+    return transport
+
+
+def _get_with_tensors(refs: list[Any], timeout_s: float | None, transport: str | None) -> list[Any]:
+    """Return the values of a list with references to tensors in it: these come together."""
+    deadline = Deadline(timeout_s)
+    tensors = [ref for ref in refs if type(ref) is TensorRef]
+    found = dict(zip(tensors, get_tensors(tensors, deadline.remaining_s(), transport), strict=True))
+    others = iter(
+        get([ref for ref in refs if type(ref) is not TensorRef], timeout=deadline.remaining_s())
+    )
+    return [found[ref] if type(ref) is TensorRef else next(others) for ref in refs]
+
+
+def _wait_with_tensors(
+    refs: list[Any], num_returns: int, timeout: float | None, fetch_local: bool
+) -> tuple[list[Any], list[Any]]:
+    """Wait for references of which some are to tensors: their envelopes say when."""
+    by_inner = {ref.inner if type(ref) is TensorRef else ref: ref for ref in refs}
+    if len(by_inner) != len(refs):
+        raise ValueError("wait() requires a list of unique references")
+    ready, others = cluster.wait(
+        list(by_inner), num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
+    )
+    return [by_inner[ref] for ref in ready], [by_inner[ref] for ref in others]
 
 
 def _holds_compiled_ref(value: Any) -> bool:

@@ -40,6 +40,24 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       AddValue                 -->
                                <--  Total
 
+    process that needs tensors      the process that holds them (``rcg.rdt``)
+      UseTensors               -->
+                               <--  Ready
+      PullTensors              -->
+                               <--  TensorsHere + the value
+                                    or: TensorsComing, then the tensors through the group
+                                    or: TensorsGone
+
+    process that makes a group      a process that becomes a member of it
+      UseTensors               -->
+                               <--  Ready
+      JoinGroup                -->
+                               <--  GroupChanged
+      LeaveGroup               -->
+                               <--  GroupChanged
+      AskGroups                -->
+                               <--  GroupsHere
+
 Instead of the first answer there may be ``Again`` (too many connections are silent), ``Refused``
 (the process has no descriptor left) or ``UnknownGraph``.
 """
@@ -54,6 +72,7 @@ from rcg.wire.codec import Message, message
 __all__ = [
     "AddValue",
     "Again",
+    "AskGroups",
     "AskReport",
     "Broken",
     "Carrying",
@@ -63,14 +82,19 @@ __all__ = [
     "Execute",
     "Failed",
     "GetValue",
+    "GroupChanged",
+    "GroupsHere",
     "HasValues",
     "Hello",
     "Here",
+    "JoinGroup",
+    "LeaveGroup",
     "Message",
     "Opening",
     "Prepared",
     "Presence",
     "ProfileTorch",
+    "PullTensors",
     "Ready",
     "Refused",
     "Rejected",
@@ -79,11 +103,15 @@ __all__ = [
     "Stop",
     "Stopped",
     "Submitted",
+    "TensorsComing",
+    "TensorsGone",
+    "TensorsHere",
     "TorchProfiled",
     "Total",
     "UnknownGraph",
     "Use",
     "UseStore",
+    "UseTensors",
     "Value",
     "Welcome",
     "Where",
@@ -144,6 +172,19 @@ class UseStore(Opening):
     """
 
     group: str
+
+
+@message
+class UseTensors(Opening):
+    """A process wants tensors of this one, or to tell it of a group; ``graph`` is the store's id.
+
+    Attributes:
+        key: The id of that process's own store, "" if it has none.
+        pid: That process.
+    """
+
+    key: str
+    pid: Number
 
 
 # --- answers to it
@@ -449,3 +490,133 @@ class Total(Message):
 
     number: Number
     total: Signed
+
+
+# --- between a process that holds tensors and one that needs them
+
+
+@message
+class PullTensors(Message):
+    """Send the tensors of an object.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+        key: The object.
+        group: Through which group, "" for none: they come with the answer.
+    """
+
+    number: Number
+    key: str
+    group: str
+
+
+@message
+class TensorsHere(Carrying):
+    """Carries the tensors of an object.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+    """
+
+    number: Number = 0
+
+
+@message
+class TensorsComing(Message):
+    """The tensors of an object follow through the group.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+    """
+
+    number: Number
+
+
+@message
+class TensorsGone(Message):
+    """The tensors of an object cannot be sent.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+        text: Why.
+        is_system_error: Whether the group is of no use any more.
+    """
+
+    number: Number
+    text: str
+    is_system_error: bool
+
+
+@message
+class JoinGroup(Message):
+    """Become a member of a group.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+        group: The name of the group.
+        backend: Its transport.
+        rank: Of this member.
+        labels: What errors call each member.
+        keys: The id of each member's store.
+    """
+
+    number: Number
+    group: str
+    backend: str
+    rank: Number
+    labels: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+@message
+class LeaveGroup(Message):
+    """Close a group.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+        group: The name of the group.
+    """
+
+    number: Number
+    group: str
+
+
+@message
+class GroupChanged(Message):
+    """A group was joined or left.
+
+    Attributes:
+        number: Of the question.
+        trouble: Why that was not possible, or "".
+    """
+
+    number: Number
+    trouble: str
+
+
+@message
+class AskGroups(Message):
+    """Which groups are you in? The answer is ``GroupsHere``.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+    """
+
+    number: Number
+
+
+@message
+class GroupsHere(Message):
+    """The groups of a process.
+
+    Attributes:
+        number: Of the ``AskGroups``.
+        names: The name of each group.
+        backends: Its transport.
+        members: The ids of its members' stores, with spaces between them.
+    """
+
+    number: Number
+    names: tuple[str, ...]
+    backends: tuple[str, ...]
+    members: tuple[str, ...]

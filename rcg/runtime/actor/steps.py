@@ -41,6 +41,7 @@ from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.actor.coroutines import Coroutines
 from rcg.runtime.actor.ownership import is_held_only_by
+from rcg.runtime.actor.plain import plain_of
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.failure import (
@@ -412,7 +413,7 @@ class Steps:
 
     def _method(self, name: str) -> Callable[..., Any]:
         """Return a method of the actor, to be called on the loop's thread."""
-        method: Callable[..., Any] = getattr(self._instance, name)
+        method: Callable[..., Any] = plain_of(getattr(self._instance, name))
         if not inspect.iscoroutinefunction(method):
             return method
         if self._loop.coroutines is None:

@@ -31,20 +31,25 @@ _CLOSE_TIMEOUT_S: Final = 5.0  # the endpoint's thread may be in a ``__del__`` t
 _endpoints: Final[dict[Endpoint, None]] = {}
 
 
-def serve(service: Service) -> Endpoint:
+def serve(service: Service, address: str = "") -> Endpoint:
     """Have a service be reached through the endpoint of this process, which is started if need be.
 
     On the endpoint's own thread, where a ``__del__`` may come, the service gets an endpoint of its
     own: this thread cannot serve it as long as it waits.
 
+    Args:
+        service: The service.
+        address: The abstract address of an endpoint of its own, if it must have a certain one.
+
     Raises:
         OutOfDescriptors: There is none left for the endpoint.
+        OSError: Another process listens at the address.
         RuntimeError: There is no thread left for it.
     """
-    for endpoint in _endpoints.copy():
+    for endpoint in () if address else _endpoints.copy():
         if not endpoint.serves_here and endpoint.add(service):
             return endpoint
-    made = Endpoint()
+    made = Endpoint(address)
     made.add(service)
     try:
         made.start()
@@ -54,7 +59,7 @@ def serve(service: Service) -> Endpoint:
         raise
     # Another thread may have started one in the meantime. The older one stays.
     for endpoint in _endpoints.copy():
-        if endpoint is made:
+        if endpoint is made or address:
             break
         if not endpoint.serves_here and endpoint.add(service):
             made.abandon_service(service)
@@ -65,13 +70,17 @@ def serve(service: Service) -> Endpoint:
 class Endpoint:
     """The address of this process, and the thread that serves it.
 
+    Args:
+        address: Where it listens; by default at an address that nobody else has.
+
     Raises:
         OutOfDescriptors: There is none left.
+        OSError: Another process listens there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
         self._pid = os.getpid()
-        self.address = f"\0rcg-{self._pid}-{secrets.token_hex(8)}"
+        self.address = address or f"\0rcg-{self._pid}-{secrets.token_hex(8)}"
         self._services: dict[str, Service] = {}
         self._news: deque[Service] = deque()  # those that have something to do on the thread
         self._sleepers = Sleepers()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that take and return references to tensors: what is checked and replaced when one is made.
+
+What cannot work is said here, in the process that calls, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rcg import cluster
+from rcg.rdt import collective_groups
+from rcg.rdt.process import actor_holder
+from rcg.rdt.refs import TensorRef
+from rcg.rdt.transports import Transport, find_transport
+
+__all__ = ["passed", "returned", "transport_for"]
+
+
+def passed(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], handle: Any = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call as Ray takes them: references to tensors become Ray's own.
+
+    Args:
+        args: The arguments.
+        kwargs: The keyword arguments.
+        handle: Ray's handle of the actor that is called; None for a task.
+
+    Raises:
+        ValueError: The actor cannot get the tensors.
+    """
+
+    def lowered(value: Any) -> Any:
+        if type(value) is not TensorRef:
+            return value
+        if handle is not None:
+            _check_passed(value, handle)
+            value.passed_to(cluster.actor_id(handle))
+        return value.inner
+
+    named = {name: lowered(each) for name, each in kwargs.items()}
+    return tuple([lowered(each) for each in args]), named
+
+
+def transport_for(handle: Any, name: str, asked: str | None, num_returns: object) -> str | None:
+    """Return what the hidden keyword of a call says; None if it is to be left out.
+
+    Args:
+        handle: Ray's handle of the actor.
+        name: The method.
+        asked: The transport that the call asks for, if any.
+        num_returns: How many values it returns.
+
+    Raises:
+        ValueError: The actor is not one of rcg's, or cannot send by this transport.
+    """
+    declared = cluster.actor_method_transport(handle, name)
+    if asked is None and not declared:
+        return None
+    if declared is None:
+        raise ValueError(
+            f"{handle!r} was not made by rcg.remote, so its tensors cannot be passed by reference: "
+            f"leave tensor_transport={asked!r} out, or make the actor with rcg.remote"
+        )
+    plain = (asked if asked is not None else declared.partition("*")[0]).lower()
+    found = find_transport(plain)
+    if found.needs_group:
+        _check_sends(handle, found)
+    return f"{plain}*{num_returns}" if isinstance(num_returns, int) and num_returns > 1 else plain
+
+
+def returned(made: Any, transport: str, handle: Any) -> Any:
+    """Return references to tensors in place of those that Ray's call returned."""
+    plain = transport.partition("*")[0]
+    maker, label = cluster.actor_id(handle), repr(handle)
+    if isinstance(made, list):
+        return [TensorRef(each, plain, maker, label) for each in made]
+    if cluster.is_object_ref(made):
+        return TensorRef(made, plain, maker, label)
+    return made  # a generator, or nothing
+
+
+def _check_sends(handle: Any, transport: Transport) -> None:
+    """Check that an actor is in a group of a transport."""
+    if collective_groups.get_collective_groups([handle], transport.name):
+        return
+    found = collective_groups.groups_of(handle)
+    if not any(backend == transport.name for _, backend, _ in found or ()):
+        raise ValueError(
+            f"{handle!r} does not have tensor transport {transport.name.upper()} available. If "
+            "using a collective-based transport, please create a communicator with "
+            "`ray.experimental.collective.create_collective_group` before calling actor tasks."
+        )
+
+
+def _check_passed(ref: TensorRef, handle: Any) -> None:
+    """Check that an actor can get the tensors of a reference."""
+    transport = find_transport(ref.tensor_transport())
+    target = cluster.actor_id(handle)
+    if not transport.needs_group or target == ref.maker or not ref.maker:
+        return
+    maker_key = actor_holder(ref.maker).key
+    names = [
+        group.name
+        for group in collective_groups.get_collective_groups([handle], transport.name)
+        if group.has_id(ref.maker)
+    ]
+    if len(names) == 1:
+        return
+    found = collective_groups.groups_of(handle) or []
+    names = [
+        name
+        for name, backend, members in found
+        if backend == transport.name and maker_key in members
+    ]
+    if len(names) == 1:
+        return
+    if names:
+        raise ValueError(
+            f"There are {len(names)} possible communicators for actors {ref.maker_label} and "
+            f"{handle!r}: {', '.join(names)}. Destroy all but one"
+        )
+    raise ValueError(
+        f"No communicators found for actors {ref.maker_label} and {handle!r}. Create a "
+        "communicator with `ray.experimental.collective.create_collective_group` before calling "
+        "actor tasks with a tensor transport"
+    )

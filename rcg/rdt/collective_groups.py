@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making groups of actors, so that tensors can go between them over a communicator.
+
+The services of the actors make a group: it takes no call of the actors, so they may be busy, and it
+outlives the process that made it. Any process that has the actors' handles can ask them which
+groups they are in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.errors import ActorDiedError, CommError, PlacementError, Unavailable
+from rcg.options import Deadline
+from rcg.rdt.envelope import Holder
+from rcg.rdt.process import actor_holder
+from rcg.rdt.pulling import Connection
+from rcg.wire.messages import AskGroups, GroupChanged, GroupsHere, JoinGroup, LeaveGroup
+
+__all__ = [
+    "CommunicatorHandle",
+    "create_collective_group",
+    "destroy_all_collective_groups",
+    "destroy_collective_group",
+    "get_collective_groups",
+    "groups_of",
+]
+
+_READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
+_RETRY_S: Final = 0.02
+_BACKENDS: Final = {"torch_gloo": "gloo"}
+
+_numbers: Final = itertools.count()
+_made: Final[dict[str, CommunicatorHandle]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorHandle:
+    """A group of actors.
+
+    Attributes:
+        name: Its name.
+        backend: Its transport.
+        actors: Its members; the position of each is its rank.
+    """
+
+    name: str
+    backend: str
+    actors: tuple[Any, ...]
+
+    def get_rank(self, actor: Any) -> int:
+        """Return the rank of an actor; -1 if it is not a member."""
+        keys = [cluster.actor_key(_plain(each)) for each in self.actors]
+        key = cluster.actor_key(_plain(actor))
+        return keys.index(key) if key in keys else -1
+
+    def has_id(self, actor: str) -> bool:
+        """Return whether the actor of an id, in hex, is a member."""
+        return any(cluster.actor_id(_plain(each)) == actor for each in self.actors)
+
+
+def create_collective_group(
+    actors: Sequence[Any], backend: str, name: str | None = None
+) -> CommunicatorHandle:
+    """Make a group of actors, whose tensors then go between them over a communicator.
+
+    It returns when all of them know it, also while they are busy. An actor may be in several
+    groups; two actors should be in one group of each backend.
+
+    Args:
+        actors: Handles of rcg's actors; the position of each is its rank.
+        backend: ``gloo`` (or ``torch_gloo``), or the name of another communicator.
+        name: The group's name; by default one that no other group has.
+
+    Raises:
+        ValueError: An actor appears twice or is not one of rcg's, the name is in use, or there is
+            no such backend.
+        ActorDiedError: An actor is dead.
+        PlacementError: An actor is on another node.
+        Unavailable: An actor lacks a package that the backend needs.
+    """
+    chosen = _backend_of(backend)
+    handles = [_plain(each) for each in actors]
+    if not handles:
+        raise ValueError("a collective group needs actors")
+    ids = [cluster.actor_id(each) for each in handles]
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"All actors must be unique, got: {list(actors)}")
+    if name is not None and name in _made:
+        raise ValueError(f"there is a group of the name {name!r} already")
+    group = name or f"group-{os.getpid()}-{next(_numbers)}"
+    connections: list[Connection] = []
+    joined: list[Connection] = []
+    try:
+        deadline = Deadline(_READY_TIMEOUT_S)
+        for handle in handles:
+            connections.append(_connected(handle, deadline))
+        labels = tuple(map(repr, handles))
+        keys = tuple(each.holder.key for each in connections)
+        for rank, connection in enumerate(connections):
+
+            def question(number: int, rank: int = rank) -> JoinGroup:
+                return JoinGroup(
+                    number=number, group=group, backend=chosen, rank=rank, labels=labels, keys=keys
+                )
+
+            answer = connection.asked(question, GroupChanged)
+            if answer.trouble:
+                raise Unavailable(f"{labels[rank]}: {answer.trouble}", transport=chosen)
+            joined.append(connection)
+    except BaseException:
+        for connection in joined:
+            _leave(connection, group)
+        raise
+    finally:
+        for connection in connections:
+            connection.close()
+    made = _made[group] = CommunicatorHandle(group, chosen, tuple(actors))
+    return made
+
+
+def get_collective_groups(
+    actors: Sequence[Any], backend: str | None = None
+) -> list[CommunicatorHandle]:
+    """Return the groups that all of these actors are members of, made by this process.
+
+    Args:
+        actors: Handles of actors.
+        backend: Of which backend; None for all.
+    """
+    chosen = None if backend is None else _backend_of(backend)
+    return [
+        group
+        for group in list(_made.values())
+        if chosen in (None, group.backend) and all(group.get_rank(each) >= 0 for each in actors)
+    ]
+
+
+def destroy_collective_group(group_or_name: CommunicatorHandle | str) -> None:
+    """Close a group. Its actors can be put into others.
+
+    Raises:
+        ValueError: There is no group of that name.
+    """
+    name = group_or_name if isinstance(group_or_name, str) else group_or_name.name
+    group = _made.pop(name, None)
+    if group is None:
+        raise ValueError(f"No group with name {name} found.")
+    for actor in group.actors:
+        try:
+            connection = Connection(_holder_of(_plain(actor)), "")
+        except (ActorDiedError, PlacementError):
+            continue  # it took its part with it
+        try:
+            _leave(connection, name)
+        finally:
+            connection.close()
+
+
+def destroy_all_collective_groups() -> None:
+    """Close all groups that this process has made."""
+    for name in list(_made):
+        destroy_collective_group(name)
+
+
+def groups_of(handle: Any) -> list[tuple[str, str, frozenset[str]]] | None:
+    """Return (name, backend, members' stores) of an actor's groups; None if it is not reached."""
+    try:
+        connection = Connection(_holder_of(handle), "")
+    except (ActorDiedError, PlacementError):
+        return None
+    try:
+        found = connection.asked(lambda number: AskGroups(number=number), GroupsHere)
+    finally:
+        connection.close()
+    return [
+        (name, backend, frozenset(members.split()))
+        for name, backend, members in zip(found.names, found.backends, found.members, strict=True)
+    ]
+
+
+def _backend_of(backend: str) -> str:
+    from rcg.rdt.transports import find_transport
+
+    if not isinstance(backend, str):
+        raise ValueError(f"the backend of a group is a name, found {backend!r}")
+    plain = _BACKENDS.get(backend.lower(), backend.lower())
+    found = find_transport(plain)
+    if not found.needs_group:
+        raise ValueError(f"the tensor transport {plain} needs no group")
+    return found.name
+
+
+def _holder_of(handle: Any) -> Holder:
+    return actor_holder(cluster.actor_id(handle), repr(handle))
+
+
+def _plain(actor: Any) -> Any:
+    """Return Ray's handle of an actor."""
+    return getattr(actor, "_ray_handle", actor)
+
+
+def _connected(handle: Any, deadline: Deadline) -> Connection:
+    """Connect to an actor, which may be being created."""
+    if not cluster.is_actor_handle(handle):
+        raise ValueError(f"a collective group is made of actors, found {handle!r}")
+    holder = _holder_of(handle)
+    probe: Any = None
+    while True:
+        try:
+            return Connection(holder, "")
+        except ActorDiedError:
+            if probe is None:
+                probe = cluster.probe(handle)
+        ready, _ = cluster.wait([probe], timeout_s=_RETRY_S)
+        if ready:
+            try:
+                cluster.get(probe)  # raises if it is dead
+            except Exception as error:
+                raise ActorDiedError(f"{holder.label} is dead: {error}") from error
+            try:
+                return Connection(holder, "")
+            except ActorDiedError:
+                raise ValueError(
+                    f"{holder.label} cannot be a member of a collective group: it was not made by "
+                    "rcg.remote, or is on another node"
+                ) from None
+        if deadline.expired:
+            raise CommError(f"{holder.label} did not start within {_READY_TIMEOUT_S:.0f} s")
+
+
+def _leave(connection: Connection, group: str) -> None:
+    try:
+        connection.asked(lambda number: LeaveGroup(number=number, group=group), GroupChanged)
+    except ActorDiedError:
+        pass  # it took its part with it

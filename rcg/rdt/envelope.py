@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Envelopes: what travels in a task's reply in place of a value with tensors.
+
+An envelope has the value's skeleton and table (``rcg.serialization.payloads``), the process that
+holds the tensors, and the *anchor*: an ObjectRef that is put in that process for nothing else. Ray
+counts who holds an anchor, as it counts every reference in a value, through replies, arguments,
+lists and deaths. When nobody does, the tensors are freed.
+
+A user's method never sees an envelope. It is opened where it is unpickled, by the *opener* of the
+process; in a context where somebody else will open it (``closed``), it stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rcg.serialization.payloads import Skeleton, Table
+
+__all__ = ["Envelope", "Holder", "closed", "open_with", "opened_by_methods"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds tensors.
+
+    Attributes:
+        address: Where it listens.
+        key: The id of its store.
+        secret: The secret of its store.
+        label: What errors call it: ``Actor(Worker, 05224b2e...)``.
+        actor: The id of the actor that it is, in hex; "" for another process.
+        node: The id of its node.
+    """
+
+    address: str
+    key: str
+    secret: str
+    label: str
+    actor: str
+    node: str
+
+
+class Envelope:
+    """A value whose tensors are elsewhere.
+
+    Args:
+        key: The object's id, within the store of its holder.
+        holder: The process that holds the tensors.
+        transport: How they travel.
+        anchor: The ObjectRef by which Ray counts who needs them.
+        skeleton: The value without its tensors.
+        table: Where they belong in it.
+    """
+
+    __slots__ = ("anchor", "holder", "key", "skeleton", "table", "transport")
+
+    def __init__(
+        self,
+        key: str,
+        holder: Holder,
+        transport: str,
+        anchor: Any,
+        skeleton: Skeleton,
+        table: Table,
+    ) -> None:
+        self.key = key
+        self.holder = holder
+        self.transport = transport
+        self.anchor = anchor
+        self.skeleton = skeleton
+        self.table = table
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the tensors."""
+        return sum(self.table.sizes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        holder, skeleton = self.holder, self.skeleton
+        state = (
+            self.key,
+            (
+                *(holder.address, holder.key, holder.secret),
+                *(holder.label, holder.actor, holder.node),
+            ),
+            self.transport,
+            self.anchor,
+            (bytes(skeleton.data), [_copied(each) for each in skeleton.buffers], skeleton.writable),
+            tuple(self.table),
+        )
+        return _arrived, state
+
+    def __repr__(self) -> str:
+        return f"Envelope({self.key}, {self.transport}, held by {self.holder.label})"
+
+
+_opener: list[Callable[[Envelope], Any]] = []
+# Whether an envelope that is unpickled now stays one.
+_is_closed: Final[ContextVar[bool | None]] = ContextVar("rcg_rdt_closed", default=None)
+# Whether this process opens the arguments of its methods itself, once they were unpickled.
+_by_methods: Final[list[bool]] = []
+
+
+def open_with(opener: Callable[[Envelope], Any]) -> None:
+    """Set what opens envelopes in this process."""
+    _opener[:] = [opener]
+
+
+def opened_by_methods() -> None:
+    """Have envelopes stay closed in this process, outside of methods: these open them."""
+    _by_methods[:] = [True]
+
+
+@contextmanager
+def closed(is_closed: bool) -> Iterator[None]:
+    """Have envelopes that are unpickled within stay closed, or not."""
+    token = _is_closed.set(is_closed)
+    try:
+        yield
+    finally:
+        _is_closed.reset(token)
+
+
+def _arrived(
+    key: str,
+    holder: tuple[str, ...],
+    transport: str,
+    anchor: Any,
+    skeleton: tuple[Any, ...],
+    table: tuple[Any, ...],
+) -> Any:
+    envelope = Envelope(key, Holder(*holder), transport, anchor, Skeleton(*skeleton), Table(*table))
+    is_closed = _is_closed.get()
+    if is_closed or (is_closed is None and _by_methods):
+        return envelope
+    if not _opener:
+        # Imported when it is needed: it is above this file, and a process may never need it.
+        from rcg.rdt import opening
+
+        open_with(opening.opened)
+    return _opener[0](envelope)
+
+
+def _copied(buffer: Any) -> bytes:
+    return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))

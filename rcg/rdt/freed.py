@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting until nobody needs a tensor any more, so that it can be written to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcg.options import timeout_from_user
+from rcg.rdt.process import existing
+from rcg.rdt.store import Entry
+from rcg.warn import warn_user
+
+__all__ = ["wait_tensor_freed"]
+
+
+def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
+    """Wait until no reference and no pending call needs a tensor that this actor has returned.
+
+    After it the tensor may be written to: nobody sees that. It is about the tensor's memory, so any
+    view of the tensor will do.
+
+    Args:
+        tensor: The tensor.
+        timeout: Seconds; None sets no limit.
+
+    Raises:
+        TypeError: ``tensor`` is no torch tensor.
+        TimeoutError: It is still needed; the text says which objects need it.
+    """
+    if not hasattr(tensor, "untyped_storage"):
+        raise TypeError(f"wait_tensor_freed takes a torch tensor, found {type(tensor).__name__}")
+    timeout_s = timeout_from_user(timeout, "timeout")
+    ours = existing()
+    if ours is None:
+        return  # this process has never kept one
+    has_warned: list[bool] = []
+
+    def meanwhile(entries: list[Entry]) -> None:
+        if not has_warned:
+            has_warned.append(True)
+            own = [each.key for each in entries if ours.holds_ref_to(each)]
+            if own:
+                warn_user(
+                    f"wait_tensor_freed waits for {', '.join(own)}, and this process itself holds "
+                    "a reference to it: drop that (`del ref`)",
+                    UserWarning,
+                )
+
+    ours.keeper.look()
+    left = ours.store.wait_freed(tensor.untyped_storage().data_ptr(), timeout_s, meanwhile)
+    if left:
+        objects = ", ".join(f"object {each.key} ({each.transport})" for each in left)
+        raise TimeoutError(
+            f"Tensor of shape {list(tensor.shape)} not freed from RDT object store after "
+            f"{timeout_s} s: {objects} still has references, or calls that depend on it"
+        )

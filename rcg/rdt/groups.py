@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups that a process is a member of, and the connections through which tensors move.
+
+Tensors move between two members, in one direction: the *pair* of a holder and a process that pulls
+from it. A pair has a communicator of its own, of two ranks, which both open when they first need
+it. So a group costs nothing until it is used, all of its pairs work at the same time, and an actor
+that dies takes no other pair with it.
+
+The two meet through a store at the holder's endpoint.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rcg.comm.base import Communicator, Membership, Store
+from rcg.comm.registry import find_communicator
+from rcg.errors import CommError, GroupAborted, Unavailable
+from rcg.wire.messages import JoinGroup
+
+__all__ = ["Group", "MemberGroups", "Pair"]
+
+_OPEN_TIMEOUT_S: Final = 30.0
+_HOLDER: Final = 0
+_PULLER: Final = 1
+# Larger pieces are not faster, and memory for one is taken at once.
+_PIECE_BYTES: Final = 64 << 20
+
+
+@dataclass(slots=True)
+class Group:
+    """A group, as one of its members knows it.
+
+    Attributes:
+        name: Its name.
+        backend: Its transport.
+        rank: Of this member.
+        labels: What errors call each member.
+        keys: The id of each member's store.
+        pairs: Those that were needed so far: by the direction and the other member's key.
+        trouble: Why it is of no use any more, or "".
+    """
+
+    name: str
+    backend: str
+    rank: int
+    labels: tuple[str, ...]
+    keys: tuple[str, ...]
+    pairs: dict[tuple[int, str], Pair] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class Pair:
+    """One end of the way from a holder to a process that pulls. One thread at a time.
+
+    Args:
+        membership: This end; rank 0 is the holder.
+        backend: The transport.
+        open_store: Returns the store where both meet.
+    """
+
+    def __init__(
+        self, membership: Callable[[Store], Membership], backend: str, open_store: Callable[[], Any]
+    ) -> None:
+        self._membership = membership
+        self._backend = backend
+        self._open_store = open_store
+        self._communicator: Communicator | None = None
+        self._aborted = ""
+        self.lock = threading.Lock()
+
+    def send(self, payloads: Sequence[Any]) -> None:
+        """Send the tensors of an object, of uint8 [n]."""
+        if payloads:
+            self._opened().send(_pieces(payloads), _PULLER)
+
+    def recv(self, payloads: Sequence[Any]) -> None:
+        """Receive the tensors of an object, into tensors of the same sizes."""
+        if payloads:
+            self._opened().recv(_pieces(payloads), _HOLDER)
+
+    def abort(self, why: str) -> None:
+        """End what runs, and refuse everything later; any thread."""
+        self._aborted = why
+        communicator = self._communicator
+        if communicator is not None:
+            communicator.abort(why)
+
+    def _opened(self) -> Communicator:
+        if self._aborted:
+            raise GroupAborted(self._aborted)
+        if self._communicator is None:
+            with self._open_store() as store:
+                registered = find_communicator(self._backend)
+                self._communicator = registered.open(self._membership(store))
+        return self._communicator
+
+
+class MemberGroups:
+    """The groups of this process. Any thread.
+
+    Args:
+        key: The id of the store of this process.
+        open_store: Returns the store of this name at the endpoint of the member with this key.
+    """
+
+    def __init__(self, key: str, open_store: Callable[[Any, str], Any]) -> None:
+        self._key = key
+        self._open_store = open_store
+        self._groups: dict[str, Group] = {}
+        self._ended: dict[str, str] = {}  # why groups ended, for those who ask for one
+        self._lock = threading.Lock()
+
+    def all(self) -> list[Group]:
+        """Return the groups, the oldest first."""
+        with self._lock:
+            return list(self._groups.values())
+
+    def join(self, message: JoinGroup) -> str:
+        """Become a member; returns why that is not possible, or ''."""
+        try:
+            find_communicator(message.backend)
+            if message.backend == "gloo":
+                from rcg.comm.gloo_group import distributed
+
+                distributed()
+        except (Unavailable, ValueError) as error:
+            return str(error)
+        with self._lock:
+            if message.group in self._groups:
+                return f"there is a group of the name {message.group!r} already"
+            self._groups[message.group] = Group(
+                message.group, message.backend, message.rank, message.labels, message.keys
+            )
+        return ""
+
+    def leave(self, name: str, why: str = "it was destroyed") -> None:
+        """Close a group; without effect if there is none of that name."""
+        with self._lock:
+            group = self._groups.pop(name, None)
+            self._ended[name] = why
+        if group is not None:
+            for pair in list(group.pairs.values()):
+                pair.abort(f"group {name}: {why}")
+
+    def fail(self, name: str, why: str = "a member failed") -> None:
+        """End a group because of an error of its transport: a new one may be made."""
+        self.leave(name, why)
+
+    def with_member(self, key: str, backend: str) -> list[Group]:
+        """Return the groups of this transport that a store's process is a member of, too."""
+        return [each for each in self.all() if each.backend == backend and key in each.keys]
+
+    def pair_for(self, name: str, holder: Any, other: str, *, is_holder: bool) -> Pair:
+        """Return one end of a pair.
+
+        Args:
+            name: The group.
+            holder: The process that holds the tensors; the pair's ends meet there.
+            other: The id of the other process's store.
+            is_holder: Whether this process holds them.
+
+        Raises:
+            CommError: This process is not a member of the group, or the other one is not.
+        """
+        with self._lock:
+            group = self._groups.get(name)
+            if group is None:
+                why = self._ended.get(name, "this process is not a member")
+                raise CommError(f"group {name}: {why}", group=name)
+            if other not in group.keys:
+                raise CommError(f"group {name}: the other process is not a member", group=name)
+            rank = _HOLDER if is_holder else _PULLER
+            pair = group.pairs.get((rank, other))
+            if pair is None:
+                here, there = group.labels[group.rank], group.labels[group.keys.index(other)]
+                labels = (here, there) if is_holder else (there, here)
+                puller = other if is_holder else self._key
+                meeting = f"{name}/{puller}"
+
+                def membership(store: Store) -> Membership:
+                    return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S)
+
+                pair = group.pairs[rank, other] = Pair(
+                    membership, group.backend, lambda: self._open_store(holder, meeting)
+                )
+            return pair
+
+
+def _pieces(payloads: Sequence[Any]) -> list[Any]:
+    pieces: list[Any] = []
+    for payload in payloads:
+        if payload.numel() <= _PIECE_BYTES:
+            pieces.append(payload)
+        else:
+            pieces += payload.split(_PIECE_BYTES)
+    return pieces

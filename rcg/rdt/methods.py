@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actors of rcg: a class derived from the user's, whose methods open and seal.
+
+Each method gets a hidden keyword, whose default names the method's transport. Ray ships signatures
+with handles, so every handle tells it (``cluster.actor_method_transport``), and a call can name
+another one. The method of the user's runs inside: it never sees an envelope.
+
+The functions here go to the actors by value, as the class does. So they name only what can be
+imported there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Final
+
+from rcg.cluster import HIDDEN_KEYWORD
+from rcg.runtime.actor.plain import PLAIN
+
+__all__ = ["DECLARED", "derived", "transport_declared"]
+
+DECLARED: Final = "__rcg_tensor_transport__"
+"""The attribute of a function that has what ``@method(tensor_transport=...)`` says."""
+
+_DERIVED: Final = "__rcg_derived_from__"
+
+
+def transport_declared(function: Any, transport: str) -> Any:
+    """Note on a function what ``@method(tensor_transport=...)`` says."""
+    setattr(function, DECLARED, transport)
+    return function
+
+
+def derived(cls: type) -> type:
+    """Return the class that Ray makes actors of."""
+    if _DERIVED in vars(cls):
+        return cls
+    is_async = any(
+        inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found)
+        for _, found in inspect.getmembers(cls, inspect.isfunction)
+    )
+    members: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        _DERIVED: cls,
+        "__init__": _constructor(cls),
+    }
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        if name.startswith("__") or not inspect.isfunction(inspect.getattr_static(cls, name)):
+            continue  # a static method has no actor
+        members[name] = _wrapped(function, is_async)
+    return type(cls)(cls.__name__, (cls,), members)
+
+
+def _constructor(cls: type) -> Any:
+    plain: Any = cls.__init__  # type: ignore[misc]
+    name = cls.__name__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        from rcg.rdt.running import begin, inside
+
+        args, kwargs = begin(name, args, kwargs)
+        with inside():
+            plain(self, *args, **kwargs)
+
+    if plain is not object.__init__:
+        functools.update_wrapper(__init__, plain)
+        del __init__.__wrapped__  # type: ignore[attr-defined]  # Ray would look behind it
+        __init__.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
+    else:
+        __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        )
+    return __init__
+
+
+def _wrapped(function: Any, is_async: bool) -> Any:
+    """Return a method that opens its arguments and seals what it returns."""
+    transport = getattr(function, DECLARED, "")
+    num_returns = getattr(function, "__ray_num_returns__", 1)
+    if transport and isinstance(num_returns, int) and num_returns > 1:
+        transport = f"{transport}*{num_returns}"
+    made: Any
+    if inspect.isasyncgenfunction(function):
+
+        async def asynchronous_generator(
+            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+        ) -> Any:
+            from rcg.rdt.running import opened_later
+
+            args, kwargs = await opened_later(args, kwargs)
+            async for item in function(self, *args, **kwargs):
+                yield item
+
+        made = asynchronous_generator
+    elif inspect.isgeneratorfunction(function):
+
+        def generator(
+            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+        ) -> Any:
+            from rcg.rdt.running import opened_arguments
+
+            args, kwargs = opened_arguments(args, kwargs)
+            yield from function(self, *args, **kwargs)
+
+        made = generator
+    elif is_async:
+        is_coroutine = inspect.iscoroutinefunction(function)
+
+        async def coroutine(
+            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+        ) -> Any:
+            from rcg.rdt.running import inside, opened_later, sealed_return
+
+            args, kwargs = await opened_later(args, kwargs)
+            with inside():
+                value = function(self, *args, **kwargs)
+                if is_coroutine:
+                    value = await value
+            if _rcg_tensor_transport_:
+                value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
+            return value
+
+        made = coroutine
+    else:
+
+        def method(
+            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+        ) -> Any:
+            from rcg.rdt.running import inside, opened_arguments, sealed_return
+
+            args, kwargs = opened_arguments(args, kwargs)
+            with inside():
+                value = function(self, *args, **kwargs)
+            if _rcg_tensor_transport_:
+                value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
+            return value
+
+        made = method
+    functools.update_wrapper(made, function)
+    del made.__wrapped__  # Ray would look behind it
+    made.__signature__ = _with_hidden(inspect.signature(function), transport)
+    setattr(made, PLAIN, function)
+    return made
+
+
+def _with_hidden(signature: inspect.Signature, transport: str) -> inspect.Signature:
+    hidden = inspect.Parameter(HIDDEN_KEYWORD, inspect.Parameter.KEYWORD_ONLY, default=transport)
+    parameters = list(signature.parameters.values())
+    has_rest = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    at = len(parameters) - 1 if has_rest else len(parameters)
+    return signature.replace(parameters=[*parameters[:at], hidden, *parameters[at:]])

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealing what a method returns, and opening what another gets.
+
+``sealed`` keeps the tensors of a value here and returns an envelope. ``opened`` returns the value
+of an envelope with its tensors: from another process they are pulled, here they are the very same.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.errors import TensorMismatch, Transfer
+from rcg.rdt.envelope import Envelope, Holder
+from rcg.rdt.groups import Group
+from rcg.rdt.process import Here, here
+from rcg.rdt.store import Entry
+from rcg.rdt.transports import find_transport
+from rcg.serialization import loads_to
+from rcg.serialization.devices import EVERY_DEVICE
+from rcg.serialization.payloads import put_back, take_out
+
+__all__ = ["opened", "opened_all", "sealed"]
+
+_loads: Final = loads_to("default")
+
+
+def sealed(value: Any, transport: str, where: str) -> Any:
+    """Keep the tensors of a value here; returns its envelope, or the value if it has none.
+
+    Args:
+        value: What a method returned, or what is put.
+        transport: How its tensors travel.
+        where: What errors call it: ``the value of Worker.make``.
+
+    Raises:
+        TensorMismatch: A tensor is on a device that the transport does not serve.
+        UnpicklableError: Some part of the value cannot be sent.
+    """
+    if isinstance(value, Envelope) or "torch" not in sys.modules:
+        return value
+    devices = find_transport(transport).devices
+    ours = here()
+    encoded = ours.codec.encode(value, None, EVERY_DEVICE)
+    skeleton, table, payloads = take_out(encoded, EVERY_DEVICE)
+    if not payloads:
+        return value
+    found = sorted(set(table.devices))
+    if len(found) > 1:
+        raise TensorMismatch(
+            "All tensors in an RDT object must have the same device type. "
+            f"{where} has tensors on {', '.join(found)}",
+            expected="one type of device",
+            found=", ".join(found),
+        )
+    if devices is not None and found[0] not in devices:
+        raise TensorMismatch(
+            f"Tensor transport backend {transport.upper()} does not support tensor transfer on "
+            f"device {found[0]}. {where} has tensors there: move them to "
+            f"{' or '.join(sorted(devices))}, or choose another tensor_transport",
+            expected=", ".join(sorted(devices)),
+            found=found[0],
+        )
+    anchor = cluster.put(None)
+    key = ours.store.new_key()
+    entry = Entry(key, value, skeleton, table, payloads, transport, anchor.binary())
+    ours.store.add(entry)
+    ours.keeper.look()
+    return Envelope(key, ours.holder, transport, anchor, skeleton, table)
+
+
+def opened(envelope: Envelope, transport: str | None = None) -> Any:
+    """Return the value of an envelope, with its tensors.
+
+    Args:
+        envelope: The envelope.
+        transport: How the tensors travel, if not as the envelope says.
+
+    Raises:
+        ActorDiedError: Whoever held them is gone.
+        Transfer: They are not there any more, or the transfer failed.
+        ValueError: There is no group of both processes, or more than one.
+    """
+    ours = here()
+    if envelope.holder.key == ours.holder.key:
+        entry = ours.store.find(envelope.key)
+        if entry is None:
+            raise Transfer(f"the tensors of object {envelope.key} are not here any more")
+        return _with_same_tensors(entry.value)
+    chosen = transport or envelope.transport
+    group = ""
+    if find_transport(chosen).needs_group:
+        # A process that no group can reach gets them as any process does.
+        group = _group_with(ours, envelope.holder, chosen, is_asked_for=transport is not None)
+    payloads = ours.connections.pull(envelope, group)
+    return put_back(envelope.skeleton, envelope.table, payloads, _loads)
+
+
+def opened_all(values: Sequence[Any]) -> list[Any]:
+    """Return values with those that are envelopes opened; what appears twice is opened once."""
+    found: dict[str, Any] = {}
+    made = []
+    for value in values:
+        if type(value) is Envelope:
+            if value.key not in found:
+                found[value.key] = opened(value)
+            made.append(found[value.key])
+        else:
+            made.append(value)
+    return made
+
+
+def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool) -> str:
+    groups: list[Group] = ours.groups.with_member(holder.key, backend)
+    if len(groups) == 1:
+        return groups[0].name
+    if len(groups) > 1:
+        names = ", ".join(each.name for each in groups)
+        raise ValueError(
+            f"There are {len(groups)} possible communicators for {holder.label} and "
+            f"{ours.holder.label}: {names}. Destroy all but one"
+        )
+    if not is_asked_for and not ours.holder.actor:
+        return ""  # a task, or a driver, which no group can have
+    raise ValueError(
+        f"No communicators found for actors {holder.label} and {ours.holder.label} with the tensor "
+        f'transport {backend.upper()}: create_collective_group([...], backend="{backend}") makes '
+        "one"
+    )
+
+
+class _Pickler(cluster.by_value_pickler()):  # type: ignore[misc]
+    def __init__(self, file: Any, tensors: list[Any]) -> None:
+        super().__init__(file, 5)
+        self._tensors = tensors
+        self._kind: Any = sys.modules["torch"].Tensor
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, self._kind):
+            return None
+        self._tensors.append(obj)
+        return len(self._tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, tensors: list[Any]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, place: Any) -> Any:
+        return self._tensors[place]
+
+
+def _with_same_tensors(value: Any) -> Any:
+    """Return a copy of a value with the very same tensors in it."""
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        return value
+    tensors: list[Any] = []
+    file = io.BytesIO()
+    _Pickler(file, tensors).dump(value)
+    file.seek(0)
+    return _Unpickler(file, tensors).load()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this process has for passing tensors by reference: made when it is first needed.
+
+An actor of rcg listens at an address that follows from its id, so whoever has its handle can reach
+it, also while it is busy and before it has run any method. Other processes listen at an address
+that their envelopes tell.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import weakref
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.rdt.envelope import Holder
+from rcg.rdt.groups import MemberGroups
+from rcg.rdt.keeper import Keeper
+from rcg.rdt.pulling import Connections
+from rcg.rdt.service import Service
+from rcg.rdt.store import Entry, Store
+from rcg.runtime.codec import make_codec
+from rcg.runtime.control.store_client import ControlStore
+from rcg.serialization import Codec
+
+__all__ = ["Here", "actor_holder", "existing", "here", "start_actor"]
+
+_IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
+
+
+class Here:
+    """The part of this process.
+
+    Attributes:
+        holder: How others know this process.
+        store: What it holds.
+        keeper: Frees what nobody needs any more.
+        groups: The groups that it is a member of.
+        connections: To the processes that hold tensors.
+        codec: Takes values apart.
+    """
+
+    def __init__(self, actor: str, label: str) -> None:
+        key = _key_of(actor) if actor else f"tensors-{secrets.token_hex(8)}"
+        secret = actor or secrets.token_hex(16)
+        self.pid = os.getpid()
+        self.store = Store(key)
+        self.keeper = Keeper(self.store)
+        self.groups = MemberGroups(key, _open_store)
+        self.connections = Connections(key, self.groups)
+        self.codec: Codec = make_codec()
+        address = _address_of(actor) if actor else ""
+        self.service = Service(self.store, self.keeper, self.groups, secret, address)
+        self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
+        self.service.holder = self.holder
+        # References that ``put`` has returned here, by the object.
+        self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    def holds_ref_to(self, entry: Entry) -> bool:
+        """Whether a reference to an object that was put here is held here."""
+        return entry.key in self.refs
+
+
+_here: list[Here] = []
+_making: Final = threading.Lock()
+
+
+def existing() -> Here | None:
+    """Return the part of this process, if there was a need for it."""
+    return _here[0] if _here and _here[0].pid == os.getpid() else None
+
+
+def here() -> Here:
+    """Return the part of this process; the first call makes it."""
+    found = existing()
+    if found is None:
+        with _making:
+            found = existing()
+            if found is None:
+                found = Here("", f"process {os.getpid()}")
+                _here[:] = [found]
+    return found
+
+
+def start_actor(name: str) -> None:
+    """Make the part of this process, an actor of rcg, and listen where its handles expect it.
+
+    Args:
+        name: The name of its class.
+    """
+    actor = cluster.current_actor_id()
+    if actor is None or existing() is not None:
+        return
+    label = f"Actor({name}, {actor})"
+    until_s = time.monotonic() + _IN_USE_S
+    with _making:
+        while True:
+            try:
+                _here[:] = [Here(actor, label)]
+                return
+            except OSError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.05)
+
+
+def actor_holder(actor: str, label: str = "") -> Holder:
+    """Return how an actor of rcg is reached.
+
+    Args:
+        actor: Its id in hex.
+        label: What errors call it.
+    """
+    return Holder(_address_of(actor), _key_of(actor), actor, label, actor, cluster.node_id())
+
+
+def _address_of(actor: str) -> str:
+    return f"\0rcg-actor-{actor}"
+
+
+def _key_of(actor: str) -> str:
+    return f"tensors-{actor}"
+
+
+def _open_store(holder: Holder, name: str) -> Any:
+    return _Closing(ControlStore(holder.address, holder.key, holder.secret, name))
+
+
+class _Closing:
+    """A store that is closed at the end of a ``with``."""
+
+    def __init__(self, store: ControlStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> ControlStore:
+        return self._store
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()

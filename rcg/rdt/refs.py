@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""References to values whose tensors stay where they were made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from rcg import cluster
+from rcg.options import Deadline
+from rcg.rdt.envelope import Envelope, closed
+from rcg.rdt.opening import opened, sealed
+from rcg.rdt.process import existing, here
+from rcg.rdt.transports import OBJECT_STORE, find_transport
+from rcg.warn import warn_user
+
+__all__ = ["TensorRef", "get_tensors", "put_tensors"]
+
+
+class TensorRef:
+    """A reference to a value with tensors that stay in the process that made them.
+
+    It stands for an ObjectRef of Ray's, and goes where that goes: into calls, containers, closures
+    and other processes. In a call it is replaced by its value, of which the tensors come straight
+    from the process that holds them. Users get it from methods with a ``tensor_transport`` and from
+    ``put``.
+
+    Args:
+        inner: Ray's reference to the envelope.
+        transport: How the tensors travel.
+        maker: The id of the actor that makes the value, in hex; "" for another process.
+        maker_label: What messages call it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_has_warned",
+        "_inner",
+        "_label",
+        "_maker",
+        "_takers",
+        "_transport",
+    )
+
+    def __init__(self, inner: Any, transport: str, maker: str, maker_label: str) -> None:
+        self._inner = inner
+        self._transport = transport
+        self._maker = maker
+        self._label = maker_label
+        self._takers: set[str] = set()  # the actors that it was passed to
+        self._has_warned = False
+
+    @property
+    def inner(self) -> Any:
+        """Ray's reference. Its value is an envelope: pass the ``TensorRef`` to calls, not this."""
+        return self._inner
+
+    def tensor_transport(self) -> str:
+        """Return how the tensors travel, in upper case: ``GLOO``."""
+        return self._transport.upper()
+
+    @property
+    def maker(self) -> str:
+        """The id of the actor that makes the value, in hex; "" for another process."""
+        return self._maker
+
+    @property
+    def maker_label(self) -> str:
+        """What messages call it."""
+        return self._label
+
+    def hex(self) -> str:
+        """Return the id in hex."""
+        return str(self._inner.hex())
+
+    def binary(self) -> bytes:
+        """Return the id."""
+        return bytes(self._inner.binary())
+
+    def future(self) -> Any:
+        """Return a ``concurrent.futures.Future`` of the value."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(1, "rcg-tensors")
+        try:
+            return pool.submit(_any_get, self)
+        finally:
+            pool.shutdown(wait=False)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.get_running_loop().run_in_executor(None, _any_get, self).__await__()
+
+    def passed_to(self, actor: str) -> None:
+        """Note that it is passed to an actor; warns once where that is dangerous."""
+        self._takers.add(actor)
+        if self._has_warned or self._maker not in self._takers or len(self._takers) < 2:
+            return
+        self._has_warned = True
+        warn_user(
+            f"GPU ObjectRef({self.hex()}) is being passed back to the actor that created it "
+            f"{self._label}. Note that GPU objects are mutable. If the tensor is modified, Ray's "
+            "internal copy will also be updated, and subsequent passes to other actors will "
+            "receive the updated version instead of the original.",
+            UserWarning,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorRef) and bool(self._inner == other._inner)
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __repr__(self) -> str:
+        return f"TensorRef({self.hex()}, {self._transport})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorRef, (self._inner, self._transport, self._maker, self._label)
+
+
+def get_tensors(
+    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None
+) -> list[Any]:
+    """Return the values of references.
+
+    Args:
+        refs: The references.
+        timeout_s: For the producers to have finished; None sets no limit.
+        transport: How the tensors travel; None for the transport of each.
+
+    Raises:
+        ValueError: This process is not in a group that the transport of one needs.
+        ray.exceptions.GetTimeoutError: They were not made in time.
+        Exception: The exception of the user's method.
+    """
+    chosen = None if transport is None else find_transport(transport).name
+    for ref in refs:
+        named = chosen or ref._transport
+        ours = existing()
+        if find_transport(named).needs_group and not (ours and ours.groups.all()):
+            raise ValueError(
+                "Currently ray.get() only supports OBJECT_STORE and NIXL tensor transport, got "
+                f"TensorTransportEnum.{named.upper()}, please specify the correct tensor transport "
+                "in ray.get(): this process is in no collective group, so write get(ref, "
+                f'_tensor_transport="{OBJECT_STORE}")'
+            )
+    return _values_of(refs, timeout_s, chosen)
+
+
+def _any_get(ref: TensorRef) -> Any:
+    """Return the value of a reference by a transport that works here."""
+    ours = existing()
+    is_reachable = bool(ours and ours.groups.all())
+    needs_group = find_transport(ref._transport).needs_group
+    return _values_of([ref], None, OBJECT_STORE if needs_group and not is_reachable else None)[0]
+
+
+def _values_of(
+    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None
+) -> list[Any]:
+    deadline = Deadline(timeout_s)
+    with closed(True):
+        found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
+    return [opened(each, transport) if type(each) is Envelope else each for each in found]
+
+
+def put_tensors(value: Any, transport: str) -> TensorRef:
+    """Keep the tensors of a value here; returns a reference to it.
+
+    Raises:
+        ValueError: The transport is unknown, or needs a group that this process is not in.
+        TensorMismatch: A tensor is on a device that the transport does not serve.
+    """
+    chosen = find_transport(transport)
+    ours = here()
+    if chosen.needs_group and not any(g.backend == chosen.name for g in ours.groups.all()):
+        raise ValueError(
+            f"{ours.holder.label} does not have tensor transport {transport.upper()} available: it "
+            "is in no collective group. Put the value in an actor of the group, or with "
+            f'_tensor_transport="{OBJECT_STORE}"'
+        )
+    envelope = sealed(value, chosen.name, "The value")
+    ref = TensorRef(cluster.put(envelope), chosen.name, ours.holder.actor, ours.holder.label)
+    if type(envelope) is Envelope:
+        ours.refs[envelope.key] = ref
+    return ref

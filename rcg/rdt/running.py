@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a method of an actor does before and after the user's own; see ``rcg.rdt.methods``."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from rcg.rdt import opening
+from rcg.rdt.envelope import Envelope, closed, opened_by_methods
+from rcg.rdt.process import start_actor
+
+__all__ = ["begin", "inside", "opened_arguments", "opened_later", "sealed_return"]
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_PULLS: Final = 8  # at the same time, for the methods of an event loop
+_pullers: list[ThreadPoolExecutor] = []
+
+
+def begin(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """Make this process an actor of rcg; returns the arguments of its constructor, opened."""
+    opened_by_methods()
+    start_actor(name)
+    return opened_arguments(args, kwargs)
+
+
+def opened_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """Return the arguments of a method with those that are envelopes opened."""
+    if not _has_envelope(args, kwargs):
+        return args, kwargs
+    return _opened(args, kwargs)
+
+
+async def opened_later(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """As ``opened_arguments``; the event loop goes on while tensors are pulled."""
+    if not _has_envelope(args, kwargs):
+        return args, kwargs
+    if not _pullers:
+        _pullers.append(ThreadPoolExecutor(_PULLS, "rcg-pull"))
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_pullers[0], _opened, args, kwargs)
+
+
+def inside() -> AbstractContextManager[None]:
+    """Within it a method of the user's runs: what it unpickles itself is opened at once."""
+    return closed(False)
+
+
+def sealed_return(value: Any, transport: str, name: str) -> Any:
+    """Return what a method returns in place of a value with tensors.
+
+    Args:
+        value: What the user's method returned.
+        transport: The transport; ``gloo*2`` if it returns two values.
+        name: The name of the method.
+    """
+    plain, _, count = transport.partition("*")
+    if not count:
+        return opening.sealed(value, plain, f"The value of {name}")
+    if not isinstance(value, (tuple, list)):
+        return value  # Ray says what is wrong with it
+    return [opening.sealed(each, plain, f"Value {at} of {name}") for at, each in enumerate(value)]
+
+
+def _has_envelope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return Envelope in map(type, args) or Envelope in map(type, kwargs.values())
+
+
+def _opened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    values = opening.opened_all([*args, *kwargs.values()])
+    count = len(args)
+    return tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of a process: it answers those who want its tensors, also while a method runs.
+
+It listens at the endpoint of the process (``runtime.control``). Each connection gets a thread of
+its own, so whoever sends a large tensor holds up nobody else, and what one process pulls from
+another comes in the order in which it asked. So A -> B beside B -> A cannot deadlock: they are two
+connections.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rcg.error_text import describe_error
+from rcg.errors import RcgError
+from rcg.rdt.envelope import Holder
+from rcg.rdt.groups import MemberGroups
+from rcg.rdt.keeper import Keeper
+from rcg.rdt.store import Entry, Store
+from rcg.runtime.control import endpoint
+from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.control.stores import Stores
+from rcg.serialization import KIND_PICKLE, Encoded
+from rcg.serialization.encoded import written_to
+from rcg.wire import liveness, sockets
+from rcg.wire.liveness import Ending
+from rcg.wire.messages import (
+    AddValue,
+    AskGroups,
+    GetValue,
+    GroupChanged,
+    GroupsHere,
+    HasValues,
+    JoinGroup,
+    LeaveGroup,
+    Message,
+    PullTensors,
+    Ready,
+    SetValue,
+    TensorsComing,
+    TensorsGone,
+    TensorsHere,
+    UseStore,
+    UseTensors,
+)
+from rcg.wire.payloads import send_payloads
+
+__all__ = ["Service"]
+
+
+class Service:
+    """Serves the store of this process.
+
+    Args:
+        store: The store.
+        keeper: Frees its objects.
+        groups: The groups that this process is a member of.
+        secret: What first messages must contain.
+        address: Where it listens, if it must be a certain address.
+
+    Raises:
+        OutOfDescriptors: There is none left.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keeper: Keeper,
+        groups: MemberGroups,
+        secret: str,
+        address: str = "",
+    ) -> None:
+        self.service_id = store.key
+        self.holder: Holder | None = None  # how others know this process
+        self.secret = secret
+        self._store = store
+        self._keeper = keeper
+        self._groups = groups
+        self._meetings = Stores()
+        self._endpoint = endpoint.serve(self, address)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._endpoint.address
+
+    # --- on the endpoint's thread
+
+    handlers: ClassVar[Mapping[type[Message], Handler]]
+
+    @property
+    def is_over(self) -> bool:
+        """Never: it ends with the process."""
+        return False
+
+    def look(self) -> None:
+        """Do nothing."""
+
+    def lost(self, peer: Peer, ending: Ending) -> None:
+        """Forget a rank of a group that has met the others."""
+        self._meetings.lost(peer)
+
+    def fail(self, why: str) -> None:
+        """Nothing can be done about it: who pulls is told that the connection ended."""
+
+    def released(self) -> None:
+        """Do nothing."""
+
+    def _open(self, peer: Peer, message: UseTensors) -> bool:
+        connection = peer.hand_over()
+        threading.Thread(
+            target=self._serve,
+            args=(connection, message.key),
+            name=f"rcg-tensors-{message.pid}",
+            daemon=True,
+        ).start()
+        return False
+
+    def _meet(self, peer: Peer, message: UseStore) -> bool:
+        return self._meetings.open(peer, message)
+
+    def _ask_meeting(self, peer: Peer, message: Message) -> bool:
+        return self._meetings.handle(peer, message)
+
+    # --- on the thread of a connection
+
+    def _serve(self, connection: Any, puller: str) -> None:
+        pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
+        try:
+            sockets.send(connection, Ready())
+            while sockets.wait_for_message(connection, pidfd.fd):
+                with sockets.receive(connection) as received:
+                    if received.message is None:
+                        return
+                    self._answer(connection, puller, received.message)
+        except (OSError, ValueError):
+            pass  # it hung up, or sent a wrong message
+        finally:
+            connection.close()
+            pidfd.close()
+
+    def _answer(self, connection: Any, puller: str, message: Message) -> None:
+        match message:
+            case PullTensors():
+                self._send_tensors(connection, puller, message)
+            case JoinGroup():
+                trouble = self._groups.join(message)
+                sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
+            case LeaveGroup():
+                self._groups.leave(message.group)
+                sockets.send(connection, GroupChanged(number=message.number, trouble=""))
+            case AskGroups():
+                found = self._groups.all()
+                answer = GroupsHere(
+                    number=message.number,
+                    names=tuple(each.name for each in found),
+                    backends=tuple(each.backend for each in found),
+                    members=tuple(" ".join(each.keys) for each in found),
+                )
+                sockets.send(connection, answer)
+            case _:
+                raise ValueError("it is not expected here")
+
+    def _send_tensors(self, connection: Any, puller: str, message: PullTensors) -> None:
+        entry = self._store.find(message.key)
+        if entry is None:
+            text = (
+                f"its tensors are not there any more: object {message.key} was freed, or the actor "
+                "that made it has restarted"
+            )
+            _refuse(connection, message, text)
+            return
+        if not message.group:
+            answer = TensorsHere(number=message.number)
+            try:
+                send_payloads(connection, answer, [_encoded(entry)])
+            except (OSError, MemoryError) as error:
+                _refuse(connection, message, f"there is no memory to send it: {error}")
+                return
+        elif not self._send_through_group(connection, puller, message, entry):
+            return
+        self._store.sent(entry)
+        self._keeper.look()
+
+    def _send_through_group(
+        self, connection: Any, puller: str, message: PullTensors, entry: Entry
+    ) -> bool:
+        try:
+            pair = self._groups.pair_for(message.group, self.holder, puller, is_holder=True)
+        except RcgError as error:
+            _refuse(connection, message, str(error), is_system_error=True)
+            return False
+        sockets.send(connection, TensorsComing(number=message.number))
+        try:
+            pair.send(entry.payloads)
+        except (RcgError, RuntimeError, ValueError, OSError) as error:
+            # Whoever pulls has an error of its own, and says it.
+            self._groups.fail(message.group, describe_error(error))
+            return False
+        return True
+
+
+Service.handlers = {
+    UseTensors: Service._open,
+    UseStore: Service._meet,
+    SetValue: Service._ask_meeting,
+    GetValue: Service._ask_meeting,
+    HasValues: Service._ask_meeting,
+    AddValue: Service._ask_meeting,
+}
+
+
+def _refuse(
+    connection: Any, message: PullTensors, text: str, *, is_system_error: bool = False
+) -> None:
+    answer = TensorsGone(number=message.number, text=text, is_system_error=is_system_error)
+    sockets.send(connection, answer)
+
+
+def _encoded(entry: Entry) -> Encoded:
+    """Return the tensors alone, as a message carries them: the envelope has the skeleton."""
+    buffers = [payload.cpu().numpy() for payload in entry.payloads]
+    return KIND_PICKLE, b"", buffers, written_to([True] * len(buffers))

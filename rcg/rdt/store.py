@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store of a process: the tensors that others may ask for, until nobody can any more.
+
+An entry keeps the value's tensors, not copies: what is written to them later is seen by whoever
+gets them later, as in Ray. An entry is *freed* when Ray says that nobody holds its anchor; the
+keeper asks (``rcg.rdt.keeper``).
+
+Any thread. Freed entries are dropped outside of the lock, because dropping a tensor may run any
+code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rcg.options import Deadline
+from rcg.serialization.payloads import Skeleton, Table
+
+__all__ = ["Entry", "Store", "StoreFacts"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """The tensors of one object.
+
+    Attributes:
+        key: The object's id in this store.
+        value: The value itself, for methods of this very process.
+        skeleton: The value without its tensors.
+        table: Where they belong in it.
+        payloads: Their bytes: tensors of uint8 [n] over the same memory.
+        transport: How they travel.
+        anchor: The id of the ObjectRef that stands for it.
+        made_s: When it was made, in seconds of the monotonic clock.
+        pulls: How often they were sent.
+    """
+
+    key: str
+    value: Any
+    skeleton: Skeleton
+    table: Table
+    payloads: Sequence[Any]
+    transport: str
+    anchor: bytes
+    made_s: float = field(default_factory=time.monotonic)
+    pulls: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the tensors."""
+        return sum(self.table.sizes)
+
+    def holds(self, storage: int) -> bool:
+        """Whether one of the tensors lies in this storage, given by where it begins."""
+        return any(each.untyped_storage().data_ptr() == storage for each in self.payloads)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a store has done.
+
+    Attributes:
+        held: How many objects it holds.
+        held_bytes: The bytes of their tensors.
+        freed: How many were freed.
+        pulls: How often tensors were sent.
+    """
+
+    held: int
+    held_bytes: int
+    freed: int
+    pulls: int
+
+
+class Store:
+    """The objects of one process.
+
+    Args:
+        key: The store's id.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key: Final = key
+        self._prefix = secrets.token_hex(8)
+        self._entries: dict[str, Entry] = {}
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._freed = 0
+        self._pulls = 0
+
+    def new_key(self) -> str:
+        """Return the id of a new object."""
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def add(self, entry: Entry) -> None:
+        """Keep an object."""
+        with self._changed:
+            self._entries[entry.key] = entry
+
+    def find(self, key: str) -> Entry | None:
+        """Return an object; None if there is none, or it was freed."""
+        return self._entries.get(key)
+
+    def sent(self, entry: Entry) -> None:
+        """Note that the tensors of an object were sent."""
+        with self._changed:
+            entry.pulls += 1
+            self._pulls += 1
+
+    def entries(self) -> list[Entry]:
+        """Return the objects, the oldest first."""
+        with self._changed:
+            return list(self._entries.values())
+
+    def free(self, keys: Iterable[str]) -> None:
+        """Free objects; those that are not there are left out."""
+        with self._changed:
+            dropped = [self._entries.pop(key) for key in keys if key in self._entries]
+            self._freed += len(dropped)
+            if dropped:
+                self._changed.notify_all()
+        dropped.clear()
+
+    def wait_freed(
+        self, storage: int, timeout_s: float | None, meanwhile: Callable[[list[Entry]], None]
+    ) -> list[Entry]:
+        """Wait until no object has a tensor in a storage; returns those that have when it gave up.
+
+        Args:
+            storage: Where the storage begins.
+            timeout_s: How long; None for no limit.
+            meanwhile: Called now and then with the objects that are waited for.
+        """
+        deadline = Deadline(timeout_s)
+        turn_s = 0.5
+        while True:
+            with self._changed:
+                found = [each for each in self._entries.values() if each.holds(storage)]
+                if not found or deadline.expired:
+                    return found
+                left_s = deadline.remaining_s()
+                is_news = self._changed.wait(turn_s if left_s is None else min(turn_s, left_s))
+            if not is_news:
+                meanwhile(found)
+                turn_s = 5.0
+            del found
+
+    def facts(self) -> StoreFacts:
+        """Return what it holds and has done."""
+        with self._changed:
+            size = sum(each.size_bytes for each in self._entries.values())
+            return StoreFacts(len(self._entries), size, self._freed, self._pulls)
