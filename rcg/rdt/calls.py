@@ -11,7 +11,7 @@ from typing import Any
 
 from rcg import cluster
 from rcg.rdt import collective_groups
-from rcg.rdt.process import actor_holder
+from rcg.rdt.process import actor_holder, is_listening
 from rcg.rdt.refs import TensorRef
 from rcg.rdt.transports import Transport, find_transport
 
@@ -109,12 +109,15 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
     ]
     if len(names) == 1:
         return
-    found = collective_groups.groups_of(handle) or []
-    names = [
-        name
-        for name, backend, members in found
+    found = [
+        (name, members)
+        for name, backend, members in collective_groups.groups_of(handle) or ()
         if backend == transport.name and maker_key in members
     ]
+    if len(found) > 1:
+        # One of which a member is gone has been replaced.
+        found = [each for each in found if all(map(is_listening, each[1]))] or found
+    names = [name for name, _ in found]
     if len(names) == 1:
         return
     if names:

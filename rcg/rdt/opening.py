@@ -17,7 +17,7 @@ from rcg import cluster
 from rcg.errors import TensorMismatch, Transfer
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import Group
-from rcg.rdt.process import Here, here
+from rcg.rdt.process import Here, here, is_listening
 from rcg.rdt.store import Entry
 from rcg.rdt.transports import find_transport
 from rcg.serialization import loads_to
@@ -116,6 +116,9 @@ def opened_all(values: Sequence[Any]) -> list[Any]:
 
 def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool) -> str:
     groups: list[Group] = ours.groups.with_member(holder.key, backend)
+    if len(groups) > 1:
+        # One of which a member is gone has been replaced.
+        groups = [each for each in groups if all(map(is_listening, each.keys))] or groups
     if len(groups) == 1:
         return groups[0].name
     if len(groups) > 1:

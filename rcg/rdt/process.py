@@ -25,9 +25,12 @@ from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.store_client import ControlStore
 from rcg.serialization import Codec
+from rcg.wire import sockets
 
-__all__ = ["Here", "actor_holder", "existing", "here", "start_actor"]
+__all__ = ["Here", "actor_holder", "existing", "here", "is_listening", "start_actor"]
 
+_PREFIX: Final = "tensors-"  # of the ids of stores
+_CONNECT_S: Final = 1.0
 _IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
 
 
@@ -44,7 +47,7 @@ class Here:
     """
 
     def __init__(self, actor: str, label: str) -> None:
-        key = _key_of(actor) if actor else f"tensors-{secrets.token_hex(8)}"
+        key = _key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
         secret = actor or secrets.token_hex(16)
         self.pid = os.getpid()
         self.store = Store(key)
@@ -117,12 +120,21 @@ def actor_holder(actor: str, label: str = "") -> Holder:
     return Holder(_address_of(actor), _key_of(actor), actor, label, actor, cluster.node_id())
 
 
+def is_listening(key: str) -> bool:
+    """Return whether the actor whose store has this id lives, on this node."""
+    try:
+        sockets.connect(_address_of(key.removeprefix(_PREFIX)), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
 def _address_of(actor: str) -> str:
     return f"\0rcg-actor-{actor}"
 
 
 def _key_of(actor: str) -> str:
-    return f"tensors-{actor}"
+    return _PREFIX + actor
 
 
 def _open_store(holder: Holder, name: str) -> Any:

@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors by reference between real actors: who gets them, who keeps them, what fails how."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import rcg
+from rcg.errors import ActorDiedError
+from rcg.experimental import wait_tensor_freed
+from rcg.experimental.collective import (
+    create_collective_group,
+    destroy_all_collective_groups,
+    destroy_collective_group,
+    get_collective_groups,
+)
+from tests.cluster.stage import GUARD_S
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+BIG = 300_000  # numbers: 1.2 MB
+
+
+def get(refs: Any, **options: Any) -> Any:
+    return rcg.get(refs, timeout=GUARD_S, **options)
+
+
+class Worker:
+    """Makes, keeps and takes tensors."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.refs: Any = None
+
+    @rcg.method(tensor_transport="gloo")
+    def make(self, n, size=BIG):
+        return torch.full((size,), float(n))
+
+    @rcg.method(tensor_transport="object_store")
+    def make_anywhere(self, n, size=BIG):
+        return torch.full((size,), float(n))
+
+    @rcg.method(tensor_transport="gloo")
+    def keep(self, n, size=BIG):
+        self.kept = torch.full((size,), float(n))
+        return self.kept
+
+    @rcg.method(tensor_transport="gloo")
+    def nested(self, n):
+        base = torch.arange(2000.0) + n
+        return {
+            "pair": (base[:1000], base[1000:]),
+            "list": [base.view(40, 50).t(), "text", n],
+            "empty": torch.zeros(0),
+        }
+
+    @rcg.method(tensor_transport="gloo", num_returns=2)
+    def two(self, n):
+        return torch.full((10,), float(n)), {"t": torch.full((20,), float(-n)), "n": n}
+
+    @rcg.method(tensor_transport="gloo")
+    def plain(self, n):
+        return {"no": "tensors", "n": n}
+
+    @rcg.method(tensor_transport="gloo")
+    def fail(self):
+        raise LookupError("no tensor today")
+
+    def plain_make(self, n):
+        return torch.full((10,), float(n))
+
+    def total(self, *tensors, **named):
+        return sum(float(each.sum()) for each in (*tensors, *named.values()))
+
+    def total_of_nested(self, value):
+        a, b = value["pair"]
+        assert a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+        assert value["empty"].numel() == 0
+        return float(a.sum() + b.sum() + value["list"][0].sum()), value["list"][1:]
+
+    def add_in_place(self, tensor):
+        tensor += 1
+        return float(tensor[0])
+
+    def is_kept(self, tensor):
+        return tensor is self.kept
+
+    def same(self, value):
+        return value
+
+    def kept_plus(self, n):
+        self.kept += n
+        return float(self.kept[0])
+
+    def freed_and_plus(self, n, timeout=None):
+        wait_tensor_freed(self.kept, timeout)
+        self.kept += n
+        return float(self.kept[0])
+
+    def get_of(self, refs, **options):
+        return [float(each.sum()) for each in rcg.get(refs, **options)]
+
+    def hold(self, refs):
+        self.refs = refs
+        return len(refs)
+
+    def drop(self):
+        self.refs = None
+
+    def put(self, n, transport):
+        return [rcg.put(torch.full((BIG,), float(n)), _tensor_transport=transport)]
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+    def facts(self):
+        from rcg.rdt.process import here
+
+        found = here().store.facts()
+        return found.held, found.held_bytes, found.freed, found.pulls
+
+    def pid(self):
+        return os.getpid()
+
+
+Actor = rcg.remote(num_cpus=0)(Worker)
+
+
+@rcg.remote(num_cpus=0)
+class AsyncWorker:
+    """Async methods and plain ones, on one event loop."""
+
+    @rcg.method(tensor_transport="gloo")
+    async def make(self, n, size=BIG):
+        await asyncio.sleep(0.01)
+        return torch.full((size,), float(n))
+
+    async def total(self, tensor):
+        await asyncio.sleep(0)
+        return float(tensor.sum())
+
+    def plain_total(self, tensor):
+        return float(tensor.sum())
+
+    async def await_of(self, refs):
+        return [float((await ref).sum()) for ref in refs]
+
+
+@pytest.fixture
+def actors() -> Iterator[Callable[..., list[Any]]]:
+    made: list[Any] = []
+
+    def make(count: int = 2, cls: Any = Actor, **options: Any) -> list[Any]:
+        found = [(cls.options(**options) if options else cls).remote() for _ in range(count)]
+        made.extend(found)
+        return found
+
+    yield make
+    destroy_all_collective_groups()
+    for each in made:
+        rcg.kill(each)
+
+
+@pytest.fixture
+def pair(actors: Callable[..., list[Any]]) -> list[Any]:
+    found = actors(2)
+    create_collective_group(found, backend="torch_gloo")
+    return found
+
+
+def eventually(check: Callable[[], bool], within_s: float = 20.0) -> None:
+    until = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
+
+
+def held_by(actor: Any) -> int:
+    return get(actor.facts.remote())[0]
+
+
+# --- values
+
+
+def test_a_tensor_goes_straight_to_the_actor_that_takes_it(pair):
+    a, b = pair
+    ref = a.make.remote(2)
+    assert isinstance(ref, rcg.TensorRef)
+    assert ref.tensor_transport() == "GLOO"
+    assert get(b.total.remote(ref)) == 2.0 * BIG
+    assert get(b.total.remote(ref, again=ref)) == 4.0 * BIG
+    held, size, _, pulls = get(a.facts.remote())
+    assert (held, size) == (1, 4 * BIG)
+    assert pulls == 2  # once for each call, whatever it names
+
+
+def test_values_of_all_kinds(pair):
+    a, b = pair
+    total = sum(range(2000)) + 2000 * 3.0
+    assert get(b.total_of_nested.remote(a.nested.remote(3))) == (2 * total, ["text", 3])
+    one, two = a.two.remote(4)
+    assert get(b.total.remote(one)) == 40.0
+    assert get(b.same.remote(two))["t"].sum() == -80.0
+    assert get(b.same.remote(a.plain.remote(5))) == {"no": "tensors", "n": 5}
+
+
+def test_the_maker_gets_its_very_own_tensor(pair):
+    a, b = pair
+    ref = a.keep.remote(1)
+    assert get(a.is_kept.remote(ref))
+    with pytest.warns(UserWarning, match="is being passed back"):
+        assert not get(b.is_kept.remote(ref))
+    assert get(a.add_in_place.remote(ref)) == 2.0
+    assert get(a.kept_plus.remote(0)) == 2.0
+
+
+def test_each_call_gets_a_copy_of_its_own(pair):
+    a, b = pair
+    ref = a.make.remote(1)
+    assert get(b.add_in_place.remote(ref)) == 2.0
+    assert get(b.add_in_place.remote(ref)) == 2.0
+
+
+def test_options_of_a_call_name_a_transport(pair):
+    a, b = pair
+    ref = a.plain_make.options(tensor_transport="GLOO").remote(3)
+    assert ref.tensor_transport() == "GLOO"
+    assert get(b.total.remote(ref)) == 30.0
+    assert float(get(a.plain_make.remote(3)).sum()) == 30.0
+
+
+def test_both_directions_and_rings_at_once(actors):
+    found = actors(3)
+    create_collective_group(found, backend="gloo")
+    refs = [each.make.remote(n) for n, each in enumerate(found)]
+    for _ in range(5):
+        totals = [
+            taker.total.remote(*[ref for at, ref in enumerate(refs) if at != place])
+            for place, taker in enumerate(found)
+        ]
+        assert get(totals) == [3.0 * BIG, 2.0 * BIG, 1.0 * BIG]
+
+
+def test_a_sender_that_is_busy_sends_all_the_same(pair):
+    a, b = pair
+    ref = a.make.remote(1)
+    rcg.wait([ref], timeout=GUARD_S)
+    busy = a.sleep.remote(3)
+    started = time.monotonic()
+    assert get(b.total.remote(ref)) == BIG
+    assert time.monotonic() - started < 2.5
+    get(busy)
+
+
+# --- get, put, wait, await
+
+
+def test_get_through_the_object_store(actors):
+    (a,) = actors(1)
+    create_collective_group([a], backend="gloo")
+    ref = a.make.remote(2)
+    with pytest.raises(
+        ValueError, match=r"Currently ray\.get\(\) only supports OBJECT_STORE and"
+    ) as e:
+        rcg.get(ref)
+    assert (
+        "Currently ray.get() only supports OBJECT_STORE and NIXL tensor transport, got "
+        "TensorTransportEnum.GLOO, please specify the correct tensor transport in ray.get()"
+    ) in str(e.value)
+    found = get(ref, _tensor_transport="object_store")
+    assert found.sum() == 2.0 * BIG
+    found += 1  # it is the caller's own
+    assert get(ref, _use_object_store=True).sum() == 2.0 * BIG
+    plain = a.same.remote(7)
+    assert get([ref, plain, ref], _use_object_store=True)[1] == 7
+
+
+def test_wait_and_await(pair):
+    a, _ = pair
+    refs = [a.make.remote(n) for n in range(3)]
+    ready, others = rcg.wait(refs, num_returns=3, timeout=GUARD_S)
+    assert ready == refs and not others
+
+    async def fetch() -> list[float]:
+        return [float((await ref).sum()) for ref in refs]
+
+    assert asyncio.run(fetch()) == [0.0, 1.0 * BIG, 2.0 * BIG]
+    assert refs[1].future().result(GUARD_S).sum() == BIG
+
+
+def test_put_in_the_driver_and_in_actors(pair):
+    a, b = pair
+    ref = rcg.put({"t": torch.ones(BIG)}, _tensor_transport="object_store")
+    assert get(a.same.remote(ref))["t"].sum() == BIG
+    assert get(ref)["t"].sum() == BIG
+    (made,) = get(a.put.remote(3, "gloo"))
+    assert get(b.total.remote(made)) == 3.0 * BIG
+    with pytest.raises(ValueError, match="does not have tensor transport GLOO"):
+        rcg.put(torch.ones(3), _tensor_transport="gloo")
+
+
+def test_refs_in_containers_and_closures_work_anywhere(pair):
+    a, b = pair
+    refs = [a.make.remote(n) for n in range(3)]
+    assert get(b.get_of.remote(refs)) == [0.0, 1.0 * BIG, 2.0 * BIG]
+    captured = refs[2]
+
+    @rcg.remote(num_cpus=0)
+    def task(value: Any) -> float:
+        return float(value.sum()) + float(rcg.get(captured, _use_object_store=True).sum())
+
+    assert get(task.remote(refs[1])) == 3.0 * BIG
+    assert get(task.options(num_cpus=0).remote(refs[1])) == 3.0 * BIG
+
+
+def test_plain_actors_of_ray_get_values_too(pair):
+    import ray
+
+    class Plain:
+        def total(self, tensor: Any) -> float:
+            return float(tensor.sum())
+
+    plain = rcg.wrap_actor(ray.remote(num_cpus=0)(Plain).remote())
+    try:
+        ref = pair[0].make_anywhere.remote(2)
+        assert get(plain.total.remote(ref)) == 2.0 * BIG
+        with pytest.raises(ValueError, match="No communicators found for actors"):
+            plain.total.remote(pair[0].make.remote(2))
+    finally:
+        rcg.kill(plain)
+
+
+def test_async_and_threaded_actors(actors):
+    a, b = actors(2, AsyncWorker)
+    (c,) = actors(1, Actor, max_concurrency=3)
+    create_collective_group([a, b, c], backend="gloo")
+    refs = [a.make.remote(n) for n in range(6)]
+    assert get([b.total.remote(ref) for ref in refs]) == [float(n * BIG) for n in range(6)]
+    assert get(b.plain_total.remote(refs[2])) == 2.0 * BIG
+    assert get(b.await_of.remote(refs[:2])) == [0.0, 1.0 * BIG]
+    assert get([c.total.remote(ref) for ref in refs]) == [float(n * BIG) for n in range(6)]
+
+
+# --- errors
+
+
+def test_an_error_of_the_user_leaves_the_group_alone(pair):
+    a, b = pair
+    failed = a.fail.remote()
+    with pytest.raises(LookupError, match="no tensor today"):
+        get(b.total.remote(failed))
+    with pytest.raises(LookupError, match="no tensor today"):
+        get(failed, _use_object_store=True)
+    assert get(b.total.remote(a.make.remote(1))) == BIG
+
+
+def test_what_cannot_work_is_said_when_the_call_is_made(actors):
+    a, b, c = actors(3)
+    get([each.pid.remote() for each in (a, b, c)])
+    with pytest.raises(ValueError, match="does not have tensor transport GLOO available"):
+        a.make.remote(1)
+    with pytest.raises(ValueError, match="Invalid tensor transport: smoke"):
+        a.plain_make.options(tensor_transport="smoke")
+    with pytest.raises(ValueError, match="Invalid tensor transport"):
+        rcg.method(tensor_transport="smoke")
+    with pytest.raises(ValueError, match="must be unique"):
+        create_collective_group([a, a], backend="gloo")
+    group = create_collective_group([a, b], backend="gloo")
+    ref = a.make.remote(1)
+    with pytest.raises(ValueError, match="No communicators found for actors"):
+        c.total.remote(ref)
+    other = create_collective_group([a, b, c], backend="gloo")
+    with pytest.raises(ValueError, match="There are 2 possible communicators"):
+        b.total.remote(ref)
+    assert get(c.total.remote(ref)) == BIG
+    destroy_collective_group(group)
+    assert get(b.total.remote(ref)) == BIG
+    assert get_collective_groups([a, b]) == [other]
+    with pytest.raises(ValueError, match="No group with name"):
+        destroy_collective_group(group.name)
+
+
+def test_a_class_that_wants_no_transport_may_not_declare_one():
+    with pytest.raises(ValueError, match="enable_tensor_transport=False"):
+        rcg.remote(enable_tensor_transport=False)(Worker)
+
+
+@pytest.mark.parametrize("transport", ["gloo", "object_store"])
+def test_a_maker_that_dies_fails_its_takers(actors, transport):
+    a, b, c = actors(3)
+    create_collective_group([a, b, c], backend="gloo")
+    ref = (a.make if transport == "gloo" else a.make_anywhere).remote(1)
+    assert get(b.total.remote(ref)) == BIG
+    os.kill(get(a.pid.remote()), signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises(ActorDiedError, match="has ended"):
+        get(b.total.remote(ref))
+    assert time.monotonic() - started < 10
+    # Those that live on can be grouped anew, and their old group has an end.
+    create_collective_group([b, c], backend="gloo")
+    if transport == "gloo":
+        assert get(c.total.remote(b.make.remote(3))) == 3.0 * BIG
+
+
+def test_passing_a_ref_to_its_maker_and_another_warns_once(pair):
+    a, b = pair
+    ref = a.make.remote(1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        refs = [b.total.remote(ref), a.total.remote(ref), b.total.remote(ref)]
+    get(refs)
+    (warning,) = [each for each in found if "is being passed back" in str(each.message)]
+    assert warning.filename == __file__
+    assert "GPU ObjectRef(" in str(warning.message)
+
+
+# --- lifetime
+
+
+def test_tensors_are_freed_when_nobody_can_ask_for_them(pair):
+    a, b = pair
+    refs = [a.make.remote(n, 1000) for n in range(20)]
+    get([b.total.remote(ref) for ref in refs])
+    assert held_by(a) == 20
+    get(b.hold.remote(refs[:3]))
+    del refs
+    eventually(lambda: held_by(a) == 3)
+    get(b.drop.remote())
+    eventually(lambda: held_by(a) == 0)
+    assert get(a.facts.remote())[2] == 20
+
+
+def test_a_call_that_depends_on_a_tensor_keeps_it(pair):
+    a, b = pair
+    busy = b.sleep.remote(1.5)
+    total = b.total.remote(a.make.remote(4))
+    assert get(total) == 4.0 * BIG
+    get(busy)
+    eventually(lambda: held_by(a) == 0)
+
+
+def test_a_holder_that_is_killed_holds_nothing(actors):
+    a, b = actors(2)
+    refs = [a.make_anywhere.remote(1) for _ in range(2)]
+    get(b.hold.remote(refs))
+    del refs
+    time.sleep(0.3)
+    assert held_by(a) == 2
+    rcg.kill(b)
+    eventually(lambda: held_by(a) == 0)
+
+
+def test_what_is_put_is_freed(actors):
+    from rcg.rdt.process import here
+
+    (a,) = actors(1)
+    before = here().store.facts().held
+    ref = rcg.put(torch.ones(BIG), _tensor_transport="object_store")
+    assert get(a.total.remote(ref)) == BIG
+    assert here().store.facts().held == before + 1
+    del ref
+    eventually(lambda: here().store.facts().held == before)
+
+
+# --- mutability: the examples of the specification
+
+
+def test_a_receiver_sees_what_was_written_meanwhile(pair):
+    a, b = pair
+    ref = a.keep.remote(1)
+    assert get(a.kept_plus.remote(1)) == 2.0
+    assert get(b.total.remote(ref)) == 2.0 * BIG
+
+
+def test_wait_tensor_freed_lets_receivers_finish(pair):
+    a, b = pair
+    ref = a.keep.remote(1)
+    changed = a.freed_and_plus.remote(1)
+    total = b.total.remote(ref)
+    del ref
+    assert get(total) == 1.0 * BIG
+    assert get(changed) == 2.0
+
+
+def test_wait_tensor_freed_says_what_it_waits_for(pair):
+    a, _ = pair
+    ref = a.keep.remote(1)
+    with pytest.raises(TimeoutError, match=r"not freed from RDT object store after 0\.3 s"):
+        get(a.freed_and_plus.remote(1, timeout=0.3))
+    assert ref is not None
+    with pytest.raises(TypeError, match="takes a torch tensor"):
+        wait_tensor_freed("no tensor")
