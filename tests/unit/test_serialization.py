@@ -559,8 +559,11 @@ def place_of(tensor: Any) -> tuple[int, int]:
 
 
 def sharing(tensors: list[Any]) -> list[list[int | None]]:
-    """For each pair how far they are apart in their storage; None if they have not one."""
-    places = [place_of(tensor) for tensor in tensors]
+    """For each pair how far they are apart in their storage; None if they have not one.
+
+    Tensors without elements are left out: where one begins, before what travels, means nothing.
+    """
+    places = [place_of(tensor) for tensor in tensors if tensor.numel()]
     return [[b - d if a == c else None for c, d in places] for a, b in places]
 
 
