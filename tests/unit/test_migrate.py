@@ -458,7 +458,7 @@ def test_exports_are_read_as_they_are(module: ModuleType) -> None:
 
 def test_names_of_the_old_paths_are_rcgs_or_else_rays() -> None:
     from rcg.experimental.channel import Communicator, TorchTensorType
-    from rcg.experimental.collective import allreduce, create_collective_group
+    from rcg.experimental.collective import allreduce
     from rcg.experimental.util.types import AllReduceOp, Device, ReduceOp
 
     assert rcg.experimental.collective.allreduce is allreduce is rcg.collective.allreduce
@@ -466,8 +466,7 @@ def test_names_of_the_old_paths_are_rcgs_or_else_rays() -> None:
     assert rcg.experimental.channel.torch_tensor_type.TorchTensorType is TorchTensorType
     assert rcg.experimental.channel.communicator.Communicator is Communicator
     assert {each.value for each in Device} == {"default", "cpu", "gpu", "cuda"}
-    for name in (create_collective_group, AllReduceOp):
-        assert name.__module__.startswith("ray.experimental.")
+    assert AllReduceOp.__module__.startswith("ray.experimental.")
     for module in OLD_PATHS:
         assert set(module.__all__) <= set(dir(module)), module
         with pytest.raises(AttributeError):
