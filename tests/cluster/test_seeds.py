@@ -20,7 +20,15 @@ import pytest
 import torch
 
 from tests.cluster.stage import joining
-from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERLAP, OVERVIEW, TENSORS
+from tests.documents import (
+    ACROSS_ACTORS,
+    ASYNCIO,
+    DIRECT_TRANSPORT,
+    HELLO,
+    OVERLAP,
+    OVERVIEW,
+    TENSORS,
+)
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -142,3 +150,11 @@ def test_communication_beside_computation_at_the_size_of_a_cpu(tmp_path: Path) -
 def test_a_program_that_fails_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
         run("print(1)\n# %%\n1 / 0\n", tmp_path)
+
+
+def test_tensors_go_from_actor_to_actor_without_a_graph(tmp_path: Path) -> None:
+    """Its two examples of what can go wrong do, and the third, which is the remedy, does not."""
+    lines = run(DIRECT_TRANSPORT, tmp_path)
+    assert [line for line in lines if line.startswith("AssertionError")] == [
+        "AssertionError: sender and receiver returned different sums."
+    ] * 2
