@@ -236,12 +236,12 @@ def belongings() -> dict[str, Any]:
             fds.append(os.readlink(f"/proc/self/fd/{fd}"))
     sockets = Path("/proc/net/unix").read_text().splitlines()
     # Abstract addresses: those that the driver listens on, and what it accepted there.
-    ours = {line.split()[6] for line in sockets if "@rcg-" in line}
+    ours = {line.split()[6] for line in sockets if "@rcg-" in line and "@rcg-actor" not in line}
     tcp = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()]
     loopback = {line[9] for line in tcp if line[1].startswith("0100007F:")}
     inodes = [fd.removeprefix("socket:[").removesuffix("]") for fd in fds]
     return {
-        "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("rcg-")),
+        "threads": sorted(t.name for t in _threads_of_graphs()),
         "threads of Gloo": sum("gloo" in name for name in _kernel_threads()),
         "sockets": sum(inode in ours for inode in inodes),
         "connections": sum(inode in loopback for inode in inodes),
@@ -252,7 +252,7 @@ def belongings() -> dict[str, Any]:
 
 def settled() -> dict[str, Any]:
     """Wait until no loop is left in this process; returns its belongings."""
-    for thread in [t for t in threading.enumerate() if t.name.startswith("rcg-")]:
+    for thread in _threads_of_graphs():
         thread.join(GUARD_S)
     gc.collect()
     return belongings()
@@ -266,6 +266,12 @@ NOTHING: Final = {
     "watched": 0,
     "segments": 0,
 }
+
+
+def _threads_of_graphs() -> list[threading.Thread]:
+    """The threads of graphs: every actor of rcg has one more, for tensors by reference."""
+    named = [t for t in threading.enumerate() if t.name.startswith("rcg-")]
+    return [t for t in named if t.name != "rcg-tensors"]
 
 
 def _kernel_threads() -> list[str]:

@@ -88,7 +88,8 @@ class Endpoint:
         self._is_over = False  # its descriptors are closed
         with telling_exhaustion("for the control socket of a compiled graph"):
             self._connections = Connections(self.address, self._services, self._news)
-        self._thread = threading.Thread(target=self._run, name="rcg-control", daemon=True)
+        name = "rcg-tensors" if address else "rcg-control"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # --- any thread
 
