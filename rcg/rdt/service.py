@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rcg.error_text import describe_error
 from rcg.errors import RcgError
@@ -48,6 +48,8 @@ from rcg.wire.messages import (
 from rcg.wire.payloads import send_payloads
 
 __all__ = ["Service"]
+
+_SMALL_BYTES: Final = 24 << 10
 
 
 class Service:
@@ -172,7 +174,7 @@ class Service:
             )
             _refuse(connection, message, text)
             return
-        if not message.group:
+        if not message.group or _is_small(entry):
             answer = TensorsHere(number=message.number)
             try:
                 send_payloads(connection, answer, [_encoded(entry)])
@@ -210,6 +212,11 @@ Service.handlers = {
     HasValues: Service._ask_meeting,
     AddValue: Service._ask_meeting,
 }
+
+
+def _is_small(entry: Entry) -> bool:
+    """Whether the tensors come sooner in a message than through a group."""
+    return entry.size_bytes <= _SMALL_BYTES and all(each.is_cpu for each in entry.payloads)
 
 
 def _refuse(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import mmap
 import os
 import pickle
 import socket
@@ -99,9 +98,8 @@ class PreparedPayloads:
         try:
             fd = self._memfd.fd
             os.posix_fallocate(fd, 0, size)  # no room is an error here, not a SIGBUS later
-            with mmap.mmap(fd, size) as memory:
-                for at, part in parts:
-                    memory[at : at + len(part)] = part
+            for at, part in parts:
+                _write_all(fd, part, at)
         except BaseException:
             self.close()
             raise
@@ -131,6 +129,14 @@ class PreparedPayloads:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _write_all(fd: int, part: Any, at: int) -> None:
+    """Write bytes to a file at a place; other threads run meanwhile."""
+    left = memoryview(part).cast("B")
+    while left:
+        count = os.pwrite(fd, left, at)
+        left, at = left[count:], at + count
 
 
 def send_payloads(connection: socket.socket, message: Carrying, values: Sequence[Encoded]) -> None:

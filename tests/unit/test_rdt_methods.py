@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The class that Ray makes actors of: what it adds to the user's, and what it leaves as it is."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import rcg
+from rcg import cluster
+from rcg.rdt.methods import derived
+from rcg.rdt.transports import find_transport
+from rcg.runtime.actor.plain import plain_of
+
+HIDDEN = cluster.HIDDEN_KEYWORD
+
+
+class Base:
+    def inherited(self, x: int) -> int:
+        """Its text."""
+        return x
+
+
+class Worker(Base):
+    """Its class."""
+
+    constant = 3
+
+    @rcg.method(tensor_transport="GLOO")
+    def make(self, n: int = 1, *rest: int, key: int = 2, **others: int) -> Any:
+        return n, rest, key, others
+
+    @rcg.method(tensor_transport="object_store", num_returns=2)
+    def two(self) -> Any:
+        return 1, 2
+
+    @staticmethod
+    def without_actor(x: int) -> int:
+        return x
+
+    @classmethod
+    def of_class(cls) -> str:
+        return cls.__name__
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def stream(self) -> Any:
+        yield from range(3)
+
+
+def test_methods_get_a_hidden_keyword_that_names_their_transport() -> None:
+    cls: Any = derived(Worker)
+    names = {"make": "gloo", "two": "object_store*2", "inherited": "", "stream": ""}
+    for name, transport in names.items():
+        hidden = inspect.signature(getattr(cls, name)).parameters[HIDDEN]
+        assert hidden.default == transport
+        assert hidden.kind is inspect.Parameter.KEYWORD_ONLY
+    assert list(inspect.signature(cls.make).parameters) == [
+        *("self", "n", "rest", "key", HIDDEN, "others")
+    ]
+
+
+def test_the_rest_of_the_class_stays_as_it_is() -> None:
+    cls: Any = derived(Worker)
+    assert (cls.__name__, cls.__qualname__, cls.__module__) == ("Worker", "Worker", __name__)
+    assert cls.__doc__ == "Its class."
+    assert cls.inherited.__doc__ == "Its text."
+    assert cls.constant == 3
+    assert cls.without_actor(4) == 4
+    assert cls.of_class() == "Worker"
+    assert issubclass(cls, Worker)
+    assert derived(cls) is cls
+    assert "inherited" not in vars(Worker) and not hasattr(Worker.make, "__rcg_plain__")
+    assert inspect.isgeneratorfunction(cls.stream)
+
+
+def test_the_user_s_own_method_is_found_behind_it() -> None:
+    worker = object.__new__(derived(Worker))
+    assert plain_of(worker.make).__func__ is Worker.make
+    assert plain_of(worker.make)(5, key=6) == (5, (), 6, {})
+    assert plain_of(len) is len
+
+
+def test_all_methods_of_an_async_class_are_coroutines() -> None:
+    class Mixed:
+        async def waits(self) -> int:
+            return 1
+
+        def plain(self) -> int:
+            return 2
+
+    cls: Any = derived(Mixed)
+    assert inspect.iscoroutinefunction(cls.waits) and inspect.iscoroutinefunction(cls.plain)
+
+
+def test_transports_are_known_by_name_in_any_case() -> None:
+    assert find_transport("Gloo").needs_group
+    assert not find_transport("OBJECT_STORE").needs_group
+    for wrong in ("smoke", "", 3, None):
+        with pytest.raises(ValueError, match=r"Invalid tensor transport: .* Known are "):
+            find_transport(wrong)
