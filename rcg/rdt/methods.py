@@ -36,10 +36,6 @@ def derived(cls: type) -> type:
     """Return the class that Ray makes actors of."""
     if _DERIVED in vars(cls):
         return cls
-    is_async = any(
-        inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found)
-        for _, found in inspect.getmembers(cls, inspect.isfunction)
-    )
     members: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -50,7 +46,7 @@ def derived(cls: type) -> type:
     for name, function in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("__") or not inspect.isfunction(inspect.getattr_static(cls, name)):
             continue  # a static method has no actor
-        members[name] = _wrapped(function, is_async)
+        members[name] = _wrapped(function)
     return type(cls)(cls.__name__, (cls,), members)
 
 
@@ -76,8 +72,12 @@ def _constructor(cls: type) -> Any:
     return __init__
 
 
-def _wrapped(function: Any, is_async: bool) -> Any:
-    """Return a method that opens its arguments and seals what it returns."""
+def _wrapped(function: Any) -> Any:
+    """Return a method that opens its arguments, and seals what it returns if it is told to.
+
+    It is told by the hidden keyword, which every handle of rcg passes to a method with a transport.
+    A call from within the actor does not, and gets the value itself.
+    """
     transport = getattr(function, DECLARED, "")
     num_returns = getattr(function, "__ray_num_returns__", 1)
     if transport and isinstance(num_returns, int) and num_returns > 1:
@@ -86,7 +86,7 @@ def _wrapped(function: Any, is_async: bool) -> Any:
     if inspect.isasyncgenfunction(function):
 
         async def asynchronous_generator(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+            self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
         ) -> Any:
             from rcg.rdt.running import opened_later
 
@@ -98,7 +98,7 @@ def _wrapped(function: Any, is_async: bool) -> Any:
     elif inspect.isgeneratorfunction(function):
 
         def generator(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+            self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
         ) -> Any:
             from rcg.rdt.running import opened_arguments
 
@@ -106,19 +106,16 @@ def _wrapped(function: Any, is_async: bool) -> Any:
             yield from function(self, *args, **kwargs)
 
         made = generator
-    elif is_async:
-        is_coroutine = inspect.iscoroutinefunction(function)
+    elif inspect.iscoroutinefunction(function):
 
         async def coroutine(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
+            self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
         ) -> Any:
             from rcg.rdt.running import inside, opened_later, sealed_return
 
             args, kwargs = await opened_later(args, kwargs)
             with inside():
-                value = function(self, *args, **kwargs)
-                if is_coroutine:
-                    value = await value
+                value = await function(self, *args, **kwargs)
             if _rcg_tensor_transport_:
                 value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
             return value
@@ -126,9 +123,7 @@ def _wrapped(function: Any, is_async: bool) -> Any:
         made = coroutine
     else:
 
-        def method(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = transport, **kwargs: Any
-        ) -> Any:
+        def method(self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any) -> Any:
             from rcg.rdt.running import inside, opened_arguments, sealed_return
 
             args, kwargs = opened_arguments(args, kwargs)

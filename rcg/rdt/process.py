@@ -8,6 +8,8 @@ that their envelopes tell.
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
 import secrets
 import threading
@@ -16,6 +18,8 @@ import weakref
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.errors import RcgError
+from rcg.log import Log
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
@@ -29,8 +33,11 @@ from rcg.wire import sockets
 
 __all__ = ["Here", "actor_holder", "existing", "here", "is_listening", "start_actor"]
 
+_log = Log()
+
 _PREFIX: Final = "tensors-"  # of the ids of stores
 _CONNECT_S: Final = 1.0
+_RETRY_S: Final = 0.05
 _IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
 
 
@@ -55,12 +62,14 @@ class Here:
         self.groups = MemberGroups(key, _open_store)
         self.connections = Connections(key, self.groups)
         self.codec: Codec = make_codec()
-        address = _address_of(actor) if actor else ""
+        address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
         self.service = Service(self.store, self.keeper, self.groups, secret, address)
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
         # References that ``put`` has returned here, by the object.
         self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+        atexit.register(self.connections.close)
 
     def holds_ref_to(self, entry: Entry) -> bool:
         """Whether a reference to an object that was put here is held here."""
@@ -91,6 +100,9 @@ def here() -> Here:
 def start_actor(name: str) -> None:
     """Make the part of this process, an actor of rcg, and listen where its handles expect it.
 
+    An actor that cannot, because it has no descriptor left, works as others do; only nobody reaches
+    it while it is busy, and it can be in no group.
+
     Args:
         name: The name of its class.
     """
@@ -104,10 +116,12 @@ def start_actor(name: str) -> None:
             try:
                 _here[:] = [Here(actor, label)]
                 return
-            except OSError:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(0.05)
+            except (OSError, RuntimeError, RcgError) as error:
+                is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE
+                if not is_in_use or time.monotonic() > until_s:
+                    _log.exception("rcg: %s cannot pass tensors by reference", label)
+                    return
+                time.sleep(_RETRY_S)
 
 
 def actor_holder(actor: str, label: str = "") -> Holder:

@@ -158,6 +158,14 @@ class Connections:
                 del self._open[holder.address, holder.key]
         connection.close()
 
+    def close(self) -> None:
+        """Close all of them."""
+        with self._lock:
+            found = list(self._open.values())
+            self._open.clear()
+        for connection in found:
+            connection.close()
+
     def pull(self, envelope: Envelope, group: str) -> Sequence[Any]:
         """Return the tensors of an object, of uint8 [n], in memory of this process.
 

@@ -60,7 +60,7 @@ class Service:
         keeper: Frees its objects.
         groups: The groups that this process is a member of.
         secret: What first messages must contain.
-        address: Where it listens, if it must be a certain address.
+        address: Where it listens.
 
     Raises:
         OutOfDescriptors: There is none left.
@@ -72,7 +72,7 @@ class Service:
         keeper: Keeper,
         groups: MemberGroups,
         secret: str,
-        address: str = "",
+        address: str,
     ) -> None:
         self.service_id = store.key
         self.holder: Holder | None = None  # how others know this process

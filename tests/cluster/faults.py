@@ -236,7 +236,12 @@ def belongings() -> dict[str, Any]:
             fds.append(os.readlink(f"/proc/self/fd/{fd}"))
     sockets = Path("/proc/net/unix").read_text().splitlines()
     # Abstract addresses: those that the driver listens on, and what it accepted there.
-    ours = {line.split()[6] for line in sockets if "@rcg-" in line and "@rcg-actor" not in line}
+    others = "@rcg-actor", "@rcg-tensors"
+    ours = {
+        line.split()[6]
+        for line in sockets
+        if "@rcg-" in line and not any(each in line for each in others)
+    }
     tcp = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()]
     loopback = {line[9] for line in tcp if line[1].startswith("0100007F:")}
     inodes = [fd.removeprefix("socket:[").removesuffix("]") for fd in fds]

@@ -128,6 +128,9 @@ class Worker:
         found = here().store.facts()
         return found.held, found.held_bytes, found.freed, found.pulls
 
+    def of_its_own(self, n):
+        return float(self.make(n).sum() + self.two(n)[0].sum())
+
     def pid(self):
         return os.getpid()
 
@@ -228,6 +231,10 @@ def test_each_call_gets_a_copy_of_its_own(pair):
     ref = a.make.remote(1)
     assert get(b.add_in_place.remote(ref)) == 2.0
     assert get(b.add_in_place.remote(ref)) == 2.0
+
+
+def test_a_method_that_calls_another_gets_the_value_itself(pair):
+    assert get(pair[0].of_its_own.remote(2)) == 2.0 * BIG + 20.0
 
 
 def test_options_of_a_call_name_a_transport(pair):

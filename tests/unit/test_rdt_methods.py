@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -85,16 +86,22 @@ def test_the_user_s_own_method_is_found_behind_it() -> None:
     assert plain_of(len) is len
 
 
-def test_all_methods_of_an_async_class_are_coroutines() -> None:
+def test_methods_that_call_each_other_get_values_themselves() -> None:
     class Mixed:
         async def waits(self) -> int:
-            return 1
+            return self.plain() + 1
 
         def plain(self) -> int:
-            return 2
+            return int(self.marked()[0])
+
+        @rcg.method(tensor_transport="gloo", num_returns=2)
+        def marked(self) -> Any:
+            return 2, 3
 
     cls: Any = derived(Mixed)
-    assert inspect.iscoroutinefunction(cls.waits) and inspect.iscoroutinefunction(cls.plain)
+    assert inspect.iscoroutinefunction(cls.waits)
+    assert not inspect.iscoroutinefunction(cls.plain)
+    assert asyncio.run(object.__new__(cls).waits()) == 3
 
 
 def test_transports_are_known_by_name_in_any_case() -> None:
