@@ -11,6 +11,7 @@ The two meet through a store at the holder's endpoint.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +27,9 @@ __all__ = ["Group", "MemberGroups", "Pair"]
 _OPEN_TIMEOUT_S: Final = 30.0
 _HOLDER: Final = 0
 _PULLER: Final = 1
-# Larger pieces are not faster, and memory for one is taken at once.
-_PIECE_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 16 << 20  # larger pieces are not faster
+_SMALL_BYTES: Final = 256 << 10  # of these, several travel in one piece
+_ALIGNMENT: Final = 64
 
 
 @dataclass(slots=True)
@@ -74,13 +76,30 @@ class Pair:
 
     def send(self, payloads: Sequence[Any]) -> None:
         """Send the tensors of an object, of uint8 [n]."""
-        if payloads:
-            self._opened().send(_pieces(payloads), _PULLER)
+        sizes = [each.numel() for each in payloads]
+        for run in _runs(sizes):
+            first = payloads[run[0]]
+            whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
+            self._opened().send(_pieces(whole), _PULLER)
 
-    def recv(self, payloads: Sequence[Any]) -> None:
-        """Receive the tensors of an object, into tensors of the same sizes."""
-        if payloads:
-            self._opened().recv(_pieces(payloads), _HOLDER)
+    def recv(self, sizes: Sequence[int]) -> list[Any]:
+        """Receive the tensors of an object; returns tensors of uint8 [n] of these sizes.
+
+        Small ones share their memory: it is free when none of them is needed any more.
+        """
+        import torch
+
+        payloads: list[Any] = []
+        for run in _runs(sizes):
+            ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
+            size = sizes[run[0]] if len(run) == 1 else ends[-1]
+            whole = torch.empty(size, dtype=torch.uint8)
+            self._opened().recv(_pieces(whole), _HOLDER)
+            starts = [0, *ends]
+            payloads += [
+                whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
+            ]
+        return payloads
 
     def abort(self, why: str) -> None:
         """End what runs, and refuse everything later; any thread."""
@@ -190,11 +209,43 @@ class MemberGroups:
             return pair
 
 
-def _pieces(payloads: Sequence[Any]) -> list[Any]:
-    pieces: list[Any] = []
-    for payload in payloads:
-        if payload.numel() <= _PIECE_BYTES:
-            pieces.append(payload)
+def _runs(sizes: Sequence[int]) -> list[list[int]]:
+    """Return which tensors travel in one piece: neighbours that are small; in order.
+
+    >>> _runs([100, 200, 1 << 30, 5])
+    [[0, 1], [2], [3]]
+    """
+    runs: list[list[int]] = []
+    size = 0  # of the newest run, if more may follow in it
+    for at, each in enumerate(sizes):
+        if each > _SMALL_BYTES:
+            runs.append([at])
+            size = 0
+        elif size and size + _padded(each) <= _PIECE_BYTES:
+            runs[-1].append(at)
+            size += _padded(each)
         else:
-            pieces += payload.split(_PIECE_BYTES)
-    return pieces
+            runs.append([at])
+            size = _padded(each)
+    return runs
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _joined(payloads: Sequence[Any]) -> Any:
+    """Return tensors of uint8 one after another, each at an aligned place."""
+    import torch
+
+    padding = torch.zeros(_ALIGNMENT, dtype=torch.uint8, device=payloads[0].device)
+    parts: list[Any] = []
+    for payload in payloads:
+        parts.append(payload)
+        if payload.numel() % _ALIGNMENT:
+            parts.append(padding[: -payload.numel() % _ALIGNMENT])
+    return torch.cat(parts)
+
+
+def _pieces(whole: Any) -> list[Any]:
+    return [whole] if whole.numel() <= _PIECE_BYTES else list(whole.split(_PIECE_BYTES))

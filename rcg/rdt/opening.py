@@ -74,11 +74,16 @@ def sealed(value: Any, transport: str, where: str) -> Any:
 
 
 def opened(envelope: Envelope, transport: str | None = None) -> Any:
-    """Return the value of an envelope, with its tensors.
+    """Return the value of an envelope, with its tensors; see ``opened_all``."""
+    return opened_all([envelope], transport)[0]
+
+
+def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]:
+    """Return values with those that are envelopes opened; what appears twice is opened once.
 
     Args:
-        envelope: The envelope.
-        transport: How the tensors travel, if not as the envelope says.
+        values: The values.
+        transport: How the tensors travel, if not as each envelope says.
 
     Raises:
         ActorDiedError: Whoever held them is gone.
@@ -86,32 +91,32 @@ def opened(envelope: Envelope, transport: str | None = None) -> Any:
         ValueError: There is no group of both processes, or more than one.
     """
     ours = here()
-    if envelope.holder.key == ours.holder.key:
-        entry = ours.store.find(envelope.key)
-        if entry is None:
-            raise Transfer(f"the tensors of object {envelope.key} are not here any more")
-        return _with_same_tensors(entry.value)
-    chosen = transport or envelope.transport
-    group = ""
-    if find_transport(chosen).needs_group:
-        # A process that no group can reach gets them as any process does.
-        group = _group_with(ours, envelope.holder, chosen, is_asked_for=transport is not None)
-    payloads = ours.connections.pull(envelope, group)
-    return put_back(envelope.skeleton, envelope.table, payloads, _loads)
-
-
-def opened_all(values: Sequence[Any]) -> list[Any]:
-    """Return values with those that are envelopes opened; what appears twice is opened once."""
     found: dict[str, Any] = {}
-    made = []
-    for value in values:
-        if type(value) is Envelope:
-            if value.key not in found:
-                found[value.key] = opened(value)
-            made.append(found[value.key])
-        else:
-            made.append(value)
-    return made
+    wanted: dict[str, tuple[Envelope, str]] = {}
+    for envelope in values:
+        if type(envelope) is not Envelope or envelope.key in found or envelope.key in wanted:
+            continue
+        if envelope.holder.key == ours.holder.key:
+            found[envelope.key] = _of_our_own(ours, envelope)
+            continue
+        chosen, group = transport or envelope.transport, ""
+        if find_transport(chosen).needs_group:
+            group = _group_with(ours, envelope.holder, chosen, is_asked_for=transport is not None)
+        wanted[envelope.key] = envelope, group
+    if wanted:
+        pulled = ours.connections.pull(list(wanted.values()))
+        for (key, (envelope, _)), payloads in zip(wanted.items(), pulled, strict=True):
+            if isinstance(payloads, Exception):
+                raise payloads
+            found[key] = put_back(envelope.skeleton, envelope.table, payloads, _loads)
+    return [found[each.key] if type(each) is Envelope else each for each in values]
+
+
+def _of_our_own(ours: Here, envelope: Envelope) -> Any:
+    entry = ours.store.find(envelope.key)
+    if entry is None:
+        raise Transfer(f"the tensors of object {envelope.key} are not here any more")
+    return _with_same_tensors(entry.value)
 
 
 def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from rcg import cluster
@@ -35,6 +35,7 @@ from rcg.wire.sockets import Received
 __all__ = ["Connection", "Connections"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
+_AHEAD: Final = 16  # questions, while the first is answered
 
 _A = TypeVar("_A", bound=Message)
 
@@ -56,6 +57,7 @@ class Connection:
     def __init__(self, holder: Holder, key: str, timeout_s: float = _JOIN_TIMEOUT_S) -> None:
         self.holder = holder
         self.lock = threading.Lock()
+        self.is_closed = False
         self._numbers = itertools.count()
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
@@ -87,14 +89,21 @@ class Connection:
             f"{holder.label}, which held the tensors, has ended, and they with it. Make them again"
         )
 
-    def ask(self, make: Callable[[int], Message]) -> Received:
-        """Send a question and return what comes; the caller holds the lock, and closes it.
+    def ask_for(self, key: str, group: str) -> None:
+        """Ask for an object; the caller holds the lock.
+
+        Raises:
+            ActorDiedError: The process is gone.
+        """
+        self._send(PullTensors(number=next(self._numbers), key=key, group=group))
+
+    def next(self) -> Received:
+        """Return the next answer, which the caller closes; he holds the lock.
 
         Raises:
             ActorDiedError: The process is gone.
         """
         try:
-            sockets.send(self._joined.connection, make(next(self._numbers)))
             if not sockets.wait_for_message(self._joined.connection, self._joined.pidfd.fd):
                 raise self.gone()
             received = sockets.receive(self._joined.connection, 1)
@@ -107,6 +116,12 @@ class Connection:
             raise self.gone()
         return received
 
+    def _send(self, message: Message) -> None:
+        try:
+            sockets.send(self._joined.connection, message)
+        except OSError as error:
+            raise self.gone() from error
+
     def asked(self, make: Callable[[int], Message], answer: type[_A]) -> _A:
         """Ask for an answer of a class.
 
@@ -114,13 +129,17 @@ class Connection:
             ActorDiedError: The process is gone.
             Transfer: The answer was another.
         """
-        with self.lock, self.ask(make) as received:
+        with self.lock:
+            self._send(make(next(self._numbers)))
+            received = self.next()
+        with received:
             if not isinstance(received.message, answer):
                 raise Transfer(f"{self.holder.label} gave an answer that was not expected")
             return received.message
 
     def close(self) -> None:
         """Close it."""
+        self.is_closed = True
         self._joined.close()
 
 
@@ -166,63 +185,133 @@ class Connections:
         for connection in found:
             connection.close()
 
-    def pull(self, envelope: Envelope, group: str) -> Sequence[Any]:
-        """Return the tensors of an object, of uint8 [n], in memory of this process.
+    def pull(self, wanted: Sequence[tuple[Envelope, str]]) -> list[Sequence[Any] | Exception]:
+        """Return the tensors of objects, of uint8 [n], in memory of this process.
+
+        Those of one process are asked for together, and several processes at the same time.
 
         Args:
-            envelope: The object.
-            group: Through which group; "" for none.
+            wanted: The objects, each with the group through which it comes; "" for none.
+
+        Returns:
+            For each object its tensors, or the error: ``ActorDiedError``, ``Transfer``.
+        """
+        by_holder: dict[tuple[str, str], list[int]] = {}
+        for at, (envelope, _) in enumerate(wanted):
+            holder = envelope.holder
+            by_holder.setdefault((holder.address, holder.key), []).append(at)
+        found: dict[int, Sequence[Any] | Exception] = {}
+
+        def fetch(places: list[int]) -> None:
+            for at, one in zip(places, self._fetch([wanted[at] for at in places]), strict=True):
+                found[at] = one
+
+        first, *others = by_holder.values()
+        threads = [
+            threading.Thread(target=fetch, args=(places,), name="rcg-pull", daemon=True)
+            for places in others
+        ]
+        for thread in threads:
+            thread.start()
+        fetch(first)
+        for thread in threads:
+            thread.join()
+        lost = Transfer("the thread that pulled it has failed")
+        return [found.get(at, lost) for at in range(len(wanted))]
+
+    def _fetch(self, wanted: Sequence[tuple[Envelope, str]]) -> list[Sequence[Any] | Exception]:
+        """Pull objects that one process holds."""
+        found: list[Sequence[Any] | Exception] = []
+        while len(found) < len(wanted):
+            rest = wanted[len(found) :]
+            try:
+                connection = self.to(rest[0][0].holder)
+            except Exception as error:  # noqa: BLE001 - told with each object
+                self._end_groups(rest, error)
+                return [*found, *[error] * len(rest)]
+            with connection.lock:
+                if not connection.is_closed:
+                    self._fetch_by(connection, rest, found)
+        return [each.told() if type(each) is _Refused else each for each in found]
+
+    def _fetch_by(
+        self,
+        connection: Connection,
+        wanted: Sequence[tuple[Envelope, str]],
+        found: list[Sequence[Any] | Exception],
+    ) -> None:
+        """Pull objects by one connection, as long as it is of use: at least one."""
+        asked = self._asked(connection, wanted)
+        for each in wanted:
+            try:
+                next(asked)
+                found.append(self._take(connection, *each))
+            except Exception as error:  # noqa: BLE001 - told with the object
+                found.append(error)
+                self._end_groups([each], error)
+                if type(error) is not _Refused:
+                    self.drop(connection)  # what comes on it now is not known
+                    return
+
+    def _asked(
+        self, connection: Connection, wanted: Sequence[tuple[Envelope, str]]
+    ) -> Iterator[None]:
+        """Ask for objects, some ahead; yields when the answer for the next one will come."""
+        asked = 0
+        for at in range(len(wanted)):
+            while asked < min(len(wanted), at + _AHEAD):
+                envelope, group = wanted[asked]
+                connection.ask_for(envelope.key, group)
+                asked += 1
+            yield
+
+    def _end_groups(self, wanted: Sequence[tuple[Envelope, str]], error: Exception) -> None:
+        is_system_error = type(error) is not _Refused or error.is_system_error
+        if is_system_error:
+            for group in {group for _, group in wanted if group}:
+                self._groups.fail(group, str(error))
+
+    def _take(self, connection: Connection, envelope: Envelope, group: str) -> Sequence[Any]:
+        """Return the tensors of the object that was asked for first.
 
         Raises:
-            ActorDiedError: Whoever held them is gone.
-            Transfer: They are not there any more, or the group failed.
+            _Refused: They cannot be sent; others may be.
+            ActorDiedError, Transfer: The connection is of no use any more.
         """
-        connection = self.to(envelope.holder)
-        try:
-            with connection.lock:
-                return self._pull(connection, envelope, group)
-        except ActorDiedError:
-            self.drop(connection)
-            if group:
-                self._groups.fail(group, f"{envelope.holder.label} has ended")
-            raise
-
-    def _pull(self, connection: Connection, envelope: Envelope, group: str) -> Sequence[Any]:
-        def question(number: int) -> Message:
-            return PullTensors(number=number, key=envelope.key, group=group)
-
-        with connection.ask(question) as received:
+        holder, sizes = envelope.holder, envelope.table.sizes
+        with connection.next() as received:
             match received.message:
                 case TensorsGone() as gone:
-                    if gone.is_system_error:
-                        self._groups.fail(group, gone.text)
-                    raise Transfer(f"{envelope.holder.label} cannot send tensors: {gone.text}")
+                    text = f"{holder.label} cannot send tensors: {gone.text}"
+                    raise _Refused(text, gone.is_system_error)
                 case TensorsHere():
-                    return _in_message(received, envelope.table.sizes)
+                    return _in_message(received, sizes)
                 case TensorsComing():
                     pass
                 case _:
-                    raise Transfer(f"{envelope.holder.label} gave an answer that was not expected")
-        return self._receive(connection, envelope, group)
-
-    def _receive(self, connection: Connection, envelope: Envelope, group: str) -> Sequence[Any]:
-        import torch
-
-        payloads = [torch.empty(size, dtype=torch.uint8) for size in envelope.table.sizes]
-        holder = envelope.holder
+                    raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
             pair = self._groups.pair_for(group, holder, holder.key, is_holder=False)
-            pair.recv(payloads)
+            return pair.recv(sizes)
         except (CommError, TimeoutError, RuntimeError) as error:
-            self._groups.fail(group, str(error))
-            self.drop(connection)  # what comes on it now is not known
             if not _is_there(connection):
                 raise connection.gone() from error
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {error}. The group is closed; its "
                 "actors can be put into a new one"
             ) from error
-        return payloads
+
+
+class _Refused(Exception):
+    """An object cannot be sent; the connection goes on."""
+
+    def __init__(self, text: str, is_system_error: bool) -> None:
+        super().__init__(text)
+        self.is_system_error = is_system_error
+
+    def told(self) -> Transfer:
+        """Return the error for users."""
+        return Transfer(str(self))
 
 
 def _is_there(connection: Connection) -> bool:

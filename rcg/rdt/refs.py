@@ -10,7 +10,7 @@ from typing import Any
 from rcg import cluster
 from rcg.options import Deadline
 from rcg.rdt.envelope import Envelope, closed
-from rcg.rdt.opening import opened, sealed
+from rcg.rdt.opening import opened_all, sealed
 from rcg.rdt.process import existing, here
 from rcg.rdt.transports import OBJECT_STORE, find_transport
 from rcg.warn import warn_user
@@ -161,7 +161,7 @@ def _values_of(
     deadline = Deadline(timeout_s)
     with closed(True):
         found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
-    return [opened(each, transport) if type(each) is Envelope else each for each in found]
+    return opened_all(found, transport)
 
 
 def put_tensors(value: Any, transport: str) -> TensorRef:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -127,6 +128,22 @@ class Worker:
 
         found = here().store.facts()
         return found.held, found.held_bytes, found.freed, found.pulls
+
+    @rcg.method(tensor_transport="gloo")
+    def many(self, sizes):
+        return [torch.full((size,), float(size)) for size in sizes]
+
+    def same_sizes(self, tensors):
+        assert all(bool((each == each.numel()).all()) for each in tensors)
+        return [each.numel() for each in tensors]
+
+    def lose(self, place):
+        from rcg.rdt.process import here
+
+        here().store.free([here().store.entries()[place].key])
+
+    def burden(self):
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
     def of_its_own(self, n):
         return float(self.make(n).sum() + self.two(n)[0].sum())
@@ -506,3 +523,39 @@ def test_wait_tensor_freed_says_what_it_waits_for(pair):
     assert ref is not None
     with pytest.raises(TypeError, match="takes a torch tensor"):
         wait_tensor_freed("no tensor")
+
+
+def test_what_was_freed_under_a_reference_of_another_is_told(pair):
+    """It cannot happen by itself: a store is emptied by hand."""
+    a, b = pair
+    refs = [a.make.remote(n) for n in range(3)]
+    assert get(b.total.remote(*refs)) == 3.0 * BIG
+    get(a.lose.remote(1))
+    with pytest.raises(rcg.errors.Transfer, match="are not there any more"):
+        get(b.total.remote(*refs))
+    assert get(b.total.remote(refs[0], refs[2])) == 2.0 * BIG
+
+
+def test_many_small_tensors_and_many_objects_at_once(pair):
+    a, b = pair
+    many = a.many.remote([1, 3, 70_000, 64, 0, 300_000, 5, 1])
+    assert get(b.same_sizes.remote(many)) == [1, 3, 70_000, 64, 0, 300_000, 5, 1]
+    refs = [a.make.remote(n, 10_000 * (n + 1)) for n in range(40)]
+    assert get(b.get_of.remote(refs)) == [10_000.0 * n * (n + 1) for n in range(40)]
+    assert [each.numel() for each in get(refs, _use_object_store=True)] == [
+        10_000 * (n + 1) for n in range(40)
+    ]
+
+
+def test_ten_thousand_references_come_and_go(actors):
+    (a,) = actors(1)
+    before = get(a.burden.remote())
+    for _ in range(5):
+        refs = [a.make_anywhere.remote(n, 10) for n in range(2000)]
+        rcg.wait(refs, num_returns=len(refs), timeout=GUARD_S)
+        assert held_by(a) >= 2000
+        del refs
+        eventually(lambda: held_by(a) == 0)
+    threads, descriptors = get(a.burden.remote())
+    assert threads <= before[0] + 3
+    assert descriptors <= before[1] + 8
