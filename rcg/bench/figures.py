@@ -43,6 +43,7 @@ TITLES = {
     "failures": "time until the death of an actor is reported",
     "overlap": "transfers beside computation",
     "unequal-pair": "layers on a pair of which one is slower",
+    "rdt": "tensors by reference in ordinary calls",
     "recorder": "cost of recording an event",
     "tracing": "cost of recording and of a profile",
     "what_if": "prediction compared with a real run",

@@ -36,6 +36,7 @@ from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.overlap import measure_overlap
 from rcg.bench.parallel import PARALLELS, Parallel, measure_parallel
 from rcg.bench.record import LIMIT, RCG, RCG_FUTEX, BenchReport, Figure, Header, RowResult
+from rcg.bench.references import measure_references
 from rcg.bench.rows import ROWS, Arguments, Row
 from rcg.bench.statistics import SampleSummary
 from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
@@ -97,7 +98,17 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     parallels = [parallel for parallel in PARALLELS if parallel.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
     needs_ray = bool(rows or transfers or parallels) or bool(
-        {"idle", "lifecycle", "fresh", "failures", "tracing", "what_if", "overlap", "unequal-pair"}
+        {
+            "idle",
+            "lifecycle",
+            "fresh",
+            "failures",
+            "tracing",
+            "what_if",
+            "overlap",
+            "unequal-pair",
+            "rdt",
+        }
         & set(wanted)
     )
     results: list[RowResult] = []
@@ -257,6 +268,8 @@ def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ..
             return measure_overlap() if find_spec("torch") is not None else ()
         case "unequal-pair":
             return measure_unequal_pair() if find_spec("torch") is not None else ()
+        case "rdt":
+            return measure_references() if find_spec("torch") is not None else ()
         case "recorder":
             return figures.measure_recorder()
         case "tracing":

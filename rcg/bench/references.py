@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors by reference in ordinary calls: rcg, Ray's direct transport, and what both stand on.
+
+A sample is ``get(receiver.take.remote(sender.make.remote()))``: from the first submission until the
+driver has the result. The sender keeps its tensors, so that their making does not count. Beside it
+stand two calls that pass a number; the same calls with a tensor through Ray's object store; and,
+for large tensors, what Gloo takes to bring one into fresh memory of the receiver.
+
+Contestants take turns. Ray's direct transport is one, where the installed Ray has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import tempfile
+import time
+import warnings
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import ray
+
+import rcg
+from rcg.bench.contestants import ACTOR_OPTIONS
+from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
+from rcg.bench.record import Figure
+from rcg.experimental.collective import create_collective_group, destroy_collective_group
+
+__rcg_user__ = True  # see rcg.frames
+
+__all__ = ["measure_references"]
+
+_ROUNDS: Final = 6
+_MICRO: Final = 1e-3  # samples are nanoseconds
+_RCG: Final = "rcg"
+_RAY: Final = "Ray's RDT"
+_CALLS: Final = "two calls"
+_STORE: Final = "object store"
+_GLOO: Final = "raw Gloo"
+_MANY: Final = (1000, 25_000)  # tensors, and the numbers in each: 100 KB
+_LARGE: Final = 25_000_000  # numbers: 100 MB
+_DUPLEX: Final = 5_000_000
+_AT_ONCE: Final = 6
+
+
+class Worker:
+    """Makes and takes tensors."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], Any] = {}
+
+    def make(self, count: int, size: int) -> Any:
+        """Return kept tensors of ones: one, or a list of several."""
+        import torch
+
+        found = self._kept.get((count, size))
+        if found is None:
+            found = self._kept[count, size] = [torch.ones(size) for _ in range(count)]
+        return found[0] if count == 1 else found
+
+    def plain(self, count: int, size: int) -> Any:
+        """As ``make``, through the object store."""
+        return self.make(count, size)
+
+    def number(self, _: Any = None) -> int:
+        """Return a number."""
+        return 1
+
+    def take(self, tensors: Any) -> float:
+        """Return the last number of one or several tensors."""
+        last = tensors[-1] if isinstance(tensors, list) else tensors
+        return float(last[-1])
+
+    def meet(self, rank: int, path: str) -> None:
+        """Open a process group of Gloo with the other one."""
+        import os
+
+        import torch.distributed as dist
+
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+
+    def move(self, rank: int, size: int, calls: int) -> list[int]:
+        """Send tensors, or receive them in fresh memory; returns how long each took."""
+        import torch
+        import torch.distributed as dist
+
+        took = []
+        for _ in range(calls):
+            dist.barrier()
+            started_ns = time.perf_counter_ns()
+            if rank == 0:
+                dist.send(self.make(1, size), 1)
+            else:
+                dist.recv(torch.empty(size), 0)
+            took.append(time.perf_counter_ns() - started_ns)
+        return took
+
+
+def measure_references() -> tuple[Figure, ...]:
+    """Measure all rows, on actors of their own."""
+    marked = rcg.remote(_with_transport(rcg.method)).options(**ACTOR_OPTIONS)
+    sender, receiver = marked.remote(), marked.remote()
+    group = create_collective_group([sender, receiver], backend="gloo")
+    with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder, _rays() as rays:
+        path = str(Path(folder, "store"))
+        rcg.get([each.meet.remote(rank, path) for rank, each in enumerate((sender, receiver))])
+        try:
+            return _figures((sender, receiver), rays)
+        finally:
+            destroy_collective_group(group)
+            for actor in (sender, receiver):
+                rcg.kill(actor)
+
+
+def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figure, ...]:
+    small = _times(pair, rays, 1, 256, Pace(60, int(2e9), 5))
+    many = _times(pair, rays, *_MANY, Pace(2, int(4e9), 1))
+    large = _times(pair, rays, 1, _LARGE, Pace(2, int(4e9), 1))
+    ones, both = _duplex(pair)
+    figures = [
+        _table("rdt-1kb", "1 KB from actor to actor", small),
+        _table("rdt-many", "1,000 tensors of 100 KB from actor to actor", many),
+        _table("rdt-100mb", "100 MB from actor to actor", large),
+        _ratio("rdt-1kb-calls", "1 KB, to two calls", small, _CALLS, 1.3),
+        _ratio("rdt-100mb-gloo", "100 MB, to raw Gloo into fresh memory", large, _GLOO, 1.2),
+        _ratio("rdt-100mb-store", "100 MB, to the object store", large, _STORE, 0.35),
+        Figure(
+            "rdt-duplex",
+            "both directions at once, to one after the other",
+            "of the time",
+            {"rcg": both / ones},
+            most=2 / 1.6 / 2,
+        ),
+    ]
+    if rays is not None:
+        figures.append(_ratio("rdt-1kb-ray", "1 KB, to Ray's RDT", small, _RAY, 0.5))
+        figures.append(_ratio("rdt-many-ray", "1,000 tensors, to Ray's RDT", many, _RAY, 0.5))
+    return tuple(figures)
+
+
+def _times(
+    pair: tuple[Any, Any], rays: tuple[Any, Any] | None, count: int, size: int, pace: Pace
+) -> dict[str, float]:
+    """Return the median of each contestant, in microseconds."""
+    sender, receiver = pair
+    turns: dict[str, Turn] = {
+        _RCG: call_turn(lambda: rcg.get(receiver.take.remote(sender.make.remote(count, size)))),
+        _CALLS: call_turn(lambda: rcg.get(receiver.number.remote(sender.number.remote()))),
+        _STORE: call_turn(lambda: rcg.get(receiver.take.remote(sender.plain.remote(count, size)))),
+    }
+    if count == 1 and size >= _LARGE:
+        turns[_GLOO] = _gloo_turn(pair, size)
+    if rays is not None:
+        one, other = rays
+        turns[_RAY] = call_turn(lambda: ray.get(other.take.remote(one.make.remote(count, size))))
+    samples = take_rounds(turns, pace, _ROUNDS, random.Random(f"rdt {count} {size}"))
+    return {name: median(found) * _MICRO for name, found in samples.items()}
+
+
+def _gloo_turn(pair: tuple[Any, Any], size: int) -> Turn:
+    def turn(pace: Pace) -> array[int]:
+        calls = pace.warm_up + pace.calls
+        _, took = rcg.get([each.move.remote(rank, size, calls) for rank, each in enumerate(pair)])
+        return array("q", took[pace.warm_up :])
+
+    return turn
+
+
+def _duplex(pair: tuple[Any, Any]) -> tuple[float, float]:
+    """Return the time of several transfers there and then back, and of both at once."""
+
+    def there(way: tuple[Any, Any]) -> list[Any]:
+        made = way[0].make.remote(1, _DUPLEX)
+        return [way[1].take.remote(made) for _ in range(_AT_ONCE)]
+
+    back = pair[::-1]
+
+    def one_by_one() -> None:
+        rcg.get(there(pair))
+        rcg.get(there(back))
+
+    def at_once() -> None:
+        rcg.get([*there(pair), *there(back)])
+
+    turns = {"ones": call_turn(one_by_one), "both": call_turn(at_once)}
+    found = take_rounds(turns, Pace(1, 0, 1), _ROUNDS, random.Random("rdt duplex"))
+    return median(found["ones"]), median(found["both"])
+
+
+@contextlib.contextmanager
+def _rays() -> Iterator[tuple[Any, Any] | None]:
+    """Two actors with Ray's own direct transport; None if this Ray has none."""
+    try:
+        from ray.experimental import collective
+    except ImportError:
+        yield None
+        return
+    logging.getLogger("ray.experimental").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cls = ray.remote(**ACTOR_OPTIONS)(_with_transport(ray.method))
+        pair = (cls.remote(), cls.remote())
+        group = collective.create_collective_group(list(pair), backend="torch_gloo")
+        try:
+            yield pair
+        finally:
+            collective.destroy_collective_group(group)
+            for actor in pair:
+                ray.kill(actor)
+
+
+def _with_transport(method: Callable[..., Any]) -> type:
+    """Return the class with the transport of ``make`` declared by rcg, or by Ray."""
+
+    class Marked(Worker):
+        @method(tensor_transport="gloo")  # type: ignore[untyped-decorator]
+        def make(self, count: int, size: int) -> Any:
+            return Worker.make(self, count, size)
+
+    return Marked
+
+
+def _table(name: str, title: str, times: dict[str, float]) -> Figure:
+    return Figure(name, title, "µs", times)
+
+
+def _ratio(name: str, title: str, times: dict[str, float], other: str, most: float) -> Figure:
+    return Figure(name, title, "of the time", {_RCG: times[_RCG] / times[other]}, most=most)
