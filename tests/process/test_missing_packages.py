@@ -63,7 +63,7 @@ import rcg.cluster
 sys.modules["ray.experimental"] = None
 print(rcg.cluster.attribute_names(of="ray.experimental"))
 try:
-    rcg.experimental.wait_tensor_freed
+    rcg.experimental.dynamic_resources
 except AttributeError as error:
     print(error)
 assert rcg.experimental.collective.__name__ == "rcg.experimental.collective"
@@ -71,13 +71,13 @@ from rcg.experimental.channel.torch_tensor_type import TorchTensorType
 from rcg.experimental.collective import allreduce
 from rcg.experimental.util.types import ReduceOp
 try:
-    rcg.experimental.collective.create_collective_group
+    rcg.experimental.collective.operations
 except AttributeError as error:
     print(error)
 """
     told = (
-        r"\[\]\nthis Ray \(.*\) has no ray\.experimental\.wait_tensor_freed"
-        r"\nthis Ray \(.*\) has no ray\.experimental\.collective\.create_collective_group"
+        r"\[\]\nthis Ray \(.*\) has no ray\.experimental\.dynamic_resources"
+        r"\nthis Ray \(.*\) has no ray\.experimental\.collective\.operations"
     )
     assert re.fullmatch(told, printed(program))
 
