@@ -676,6 +676,7 @@ def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str
         "failures",
         "overlap",
         "unequal-pair",
+        "rdt",
         "recorder",
         "tracing",
         "what_if",
