@@ -29,7 +29,7 @@ import rcg
 from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure
-from rcg.experimental.collective import create_collective_group, destroy_collective_group
+from rcg.rdt.collective_groups import create_collective_group, destroy_collective_group
 
 __rcg_user__ = True  # see rcg.frames
 
