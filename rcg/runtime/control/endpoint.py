@@ -47,7 +47,7 @@ def serve(service: Service, address: str = "") -> Endpoint:
         RuntimeError: There is no thread left for it.
     """
     for endpoint in () if address else _endpoints.copy():
-        if not endpoint.serves_here and endpoint.add(service):
+        if endpoint.is_shared and not endpoint.serves_here and endpoint.add(service):
             return endpoint
     made = Endpoint(address)
     made.add(service)
@@ -61,7 +61,7 @@ def serve(service: Service, address: str = "") -> Endpoint:
     for endpoint in _endpoints.copy():
         if endpoint is made or address:
             break
-        if not endpoint.serves_here and endpoint.add(service):
+        if endpoint.is_shared and not endpoint.serves_here and endpoint.add(service):
             made.abandon_service(service)
             return endpoint
     return made
@@ -88,6 +88,7 @@ class Endpoint:
         self._is_over = False  # its descriptors are closed
         with telling_exhaustion("for the control socket of a compiled graph"):
             self._connections = Connections(self.address, self._services, self._news)
+        self.is_shared = not address  # by all services that need no certain address
         name = "rcg-tensors" if address else "rcg-control"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
