@@ -74,11 +74,6 @@ class Envelope:
         self.skeleton = skeleton
         self.table = table
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of the tensors."""
-        return sum(self.table.sizes)
-
     def __reduce__(self) -> tuple[Any, ...]:
         holder, skeleton = self.holder, self.skeleton
         state = (

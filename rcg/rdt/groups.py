@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rcg.channels.tensor import PIECE_BYTES, pieces_of
 from rcg.comm.base import Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, Unavailable
@@ -27,7 +28,6 @@ __all__ = ["Group", "MemberGroups", "Pair"]
 _OPEN_TIMEOUT_S: Final = 30.0
 _HOLDER: Final = 0
 _PULLER: Final = 1
-_PIECE_BYTES: Final = 16 << 20  # larger pieces are not faster
 _SMALL_BYTES: Final = 256 << 10  # of these, several travel in one piece
 _ALIGNMENT: Final = 64
 
@@ -43,7 +43,6 @@ class Group:
         labels: What errors call each member.
         keys: The id of each member's store.
         pairs: Those that were needed so far: by the direction and the other member's key.
-        trouble: Why it is of no use any more, or "".
     """
 
     name: str
@@ -52,7 +51,6 @@ class Group:
     labels: tuple[str, ...]
     keys: tuple[str, ...]
     pairs: dict[tuple[int, str], Pair] = field(default_factory=dict)
-    trouble: str = ""
 
 
 class Pair:
@@ -72,7 +70,6 @@ class Pair:
         self._open_store = open_store
         self._communicator: Communicator | None = None
         self._aborted = ""
-        self.lock = threading.Lock()
 
     def send(self, payloads: Sequence[Any]) -> None:
         """Send the tensors of an object, of uint8 [n]."""
@@ -80,7 +77,7 @@ class Pair:
         for run in _runs(sizes):
             first = payloads[run[0]]
             whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
-            self._opened().send(_pieces(whole), _PULLER)
+            self._opened().send(pieces_of([whole]), _PULLER)
 
     def recv(self, sizes: Sequence[int]) -> list[Any]:
         """Receive the tensors of an object; returns tensors of uint8 [n] of these sizes.
@@ -94,7 +91,7 @@ class Pair:
             ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
             size = sizes[run[0]] if len(run) == 1 else ends[-1]
             whole = torch.empty(size, dtype=torch.uint8)
-            self._opened().recv(_pieces(whole), _HOLDER)
+            self._opened().recv(pieces_of([whole]), _HOLDER)
             starts = [0, *ends]
             payloads += [
                 whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
@@ -165,10 +162,6 @@ class MemberGroups:
             for pair in list(group.pairs.values()):
                 pair.abort(f"group {name}: {why}")
 
-    def fail(self, name: str, why: str = "a member failed") -> None:
-        """End a group because of an error of its transport: a new one may be made."""
-        self.leave(name, why)
-
     def with_member(self, key: str, backend: str) -> list[Group]:
         """Return the groups of this transport that a store's process is a member of, too."""
         return [each for each in self.all() if each.backend == backend and key in each.keys]
@@ -221,7 +214,7 @@ def _runs(sizes: Sequence[int]) -> list[list[int]]:
         if each > _SMALL_BYTES:
             runs.append([at])
             size = 0
-        elif size and size + _padded(each) <= _PIECE_BYTES:
+        elif size and size + _padded(each) <= PIECE_BYTES:
             runs[-1].append(at)
             size += _padded(each)
         else:
@@ -245,7 +238,3 @@ def _joined(payloads: Sequence[Any]) -> Any:
         if payload.numel() % _ALIGNMENT:
             parts.append(padding[: -payload.numel() % _ALIGNMENT])
     return torch.cat(parts)
-
-
-def _pieces(whole: Any) -> list[Any]:
-    return [whole] if whole.numel() <= _PIECE_BYTES else list(whole.split(_PIECE_BYTES))

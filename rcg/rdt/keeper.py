@@ -10,7 +10,6 @@ time.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import Final
@@ -40,7 +39,6 @@ class Keeper:
         self._store = store
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
         self._starting = threading.Lock()
 
     def look(self) -> None:
@@ -60,16 +58,16 @@ class Keeper:
                 self._news.clear()
                 pause_s = _FIRST_S
                 time.sleep(_FIRST_S)
-            if not cluster.is_connected():
-                return
             started_s = time.monotonic()
+            has_freed = False
             try:
-                has_freed = self._free()
+                if cluster.is_connected():
+                    has_freed = self._free()
+                else:  # the session has ended, and all of its references with it
+                    self._store.free([each.key for each in self._store.entries()])
             except Exception:  # noqa: BLE001 - Ray is going down, or the process is
-                if not cluster.is_connected():
-                    return
-                _log.exception("rcg: the keeper of tensors cannot ask Ray")
-                has_freed = False
+                if cluster.is_connected():
+                    _log.exception("rcg: the keeper of tensors cannot ask Ray")
             if not self._store.facts().held:
                 pause_s = 3600.0  # until something comes
                 continue

@@ -41,7 +41,7 @@ def sealed(value: Any, transport: str, where: str) -> Any:
         TensorMismatch: A tensor is on a device that the transport does not serve.
         UnpicklableError: Some part of the value cannot be sent.
     """
-    if isinstance(value, Envelope) or "torch" not in sys.modules:
+    if "torch" not in sys.modules:
         return value
     devices = find_transport(transport).devices
     ours = here()

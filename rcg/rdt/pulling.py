@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pulling tensors from the processes that hold them.
 
-There is one connection to each of these. It carries one question at a time, so what comes through a
-group comes in the order of the questions.
+There is one connection to each of these. It is answered in the order of the questions, of which
+some may be ahead, and what comes through a group comes in that order, too.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Connections:
         is_system_error = type(error) is not _Refused or error.is_system_error
         if is_system_error:
             for group in {group for _, group in wanted if group}:
-                self._groups.fail(group, str(error))
+                self._groups.leave(group, str(error))
 
     def _take(self, connection: Connection, envelope: Envelope, group: str) -> Sequence[Any]:
         """Return the tensors of the object that was asked for first.

@@ -199,7 +199,7 @@ class Service:
             pair.send(entry.payloads)
         except (RcgError, RuntimeError, ValueError, OSError) as error:
             # Whoever pulls has an error of its own, and says it.
-            self._groups.fail(message.group, describe_error(error))
+            self._groups.leave(message.group, describe_error(error))
             return False
         return True
 
