@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import itertools
 import os
 import secrets
 import threading
@@ -47,9 +48,9 @@ class Here:
     Attributes:
         holder: How others know this process.
         store: What it holds.
-        keeper: Frees what nobody needs any more.
+        keeper: Looks after what it has asked for.
         groups: The groups that it is a member of.
-        connections: To the processes that hold tensors.
+        connections: To the processes that hold tensors; ``news`` are those of the keeper.
         codec: Takes values apart.
     """
 
@@ -58,18 +59,26 @@ class Here:
         secret = actor or secrets.token_hex(16)
         self.pid = os.getpid()
         self.store = Store(key)
-        self.keeper = Keeper(self.store)
         self.groups = MemberGroups(key, _open_store)
         self.connections = Connections(key, self.groups)
+        # Its own, because what is pulled may take long.
+        self.news = Connections(key, self.groups)
+        self.keeper = Keeper(self.store, key, self.news.to)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
-        self.service = Service(self.store, self.keeper, self.groups, secret, address)
+        self.service = Service(self.store, self.groups, secret, address)
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
         # References that ``put`` has returned here, by the object.
         self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
+        self._prefix = secrets.token_hex(8)
+        self._numbers = itertools.count()
         atexit.register(self.connections.close)
+        atexit.register(self.news.close)
+
+    def new_key(self) -> str:
+        """Return the id of an object that this process is about to ask for."""
+        return f"{self._prefix}-{next(self._numbers)}"
 
     def holds_ref_to(self, entry: Entry) -> bool:
         """Whether a reference to an object that was put here is held here."""

@@ -21,6 +21,8 @@ from rcg.runtime.control.client import check_user
 from rcg.runtime.control.joining import Joined, join
 from rcg.wire import sockets
 from rcg.wire.messages import (
+    FreeTensors,
+    KeepTensors,
     Message,
     PullTensors,
     Ready,
@@ -35,6 +37,7 @@ from rcg.wire.sockets import Received
 __all__ = ["Connection", "Connections"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
+_KEYS: Final = 500  # in one message
 _AHEAD: Final = 16  # questions, while the first is answered
 
 _A = TypeVar("_A", bound=Message)
@@ -136,6 +139,20 @@ class Connection:
             if not isinstance(received.message, answer):
                 raise Transfer(f"{self.holder.label} gave an answer that was not expected")
             return received.message
+
+    def keep(self, keys: Sequence[str]) -> None:
+        """Say that this process keeps objects, as long as this connection lasts.
+
+        Raises:
+            ActorDiedError: The process is gone.
+        """
+        for some in _batches(keys):
+            self._send(KeepTensors(keys=some))
+
+    def free(self, keys: Sequence[str]) -> None:
+        """Say that nobody needs objects any more; raises as ``keep``."""
+        for some in _batches(keys):
+            self._send(FreeTensors(keys=some))
 
     def close(self) -> None:
         """Close it."""
@@ -312,6 +329,11 @@ class _Refused(Exception):
     def told(self) -> Transfer:
         """Return the error for users."""
         return Transfer(str(self))
+
+
+def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for start in range(0, len(keys), _KEYS):
+        yield tuple(keys[start : start + _KEYS])
 
 
 def _is_there(connection: Connection) -> bool:

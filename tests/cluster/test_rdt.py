@@ -127,7 +127,7 @@ class Worker:
         from rcg.rdt.process import here
 
         found = here().store.facts()
-        return found.held, found.held_bytes, found.freed, found.pulls
+        return found.held, found.held_bytes, found.freed, found.pulls, found.unkept
 
     @rcg.method(tensor_transport="gloo")
     def many(self, sizes):
@@ -218,7 +218,7 @@ def test_a_tensor_goes_straight_to_the_actor_that_takes_it(pair):
     assert ref.tensor_transport() == "GLOO"
     assert get(b.total.remote(ref)) == 2.0 * BIG
     assert get(b.total.remote(ref, again=ref)) == 4.0 * BIG
-    held, size, _, pulls = get(a.facts.remote())
+    held, size, _, pulls, _ = get(a.facts.remote())
     assert (held, size) == (1, 4 * BIG)
     assert pulls == 2  # once for each call, whatever it names
 
