@@ -158,16 +158,17 @@ class Keeper:
                 time.sleep(_FIRST_S)  # more may come at once
             except Empty:
                 pass
-            if not cluster.is_connected():
-                return
             started_s = time.monotonic()
+            is_news = False
             try:
-                is_news = self._look()
+                if cluster.is_connected():
+                    is_news = self._look()
+                else:  # the session has ended, and all of its references with it
+                    self._kept.clear()
+                    self._calls.clear()
             except Exception:  # noqa: BLE001 - Ray is going down, or the process is
-                if not cluster.is_connected():
-                    return
-                _log.exception("rcg: the keeper of tensors cannot ask Ray")
-                is_news = False
+                if cluster.is_connected():
+                    _log.exception("rcg: the keeper of tensors cannot ask Ray")
             self._store.free_unkept()
             if not self._kept and not self._calls and not self._store.facts().held:
                 self._is_idle = True

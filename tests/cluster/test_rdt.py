@@ -129,6 +129,13 @@ class Worker:
         found = here().store.facts()
         return found.held, found.held_bytes, found.freed, found.pulls, found.unkept
 
+    @rcg.method(tensor_transport="object_store")
+    def make_at_last(self, n):
+        self.tries = getattr(self, "tries", 0) + 1
+        if self.tries < 3:
+            raise ConnectionError(f"try {self.tries}")
+        return torch.full((BIG,), float(n))
+
     @rcg.method(tensor_transport="gloo")
     def many(self, sizes):
         return [torch.full((size,), float(size)) for size in sizes]
@@ -559,3 +566,40 @@ def test_ten_thousand_references_come_and_go(actors):
     threads, descriptors = get(a.burden.remote())
     assert threads <= before[0] + 3
     assert descriptors <= before[1] + 8
+
+
+ASKS_AND_DIES = """
+worker = ray.get_actor(sys.argv[1], namespace="rdt")
+refs = [worker.make_anywhere.remote(n) for n in range(3)]
+ray.wait(refs, num_returns=3)
+assert ray.get(refs[2]).sum() == 2.0 * {size}
+say("has them")
+signal.pause()
+"""
+
+
+def test_what_a_driver_has_asked_for_goes_with_it(actors, driver):
+    (a,) = actors(1, Actor, name="asked-by-another", namespace="rdt")
+    program = driver(ASKS_AND_DIES.format(size=BIG), "asked-by-another")
+    assert program.line() == "has them"
+    assert held_by(a) == 3
+    os.kill(program.pid, signal.SIGKILL)
+    eventually(lambda: held_by(a) == 0)
+    assert get(a.facts.remote())[4] == 0  # it had said that it keeps them
+
+
+def test_a_reference_that_is_dropped_before_its_value_is_made(pair):
+    a, _ = pair
+    busy = a.sleep.remote(1)
+    ref = a.make.remote(1)
+    del ref
+    get(busy)
+    eventually(lambda: get(a.facts.remote())[2] == 1)
+    assert held_by(a) == 0
+
+
+def test_a_call_that_is_tried_again_leaves_one_value(actors):
+    (a,) = actors(1, Actor, max_task_retries=3)
+    ref = a.make_at_last.options(retry_exceptions=True).remote(2)
+    assert get(ref).sum() == 2.0 * BIG
+    assert held_by(a) == 1
