@@ -132,6 +132,9 @@ def shutdown(**options: Any) -> None:
     execute = sys.modules.get("rcg.runtime.driver.live")
     if execute is not None:
         execute.teardown_all()
+    tensors = sys.modules.get("rcg.rdt.process")
+    if tensors is not None:
+        tensors.leave_session()
     importlib.import_module("rcg.cluster").shutdown(**options)
 
 

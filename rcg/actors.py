@@ -21,9 +21,8 @@ from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import checked_cost_s
-from rcg.rdt.calls import passed, returned, transport_for
+from rcg.rdt.calls import held_until, passed, returned, taken_by, transport_for
 from rcg.rdt.methods import DECLARED, derived, transport_declared
-from rcg.rdt.refs import TensorRef
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
 
@@ -208,19 +207,33 @@ def _call(
 ) -> Any:
     """Call a method of an actor."""
     refuse_compiled_refs((*args, *kwargs.values()))
-    if TensorRef in map(type, args) or TensorRef in map(type, kwargs.values()):
+    taken = taken_by(args, kwargs)
+    if taken:
         args, kwargs = passed(args, kwargs, handle)
-    asked = options.get("tensor_transport")
-    if asked is None and not cluster.actor_method_transport(handle, name):
-        return ray_method.remote(*args, **kwargs)
-    count = options.get("num_returns")
-    if count is None:
-        count = cluster.actor_method_num_returns(handle, name)
-    transport = transport_for(handle, name, asked, count)
+    asked, transport = options.get("tensor_transport"), None
+    if asked is not None or cluster.actor_method_transport(handle, name):
+        count = options.get("num_returns")
+        if count is None:
+            count = cluster.actor_method_num_returns(handle, name)
+        transport = transport_for(handle, name, asked, count)
     if transport is None:
-        return ray_method.remote(*args, **kwargs)
-    made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
-    return returned(made, transport, handle)
+        made = ray_method.remote(*args, **kwargs)
+    else:
+        made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
+    if taken:
+        held_until(taken, made)
+    return made if transport is None else returned(made, transport, handle)
+
+
+def _created(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorHandle:
+    """Create an actor."""
+    taken = taken_by(args, kwargs)
+    if not taken:
+        return wrap_actor(ray_class.remote(*args, **kwargs))
+    args, kwargs = passed(args, kwargs)
+    made = ray_class.remote(*args, **kwargs)
+    held_until(taken, cluster.probe(made))
+    return wrap_actor(made)
 
 
 def wrap_actor(handle: Any) -> ActorHandle:
@@ -301,8 +314,7 @@ class ActorClass:
             PlacementError: This process is connected by Ray Client.
         """
         refuse_compiled_refs((*args, *kwargs.values()))
-        args, kwargs = passed(args, kwargs)
-        return wrap_actor(self._ray_class.remote(*args, **kwargs))
+        return _created(self._ray_class, args, kwargs)
 
     def options(self, **options: Any) -> ActorClassOptions:
         """Return the class with Ray's options of an actor (``name="x"``, ...) set."""
@@ -357,8 +369,7 @@ class ActorClassOptions:
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Create an actor; see ``ActorClass.remote``."""
         refuse_compiled_refs((*args, *kwargs.values()))
-        args, kwargs = passed(args, kwargs)
-        return wrap_actor(self._ray_options.remote(*args, **kwargs))
+        return _created(self._ray_options, args, kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse; see ``ActorClass.bind``."""
@@ -449,10 +460,15 @@ def _with_values(remote: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(remote)
     def with_values(*args: Any, **kwargs: Any) -> Any:
-        from rcg.rdt.calls import passed  # it goes to other processes by value
+        from rcg.rdt.calls import held_until, passed, taken_by  # it is pickled by value
 
+        taken = taken_by(args, kwargs)
+        if not taken:
+            return remote(*args, **kwargs)
         args, kwargs = passed(args, kwargs)
-        return remote(*args, **kwargs)
+        made = remote(*args, **kwargs)
+        held_until(taken, made)
+        return made
 
     return with_values
 

@@ -67,6 +67,7 @@ __all__ = [
     "probe",
     "put",
     "ray_version",
+    "ready_of",
     "refuse_client",
     "remote",
     "shutdown",
@@ -404,6 +405,14 @@ def which_exist(keys: list[bytes]) -> list[bool]:
     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
     found = {ref.binary() for ref in ready}
     return [key in found for key in keys]
+
+
+def ready_of(refs: list[Any]) -> list[Any]:
+    """Return those of several ObjectRefs whose values are there, or failed; does not wait."""
+    if not refs:
+        return []
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+    return list(ready)
 
 
 def dumps(value: Any) -> bytes:

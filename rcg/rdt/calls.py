@@ -6,16 +6,16 @@ What cannot work is said here, in the process that calls, before anything is sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rcg import cluster
 from rcg.rdt import collective_groups
-from rcg.rdt.process import actor_holder, is_listening
+from rcg.rdt.process import actor_holder, here, is_listening
 from rcg.rdt.refs import TensorRef
 from rcg.rdt.transports import Transport, find_transport
 
-__all__ = ["passed", "returned", "transport_for"]
+__all__ = ["held_until", "passed", "returned", "taken_by", "transport_for"]
 
 
 def passed(
@@ -68,18 +68,56 @@ def transport_for(handle: Any, name: str, asked: str | None, num_returns: object
     found = find_transport(plain)
     if found.needs_group:
         _check_sends(handle, found)
-    return f"{plain}*{num_returns}" if isinstance(num_returns, int) and num_returns > 1 else plain
+    count = f"*{num_returns}" if isinstance(num_returns, int) and num_returns > 1 else ""
+    return f"{plain}{count}:{here().new_key()}"
 
 
-def returned(made: Any, transport: str, handle: Any) -> Any:
-    """Return references to tensors in place of those that Ray's call returned."""
+def returned(made: Any, told: str, handle: Any) -> Any:
+    """Return references to tensors in place of those that Ray's call returned.
+
+    Args:
+        made: What Ray's call returned.
+        told: What the hidden keyword said.
+        handle: Ray's handle of the actor.
+    """
+    transport, _, key = told.partition(":")
     plain = transport.partition("*")[0]
     maker, label = cluster.actor_id(handle), repr(handle)
+    keeper, holder = here().keeper, actor_holder(maker, label)
     if isinstance(made, list):
+        for at, each in enumerate(made):
+            keeper.keep(each, f"{key}.{at}", holder)
         return [TensorRef(each, plain, maker, label) for each in made]
     if cluster.is_object_ref(made):
+        keeper.keep(made, key, holder)
         return TensorRef(made, plain, maker, label)
     return made  # a generator, or nothing
+
+
+def held_until(taken: Sequence[TensorRef], made: Any) -> None:
+    """Hold references that a call takes until its results are there.
+
+    Args:
+        taken: The references.
+        made: What Ray's call returned.
+    """
+    results = made if isinstance(made, list) else [made]
+    waited = [each for each in map(_plain_of, results) if each is not None]
+    if taken and waited:
+        here().keeper.hold(taken, waited)
+
+
+def taken_by(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[TensorRef]:
+    """Return the references among the arguments of a call."""
+    return [each for each in (*args, *kwargs.values()) if type(each) is TensorRef]
+
+
+def _plain_of(result: Any) -> Any:
+    """Return an ObjectRef that is ready when a call has ended; None if there is none."""
+    if cluster.is_object_ref(result):
+        return result
+    completed = getattr(result, "completed", None)  # of a generator
+    return None if completed is None else completed()
 
 
 def _check_sends(handle: Any, transport: Transport) -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Envelopes: what travels in a task's reply in place of a value with tensors.
 
-An envelope has the value's skeleton and table (``rcg.serialization.payloads``), the process that
-holds the tensors, and the *anchor*: an ObjectRef that is put in that process for nothing else. Ray
-counts who holds an anchor, as it counts every reference in a value, through replies, arguments,
-lists and deaths. When nobody does, the tensors are freed.
+An envelope has the value's skeleton and table (``rcg.serialization.payloads``), and the process
+that holds the tensors. Its own ObjectRef is the *anchor*: Ray counts who holds it. When nobody
+does, the tensors are freed (``rcg.rdt.keeper``).
 
 A user's method never sees an envelope. It is opened where it is unpickled, by the *opener* of the
 process; in a context where somebody else will open it (``closed``), it stays one.
@@ -51,26 +50,23 @@ class Envelope:
         key: The object's id, within the store of its holder.
         holder: The process that holds the tensors.
         transport: How they travel.
-        anchor: The ObjectRef by which Ray counts who needs them.
         skeleton: The value without its tensors.
         table: Where they belong in it.
     """
 
-    __slots__ = ("anchor", "holder", "key", "skeleton", "table", "transport")
+    __slots__ = ("holder", "key", "skeleton", "table", "transport")
 
     def __init__(
         self,
         key: str,
         holder: Holder,
         transport: str,
-        anchor: Any,
         skeleton: Skeleton,
         table: Table,
     ) -> None:
         self.key = key
         self.holder = holder
         self.transport = transport
-        self.anchor = anchor
         self.skeleton = skeleton
         self.table = table
 
@@ -83,7 +79,6 @@ class Envelope:
                 *(holder.label, holder.actor, holder.node),
             ),
             self.transport,
-            self.anchor,
             (bytes(skeleton.data), [_copied(each) for each in skeleton.buffers], skeleton.writable),
             tuple(self.table),
         )
@@ -124,11 +119,10 @@ def _arrived(
     key: str,
     holder: tuple[str, ...],
     transport: str,
-    anchor: Any,
     skeleton: tuple[Any, ...],
     table: tuple[Any, ...],
 ) -> Any:
-    envelope = Envelope(key, Holder(*holder), transport, anchor, Skeleton(*skeleton), Table(*table))
+    envelope = Envelope(key, Holder(*holder), transport, Skeleton(*skeleton), Table(*table))
     is_closed = _is_closed.get()
     if is_closed or (is_closed is None and _by_methods):
         return envelope

@@ -1,86 +1,270 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keeper of a process: it asks Ray who still holds an anchor, and frees what nobody holds.
+"""The keeper of a process: it looks after the values with tensors that this process has asked for.
 
-Ray has no call-back for the end of a reference. But it says whether an object exists:
-``ray.wait([ray.ObjectRef(id)], timeout=0, fetch_local=False)``, 1,000 ids in a millisecond (FACTS).
-An anchor exists in the process that put it as long as anybody holds it. So a thread asks, often
-while something changes and rarely while nothing does, and never for more than a small part of its
-time.
+A value belongs to the process that called the method, or put it: Ray counts there who holds a
+reference to it, anywhere in the cluster. Ray has no call-back for the end of a reference, but it
+says whether an object exists: ``ray.wait([ray.ObjectRef(id)], timeout=0, fetch_local=False)``,
+1,000 ids in a millisecond (FACTS). So a thread asks, often while something changes and rarely while
+nothing does, and tells the holder of the tensors: that this process keeps them, and when nobody
+needs them any more. The connection that tells it ends with this process, and so does all that it
+kept.
+
+Two things Ray does not count, and the keeper does:
+
+* A call that is not finished yet has no object: its reference is held here until it is.
+* Ray puts a small argument into the description of a task, and forgets the reference. So the
+  references that a call takes are held here until its results are there.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from typing import Final
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
 
 from rcg import cluster
 from rcg.log import Log
+from rcg.rdt.envelope import Holder
 from rcg.rdt.store import Store
+from rcg.runtime.sleepers import emptied
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "News", "Telling"]
 
 _log = Log()
 
-_FIRST_S: Final = 0.02  # between two looks, while objects come and go
+_FIRST_S: Final = 0.02  # between two looks, while values come and go
 _LAST_S: Final = 0.5  # while nothing happens
 _LONGER: Final = 1.25
 _PART: Final = 20  # a look takes at most one part in so many of the time
+_NOTHING_S: Final = 3600.0  # with nothing to look after
+
+
+class Telling(Protocol):
+    """What brings news to a process that holds tensors."""
+
+    def keep(self, keys: Sequence[str]) -> None:
+        """Say that this process keeps objects.
+
+        Raises:
+            OSError, RcgError: It is gone.
+        """
+
+    def free(self, keys: Sequence[str]) -> None:
+        """Say that objects are of no use any more; raises as ``keep``."""
+
+
+class News(Protocol):
+    """What brings news to all processes that hold tensors."""
+
+    def to(self, holder: Holder) -> Telling:
+        """Return what brings news to one; raises as ``Telling.keep``."""
+
+    def take_ended(self) -> set[str]:
+        """Return the addresses of processes that have ended since the last time."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A value that this process has asked for.
+
+    Attributes:
+        key: Its id in the store of its holder.
+        holder: The process that holds its tensors.
+        ref: Ray's reference, until the value is there.
+        is_told: Whether the holder knows; it may be an actor that is being created.
+    """
+
+    key: str
+    holder: Holder
+    ref: Any
+    is_told: bool = False
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that takes references.
+
+    Attributes:
+        taken: These.
+        results: Ray's references to its results.
+    """
+
+    taken: Sequence[Any]
+    results: list[Any]
 
 
 class Keeper:
-    """Frees the objects of a store.
+    """Looks after what this process has asked for, and frees what is in its store.
 
     Args:
-        store: The store.
+        store: The store of this process.
+        key: The id of the store.
+        news: Brings news to holders.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, key: str, news: News) -> None:
         self._store = store
-        self._news = threading.Event()
+        self._key = key
+        self._news = news
+        self._kept: dict[bytes, _Kept] = {}  # by the id of Ray's reference; the thread's
+        self._calls: list[_Call] = []  # the thread's
+        self._new: deque[tuple[bytes, _Kept]] = deque()
+        self._new_calls: deque[_Call] = deque()
+        # A queue, because the end of a reference may come in the middle of anything.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._is_idle = True
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._looking = threading.Lock()
+        self._is_stopped = False
+        self._stale: list[Any] = []  # references of a session that has ended
+
+    # --- any thread
+
+    def keep(self, ref: Any, key: str, holder: Holder) -> None:
+        """Look after a value that this process has asked for.
+
+        Args:
+            ref: Ray's reference.
+            key: The id of the object in the store of its holder.
+            holder: The process that holds its tensors, or will.
+        """
+        self._new.append((ref.binary(), _Kept(key, holder, ref)))
+        self.look()
+
+    def hold(self, taken: Sequence[Any], results: list[Any]) -> None:
+        """Hold references until the results of the call that takes them are there."""
+        self._new_calls.append(_Call(taken, results))
+        self.look()
+
+    def watch_store(self) -> None:
+        """Look now and then whether somebody keeps what is in the store of this process."""
+        if self._is_idle:
+            self.look()
+
+    def stop(self) -> None:
+        """Ask Ray nothing more, because this process is about to leave it.
+
+        Ray ends a process of which a thread asks it something while it goes. What is called next,
+        in another session, starts it again.
+        """
+        with self._looking:
+            self._is_stopped = True
 
     def look(self) -> None:
-        """Look soon, and often for a while: objects have come, or may go. Any thread."""
+        """Look soon, and often for a while."""
+        self._is_idle = False
+        self._is_stopped = False
+        self._wake.put(None)
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
                     made = threading.Thread(target=self._run, name="rcg-keeper", daemon=True)
                     made.start()
                     self._thread = made
-        self._news.set()
+
+    # --- the thread
 
     def _run(self) -> None:
         pause_s = _FIRST_S
         while True:
-            if self._news.wait(pause_s):
-                self._news.clear()
-                pause_s = _FIRST_S
-                time.sleep(_FIRST_S)
-            started_s = time.monotonic()
-            has_freed = False
             try:
-                if cluster.is_connected():
-                    has_freed = self._free()
-                else:  # the session has ended, and all of its references with it
-                    self._store.free([each.key for each in self._store.entries()])
+                self._wake.get(timeout=pause_s)
+                while not self._wake.empty():
+                    self._wake.get_nowait()
+                pause_s = _FIRST_S
+                time.sleep(_FIRST_S)  # more may come at once
+            except Empty:
+                pass
+            started_s = time.monotonic()
+            is_news = False
+            try:
+                with self._looking:
+                    if cluster.is_connected() and not self._is_stopped:
+                        self._stale.clear()
+                        is_news = self._look()
+                    else:
+                        self._forget()
             except Exception:  # noqa: BLE001 - Ray is going down, or the process is
                 if cluster.is_connected():
                     _log.exception("rcg: the keeper of tensors cannot ask Ray")
-            if not self._store.facts().held:
-                pause_s = 3600.0  # until something comes
+            self._store.free_unkept()
+            if not self._kept and not self._calls and not self._store.facts().held:
+                self._is_idle = True
+                # What came since saw either this or an empty queue.
+                pause_s = _FIRST_S if self._store.facts().held else _NOTHING_S
                 continue
             busy_s = time.monotonic() - started_s
-            pause_s = _FIRST_S if has_freed else min(pause_s * _LONGER, _LAST_S)
+            pause_s = _FIRST_S if is_news else min(pause_s * _LONGER, _LAST_S)
             pause_s = max(pause_s, busy_s * _PART)
 
-    def _free(self) -> bool:
-        entries = self._store.entries()
-        if not entries:
+    def _forget(self) -> None:
+        """Forget what was asked for in a session that has ended.
+
+        Its references stay until there is another session: Ray ends a process that drops one
+        while it leaves.
+        """
+        self._kept.update(emptied(self._new))
+        self._stale += [*self._kept.values(), *self._calls, *emptied(self._new_calls)]
+        self._tell_all(self._kept.values(), is_kept=False)
+        self._kept.clear()
+        self._calls.clear()
+
+    def _look(self) -> bool:
+        """Ask Ray what has changed, and tell holders; returns whether there was something."""
+        ended = self._news.take_ended()
+        if ended:  # an actor may run again, and make the values of calls that are tried again
+            for kept in self._kept.values():
+                kept.is_told = kept.is_told and kept.holder.address not in ended
+        new = list(emptied(self._new))
+        self._kept.update(new)
+        self._calls += emptied(self._new_calls)
+        self._tell_all([each for each in self._kept.values() if not each.is_told], is_kept=True)
+        finished = self._let_go_of_calls()
+        waited = [kept.ref for kept in self._kept.values() if kept.ref is not None]
+        for ref in cluster.ready_of(waited):
+            self._kept[ref.binary()].ref = None
+            finished = True
+        waited.clear()
+        known = [key for key, kept in self._kept.items() if kept.ref is None]
+        exist = cluster.which_exist(known) if known else []
+        gone = [
+            self._kept.pop(key) for key, is_there in zip(known, exist, strict=True) if not is_there
+        ]
+        self._tell_all(gone, is_kept=False)
+        return bool(new or finished or gone)
+
+    def _let_go_of_calls(self) -> bool:
+        """Drop the references of calls whose results are there; returns whether there were any."""
+        if not self._calls:
             return False
-        exist = cluster.which_exist([each.anchor for each in entries])
-        gone = [each.key for each, is_there in zip(entries, exist, strict=True) if not is_there]
-        del entries
-        self._store.free(gone)
-        return bool(gone)
+        results = list(itertools.chain.from_iterable(call.results for call in self._calls))
+        ready = set(cluster.ready_of(results))
+        results.clear()
+        left = [call for call in self._calls if not ready.issuperset(call.results)]
+        has_ended = len(left) < len(self._calls)
+        self._calls = left
+        return has_ended
+
+    def _tell_all(self, values: Iterable[_Kept], *, is_kept: bool) -> None:
+        by_holder: dict[str, list[_Kept]] = {}
+        for kept in values:
+            by_holder.setdefault(kept.holder.address, []).append(kept)
+        for several in by_holder.values():
+            holder, keys = several[0].holder, [kept.key for kept in several]
+            try:
+                if holder.key == self._key:
+                    self._store.keep(keys, self) if is_kept else self._store.free(keys)
+                elif is_kept:
+                    self._news.to(holder).keep(keys)
+                else:
+                    self._news.to(holder).free(keys)
+            except Exception:  # noqa: BLE001 - it is gone, or not there yet
+                continue
+            for kept in several:
+                kept.is_told = True

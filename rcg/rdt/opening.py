@@ -29,12 +29,13 @@ __all__ = ["opened", "opened_all", "sealed"]
 _loads: Final = loads_to("default")
 
 
-def sealed(value: Any, transport: str, where: str) -> Any:
+def sealed(value: Any, transport: str, key: str, where: str) -> Any:
     """Keep the tensors of a value here; returns its envelope, or the value if it has none.
 
     Args:
         value: What a method returned, or what is put.
         transport: How its tensors travel.
+        key: The object's id, which the process that asked for it chose.
         where: What errors call it: ``the value of Worker.make``.
 
     Raises:
@@ -65,12 +66,9 @@ def sealed(value: Any, transport: str, where: str) -> Any:
             expected=", ".join(sorted(devices)),
             found=found[0],
         )
-    anchor = cluster.put(None)
-    key = ours.store.new_key()
-    entry = Entry(key, value, skeleton, table, payloads, transport, anchor.binary())
-    ours.store.add(entry)
-    ours.keeper.look()
-    return Envelope(key, ours.holder, transport, anchor, skeleton, table)
+    ours.store.add(Entry(key, value, skeleton, table, payloads, transport))
+    ours.keeper.watch_store()
+    return Envelope(key, ours.holder, transport, skeleton, table)
 
 
 def opened(envelope: Envelope, transport: str | None = None) -> Any:

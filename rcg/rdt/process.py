@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import itertools
 import os
 import secrets
 import threading
@@ -31,7 +32,15 @@ from rcg.runtime.control.store_client import ControlStore
 from rcg.serialization import Codec
 from rcg.wire import sockets
 
-__all__ = ["Here", "actor_holder", "existing", "here", "is_listening", "start_actor"]
+__all__ = [
+    "Here",
+    "actor_holder",
+    "existing",
+    "here",
+    "is_listening",
+    "leave_session",
+    "start_actor",
+]
 
 _log = Log()
 
@@ -47,9 +56,9 @@ class Here:
     Attributes:
         holder: How others know this process.
         store: What it holds.
-        keeper: Frees what nobody needs any more.
+        keeper: Looks after what it has asked for.
         groups: The groups that it is a member of.
-        connections: To the processes that hold tensors.
+        connections: To the processes that hold tensors; ``news`` are those of the keeper.
         codec: Takes values apart.
     """
 
@@ -58,18 +67,27 @@ class Here:
         secret = actor or secrets.token_hex(16)
         self.pid = os.getpid()
         self.store = Store(key)
-        self.keeper = Keeper(self.store)
         self.groups = MemberGroups(key, _open_store)
         self.connections = Connections(key, self.groups)
+        # Its own, because what is pulled may take long.
+        self.news = Connections(key, self.groups)
+        self.keeper = Keeper(self.store, key, self.news)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
-        self.service = Service(self.store, self.keeper, self.groups, secret, address)
+        self.service = Service(self.store, self.groups, secret, address)
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
         # References that ``put`` has returned here, by the object.
         self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
+        self._prefix = secrets.token_hex(8)
+        self._numbers = itertools.count()
+        atexit.register(self.keeper.stop)
         atexit.register(self.connections.close)
+        atexit.register(self.news.close)
+
+    def new_key(self) -> str:
+        """Return the id of an object that this process is about to ask for."""
+        return f"{self._prefix}-{next(self._numbers)}"
 
     def holds_ref_to(self, entry: Entry) -> bool:
         """Whether a reference to an object that was put here is held here."""
@@ -95,6 +113,13 @@ def here() -> Here:
                 found = Here("", f"process {os.getpid()}")
                 _here[:] = [found]
     return found
+
+
+def leave_session() -> None:
+    """Ask Ray nothing more: this process is about to leave it."""
+    ours = existing()
+    if ours is not None:
+        ours.keeper.stop()
 
 
 def start_actor(name: str) -> None:

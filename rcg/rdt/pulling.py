@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -21,6 +23,8 @@ from rcg.runtime.control.client import check_user
 from rcg.runtime.control.joining import Joined, join
 from rcg.wire import sockets
 from rcg.wire.messages import (
+    FreeTensors,
+    KeepTensors,
     Message,
     PullTensors,
     Ready,
@@ -35,6 +39,7 @@ from rcg.wire.sockets import Received
 __all__ = ["Connection", "Connections"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
+_KEYS: Final = 500  # in one message
 _AHEAD: Final = 16  # questions, while the first is answered
 
 _A = TypeVar("_A", bound=Message)
@@ -137,6 +142,25 @@ class Connection:
                 raise Transfer(f"{self.holder.label} gave an answer that was not expected")
             return received.message
 
+    def keep(self, keys: Sequence[str]) -> None:
+        """Say that this process keeps objects, as long as this connection lasts.
+
+        Raises:
+            ActorDiedError: The process is gone.
+        """
+        for some in _batches(keys):
+            self._send(KeepTensors(keys=some))
+
+    def free(self, keys: Sequence[str]) -> None:
+        """Say that nobody needs objects any more; raises as ``keep``."""
+        for some in _batches(keys):
+            self._send(FreeTensors(keys=some))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone; of a connection on which it says nothing."""
+        return _is_readable(self._joined.connection)
+
     def close(self) -> None:
         """Close it."""
         self.is_closed = True
@@ -176,6 +200,14 @@ class Connections:
             if self._open.get((holder.address, holder.key)) is connection:
                 del self._open[holder.address, holder.key]
         connection.close()
+
+    def take_ended(self) -> set[str]:
+        """Drop the connections to processes that are gone; returns their addresses."""
+        with self._lock:
+            ended = [each for each in self._open.values() if each.has_ended]
+        for connection in ended:
+            self.drop(connection)
+        return {each.holder.address for each in ended}
 
     def close(self) -> None:
         """Close all of them."""
@@ -312,6 +344,17 @@ class _Refused(Exception):
     def told(self) -> Transfer:
         """Return the error for users."""
         return Transfer(str(self))
+
+
+def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for start in range(0, len(keys), _KEYS):
+        yield tuple(keys[start : start + _KEYS])
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_there(connection: Connection) -> bool:

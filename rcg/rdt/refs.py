@@ -179,8 +179,11 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
             "is in no collective group. Put the value in an actor of the group, or with "
             f'_tensor_transport="{OBJECT_STORE}"'
         )
-    envelope = sealed(value, chosen.name, "The value")
-    ref = TensorRef(cluster.put(envelope), chosen.name, ours.holder.actor, ours.holder.label)
+    key = ours.new_key()
+    envelope = sealed(value, chosen.name, key, "The value")
+    inner = cluster.put(envelope)
+    ref = TensorRef(inner, chosen.name, ours.holder.actor, ours.holder.label)
     if type(envelope) is Envelope:
-        ours.refs[envelope.key] = ref
+        ours.keeper.keep(inner, key, ours.holder)
+        ours.refs[key] = ref
     return ref

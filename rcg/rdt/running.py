@@ -49,20 +49,25 @@ def inside() -> AbstractContextManager[None]:
     return closed(False)
 
 
-def sealed_return(value: Any, transport: str, name: str) -> Any:
+def sealed_return(value: Any, told: str, name: str) -> Any:
     """Return what a method returns in place of a value with tensors.
 
     Args:
         value: What the user's method returned.
-        transport: The transport; ``gloo*2`` if it returns two values.
+        told: What the hidden keyword says: the transport and the object's id, ``gloo:KEY``;
+            ``gloo*2:KEY`` for a method that returns two values.
         name: The name of the method.
     """
+    transport, _, key = told.partition(":")
     plain, _, count = transport.partition("*")
     if not count:
-        return opening.sealed(value, plain, f"The value of {name}")
+        return opening.sealed(value, plain, key, f"The value of {name}")
     if not isinstance(value, (tuple, list)):
         return value  # Ray says what is wrong with it
-    return [opening.sealed(each, plain, f"Value {at} of {name}") for at, each in enumerate(value)]
+    return [
+        opening.sealed(each, plain, f"{key}.{at}", f"Value {at} of {name}")
+        for at, each in enumerate(value)
+    ]
 
 
 def _has_envelope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

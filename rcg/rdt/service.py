@@ -17,7 +17,6 @@ from rcg.error_text import describe_error
 from rcg.errors import RcgError
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
-from rcg.rdt.keeper import Keeper
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.services import Handler, Peer
@@ -29,11 +28,13 @@ from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
     AddValue,
     AskGroups,
+    FreeTensors,
     GetValue,
     GroupChanged,
     GroupsHere,
     HasValues,
     JoinGroup,
+    KeepTensors,
     LeaveGroup,
     Message,
     PullTensors,
@@ -57,7 +58,6 @@ class Service:
 
     Args:
         store: The store.
-        keeper: Frees its objects.
         groups: The groups that this process is a member of.
         secret: What first messages must contain.
         address: Where it listens.
@@ -69,7 +69,6 @@ class Service:
     def __init__(
         self,
         store: Store,
-        keeper: Keeper,
         groups: MemberGroups,
         secret: str,
         address: str,
@@ -78,7 +77,6 @@ class Service:
         self.holder: Holder | None = None  # how others know this process
         self.secret = secret
         self._store = store
-        self._keeper = keeper
         self._groups = groups
         self._meetings = Stores()
         self._endpoint = endpoint.serve(self, address)
@@ -140,6 +138,7 @@ class Service:
         except (OSError, ValueError):
             pass  # it hung up, or sent a wrong message
         finally:
+            self._store.keeper_ended(connection)
             connection.close()
             pidfd.close()
 
@@ -147,6 +146,10 @@ class Service:
         match message:
             case PullTensors():
                 self._send_tensors(connection, puller, message)
+            case KeepTensors():
+                self._store.keep(message.keys, connection)
+            case FreeTensors():
+                self._store.free(message.keys)
             case JoinGroup():
                 trouble = self._groups.join(message)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
@@ -184,7 +187,6 @@ class Service:
         elif not self._send_through_group(connection, puller, message, entry):
             return
         self._store.sent(entry)
-        self._keeper.look()
 
     def _send_through_group(
         self, connection: Any, puller: str, message: PullTensors, entry: Entry

@@ -2,8 +2,9 @@
 """The store of a process: the tensors that others may ask for, until nobody can any more.
 
 An entry keeps the value's tensors, not copies: what is written to them later is seen by whoever
-gets them later, as in Ray. An entry is *freed* when Ray says that nobody holds its anchor; the
-keeper asks (``rcg.rdt.keeper``).
+gets them later, as in Ray. The process that asked for the value says that it keeps it, and when
+nobody needs it any more (``rcg.rdt.keeper``). If it ends, all that it kept is freed. What nobody
+has said to keep within two minutes is freed, too, and counted: whoever asked for it is gone.
 
 Any thread. Freed entries are dropped outside of the lock, because dropping a tensor may run any
 code.
@@ -11,8 +12,6 @@ code.
 
 from __future__ import annotations
 
-import itertools
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,8 @@ from rcg.options import Deadline
 from rcg.serialization.payloads import Skeleton, Table
 
 __all__ = ["Entry", "Store", "StoreFacts"]
+
+_UNKEPT_S: Final = 120.0
 
 
 @dataclass(slots=True)
@@ -36,7 +37,6 @@ class Entry:
         table: Where they belong in it.
         payloads: Their bytes: tensors of uint8 [n] over the same memory.
         transport: How they travel.
-        anchor: The id of the ObjectRef that stands for it.
         made_s: When it was made, in seconds of the monotonic clock.
         pulls: How often they were sent.
     """
@@ -47,7 +47,6 @@ class Entry:
     table: Table
     payloads: Sequence[Any]
     transport: str
-    anchor: bytes
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
 
@@ -69,12 +68,14 @@ class StoreFacts:
         held: How many objects it holds.
         held_bytes: The bytes of their tensors.
         freed: How many were freed.
+        unkept: How many of these because nobody said to keep them.
         pulls: How often tensors were sent.
     """
 
     held: int
     held_bytes: int
     freed: int
+    unkept: int
     pulls: int
 
 
@@ -87,21 +88,42 @@ class Store:
 
     def __init__(self, key: str) -> None:
         self.key: Final = key
-        self._prefix = secrets.token_hex(8)
         self._entries: dict[str, Entry] = {}
         self._changed = threading.Condition()
-        self._numbers = itertools.count()
+        self._kept_by: dict[str, object] = {}  # also objects that are not made yet
         self._freed = 0
+        self._unkept = 0
         self._pulls = 0
 
-    def new_key(self) -> str:
-        """Return the id of a new object."""
-        return f"{self._prefix}-{next(self._numbers)}"
-
     def add(self, entry: Entry) -> None:
-        """Keep an object."""
+        """Keep an object; one of the same id, of a call that was tried again, is replaced."""
         with self._changed:
+            replaced = self._entries.pop(entry.key, None)
             self._entries[entry.key] = entry
+        del replaced
+
+    def keep(self, keys: Iterable[str], keeper: object) -> None:
+        """Note that a process keeps objects, which may still be made."""
+        with self._changed:
+            self._kept_by.update(dict.fromkeys(keys, keeper))
+
+    def keeper_ended(self, keeper: object) -> None:
+        """Free all that a process kept."""
+        with self._changed:
+            keys = [key for key, each in self._kept_by.items() if each is keeper]
+        self.free(keys)
+
+    def free_unkept(self) -> None:
+        """Free objects that nobody has said to keep for too long."""
+        before_s = time.monotonic() - _UNKEPT_S
+        with self._changed:
+            keys = [
+                key
+                for key, entry in self._entries.items()
+                if entry.made_s < before_s and key not in self._kept_by
+            ]
+            self._unkept += len(keys)
+        self.free(keys)
 
     def find(self, key: str) -> Entry | None:
         """Return an object; None if there is none, or it was freed."""
@@ -121,7 +143,13 @@ class Store:
     def free(self, keys: Iterable[str]) -> None:
         """Free objects; those that are not there are left out."""
         with self._changed:
-            dropped = [self._entries.pop(key) for key in keys if key in self._entries]
+            dropped = []
+            for key in keys:
+                self._kept_by.pop(key, None)
+                entry = self._entries.pop(key, None)
+                if entry is not None:
+                    dropped.append(entry)
+            entry = None
             self._freed += len(dropped)
             if dropped:
                 self._changed.notify_all()
@@ -155,4 +183,4 @@ class Store:
         """Return what it holds and has done."""
         with self._changed:
             size = sum(each.size_bytes for each in self._entries.values())
-            return StoreFacts(len(self._entries), size, self._freed, self._pulls)
+            return StoreFacts(len(self._entries), size, self._freed, self._unkept, self._pulls)

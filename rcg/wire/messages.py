@@ -48,6 +48,12 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                     or: TensorsComing, then the tensors through the group
                                     or: TensorsGone
 
+    process that asked for them     the process that holds them
+      UseTensors               -->
+                               <--  Ready
+      KeepTensors              -->
+      FreeTensors              -->                     the end of the connection frees the rest
+
     process that makes a group      a process that becomes a member of it
       UseTensors               -->
                                <--  Ready
@@ -81,6 +87,7 @@ __all__ = [
     "Done",
     "Execute",
     "Failed",
+    "FreeTensors",
     "GetValue",
     "GroupChanged",
     "GroupsHere",
@@ -88,6 +95,7 @@ __all__ = [
     "Hello",
     "Here",
     "JoinGroup",
+    "KeepTensors",
     "LeaveGroup",
     "Message",
     "Opening",
@@ -545,6 +553,28 @@ class TensorsGone(Message):
     number: Number
     text: str
     is_system_error: bool
+
+
+@message
+class KeepTensors(Message):
+    """The process keeps objects, as long as this connection lasts.
+
+    Attributes:
+        keys: The objects; they may still be made.
+    """
+
+    keys: tuple[str, ...]
+
+
+@message
+class FreeTensors(Message):
+    """Nobody needs objects any more.
+
+    Attributes:
+        keys: The objects.
+    """
+
+    keys: tuple[str, ...]
 
 
 @message

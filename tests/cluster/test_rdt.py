@@ -127,7 +127,14 @@ class Worker:
         from rcg.rdt.process import here
 
         found = here().store.facts()
-        return found.held, found.held_bytes, found.freed, found.pulls
+        return found.held, found.held_bytes, found.freed, found.pulls, found.unkept
+
+    @rcg.method(tensor_transport="object_store")
+    def make_at_last(self, n):
+        self.tries = getattr(self, "tries", 0) + 1
+        if self.tries < 3:
+            raise ConnectionError(f"try {self.tries}")
+        return torch.full((BIG,), float(n))
 
     @rcg.method(tensor_transport="gloo")
     def many(self, sizes):
@@ -221,7 +228,7 @@ def test_a_tensor_goes_straight_to_the_actor_that_takes_it(pair):
     assert ref.tensor_transport() == "GLOO"
     assert get(b.total.remote(ref)) == 2.0 * BIG
     assert get(b.total.remote(ref, again=ref)) == 4.0 * BIG
-    held, size, _, pulls = get(a.facts.remote())
+    held, size, _, pulls, _ = get(a.facts.remote())
     assert (held, size) == (1, 4 * BIG)
     assert pulls == 2  # once for each call, whatever it names
 
@@ -572,3 +579,73 @@ def test_ten_thousand_references_come_and_go(actors):
     threads, descriptors = get(a.burden.remote())
     assert threads <= before[0] + 3
     assert descriptors <= before[1] + 8
+
+
+ASKS_AND_DIES = """
+worker = ray.get_actor(sys.argv[1], namespace="rdt")
+refs = [worker.make_anywhere.remote(n) for n in range(3)]
+ray.wait(refs, num_returns=3)
+assert ray.get(refs[2]).sum() == 2.0 * {size}
+say("has them")
+signal.pause()
+"""
+
+
+def test_what_a_driver_has_asked_for_goes_with_it(actors, driver):
+    (a,) = actors(1, Actor, name="asked-by-another", namespace="rdt")
+    program = driver(ASKS_AND_DIES.format(size=BIG), "asked-by-another")
+    assert program.line() == "has them"
+    assert held_by(a) == 3
+    os.kill(program.pid, signal.SIGKILL)
+    eventually(lambda: held_by(a) == 0)
+    assert get(a.facts.remote())[4] == 0  # it had said that it keeps them
+
+
+def test_a_reference_that_is_dropped_before_its_value_is_made(pair):
+    a, _ = pair
+    busy = a.sleep.remote(1)
+    ref = a.make.remote(1)
+    del ref
+    get(busy)
+    eventually(lambda: get(a.facts.remote())[2] == 1)
+    assert held_by(a) == 0
+
+
+def test_a_call_that_is_tried_again_leaves_one_value(actors):
+    (a,) = actors(1, Actor, max_task_retries=3)
+    ref = a.make_at_last.options(retry_exceptions=True).remote(2)
+    assert get(ref).sum() == 2.0 * BIG
+    assert held_by(a) == 1
+
+
+@rcg.remote
+class Mortal(Worker):
+    """Dies in its first call, and holds nothing that nobody keeps."""
+
+    def __init__(self, mark):
+        from rcg.rdt import store
+
+        super().__init__()
+        store._UNKEPT_S = 0.5
+        self.mark = mark
+
+    @rcg.method(tensor_transport="object_store")
+    def die_or_make(self, n):
+        if not os.path.exists(self.mark):
+            with open(self.mark, "w") as file:
+                file.write(str(os.getpid()))
+            time.sleep(0.5)  # its caller tells it meanwhile that it keeps the value
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.full((BIG,), float(n))
+
+
+def test_an_actor_that_runs_again_learns_what_is_kept(tmp_path):
+    actor = Mortal.options(max_restarts=1, max_task_retries=1).remote(str(tmp_path / "mark"))
+    ref = actor.die_or_make.remote(2)
+    assert get(ref).sum() == 2.0 * BIG
+    time.sleep(2)
+    assert held_by(actor) == 1
+    assert get(actor.facts.remote())[4] == 0
+    del ref
+    eventually(lambda: held_by(actor) == 0)
+    rcg.kill(actor)

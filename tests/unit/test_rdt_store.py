@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store of a process: what is kept, by whom, and when it goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from rcg.rdt import store as stores
+from rcg.rdt.groups import _joined, _padded, _runs
+from rcg.rdt.store import Entry, Store
+from rcg.serialization.payloads import Skeleton, Table
+
+torch = pytest.importorskip("torch")
+
+
+def entry(key: str, tensor: Any = None) -> Entry:
+    payload = torch.zeros(8, dtype=torch.uint8) if tensor is None else tensor.view(torch.uint8)
+    table = Table((0,), (payload.numel(),), ("cpu",))
+    return Entry(key, tensor, Skeleton(b"", []), table, [payload], "gloo")
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store("tensors-1")
+
+
+def test_what_a_process_kept_goes_with_it(store: Store) -> None:
+    one, other = object(), object()
+    store.keep(["a", "late"], one)
+    store.keep(["b"], other)
+    for key in ("a", "b", "late"):
+        store.add(entry(key))
+    store.keeper_ended(one)
+    assert [each.key for each in store.entries()] == ["b"]
+    store.free(["b", "unknown"])
+    facts = store.facts()
+    assert (facts.held, facts.held_bytes, facts.freed, facts.unkept) == (0, 0, 3, 0)
+
+
+def test_a_call_that_is_tried_again_replaces_its_value(store: Store) -> None:
+    store.keep(["a"], self := object())
+    store.add(entry("a"))
+    second = entry("a")
+    store.add(second)
+    assert store.entries() == [second]
+    store.keeper_ended(self)
+    assert store.find("a") is None
+
+
+def test_what_nobody_keeps_goes_after_a_while_and_is_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep(["kept"], object())
+    for key in ("kept", "lost"):
+        store.add(entry(key))
+    store.free_unkept()
+    assert store.facts().held == 2
+    monkeypatch.setattr(stores, "_UNKEPT_S", -1.0)
+    store.free_unkept()
+    assert [each.key for each in store.entries()] == ["kept"]
+    assert store.facts().unkept == 1
+
+
+def test_waiting_is_for_the_memory_of_a_tensor(store: Store) -> None:
+    base = torch.zeros(100)
+    store.add(entry("part", base[10:20]))
+    store.add(entry("other", torch.zeros(5)))
+    where = base.untyped_storage().data_ptr()
+    assert [each.key for each in store.wait_freed(where, 0.01, lambda _: None)] == ["part"]
+    told: list[Any] = []
+    timer = threading.Timer(0.7, store.free, [["part"]])
+    timer.start()
+    started = time.monotonic()
+    assert store.wait_freed(where, 30, told.append) == []
+    assert time.monotonic() - started < 20
+    assert [[each.key for each in found] for found in told] == [["part"]]
+    timer.join()
+
+
+def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:
+    small, large = 100, 1 << 20
+    assert _runs([]) == []
+    assert _runs([small, large, small, small, 0]) == [[0], [1], [2, 3, 4]]
+    many = _runs([250_000] * 100)
+    assert [at for run in many for at in run] == list(range(100))
+    assert max(map(len, many)) * _padded(250_000) <= 16 << 20
+    parts = [torch.full((size,), at, dtype=torch.uint8) for at, size in enumerate((3, 64, 65))]
+    whole = _joined(parts)
+    assert whole.numel() == 64 + 64 + 128
+    assert whole[0:3].tolist() == [0, 0, 0] and whole[64:128].eq(1).all()
+    assert whole[128 : 128 + 65].eq(2).all()
