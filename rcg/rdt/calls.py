@@ -122,7 +122,7 @@ def _plain_of(result: Any) -> Any:
 
 def _check_sends(handle: Any, transport: Transport) -> None:
     """Check that an actor is in a group of a transport."""
-    if collective_groups.get_collective_groups([handle], transport.name):
+    if collective_groups.groups_with([cluster.actor_id(handle)], transport.name):
         return
     found = collective_groups.groups_of(handle)
     if not any(backend == transport.name for _, backend, _ in found or ()):
@@ -135,18 +135,13 @@ def _check_sends(handle: Any, transport: Transport) -> None:
 
 def _check_passed(ref: TensorRef, handle: Any) -> None:
     """Check that an actor can get the tensors of a reference."""
-    transport = find_transport(ref.tensor_transport())
+    transport = find_transport(ref.transport)
     target = cluster.actor_id(handle)
     if not transport.needs_group or target == ref.maker or not ref.maker:
         return
-    maker_key = actor_holder(ref.maker).key
-    names = [
-        group.name
-        for group in collective_groups.get_collective_groups([handle], transport.name)
-        if group.has_id(ref.maker)
-    ]
-    if len(names) == 1:
+    if len(collective_groups.groups_with([target, ref.maker], transport.name)) == 1:
         return
+    maker_key = actor_holder(ref.maker).key
     found = [
         (name, members)
         for name, backend, members in collective_groups.groups_of(handle) or ()

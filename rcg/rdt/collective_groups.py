@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from rcg import cluster
@@ -29,6 +30,7 @@ __all__ = [
     "destroy_collective_group",
     "get_collective_groups",
     "groups_of",
+    "groups_with",
 ]
 
 _READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
@@ -39,7 +41,7 @@ _numbers: Final = itertools.count()
 _made: Final[dict[str, CommunicatorHandle]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CommunicatorHandle:
     """A group of actors.
 
@@ -53,15 +55,15 @@ class CommunicatorHandle:
     backend: str
     actors: tuple[Any, ...]
 
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its members, in hex, by their ranks."""
+        return tuple([cluster.actor_id(_plain(each)) for each in self.actors])
+
     def get_rank(self, actor: Any) -> int:
         """Return the rank of an actor; -1 if it is not a member."""
-        keys = [cluster.actor_key(_plain(each)) for each in self.actors]
-        key = cluster.actor_key(_plain(actor))
-        return keys.index(key) if key in keys else -1
-
-    def has_id(self, actor: str) -> bool:
-        """Return whether the actor of an id, in hex, is a member."""
-        return any(cluster.actor_id(_plain(each)) == actor for each in self.actors)
+        found = cluster.actor_id(_plain(actor))
+        return self.ids.index(found) if found in self.ids else -1
 
 
 def create_collective_group(
@@ -134,10 +136,15 @@ def get_collective_groups(
         backend: Of which backend; None for all.
     """
     chosen = None if backend is None else _backend_of(backend)
+    return groups_with([cluster.actor_id(_plain(each)) for each in actors], chosen)
+
+
+def groups_with(ids: Sequence[str], backend: str | None) -> list[CommunicatorHandle]:
+    """Return the groups of a backend that the actors of all these ids, in hex, are members of."""
     return [
         group
         for group in list(_made.values())
-        if chosen in (None, group.backend) and all(group.get_rank(each) >= 0 for each in actors)
+        if backend in (None, group.backend) and set(ids).issubset(group.ids)
     ]
 
 

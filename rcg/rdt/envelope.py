@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Envelopes: what travels in a task's reply in place of a value with tensors.
 
-An envelope has the value's skeleton and table (``rcg.serialization.payloads``), and the process
-that holds the tensors. Its own ObjectRef is the *anchor*: Ray counts who holds it. When nobody
+An envelope has the value without its tensors (``rcg.rdt.contents``), and the process that holds
+these. Its own ObjectRef is the *anchor*: Ray counts who holds it. When nobody
 does, the tensors are freed (``rcg.rdt.keeper``).
 
 A user's method never sees an envelope. It is opened where it is unpickled, by the *opener* of the
@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from rcg.serialization.payloads import Skeleton, Table
+from rcg.rdt.contents import Contents
 
 __all__ = ["Envelope", "Holder", "closed", "open_with", "opened_by_methods"]
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """The process that holds tensors.
 
     Attributes:
@@ -50,39 +48,19 @@ class Envelope:
         key: The object's id, within the store of its holder.
         holder: The process that holds the tensors.
         transport: How they travel.
-        skeleton: The value without its tensors.
-        table: Where they belong in it.
+        contents: The value without its tensors.
     """
 
-    __slots__ = ("holder", "key", "skeleton", "table", "transport")
+    __slots__ = ("contents", "holder", "key", "transport")
 
-    def __init__(
-        self,
-        key: str,
-        holder: Holder,
-        transport: str,
-        skeleton: Skeleton,
-        table: Table,
-    ) -> None:
+    def __init__(self, key: str, holder: Holder, transport: str, contents: Contents) -> None:
         self.key = key
         self.holder = holder
         self.transport = transport
-        self.skeleton = skeleton
-        self.table = table
+        self.contents = contents
 
     def __reduce__(self) -> tuple[Any, ...]:
-        holder, skeleton = self.holder, self.skeleton
-        state = (
-            self.key,
-            (
-                *(holder.address, holder.key, holder.secret),
-                *(holder.label, holder.actor, holder.node),
-            ),
-            self.transport,
-            (bytes(skeleton.data), [_copied(each) for each in skeleton.buffers], skeleton.writable),
-            tuple(self.table),
-        )
-        return _arrived, state
+        return _arrived, (self.key, tuple(self.holder), self.transport, self.contents)
 
     def __repr__(self) -> str:
         return f"Envelope({self.key}, {self.transport}, held by {self.holder.label})"
@@ -115,14 +93,8 @@ def closed(is_closed: bool) -> Iterator[None]:
         _is_closed.reset(token)
 
 
-def _arrived(
-    key: str,
-    holder: tuple[str, ...],
-    transport: str,
-    skeleton: tuple[Any, ...],
-    table: tuple[Any, ...],
-) -> Any:
-    envelope = Envelope(key, Holder(*holder), transport, Skeleton(*skeleton), Table(*table))
+def _arrived(key: str, holder: tuple[str, ...], transport: str, contents: Contents) -> Any:
+    envelope = Envelope(key, Holder(*holder), transport, contents)
     is_closed = _is_closed.get()
     if is_closed or (is_closed is None and _by_methods):
         return envelope
@@ -132,7 +104,3 @@ def _arrived(
 
         open_with(opening.opened)
     return _opener[0](envelope)
-
-
-def _copied(buffer: Any) -> bytes:
-    return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))

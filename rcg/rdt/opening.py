@@ -11,22 +11,18 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from rcg import cluster
 from rcg.errors import TensorMismatch, Transfer
+from rcg.rdt.contents import taken_apart
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import Group
 from rcg.rdt.process import Here, here, is_listening
 from rcg.rdt.store import Entry
 from rcg.rdt.transports import find_transport
-from rcg.serialization import loads_to
-from rcg.serialization.devices import EVERY_DEVICE
-from rcg.serialization.payloads import put_back, take_out
 
 __all__ = ["opened", "opened_all", "sealed"]
-
-_loads: Final = loads_to("default")
 
 
 def sealed(value: Any, transport: str, key: str, where: str) -> Any:
@@ -46,11 +42,10 @@ def sealed(value: Any, transport: str, key: str, where: str) -> Any:
         return value
     devices = find_transport(transport).devices
     ours = here()
-    encoded = ours.codec.encode(value, None, EVERY_DEVICE)
-    skeleton, table, payloads = take_out(encoded, EVERY_DEVICE)
+    contents, payloads = taken_apart(value, ours.codec)
     if not payloads:
         return value
-    found = sorted(set(table.devices))
+    found = sorted(set(contents.devices))
     if len(found) > 1:
         raise TensorMismatch(
             "All tensors in an RDT object must have the same device type. "
@@ -66,9 +61,9 @@ def sealed(value: Any, transport: str, key: str, where: str) -> Any:
             expected=", ".join(sorted(devices)),
             found=found[0],
         )
-    ours.store.add(Entry(key, value, skeleton, table, payloads, transport))
+    ours.store.add(Entry(key, value, contents, payloads, transport))
     ours.keeper.watch_store()
-    return Envelope(key, ours.holder, transport, skeleton, table)
+    return Envelope(key, ours.holder, transport, contents)
 
 
 def opened(envelope: Envelope, transport: str | None = None) -> Any:
@@ -106,7 +101,7 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
         for (key, (envelope, _)), payloads in zip(wanted.items(), pulled, strict=True):
             if isinstance(payloads, Exception):
                 raise payloads
-            found[key] = put_back(envelope.skeleton, envelope.table, payloads, _loads)
+            found[key] = envelope.contents.put_back(payloads)
     return [found[each.key] if type(each) is Envelope else each for each in values]
 
 

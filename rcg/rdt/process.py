@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import functools
 import itertools
 import os
 import secrets
@@ -149,6 +150,7 @@ def start_actor(name: str) -> None:
                 time.sleep(_RETRY_S)
 
 
+@functools.lru_cache(maxsize=1024)
 def actor_holder(actor: str, label: str = "") -> Holder:
     """Return how an actor of rcg is reached.
 

@@ -33,7 +33,7 @@ from rcg.wire.messages import (
     TensorsHere,
     UseTensors,
 )
-from rcg.wire.payloads import open_payloads
+from rcg.wire.payloads import open_buffers
 from rcg.wire.sockets import Received
 
 __all__ = ["Connection", "Connections"]
@@ -75,6 +75,7 @@ class Connection:
             raise Transfer(
                 f"{holder.label}, which holds the tensors, does not answer: {error}"
             ) from (error)
+        self._waiter = sockets.Waiter(self._joined.connection, self._joined.pidfd.fd)
         if not isinstance(self._joined.message, Ready):
             self.close()
             raise Transfer(f"what answered is not {holder.label}")
@@ -109,7 +110,7 @@ class Connection:
             ActorDiedError: The process is gone.
         """
         try:
-            if not sockets.wait_for_message(self._joined.connection, self._joined.pidfd.fd):
+            if not self._waiter.wait():
                 raise self.gone()
             received = sockets.receive(self._joined.connection, 1)
         except (OSError, ValueError) as error:
@@ -310,7 +311,7 @@ class Connections:
             _Refused: They cannot be sent; others may be.
             ActorDiedError, Transfer: The connection is of no use any more.
         """
-        holder, sizes = envelope.holder, envelope.table.sizes
+        holder, sizes = envelope.holder, envelope.contents.sizes
         with connection.next() as received:
             match received.message:
                 case TensorsGone() as gone:
@@ -369,10 +370,8 @@ def _is_there(connection: Connection) -> bool:
 def _in_message(received: Received, sizes: Sequence[int]) -> Sequence[Any]:
     import torch
 
-    (payload,) = open_payloads(received)
-    buffers = payload.encoded[2] or []
-    found = [memoryview(each).nbytes for each in buffers]
-    if found != list(sizes):
-        raise Transfer(f"tensors of {sum(sizes)} bytes were expected, {sum(found)} arrived")
-    # A message's memory is this process's own, and writable where the flags say so.
+    try:
+        buffers = open_buffers(received, sizes)
+    except (OSError, ValueError, MemoryError) as error:
+        raise Transfer(f"tensors of {sum(sizes)} bytes did not arrive: {error}") from error
     return [torch.frombuffer(each, dtype=torch.uint8) for each in buffers]

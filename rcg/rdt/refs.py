@@ -61,6 +61,11 @@ class TensorRef:
         return self._transport.upper()
 
     @property
+    def transport(self) -> str:
+        """How the tensors travel, in lower case."""
+        return self._transport
+
+    @property
     def maker(self) -> str:
         """The id of the actor that makes the value, in hex; "" for another process."""
         return self._maker

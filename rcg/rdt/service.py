@@ -21,8 +21,6 @@ from rcg.rdt.store import Entry, Store
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
-from rcg.serialization import KIND_PICKLE, Encoded
-from rcg.serialization.encoded import written_to
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
@@ -46,7 +44,7 @@ from rcg.wire.messages import (
     UseStore,
     UseTensors,
 )
-from rcg.wire.payloads import send_payloads
+from rcg.wire.payloads import send_buffers
 
 __all__ = ["Service"]
 
@@ -130,7 +128,8 @@ class Service:
         pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
         try:
             sockets.send(connection, Ready())
-            while sockets.wait_for_message(connection, pidfd.fd):
+            waiter = sockets.Waiter(connection, pidfd.fd)
+            while waiter.wait():
                 with sockets.receive(connection) as received:
                     if received.message is None:
                         return
@@ -180,7 +179,7 @@ class Service:
         if not message.group or _is_small(entry):
             answer = TensorsHere(number=message.number)
             try:
-                send_payloads(connection, answer, [_encoded(entry)])
+                send_buffers(connection, answer, [_buffer(each) for each in entry.payloads])
             except (OSError, MemoryError) as error:
                 _refuse(connection, message, f"there is no memory to send it: {error}")
                 return
@@ -228,7 +227,6 @@ def _refuse(
     sockets.send(connection, answer)
 
 
-def _encoded(entry: Entry) -> Encoded:
-    """Return the tensors alone, as a message carries them: the envelope has the skeleton."""
-    buffers = [payload.cpu().numpy() for payload in entry.payloads]
-    return KIND_PICKLE, b"", buffers, written_to([True] * len(buffers))
+def _buffer(payload: Any) -> memoryview:
+    """Return the bytes of a tensor of uint8 [n], from whatever device."""
+    return memoryview((payload if payload.is_cpu else payload.cpu()).numpy())

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rcg.options import Deadline
-from rcg.serialization.payloads import Skeleton, Table
+from rcg.rdt.contents import Contents
 
 __all__ = ["Entry", "Store", "StoreFacts"]
 
@@ -33,8 +33,7 @@ class Entry:
     Attributes:
         key: The object's id in this store.
         value: The value itself, for methods of this very process.
-        skeleton: The value without its tensors.
-        table: Where they belong in it.
+        contents: The value without its tensors.
         payloads: Their bytes: tensors of uint8 [n] over the same memory.
         transport: How they travel.
         made_s: When it was made, in seconds of the monotonic clock.
@@ -43,8 +42,7 @@ class Entry:
 
     key: str
     value: Any
-    skeleton: Skeleton
-    table: Table
+    contents: Contents
     payloads: Sequence[Any]
     transport: str
     made_s: float = field(default_factory=time.monotonic)
@@ -53,7 +51,7 @@ class Entry:
     @property
     def size_bytes(self) -> int:
         """The bytes of the tensors."""
-        return sum(self.table.sizes)
+        return sum(self.contents.sizes)
 
     def holds(self, storage: int) -> bool:
         """Whether one of the tensors lies in this storage, given by where it begins."""

@@ -29,7 +29,7 @@ class Transport:
     needs_group: bool
 
 
-_OBJECT_STORE: Final = Transport(OBJECT_STORE, None, needs_group=False)
+_found: Final = {OBJECT_STORE: Transport(OBJECT_STORE, None, needs_group=False)}
 
 
 def find_transport(name: object) -> Transport:
@@ -40,9 +40,11 @@ def find_transport(name: object) -> Transport:
     """
     if isinstance(name, str):
         plain = name.lower()
-        if plain == OBJECT_STORE:
-            return _OBJECT_STORE
+        found = _found.get(plain)
+        if found is not None:
+            return found
         if plain in communicator_names():
-            return Transport(plain, find_communicator(plain).devices, needs_group=True)
+            devices = find_communicator(plain).devices
+            return _found.setdefault(plain, Transport(plain, devices, needs_group=True))
     known = ", ".join([*communicator_names(), OBJECT_STORE])
     raise ValueError(f"Invalid tensor transport: {name}. Known are {known}")

@@ -519,14 +519,14 @@ class PullTensors(Message):
 
 
 @message
-class TensorsHere(Carrying):
+class TensorsHere(Message):
     """Carries the tensors of an object.
 
     Attributes:
         number: Of the ``PullTensors``.
     """
 
-    number: Number = 0
+    number: Number
 
 
 @message

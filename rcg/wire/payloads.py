@@ -19,10 +19,17 @@ from typing import Any, Final
 from rcg.descriptors import Descriptor
 from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Encoded, Failure, loads
 from rcg.wire import sockets
-from rcg.wire.messages import Carrying
+from rcg.wire.messages import Carrying, Message
 from rcg.wire.sockets import Received
 
-__all__ = ["Payload", "PreparedPayloads", "open_payloads", "send_payloads"]
+__all__ = [
+    "Payload",
+    "PreparedPayloads",
+    "open_buffers",
+    "open_payloads",
+    "send_buffers",
+    "send_payloads",
+]
 
 # With the message's JSON this stays below the limit of a message.
 _MAX_INLINE_BYTES: Final = 32 * 1024
@@ -178,6 +185,61 @@ def open_payloads(received: Received) -> list[Payload]:
         raise ValueError("the payload has no table")
     start = _aligned(table_bytes)
     return [_payload(whole[start:], row) for row in table]
+
+
+def send_buffers(
+    connection: socket.socket, message: Message, buffers: Sequence[memoryview]
+) -> None:
+    """Send a message with bytes, of which the other side knows the sizes; see ``open_buffers``.
+
+    Raises:
+        OSError: The connection is over, or there is no memory, or no descriptor, for a memfd.
+    """
+    sizes = [each.nbytes for each in buffers]
+    starts, size = _places(sizes)
+    if size <= _MAX_INLINE_BYTES:
+        body = bytearray(size)
+        for at, each in zip(starts, buffers, strict=True):
+            body[at : at + each.nbytes] = each
+        sockets.send(connection, message, body=body)
+        return
+    memfd = Descriptor(os.memfd_create, "rcg-payload", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(memfd.fd, 0, size)
+        for at, each in zip(starts, buffers, strict=True):
+            _write_all(memfd.fd, each, at)
+        sockets.send(connection, message, [memfd.fd])
+    finally:
+        memfd.close()
+
+
+def open_buffers(received: Received, sizes: Sequence[int]) -> list[memoryview]:
+    """Return the bytes that came with a message, in memory of this process; closes its descriptors.
+
+    Args:
+        received: The message.
+        sizes: The bytes of each part.
+
+    Raises:
+        OSError: The memfd did not arrive, because this process has no descriptor left.
+        ValueError: They are not of this size.
+        MemoryError: There is no memory for them.
+    """
+    if received.is_short:
+        raise OSError(errno.EMFILE, "a value did not arrive")
+    starts, size = _places(sizes)
+    whole = memoryview(_contents(received, size))
+    received.close()
+    return [whole[at : at + each] for at, each in zip(starts, sizes, strict=True)]
+
+
+def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where parts of these sizes begin, and the size of all."""
+    starts, end = [], 0
+    for size in sizes:
+        starts.append(_aligned(end))
+        end = starts[-1] + size
+    return starts, end
 
 
 def _contents(received: Received, size: int) -> bytearray:

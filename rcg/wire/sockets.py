@@ -24,6 +24,7 @@ from rcg.wire.codec import Message, decode, encode
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "Received",
+    "Waiter",
     "connect",
     "listen",
     "peer_of",
@@ -92,7 +93,7 @@ def send(
     message: Message,
     fds: Sequence[int] = (),
     *,
-    body: bytes = b"",
+    body: bytes | bytearray = b"",
     may_wait: bool = True,
 ) -> None:
     """Send one message.
@@ -127,14 +128,32 @@ def wait_for_message(connection: socket.socket, pidfd: int, timeout_s: float | N
     Raises:
         TimeoutError: Neither happened in time.
     """
-    poller = select.poll()
-    poller.register(connection, select.POLLIN)
-    if pidfd >= 0:
-        poller.register(pidfd, select.POLLIN)
-    ready = {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
-    if not ready:
-        raise TimeoutError
-    return connection.fileno() in ready
+    return Waiter(connection, pidfd).wait(timeout_s)
+
+
+class Waiter:
+    """Waits again and again for messages of one connection.
+
+    Args:
+        connection: The connection.
+        pidfd: Becomes readable at the end of the peer's process; -1 for none.
+    """
+
+    __slots__ = ("_fd", "_poll")
+
+    def __init__(self, connection: socket.socket, pidfd: int) -> None:
+        self._fd = connection.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        if pidfd >= 0:
+            self._poll.register(pidfd, select.POLLIN)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """As ``wait_for_message``."""
+        ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+        if not ready:
+            raise TimeoutError
+        return any(fd == self._fd for fd, _ in ready)
 
 
 class Received:

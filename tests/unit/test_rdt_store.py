@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rcg.rdt import store as stores
+from rcg.rdt.contents import Parts
 from rcg.rdt.groups import _joined, _padded, _runs
 from rcg.rdt.store import Entry, Store
 from rcg.serialization.payloads import Skeleton, Table
@@ -20,7 +21,7 @@ torch = pytest.importorskip("torch")
 def entry(key: str, tensor: Any = None) -> Entry:
     payload = torch.zeros(8, dtype=torch.uint8) if tensor is None else tensor.view(torch.uint8)
     table = Table((0,), (payload.numel(),), ("cpu",))
-    return Entry(key, tensor, Skeleton(b"", []), table, [payload], "gloo")
+    return Entry(key, tensor, Parts(Skeleton(b"", []), table), [payload], "gloo")
 
 
 @pytest.fixture

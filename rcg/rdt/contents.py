@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an envelope has of a value: everything but the bytes of its tensors.
+
+A value that is one plain tensor needs no pickle, which is most of what small values cost. Any other
+is a skeleton and a table (``rcg.serialization.payloads``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rcg.serialization import Codec, loads_to
+from rcg.serialization.devices import EVERY_DEVICE
+from rcg.serialization.payloads import (
+    LoneTable,
+    Skeleton,
+    Table,
+    bytes_of,
+    is_plain_tensor,
+    put_back,
+    take_out,
+)
+
+__all__ = ["Contents", "Parts", "Whole", "taken_apart"]
+
+_loads: Final = loads_to("default")
+_HOST: Final = frozenset({"cpu"})
+
+
+class Whole:
+    """A value that is exactly one tensor in host memory.
+
+    Args:
+        table: Its type and shape.
+    """
+
+    __slots__ = ("sizes", "table")
+
+    def __init__(self, table: LoneTable) -> None:
+        self.table = table
+        self.sizes: tuple[int, ...] = (table.size,)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of the device of each payload."""
+        return (self.table.device,)
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value over the bytes of its tensors."""
+        return self.table.put_back(payloads[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _whole, tuple(self.table)
+
+
+class Parts:
+    """A value without the bytes of its tensors, and where these belong.
+
+    Args:
+        skeleton: The value without them.
+        table: Where they belong.
+    """
+
+    __slots__ = ("skeleton", "table")
+
+    def __init__(self, skeleton: Skeleton, table: Table) -> None:
+        self.skeleton = skeleton
+        self.table = table
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each payload."""
+        return self.table.sizes
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of the device of each payload."""
+        return self.table.devices
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value over the bytes of its tensors."""
+        return put_back(self.skeleton, self.table, payloads, _loads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data, buffers, writable = self.skeleton
+        plain = bytes(data), [_copied(each) for each in buffers], writable
+        return _parts, (plain, tuple(self.table))
+
+
+Contents = Whole | Parts
+
+
+def taken_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any]]:
+    """Return what is left of a value without its tensors, and the bytes of these.
+
+    Returns:
+        The contents, and the payloads: tensors of uint8 [n] over the memory of the value's own.
+    """
+    if is_plain_tensor(value, _HOST):
+        return Whole(LoneTable.of(value)), [bytes_of(value)]
+    skeleton, table, payloads = take_out(codec.encode(value, None, EVERY_DEVICE), EVERY_DEVICE)
+    return Parts(skeleton, table), payloads
+
+
+def _whole(*table: Any) -> Whole:
+    return Whole(LoneTable(*table))
+
+
+def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...]) -> Parts:
+    return Parts(Skeleton(*skeleton), Table(*table))
+
+
+def _copied(buffer: Any) -> bytes:
+    return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))

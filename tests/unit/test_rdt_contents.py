@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values taken apart for an envelope, and the bytes of their tensors in a message."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from rcg.rdt.contents import Parts, Whole, taken_apart
+from rcg.runtime.codec import make_codec
+from rcg.wire import sockets
+from rcg.wire.messages import TensorsHere
+from rcg.wire.payloads import open_buffers, send_buffers
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    made = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield made
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).view(2, 3),
+        torch.tensor(3.5),
+        torch.arange(4, dtype=torch.int16),
+        torch.ones(3, 5, dtype=torch.bfloat16, requires_grad=True),
+    ],
+)
+def test_a_plain_tensor_needs_no_pickle(tensor):
+    contents, payloads = taken_apart(tensor, make_codec())
+    assert type(contents) is Whole
+    assert payloads[0].data_ptr() == tensor.data_ptr()
+    arrived = pickle.loads(pickle.dumps(contents))
+    found = arrived.put_back([each.clone() for each in payloads])
+    assert found.dtype == tensor.dtype and found.shape == tensor.shape
+    assert found.requires_grad == tensor.requires_grad
+    assert bool((found == tensor).all())
+
+
+def test_other_values_keep_their_structure():
+    base = torch.arange(10.0)
+    value = {"views": [base[:5], base[5:].flip(0)], "t": base.view(2, 5).t(), "text": "x"}
+    contents, payloads = taken_apart(value, make_codec())
+    assert type(contents) is Parts
+    assert sum(contents.sizes) == sum(each.numel() for each in payloads)
+    found = pickle.loads(pickle.dumps(contents)).put_back([each.clone() for each in payloads])
+    assert found["text"] == "x"
+    assert found["views"][1].tolist() == [9, 8, 7, 6, 5]
+    found["t"][0, 0] = -1
+    assert found["views"][0][0] == -1
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 100], [1 << 20, 5, 1 << 16]])
+def test_bytes_arrive_as_they_were_whatever_their_size(ends, sizes):
+    parts = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
+    send_buffers(ends[0], TensorsHere(number=7), [memoryview(each) for each in parts])
+    with sockets.receive(ends[1], 1) as received:
+        assert received.message == TensorsHere(number=7)
+        found = open_buffers(received, sizes)
+    assert [bytes(each) for each in found] == parts
+    assert not any(each.readonly for each in found)
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_bytes_of_another_size_are_refused(ends, size):
+    send_buffers(ends[0], TensorsHere(number=0), [memoryview(bytes(size))])
+    with sockets.receive(ends[1], 1) as received, pytest.raises(ValueError, match="size"):
+        open_buffers(received, [size + 100_000])
