@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rcg.interop import compile, plan
     from rcg.profiles import Profile
     from rcg.rdt.refs import TensorRef
+    from rcg.rdt.transports import register_tensor_transport
     from rcg.refs import get, put, wait
     from rcg.runtime.driver.compiled_dag import CompiledDAG
     from rcg.runtime.node.arrays import empty
@@ -64,6 +65,7 @@ __all__ = [
     # arrays and tensors
     "empty",
     "register_array_type",
+    "register_tensor_transport",
     # DAGs
     "CompiledDAG",
     "CompiledDAGFuture",
@@ -116,6 +118,7 @@ _HOMES: Final = {
     "empty": "rcg.runtime.node.arrays",
     "register_array_type": "rcg.serialization",
     "register_communicator": "rcg.comm.registry",
+    "register_tensor_transport": "rcg.rdt.transports",
     "Profile": "rcg.profiles",
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",

@@ -44,6 +44,7 @@ __all__ = [
     "attribute_names",
     "by_value_pickler",
     "cause_of",
+    "current_actor",
     "current_actor_id",
     "current_actor_instance",
     "dumps",
@@ -127,6 +128,11 @@ def current_actor_id() -> str | None:
         return None
     found = ray.get_runtime_context().get_actor_id()
     return None if found is None else str(found)
+
+
+def current_actor() -> Any | None:
+    """Return Ray's handle of the actor this process is; None in a driver or a task."""
+    return None if current_actor_id() is None else ray.get_runtime_context().current_actor
 
 
 def current_actor_instance() -> Any | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The old import paths: ``channel``, ``collective``, ``util`` and ``wait_tensor_freed`` are rcg's.
+"""The old import paths: ``channel``, ``collective``, ``util`` and those of RDT are rcg's.
 
 Any other name is ``ray.experimental``'s. Where this Ray has no such module, every other name is an
 ``AttributeError`` that says so.
@@ -8,22 +8,48 @@ Any other name is ``ray.experimental``'s. Where this Ray has no such module, eve
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
 
 if TYPE_CHECKING:
     from rcg.experimental import channel, collective, util
     from rcg.rdt.freed import wait_tensor_freed
+    from rcg.rdt.manager import (
+        CommunicatorMetadata,
+        FetchRequest,
+        TensorTransportManager,
+        TensorTransportMetadata,
+    )
+    from rcg.rdt.transports import register_tensor_transport
 
-__all__ = ["channel", "collective", "util", "wait_tensor_freed"]
+_PLACES: Final = {
+    "CommunicatorMetadata": "rcg.rdt.manager",
+    "FetchRequest": "rcg.rdt.manager",
+    "TensorTransportManager": "rcg.rdt.manager",
+    "TensorTransportMetadata": "rcg.rdt.manager",
+    "register_tensor_transport": "rcg.rdt.transports",
+    "wait_tensor_freed": "rcg.rdt.freed",
+}
+
+__all__ = [
+    "CommunicatorMetadata",
+    "FetchRequest",
+    "TensorTransportManager",
+    "TensorTransportMetadata",
+    "channel",
+    "collective",
+    "register_tensor_transport",
+    "util",
+    "wait_tensor_freed",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'rcg.experimental' has no attribute {name!r}")
-    if name == "wait_tensor_freed":
-        return importlib.import_module("rcg.rdt.freed").wait_tensor_freed
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
     if name in __all__:
         return importlib.import_module(f"rcg.experimental.{name}")
     return cluster.attribute(name, of="ray.experimental")

@@ -11,9 +11,10 @@ from typing import Any
 
 from rcg import cluster
 from rcg.rdt import collective_groups
+from rcg.rdt.custom import check_reaches
 from rcg.rdt.process import actor_holder, here, is_listening
 from rcg.rdt.refs import TensorRef
-from rcg.rdt.transports import Transport, find_transport
+from rcg.rdt.transports import Told, Transport, find_transport, told
 
 __all__ = ["held_until", "passed", "returned", "taken_by", "transport_for"]
 
@@ -44,7 +45,9 @@ def passed(
     return tuple([lowered(each) for each in args]), named
 
 
-def transport_for(handle: Any, name: str, asked: str | None, num_returns: object) -> str | None:
+def transport_for(
+    handle: Any, name: str, asked: str | None, num_returns: object
+) -> str | Told | None:
     """Return what the hidden keyword of a call says; None if it is to be left out.
 
     Args:
@@ -68,19 +71,21 @@ def transport_for(handle: Any, name: str, asked: str | None, num_returns: object
     found = find_transport(plain)
     if found.needs_group:
         _check_sends(handle, found)
+    elif found.manager is not None:
+        check_reaches(found, handle)
     count = f"*{num_returns}" if isinstance(num_returns, int) and num_returns > 1 else ""
-    return f"{plain}{count}:{here().new_key()}"
+    return told(f"{plain}{count}:{here().new_key()}")
 
 
-def returned(made: Any, told: str, handle: Any) -> Any:
+def returned(made: Any, said: object, handle: Any) -> Any:
     """Return references to tensors in place of those that Ray's call returned.
 
     Args:
         made: What Ray's call returned.
-        told: What the hidden keyword said.
+        said: What the hidden keyword said.
         handle: Ray's handle of the actor.
     """
-    transport, _, key = told.partition(":")
+    transport, _, key = str(said).partition(":")
     plain = transport.partition("*")[0]
     maker, label = cluster.actor_id(handle), repr(handle)
     keeper, holder = here().keeper, actor_holder(maker, label)
@@ -137,6 +142,8 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
     """Check that an actor can get the tensors of a reference."""
     transport = find_transport(ref.transport)
     target = cluster.actor_id(handle)
+    if transport.manager is not None and target != ref.maker:
+        check_reaches(transport, handle)
     if not transport.needs_group or target == ref.maker or not ref.maker:
         return
     if len(collective_groups.groups_with([target, ref.maker], transport.name)) == 1:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.comm.registry import find_communicator
 from rcg.errors import ActorDiedError, CommError, PlacementError, Unavailable
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
@@ -104,6 +105,9 @@ def create_collective_group(
             connections.append(_connected(handle, deadline))
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
+        registered = find_communicator(chosen)
+        is_users = not registered.cls.__module__.startswith("rcg.")
+        body = cluster.dumps((chosen, registered.devices, registered.cls)) if is_users else b""
         for rank, connection in enumerate(connections):
 
             def question(number: int, rank: int = rank) -> JoinGroup:
@@ -111,7 +115,7 @@ def create_collective_group(
                     number=number, group=group, backend=chosen, rank=rank, labels=labels, keys=keys
                 )
 
-            answer = connection.asked(question, GroupChanged)
+            answer = connection.asked(question, GroupChanged, body)
             if answer.trouble:
                 raise Unavailable(f"{labels[rank]}: {answer.trouble}", transport=chosen)
             joined.append(connection)

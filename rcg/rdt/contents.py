@@ -8,7 +8,7 @@ is a skeleton and a table (``rcg.serialization.payloads``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rcg.serialization import Codec, loads_to
 from rcg.serialization.devices import EVERY_DEVICE
@@ -88,7 +88,19 @@ class Parts:
         return _parts, (plain, tuple(self.table))
 
 
-Contents = Whole | Parts
+class Contents(Protocol):
+    """A value without its tensors; it pickles."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each tensor."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of the device of each."""
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value with these tensors."""
 
 
 def taken_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any]]:

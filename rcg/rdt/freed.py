@@ -7,7 +7,7 @@ from typing import Any
 
 from rcg.options import timeout_from_user
 from rcg.rdt.process import existing
-from rcg.rdt.store import Entry
+from rcg.rdt.store import Entry, memory_of
 from rcg.warn import warn_user
 
 __all__ = ["wait_tensor_freed"]
@@ -47,7 +47,7 @@ def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
                 )
 
     ours.keeper.look()
-    left = ours.store.wait_freed(tensor.untyped_storage().data_ptr(), timeout_s, meanwhile)
+    left = ours.store.wait_freed(memory_of(tensor), timeout_s, meanwhile)
     if left:
         objects = ", ".join(f"object {each.key} ({each.transport})" for each in left)
         raise TimeoutError(

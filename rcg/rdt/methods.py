@@ -16,6 +16,7 @@ import inspect
 from typing import Any, Final
 
 from rcg.cluster import HIDDEN_KEYWORD
+from rcg.rdt.transports import told
 from rcg.runtime.actor.plain import PLAIN
 
 __all__ = ["DECLARED", "derived", "transport_declared"]
@@ -136,12 +137,12 @@ def _wrapped(function: Any) -> Any:
         made = method
     functools.update_wrapper(made, function)
     del made.__wrapped__  # Ray would look behind it
-    made.__signature__ = _with_hidden(inspect.signature(function), transport)
+    made.__signature__ = _with_hidden(inspect.signature(function), told(transport))
     setattr(made, PLAIN, function)
     return made
 
 
-def _with_hidden(signature: inspect.Signature, transport: str) -> inspect.Signature:
+def _with_hidden(signature: inspect.Signature, transport: object) -> inspect.Signature:
     hidden = inspect.Parameter(HIDDEN_KEYWORD, inspect.Parameter.KEYWORD_ONLY, default=transport)
     parameters = list(signature.parameters.values())
     has_rest = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD

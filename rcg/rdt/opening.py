@@ -7,20 +7,19 @@ of an envelope with its tensors: from another process they are pulled, here they
 
 from __future__ import annotations
 
-import io
-import pickle
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rcg import cluster
-from rcg.errors import TensorMismatch, Transfer
+from rcg.errors import Transfer
 from rcg.rdt.contents import taken_apart
+from rcg.rdt.custom import Objects, objects_of, pull
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import Group
+from rcg.rdt.objects import taken_out, with_objects
 from rcg.rdt.process import Here, here, is_listening
 from rcg.rdt.store import Entry
-from rcg.rdt.transports import find_transport
+from rcg.rdt.transports import OBJECT_STORE, Transport, find_transport
 
 __all__ = ["opened", "opened_all", "sealed"]
 
@@ -38,32 +37,31 @@ def sealed(value: Any, transport: str, key: str, where: str) -> Any:
         TensorMismatch: A tensor is on a device that the transport does not serve.
         UnpicklableError: Some part of the value cannot be sent.
     """
+    chosen = find_transport(transport)
+    if chosen.manager is not None:
+        return _sealed_objects(value, chosen, key, where)
     if "torch" not in sys.modules:
         return value
-    devices = find_transport(transport).devices
     ours = here()
     contents, payloads = taken_apart(value, ours.codec)
     if not payloads:
         return value
-    found = sorted(set(contents.devices))
-    if len(found) > 1:
-        raise TensorMismatch(
-            "All tensors in an RDT object must have the same device type. "
-            f"{where} has tensors on {', '.join(found)}",
-            expected="one type of device",
-            found=", ".join(found),
-        )
-    if devices is not None and found[0] not in devices:
-        raise TensorMismatch(
-            f"Tensor transport backend {transport.upper()} does not support tensor transfer on "
-            f"device {found[0]}. {where} has tensors there: move them to "
-            f"{' or '.join(sorted(devices))}, or choose another tensor_transport",
-            expected=", ".join(sorted(devices)),
-            found=found[0],
-        )
-    ours.store.add(Entry(key, value, contents, payloads, transport))
+    chosen.check_devices(contents.devices, where)
+    return _kept(ours, Entry(key, value, contents, payloads, chosen.name))
+
+
+def _sealed_objects(value: Any, transport: Transport, key: str, where: str) -> Any:
+    found = objects_of(value, transport, key, where)
+    if found is None:
+        return value
+    contents, objects, release = found
+    return _kept(here(), Entry(key, value, contents, objects, transport.name, release))
+
+
+def _kept(ours: Here, entry: Entry) -> Envelope:
+    ours.store.add(entry)
     ours.keeper.watch_store()
-    return Envelope(key, ours.holder, transport, contents)
+    return Envelope(entry.key, ours.holder, entry.transport, entry.contents)
 
 
 def opened(envelope: Envelope, transport: str | None = None) -> Any:
@@ -86,15 +84,24 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
     ours = here()
     found: dict[str, Any] = {}
     wanted: dict[str, tuple[Envelope, str]] = {}
+    objects: dict[str, Envelope] = {}
     for envelope in values:
-        if type(envelope) is not Envelope or envelope.key in found or envelope.key in wanted:
+        if type(envelope) is not Envelope or envelope.key in found:
+            continue
+        if envelope.key in wanted or envelope.key in objects:
             continue
         if envelope.holder.key == ours.holder.key:
             found[envelope.key] = _of_our_own(ours, envelope)
             continue
-        chosen, group = transport or envelope.transport, ""
-        if find_transport(chosen).needs_group:
-            group = _group_with(ours, envelope.holder, chosen, is_asked_for=transport is not None)
+        chosen = find_transport(transport or envelope.transport)
+        _check_contents(envelope, chosen)
+        if chosen.manager is not None:
+            objects[envelope.key] = envelope
+            continue
+        group = ""
+        if chosen.needs_group:
+            is_asked_for = transport is not None
+            group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
         wanted[envelope.key] = envelope, group
     if wanted:
         pulled = ours.connections.pull(list(wanted.values()))
@@ -102,6 +109,11 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
             if isinstance(payloads, Exception):
                 raise payloads
             found[key] = envelope.contents.put_back(payloads)
+    if objects:
+        for key, value in zip(objects, pull(ours.connections, [*objects.values()]), strict=True):
+            if isinstance(value, Exception):
+                raise value
+            found[key] = value
     return [found[each.key] if type(each) is Envelope else each for each in values]
 
 
@@ -109,7 +121,21 @@ def _of_our_own(ours: Here, envelope: Envelope) -> Any:
     entry = ours.store.find(envelope.key)
     if entry is None:
         raise Transfer(f"the tensors of object {envelope.key} are not here any more")
-    return _with_same_tensors(entry.value)
+    return _with_same_tensors(entry)
+
+
+def _check_contents(envelope: Envelope, transport: Transport) -> None:
+    """Raise a ValueError if a transport cannot bring what a method has returned for another."""
+    made_for = envelope.transport
+    is_for_objects = isinstance(envelope.contents, Objects)
+    if transport.name in (made_for, OBJECT_STORE) or not (
+        is_for_objects or transport.manager is not None
+    ):
+        return
+    raise ValueError(
+        f"what {envelope.holder.label} made for the tensor transport {made_for.upper()} cannot be "
+        f'got by {transport.name.upper()}: leave _tensor_transport out, or say "{OBJECT_STORE}"'
+    )
 
 
 def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool) -> str:
@@ -134,35 +160,10 @@ def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool)
     )
 
 
-class _Pickler(cluster.by_value_pickler()):  # type: ignore[misc]
-    def __init__(self, file: Any, tensors: list[Any]) -> None:
-        super().__init__(file, 5)
-        self._tensors = tensors
-        self._kind: Any = sys.modules["torch"].Tensor
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, self._kind):
-            return None
-        self._tensors.append(obj)
-        return len(self._tensors) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, tensors: list[Any]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def persistent_load(self, place: Any) -> Any:
-        return self._tensors[place]
-
-
-def _with_same_tensors(value: Any) -> Any:
+def _with_same_tensors(entry: Entry) -> Any:
     """Return a copy of a value with the very same tensors in it."""
-    torch = sys.modules["torch"]
-    if isinstance(value, torch.Tensor):
-        return value
-    tensors: list[Any] = []
-    file = io.BytesIO()
-    _Pickler(file, tensors).dump(value)
-    file.seek(0)
-    return _Unpickler(file, tensors).load()
+    value, contents = entry.value, entry.contents
+    if isinstance(contents, Objects):
+        return contents.put_back(entry.payloads)
+    kind = sys.modules["torch"].Tensor
+    return value if isinstance(value, kind) else with_objects(*taken_out(value, kind))

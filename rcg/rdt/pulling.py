@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -19,6 +17,7 @@ from rcg import cluster
 from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.watching import Watch
 from rcg.runtime.control.client import check_user
 from rcg.runtime.control.joining import Joined, join
 from rcg.wire import sockets
@@ -26,20 +25,23 @@ from rcg.wire.messages import (
     FreeTensors,
     KeepTensors,
     Message,
+    ObjectsHere,
     PullTensors,
     Ready,
+    SendTensors,
     TensorsComing,
     TensorsGone,
     TensorsHere,
     UseTensors,
 )
-from rcg.wire.payloads import open_buffers
+from rcg.wire.payloads import open_buffers, open_payloads
 from rcg.wire.sockets import Received
 
 __all__ = ["Connection", "Connections"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
 _KEYS: Final = 500  # in one message
+_ENDING_S: Final = 0.2
 _AHEAD: Final = 16  # questions, while the first is answered
 
 _A = TypeVar("_A", bound=Message)
@@ -103,6 +105,19 @@ class Connection:
         """
         self._send(PullTensors(number=next(self._numbers), key=key, group=group))
 
+    def ask_to_send(self, key: str, told: bytes) -> None:
+        """Ask for an object by a transport of the user's; as ``ask_for``.
+
+        Args:
+            key: The object.
+            told: What the transport says of the transfer.
+        """
+        self._send(SendTensors(number=next(self._numbers), key=key), told)
+
+    def watch(self, *, may_speak: bool) -> Watch:
+        """Return what says whether the process is gone, or has said something."""
+        return Watch(self._joined.connection, self._joined.pidfd.fd, may_speak=may_speak)
+
     def next(self) -> Received:
         """Return the next answer, which the caller closes; he holds the lock.
 
@@ -122,21 +137,26 @@ class Connection:
             raise self.gone()
         return received
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, body: bytes = b"") -> None:
         try:
-            sockets.send(self._joined.connection, message)
+            sockets.send(self._joined.connection, message, body=body)
         except OSError as error:
             raise self.gone() from error
 
-    def asked(self, make: Callable[[int], Message], answer: type[_A]) -> _A:
+    def asked(self, make: Callable[[int], Message], answer: type[_A], body: bytes = b"") -> _A:
         """Ask for an answer of a class.
+
+        Args:
+            make: Returns the question, with this number.
+            answer: The class.
+            body: Bytes that go with the question.
 
         Raises:
             ActorDiedError: The process is gone.
             Transfer: The answer was another.
         """
         with self.lock:
-            self._send(make(next(self._numbers)))
+            self._send(make(next(self._numbers)), body)
             received = self.next()
         with received:
             if not isinstance(received.message, answer):
@@ -157,10 +177,17 @@ class Connection:
         for some in _batches(keys):
             self._send(FreeTensors(keys=some))
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process is gone; of a connection on which it says nothing."""
-        return _is_readable(self._joined.connection)
+    def ends_soon(self, within_s: float = _ENDING_S) -> bool:
+        """Return whether the process is gone; of a connection on which it says nothing now.
+
+        Args:
+            within_s: The sockets of a process that ends do not end at the same moment.
+        """
+        try:
+            self._waiter.wait(within_s)
+        except TimeoutError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close it."""
@@ -205,7 +232,7 @@ class Connections:
     def take_ended(self) -> set[str]:
         """Drop the connections to processes that are gone; returns their addresses."""
         with self._lock:
-            ended = [each for each in self._open.values() if each.has_ended]
+            ended = [each for each in self._open.values() if each.ends_soon(0)]
         for connection in ended:
             self.drop(connection)
         return {each.holder.address for each in ended}
@@ -319,6 +346,8 @@ class Connections:
                     raise _Refused(text, gone.is_system_error)
                 case TensorsHere():
                     return _in_message(received, sizes)
+                case ObjectsHere():
+                    return list(open_payloads(received)[0].decode())
                 case TensorsComing():
                     pass
                 case _:
@@ -327,7 +356,7 @@ class Connections:
             pair = self._groups.pair_for(group, holder, holder.key, is_holder=False)
             return pair.recv(sizes)
         except (CommError, TimeoutError, RuntimeError) as error:
-            if not _is_there(connection):
+            if connection.ends_soon():
                 raise connection.gone() from error
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {error}. The group is closed; its "
@@ -350,21 +379,6 @@ class _Refused(Exception):
 def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for start in range(0, len(keys), _KEYS):
         yield tuple(keys[start : start + _KEYS])
-
-
-def _is_readable(connection: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _is_there(connection: Connection) -> bool:
-    """Return whether the process at the other end still listens."""
-    try:
-        sockets.connect(connection.holder.address, 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def _in_message(received: Received, sizes: Sequence[int]) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from rcg.options import Deadline
 from rcg.rdt.envelope import Envelope, closed
 from rcg.rdt.opening import opened_all, sealed
 from rcg.rdt.process import existing, here
-from rcg.rdt.transports import OBJECT_STORE, find_transport
+from rcg.rdt.transports import OBJECT_STORE, Told, find_transport, told
 from rcg.warn import warn_user
 
 __all__ = ["TensorRef", "get_tensors", "put_tensors"]
@@ -43,9 +43,9 @@ class TensorRef:
         "_transport",
     )
 
-    def __init__(self, inner: Any, transport: str, maker: str, maker_label: str) -> None:
+    def __init__(self, inner: Any, transport: str | Told, maker: str, maker_label: str) -> None:
         self._inner = inner
-        self._transport = transport
+        self._transport = str(transport)
         self._maker = maker
         self._label = maker_label
         self._takers: set[str] = set()  # the actors that it was passed to
@@ -120,7 +120,7 @@ class TensorRef:
         return f"TensorRef({self.hex()}, {self._transport})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TensorRef, (self._inner, self._transport, self._maker, self._label)
+        return TensorRef, (self._inner, told(self._transport), self._maker, self._label)
 
 
 def get_tensors(

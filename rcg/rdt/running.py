@@ -49,7 +49,7 @@ def inside() -> AbstractContextManager[None]:
     return closed(False)
 
 
-def sealed_return(value: Any, told: str, name: str) -> Any:
+def sealed_return(value: Any, told: object, name: str) -> Any:
     """Return what a method returns in place of a value with tensors.
 
     Args:
@@ -58,7 +58,7 @@ def sealed_return(value: Any, told: str, name: str) -> Any:
             ``gloo*2:KEY`` for a method that returns two values.
         name: The name of the method.
     """
-    transport, _, key = told.partition(":")
+    transport, _, key = str(told).partition(":")
     plain, _, count = transport.partition("*")
     if not count:
         return opening.sealed(value, plain, key, f"The value of {name}")

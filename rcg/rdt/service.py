@@ -13,11 +13,16 @@ import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from rcg import cluster
+from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error
 from rcg.errors import RcgError
+from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.store import Entry, Store
+from rcg.rdt.watching import Watch
+from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
@@ -35,8 +40,10 @@ from rcg.wire.messages import (
     KeepTensors,
     LeaveGroup,
     Message,
+    ObjectsHere,
     PullTensors,
     Ready,
+    SendTensors,
     SetValue,
     TensorsComing,
     TensorsGone,
@@ -44,7 +51,8 @@ from rcg.wire.messages import (
     UseStore,
     UseTensors,
 )
-from rcg.wire.payloads import send_buffers
+from rcg.wire.payloads import send_buffers, send_payloads
+from rcg.wire.sockets import Received
 
 __all__ = ["Service"]
 
@@ -133,7 +141,7 @@ class Service:
                 with sockets.receive(connection) as received:
                     if received.message is None:
                         return
-                    self._answer(connection, puller, received.message)
+                    self._answer(connection, pidfd.fd, puller, received)
         except (OSError, ValueError):
             pass  # it hung up, or sent a wrong message
         finally:
@@ -141,15 +149,19 @@ class Service:
             connection.close()
             pidfd.close()
 
-    def _answer(self, connection: Any, puller: str, message: Message) -> None:
-        match message:
+    def _answer(self, connection: Any, pidfd: int, puller: str, received: Received) -> None:
+        match message := received.message:
             case PullTensors():
                 self._send_tensors(connection, puller, message)
+            case SendTensors():
+                self._send_objects(connection, pidfd, message, received.body)
             case KeepTensors():
                 self._store.keep(message.keys, connection)
             case FreeTensors():
                 self._store.free(message.keys)
             case JoinGroup():
+                if received.body:  # a communicator of the user's
+                    register_communicator(*cluster.loads(received.body))
                 trouble = self._groups.join(message)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
             case LeaveGroup():
@@ -168,15 +180,18 @@ class Service:
                 raise ValueError("it is not expected here")
 
     def _send_tensors(self, connection: Any, puller: str, message: PullTensors) -> None:
-        entry = self._store.find(message.key)
+        entry = self._find(connection, message)
         if entry is None:
-            text = (
-                f"its tensors are not there any more: object {message.key} was freed, or the actor "
-                "that made it has restarted"
-            )
-            _refuse(connection, message, text)
             return
-        if not message.group or _is_small(entry):
+        if isinstance(entry.contents, Objects):
+            codec = make_codec()
+            objects = ObjectsHere(number=message.number)
+            try:
+                send_payloads(connection, objects, [codec.encode(list(entry.payloads))])
+            except (OSError, MemoryError, RcgError) as error:
+                _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
+                return
+        elif not message.group or _is_small(entry):
             answer = TensorsHere(number=message.number)
             try:
                 send_buffers(connection, answer, [_buffer(each) for each in entry.payloads])
@@ -186,6 +201,35 @@ class Service:
         elif not self._send_through_group(connection, puller, message, entry):
             return
         self._store.sent(entry)
+
+    def _send_objects(self, connection: Any, pidfd: int, message: SendTensors, told: bytes) -> None:
+        """Send an object by a transport of the user's."""
+        entry = self._find(connection, message)
+        if entry is None:
+            return
+        if not isinstance(entry.contents, Objects):
+            _refuse(connection, message, f"it was made for {entry.transport}")
+            return
+        sockets.send(connection, TensorsComing(number=message.number))
+        watch = Watch(connection, pidfd)
+        metadata = cluster.loads(told)
+        trouble = send(entry.contents, entry.key, entry.payloads, metadata, watch)
+        if trouble:
+            _refuse(connection, message, trouble)
+            return
+        sockets.send(connection, TensorsHere(number=message.number))
+        self._store.sent(entry)
+
+    def _find(self, connection: Any, message: PullTensors | SendTensors) -> Entry | None:
+        """Return an object; tells the other side if there is none."""
+        entry = self._store.find(message.key)
+        if entry is None:
+            text = (
+                f"its tensors are not there any more: object {message.key} was freed, or the actor "
+                "that made it has restarted"
+            )
+            _refuse(connection, message, text)
+        return entry
 
     def _send_through_group(
         self, connection: Any, puller: str, message: PullTensors, entry: Entry
@@ -221,7 +265,7 @@ def _is_small(entry: Entry) -> bool:
 
 
 def _refuse(
-    connection: Any, message: PullTensors, text: str, *, is_system_error: bool = False
+    connection: Any, message: PullTensors | SendTensors, text: str, *, is_system_error: bool = False
 ) -> None:
     answer = TensorsGone(number=message.number, text=text, is_system_error=is_system_error)
     sockets.send(connection, answer)

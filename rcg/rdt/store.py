@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rcg.log import Log
 from rcg.options import Deadline
 from rcg.rdt.contents import Contents
 
-__all__ = ["Entry", "Store", "StoreFacts"]
+__all__ = ["Entry", "Store", "StoreFacts", "memory_of"]
+
+_log = Log()
 
 _UNKEPT_S: Final = 120.0
 
@@ -36,6 +39,7 @@ class Entry:
         contents: The value without its tensors.
         payloads: Their bytes: tensors of uint8 [n] over the same memory.
         transport: How they travel.
+        release: Cleans up after the object, when it is freed or replaced.
         made_s: When it was made, in seconds of the monotonic clock.
         pulls: How often they were sent.
     """
@@ -45,6 +49,7 @@ class Entry:
     contents: Contents
     payloads: Sequence[Any]
     transport: str
+    release: Callable[[], None] | None = None
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
 
@@ -54,8 +59,16 @@ class Entry:
         return sum(self.contents.sizes)
 
     def holds(self, storage: int) -> bool:
-        """Whether one of the tensors lies in this storage, given by where it begins."""
-        return any(each.untyped_storage().data_ptr() == storage for each in self.payloads)
+        """Whether one of the tensors lies in this memory, given as ``memory_of`` does."""
+        return any(memory_of(each) == storage for each in self.payloads)
+
+    def clean_up(self) -> None:
+        """Call what cleans up after the object; what that raises is logged."""
+        if self.release is not None:
+            try:
+                self.release()
+            except Exception:  # noqa: BLE001 - a class of the user's
+                _log.exception("rcg: cleaning up after object %s failed", self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,12 @@ class StoreFacts:
     freed: int
     unkept: int
     pulls: int
+
+
+def memory_of(thing: Any) -> int:
+    """Return what tells the memory of a tensor, or another array, from that of others."""
+    storage = getattr(thing, "untyped_storage", None)
+    return id(thing) if storage is None else int(storage().data_ptr())
 
 
 class Store:
@@ -98,7 +117,8 @@ class Store:
         with self._changed:
             replaced = self._entries.pop(entry.key, None)
             self._entries[entry.key] = entry
-        del replaced
+        if replaced is not None:
+            replaced.clean_up()
 
     def keep(self, keys: Iterable[str], keeper: object) -> None:
         """Note that a process keeps objects, which may still be made."""
@@ -151,7 +171,8 @@ class Store:
             self._freed += len(dropped)
             if dropped:
                 self._changed.notify_all()
-        dropped.clear()
+        while dropped:
+            dropped.pop().clean_up()
 
     def wait_freed(
         self, storage: int, timeout_s: float | None, meanwhile: Callable[[list[Entry]], None]
@@ -159,7 +180,7 @@ class Store:
         """Wait until no object has a tensor in a storage; returns those that have when it gave up.
 
         Args:
-            storage: Where the storage begins.
+            storage: Its memory, as ``memory_of`` gives it.
             timeout_s: How long; None for no limit.
             meanwhile: Called now and then with the objects that are waited for.
         """

@@ -1,17 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of tensor transports, and what each needs."""
+"""Tensor transports by name: rcg's communicators, the object store, and those that users register.
+
+A transport that a user registers takes its own class with it, in calls, envelopes and handles. So
+actors that were made before, actors that run again and other drivers know it, too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from rcg.comm.registry import communicator_names, find_communicator
+from rcg.comm.base import Communicator
+from rcg.comm.registry import communicator_names, find_communicator, register_communicator
+from rcg.errors import TensorMismatch
 
-__all__ = ["OBJECT_STORE", "Transport", "find_transport"]
+__all__ = [
+    "OBJECT_STORE",
+    "Told",
+    "Transport",
+    "find_transport",
+    "register_tensor_transport",
+    "told",
+]
 
 OBJECT_STORE: Final = "object_store"
 """Tensors are copied through memory that both processes have; any process of the node can."""
+
+_METHODS: Final = (
+    "tensor_transport_backend",
+    "is_one_sided",
+    "can_abort_transport",
+    "actor_has_tensor_transport",
+    "extract_tensor_transport_metadata",
+    "get_communicator_metadata",
+    "recv_multiple_tensors",
+    "send_multiple_tensors",
+    "garbage_collect",
+    "abort_transport",
+)
+_RESERVED: Final = frozenset({OBJECT_STORE, "shm", "auto", "nixl", "torch_gloo"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +50,48 @@ class Transport:
         name: Its name, in lower case.
         devices: The types of devices whose tensors it takes; None for all.
         needs_group: Whether both processes must be members of a group.
+        manager: The class that moves the tensors, of a transport of the user's; see
+            ``TensorTransportManager``.
+        data_type: What that class moves; None for ``torch.Tensor``.
     """
 
     name: str
     devices: frozenset[str] | None
     needs_group: bool
+    manager: type | None = None
+    data_type: type | None = None
+
+    def check_devices(self, devices: Iterable[str], where: str) -> None:
+        """Check that tensors can travel.
+
+        Args:
+            devices: The type of the device of each.
+            where: What errors call the value that they are in.
+
+        Raises:
+            TensorMismatch: They are on a device that it does not serve, or on several.
+        """
+        found = sorted(set(devices))
+        if len(found) > 1:
+            raise TensorMismatch(
+                "All tensors in an RDT object must have the same device type. "
+                f"{where} has tensors on {', '.join(found)}",
+                expected="one type of device",
+                found=", ".join(found),
+            )
+        if self.devices is not None and found[0] not in self.devices:
+            raise TensorMismatch(
+                f"Tensor transport backend {self.name.upper()} does not support tensor transfer "
+                f"on device {found[0]}. {where} has tensors there: move them to "
+                f"{' or '.join(sorted(self.devices))}, or choose another tensor_transport",
+                expected=", ".join(sorted(self.devices)),
+                found=found[0],
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.manager is None:
+            return find_transport, (self.name,)
+        return _arrived, (self.name, self.devices, self.manager, self.data_type)
 
 
 _found: Final = {OBJECT_STORE: Transport(OBJECT_STORE, None, needs_group=False)}
@@ -46,5 +111,105 @@ def find_transport(name: object) -> Transport:
         if plain in communicator_names():
             devices = find_communicator(plain).devices
             return _found.setdefault(plain, Transport(plain, devices, needs_group=True))
-    known = ", ".join([*communicator_names(), OBJECT_STORE])
-    raise ValueError(f"Invalid tensor transport: {name}. Known are {known}")
+    known = ", ".join(sorted({*communicator_names(), *_found}))
+    raise ValueError(
+        f"Invalid tensor transport: {name}. Known are {known}; rcg.register_tensor_transport adds "
+        "others"
+    )
+
+
+def register_tensor_transport(
+    name: str, devices: Iterable[str], cls: type, data_type: type | None = None
+) -> None:
+    """Register a tensor transport, so that ``tensor_transport=name`` uses it.
+
+    Only the process that defines the methods needs to call it: the class is pickled for the others.
+    Registering a class of the same module and name again replaces it: a notebook cell that was run
+    again.
+
+    Args:
+        name: The name, in upper or lower case; no other transport may have it.
+        devices: The types of devices whose tensors it takes: ``cpu``, ``cuda``.
+        cls: A class with the methods of ``TensorTransportManager``, or a subclass of
+            ``rcg.comm.Communicator``, which then needs a group.
+        data_type: The class of the objects that it moves, such as ``numpy.ndarray``; None for
+            ``torch.Tensor``. A communicator moves torch's tensors.
+
+    Raises:
+        TypeError: An argument has the wrong type, or the class is abstract.
+        ValueError: The name is in use, or the class lacks a method.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"the name of a tensor transport must be an identifier, found {name!r}")
+    plain = name.lower()
+    if not isinstance(cls, type):
+        raise TypeError(f"a tensor transport is a class, found {cls!r}")
+    if isinstance(devices, str):
+        raise TypeError(f"devices are given in a list: devices=[{devices!r}]")
+    if issubclass(cls, Communicator):
+        if data_type is not None and data_type.__module__.partition(".")[0] != "torch":
+            raise ValueError(f"{cls.__name__} is a communicator: it moves torch's tensors only")
+        register_communicator(plain, devices, cls)
+        _found.pop(plain, None)
+        return
+    lacking = [each for each in _METHODS if not hasattr(cls, each)]
+    if lacking:
+        raise ValueError(
+            f"transport_manager_class {cls.__name__} must be a subclass of TensorTransportManager, "
+            f"or have its methods: it lacks {', '.join(lacking)}"
+        )
+    abstract = sorted(getattr(cls, "__abstractmethods__", ()))
+    if abstract:
+        raise TypeError(f"{cls.__name__} does not implement {', '.join(abstract)}")
+    if data_type is not None and not isinstance(data_type, type):
+        raise TypeError(f"data_type is a class, found {data_type!r}")
+    earlier = _found.get(plain)
+    is_same = earlier is not None and _origin(earlier.manager) == _origin(cls)
+    if not is_same and (earlier or plain in communicator_names() or plain in _RESERVED):
+        raise ValueError(f"Transport {name.upper()} already registered.")
+    _arrived(plain, frozenset(devices), cls, data_type)
+
+
+class Told:
+    """What the hidden keyword of a call says of a transport of the user's; prints as others.
+
+    Args:
+        text: What it says.
+        transport: The transport, which whoever unpickles this knows from then on.
+    """
+
+    __slots__ = ("text", "transport")
+
+    def __init__(self, text: str, transport: Transport) -> None:
+        self.text = text
+        self.transport = transport
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Told, (self.text, self.transport)
+
+
+def told(text: str) -> str | Told:
+    """Return what the hidden keyword says, with the user's class if there is one.
+
+    Args:
+        text: The transport, and what follows it: ``gloo*2:KEY``.
+    """
+    name = text.partition(":")[0].partition("*")[0]
+    found = _found.get(name)
+    return text if found is None or found.manager is None else Told(text, found)
+
+
+def _arrived(
+    name: str, devices: frozenset[str], manager: type, data_type: type | None
+) -> Transport:
+    made = Transport(name, devices, needs_group=False, manager=manager, data_type=data_type)
+    if _found.get(name) != made:
+        _found[name] = made
+    return _found[name]
+
+
+def _origin(cls: type | None) -> tuple[str, str] | None:
+    return None if cls is None else (cls.__module__, cls.__qualname__)

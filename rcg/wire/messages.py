@@ -46,6 +46,10 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       PullTensors              -->
                                <--  TensorsHere + the value
                                     or: TensorsComing, then the tensors through the group
+                                    or: ObjectsHere + the arrays
+                                    or: TensorsGone
+      SendTensors + what the transport says -->            a transport of the user's
+                               <--  TensorsComing, and when they are sent: TensorsHere
                                     or: TensorsGone
 
     process that asked for them     the process that holds them
@@ -98,6 +102,7 @@ __all__ = [
     "KeepTensors",
     "LeaveGroup",
     "Message",
+    "ObjectsHere",
     "Opening",
     "Prepared",
     "Presence",
@@ -107,6 +112,7 @@ __all__ = [
     "Refused",
     "Rejected",
     "Reported",
+    "SendTensors",
     "SetValue",
     "Stop",
     "Stopped",
@@ -516,6 +522,30 @@ class PullTensors(Message):
     number: Number
     key: str
     group: str
+
+
+@message
+class SendTensors(Message):
+    """Send the tensors of an object by the user's transport; carries what that says of it.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+        key: The object.
+    """
+
+    number: Number
+    key: str
+
+
+@message
+class ObjectsHere(Carrying):
+    """Carries the arrays of an object, as one pickle.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+    """
+
+    number: Number = 0
 
 
 @message

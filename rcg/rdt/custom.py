@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transports of the user's: what their managers are asked, and what happens when they fail.
+
+A manager's code may wait for ever, because the other end is gone. So each transfer runs on a thread
+that can be left behind, while the process that asked for it watches the other one; whatever ends
+first ends the transfer (``abort_transport``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.error_text import describe_error
+from rcg.errors import RcgError, Transfer
+from rcg.log import Log
+from rcg.rdt.envelope import Envelope
+from rcg.rdt.objects import size_of, taken_out, with_objects
+from rcg.rdt.pulling import Connection, Connections
+from rcg.rdt.transports import Transport
+from rcg.rdt.watching import Lost, Watch, watched
+from rcg.wire.messages import TensorsComing, TensorsGone, TensorsHere
+
+__all__ = ["Objects", "check_reaches", "objects_of", "pull", "send"]
+
+_log = Log()
+
+
+class Objects:
+    """A value whose tensors or arrays a manager of the user's moves.
+
+    Args:
+        transport: The transport.
+        data: The value without them.
+        metadata: What the manager says of them.
+        sizes: The bytes of each, as far as they are known.
+        devices: The type of the device of each.
+        actor: Ray's handle of the actor that has them; None for another process.
+    """
+
+    __slots__ = ("actor", "data", "devices", "metadata", "sizes", "transport")
+
+    def __init__(
+        self,
+        transport: Transport,
+        data: bytes,
+        metadata: Any,
+        sizes: tuple[int, ...],
+        devices: tuple[str, ...],
+        actor: Any,
+    ) -> None:
+        self.transport = transport
+        self.data = data
+        self.metadata = metadata
+        self.sizes = sizes
+        self.devices = devices
+        self.actor = actor
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value with these tensors or arrays in it."""
+        return with_objects(self.data, payloads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Objects, (
+            *(self.transport, self.data, self.metadata),
+            *(self.sizes, self.devices, self.actor),
+        )
+
+
+_managers: Final[dict[type, Any]] = {}
+_making: Final = threading.Lock()
+_reached: Final[set[tuple[type | None, str]]] = set()
+
+
+def _manager_of(transport: Transport) -> Any:
+    """Return this process's instance of the user's class."""
+    cls = transport.manager
+    if cls is None:
+        raise TypeError(f"{transport.name} has no manager")
+    with _making:
+        found = _managers.get(cls)
+        if found is None:
+            found = _managers[cls] = cls()
+    return found
+
+
+def check_reaches(transport: Transport, actor: Any) -> None:
+    """Check that an actor can use a transport of the user's.
+
+    Args:
+        transport: The transport.
+        actor: Ray's handle of the actor.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    asked = transport.manager, cluster.actor_id(actor)
+    if asked in _reached:
+        return
+    if not _manager_of(transport).actor_has_tensor_transport(actor):
+        raise ValueError(
+            f"{actor!r} does not have tensor transport {transport.name.upper()} available: "
+            f"{transport.manager.__qualname__}.actor_has_tensor_transport says so"  # type: ignore[union-attr]
+        )
+    _reached.add(asked)
+
+
+# --- the process that has them
+
+
+def objects_of(
+    value: Any, transport: Transport, key: str, where: str
+) -> tuple[Objects, list[Any], Callable[[], None]] | None:
+    """Take the tensors or arrays out of a value; None if it has none.
+
+    Args:
+        value: The value.
+        transport: A transport of the user's.
+        key: The object.
+        where: What errors call the value.
+
+    Returns:
+        The contents of its envelope, the objects, and what cleans up after them.
+
+    Raises:
+        TensorMismatch: They are on a device that the transport does not serve, or on several.
+    """
+    kind = transport.data_type or _tensor_type()
+    data, objects = taken_out(value, kind)
+    if not objects:
+        return None
+    devices = tuple(map(_device_of, objects))
+    transport.check_devices(devices, where)
+    manager = _manager_of(transport)
+    metadata = manager.extract_tensor_transport_metadata(key, objects)
+    sizes = tuple(map(size_of, objects))
+    contents = Objects(transport, data, metadata, sizes, devices, cluster.current_actor())
+    return contents, objects, lambda: manager.garbage_collect(key, metadata, objects)
+
+
+def send(contents: Objects, key: str, objects: Sequence[Any], told: Any, watch: Watch) -> str:
+    """Send objects by a two-sided transport; returns why that failed, or ''.
+
+    Args:
+        contents: Of the envelope.
+        key: The object.
+        objects: Its tensors or arrays.
+        told: What the manager at the other end says of the transfer.
+        watch: Watches the process at the other end.
+    """
+    manager = _manager_of(contents.transport)
+    try:
+        watched(
+            lambda: manager.send_multiple_tensors(list(objects), contents.metadata, told), watch
+        )
+    except BaseException as error:  # noqa: BLE001 - the other end tells the user
+        _abort(manager, key, told)
+        return describe_error(error)
+    return ""
+
+
+# --- the process that wants them
+
+
+def pull(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
+    """Return the values of envelopes with ``Objects``, or for each its error."""
+    found: dict[int, Any] = {}
+    places: dict[tuple[str, str], list[int]] = {}
+    for at, envelope in enumerate(envelopes):
+        places.setdefault((envelope.holder.address, envelope.holder.key), []).append(at)
+
+    def fetch(some: list[int]) -> None:
+        several = [envelopes[at] for at in some]
+        try:
+            connection = connections.to(several[0].holder)
+            fetched = _pulled(connections, connection, several)
+        except Exception as error:  # noqa: BLE001 - told with each object
+            fetched = [error] * len(some)
+        found.update(zip(some, fetched, strict=True))
+
+    first, *others = places.values()
+    threads = [
+        threading.Thread(target=fetch, args=(some,), name="rcg-pull", daemon=True)
+        for some in others
+    ]
+    for thread in threads:
+        thread.start()
+    fetch(first)
+    for thread in threads:
+        thread.join()
+    lost = Transfer("the thread that pulled it has failed")
+    return [found.get(at, lost) for at in range(len(envelopes))]
+
+
+def _pulled(
+    connections: Connections, connection: Connection, envelopes: Sequence[Envelope]
+) -> list[Any]:
+    """Pull objects of one process; those of one-sided transports are all started first."""
+    attempts = [_Attempt(connection, envelope) for envelope in envelopes]
+    for each in attempts:
+        each.begin()
+    found: list[Any] = []
+    for each in attempts:
+        try:
+            found.append(each.end())
+        except Exception as error:  # noqa: BLE001 - told with the object
+            found.append(error)
+            if not each.is_one_sided:
+                connections.drop(connection)  # what comes on it now is not known
+    return found
+
+
+class _Attempt:
+    """One transfer, at the process that wants it."""
+
+    def __init__(self, connection: Connection, envelope: Envelope) -> None:
+        contents: Any = envelope.contents
+        self._connection = connection
+        self._key = envelope.key
+        self._contents: Objects = contents
+        self._manager = _manager_of(contents.transport)
+        self._told: Any = None
+        self._request: Any = None
+        self._error: Exception | None = None
+        self.is_one_sided = bool(self._manager.is_one_sided())
+
+    def begin(self) -> None:
+        """Start to fetch, if the transport is one-sided."""
+        try:
+            self._told = self._manager.get_communicator_metadata(
+                self._contents.actor,
+                cluster.current_actor(),
+                self._contents.transport.name.upper(),
+            )
+            if self.is_one_sided:
+                fetch = getattr(self._manager, "fetch_multiple_tensors", None)
+                fetch = fetch or self._manager.recv_multiple_tensors
+                self._request = self._run(
+                    lambda: fetch(self._key, self._contents.metadata, self._told)
+                )
+        except Exception as error:  # noqa: BLE001 - raised by `end`
+            self._error = error
+
+    def end(self) -> Any:
+        """Return the value.
+
+        Raises:
+            ActorDiedError: The process that has the tensors is gone.
+            Transfer: The transport failed.
+        """
+        try:
+            if self._error is not None:
+                raise self._error
+            objects = self._fetched() if self.is_one_sided else self._received()
+            return self._contents.put_back(list(objects))
+        except RcgError:
+            raise
+        except Exception as error:
+            raise Transfer(
+                f"tensors of {self._connection.holder.label} did not arrive by "
+                f"{self._contents.transport.name}: {describe_error(error)}"
+            ) from error
+
+    def _fetched(self) -> Any:
+        wait = getattr(self._manager, "wait_fetch_complete", None)
+        return self._request if wait is None else self._run(lambda: wait(self._request))
+
+    def _received(self) -> Any:
+        connection = self._connection
+        with connection.lock:
+            connection.ask_to_send(self._key, cluster.dumps(self._told))
+            with connection.next() as received:
+                _check_answer(connection, received.message, TensorsComing)
+            found = self._run(
+                lambda: self._manager.recv_multiple_tensors(
+                    self._key, self._contents.metadata, self._told
+                ),
+                may_speak=False,
+            )
+            with connection.next() as received:
+                _check_answer(connection, received.message, TensorsHere)
+        return found
+
+    def _run(self, call: Callable[[], Any], *, may_speak: bool = True) -> Any:
+        watch = self._connection.watch(may_speak=may_speak)
+        try:
+            return watched(call, watch)
+        except Lost as lost:
+            _abort(self._manager, self._key, self._told)
+            if lost.has_spoken:
+                with self._connection.next() as received:
+                    _check_answer(self._connection, received.message, None)
+            raise self._connection.gone() from None
+        except BaseException:
+            _abort(self._manager, self._key, self._told)
+            raise
+
+
+def _check_answer(connection: Connection, message: Any, expected: type | None) -> None:
+    if expected is not None and isinstance(message, expected):
+        return
+    if isinstance(message, TensorsGone):
+        raise Transfer(f"{connection.holder.label} cannot send tensors: {message.text}")
+    raise Transfer(f"{connection.holder.label} gave an answer that was not expected")
+
+
+# --- both
+
+
+def _abort(manager: Any, key: str, told: Any) -> None:
+    try:
+        if manager.can_abort_transport():
+            manager.abort_transport(key, told)
+    except Exception:  # noqa: BLE001 - the transfer's own error is told
+        _log.exception("rcg: abort_transport of %s failed", type(manager).__qualname__)
+
+
+def _tensor_type() -> type:
+    import torch
+
+    found: type = torch.Tensor
+    return found
+
+
+def _device_of(thing: Any) -> str:
+    """Return the type of the device of a tensor or an array: ``cpu``."""
+    device = getattr(thing, "device", "cpu")
+    if callable(device):
+        device = device()
+    for name in ("type", "platform"):
+        found = getattr(device, name, None)
+        if isinstance(found, str):
+            return found
+    return str(device).partition(":")[0].lower()

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every tensor transport must do: rcg's own, and those that users register."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg.errors import ActorDiedError, TensorMismatch, Transfer
+from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from tests.cluster.stage import GUARD_S
+from tests.rdt_managers import Array, FileTransport, SocketTransport, folder
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+SIZE = 300_000  # numbers: 1.2 MB
+TRANSPORTS = ["gloo", "object_store", "files", "sockets"]
+
+rcg.register_tensor_transport("files", ["cpu"], FileTransport, np.ndarray)
+rcg.register_tensor_transport("SOCKETS", ["cpu"], SocketTransport, Array)
+
+
+def made(name: str, n: float, size: int = SIZE) -> Any:
+    """Return what a transport of this name moves."""
+    numbers = np.full(size, n, dtype=np.float32)
+    if name == "files":
+        return numbers
+    return Array(numbers) if name == "sockets" else torch.from_numpy(numbers)
+
+
+def total(value: Any) -> float:
+    return float(np.asarray(value).sum())
+
+
+def get(refs: Any, **options: Any) -> Any:
+    return rcg.get(refs, timeout=GUARD_S, **options)
+
+
+@rcg.remote(num_cpus=0, enable_tensor_transport=True)
+class Worker:
+    """Makes and takes what a transport moves; may stop or fail at a step of a transfer."""
+
+    def make(self, name, n, size=SIZE):
+        self.last = made(name, n, size)
+        return self.last
+
+    def nested(self, name, n):
+        one = made(name, n, 10)
+        return {"one": one, "again": [one], "other": (made(name, n + 1, 5),), "text": "x"}
+
+    def several(self, name, n):
+        return [made(name, n), {"inner": made(name, n + 1), "n": n}]
+
+    def plain(self):
+        return {"no": "tensors"}
+
+    def same(self, value):
+        return value
+
+    def total(self, *values):
+        return sum(map(total, values))
+
+    def total_of_nested(self, value):
+        assert value["again"][0] is value["one"] or total(value["again"][0]) == total(value["one"])
+        return total(value["one"]) + total(value["other"][0]), value["text"]
+
+    def is_last(self, value):
+        return value is self.last
+
+    def get_of(self, refs, **options):
+        return [total(each) for each in rcg.get(refs, **options)]
+
+    def put(self, name, n):
+        return [rcg.put(made(name, n), _tensor_transport=name)]
+
+    def wrong(self):
+        return Elsewhere(made("files", 1))
+
+    def facts(self):
+        from rcg.rdt.process import here
+
+        found = here().store.facts()
+        return found.held, found.freed
+
+    def pid(self):
+        return os.getpid()
+
+    def stop_at(self, step, path, *, is_failing=False):
+        """Have the next transfer stop at a step for ever, or fail there."""
+        from rcg.rdt import groups, pulling, service, store
+        from tests import rdt_managers
+
+        places = {
+            "look up": [(store.Store, "find")],
+            "send": [
+                (groups.Pair, "send"),
+                (service, "send_buffers"),
+                (rdt_managers.SocketTransport, "send_multiple_tensors"),
+            ],
+            "ask": [
+                (pulling.Connection, "ask_for"),
+                (pulling.Connection, "ask_to_send"),
+                (rdt_managers.FileTransport, "get_communicator_metadata"),
+            ],
+            "receive": [
+                (groups.Pair, "recv"),
+                (pulling, "open_buffers"),
+                (rdt_managers.FileTransport, "recv_multiple_tensors"),
+                (rdt_managers.SocketTransport, "recv_multiple_tensors"),
+            ],
+        }
+        for owner, name in places[step]:
+            original = getattr(owner, name)
+
+            def stop(*args, owner=owner, name=name, original=original, **kwargs):
+                setattr(owner, name, original)
+                if is_failing:
+                    raise RuntimeError("it does not want to")
+                with open(path, "w"):
+                    pass
+                time.sleep(1000)
+
+            setattr(owner, name, stop)
+
+
+class Elsewhere(np.ndarray):
+    """An array on a device that no transport knows."""
+
+    def __new__(cls, value):
+        return np.asarray(value).view(cls)
+
+    device = "mars"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # The actors have another environment: the files of all runs lie in one folder.
+    folder()
+
+
+@pytest.fixture
+def actors() -> Iterator[Callable[[int], list[Any]]]:
+    every: list[Any] = []
+
+    def make(count: int, name: str = "") -> list[Any]:
+        found = [Worker.remote() for _ in range(count)]
+        every.extend(found)
+        if name == "gloo":
+            create_collective_group(found, backend="gloo")
+        return found
+
+    yield make
+    destroy_all_collective_groups()
+    for each in every:
+        rcg.kill(each)
+
+
+def eventually(check: Callable[[], object]) -> None:
+    until = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
+
+
+@rcg.remote(num_cpus=0)
+def total_in_task(value):
+    return total(value)
+
+
+@rcg.remote(num_cpus=0)
+def total_of_list(values):
+    return sum(map(total, rcg.get(values)))
+
+
+@pytest.mark.filterwarnings("ignore:GPU ObjectRef")
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_values_go_everywhere_and_are_freed(actors, name):
+    a, b, c = actors(3, name)
+    by = {"tensor_transport": name}
+    ref = a.make.options(**by).remote(name, 2)
+    assert type(ref) is rcg.TensorRef and ref.tensor_transport() == name.upper()
+    assert get([b.total.remote(ref), c.total.remote(ref, ref)]) == [2 * SIZE, 4 * SIZE]
+    assert get(a.is_last.remote(ref))
+    nested = a.nested.options(**by).remote(name, 3)
+    assert get(b.total_of_nested.remote(nested)) == (30 + 20, "x")
+    assert get(b.same.remote(a.plain.options(**by).remote())) == {"no": "tensors"}
+    one, two = a.several.options(num_returns=2, **by).remote(name, 4)
+    assert get(b.total.remote(one)) == 4 * SIZE
+    assert total(get(two, _tensor_transport="object_store")["inner"]) == 5 * SIZE
+    none = a.make.options(**by).remote(name, 1, 0)
+    assert get(b.total.remote(none)) == 0
+    # A ring, each with what the next one wants.
+    ring = [each.make.options(**by).remote(name, n) for n, each in enumerate((a, b, c))]
+    takers = (b, c, a)
+    assert get([each.total.remote(r) for each, r in zip(takers, ring, strict=True)]) == [
+        n * SIZE for n in range(3)
+    ]
+    assert get(b.get_of.remote([ref, *ring])) == [2 * SIZE, 0, SIZE, 2 * SIZE]
+    # To processes that are in no group.
+    elsewhere = "object_store" if name == "gloo" else name
+    assert total(get(ref, _tensor_transport=elsewhere)) == 2 * SIZE
+    assert get(total_in_task.remote(ref)) == 2 * SIZE
+    if name != "gloo":
+        assert get(total_of_list.remote([ref, ref])) == 4 * SIZE
+    del ref, nested, one, two, none, ring
+    eventually(lambda: [held for held, _ in get([x.facts.remote() for x in (a, b, c)])] == [0] * 3)
+
+
+def test_files_are_removed_when_their_objects_are_freed(actors):
+    (a,) = actors(1)
+    before = set(folder().iterdir())
+    refs = [a.make.options(tensor_transport="files").remote("files", n) for n in range(3)]
+    refs.append(rcg.put(made("files", 5), _tensor_transport="files"))
+    get(a.total.remote(*refs))
+    assert len(set(folder().iterdir()) - before) == 4
+    del refs[0]
+    eventually(lambda: len(set(folder().iterdir()) - before) == 3)
+    refs.clear()
+    eventually(lambda: set(folder().iterdir()) == before)
+
+
+@pytest.mark.parametrize("name", ["object_store", "files"])
+def test_what_is_put_is_got_elsewhere(actors, name):
+    a, b = actors(2)
+    ref = rcg.put({"x": made(name, 7)}, _tensor_transport=name)
+    assert total(get(ref)["x"]) == 7 * SIZE
+    (inner,) = get(a.put.remote(name, 8))
+    assert get(b.total.remote(inner)) == 8 * SIZE
+    assert total(get(inner)) == 8 * SIZE
+
+
+@pytest.mark.parametrize("name", ["gloo", "object_store", "sockets"])  # in files it takes no part
+@pytest.mark.parametrize("step", ["look up", "send"])
+def test_a_maker_that_is_killed_at_a_step_fails_its_taker(actors, name, step, tmp_path):
+    a, b = actors(2, name)
+    ref = a.make.options(tensor_transport=name).remote(name, 1)
+    rcg.wait([ref], timeout=GUARD_S)
+    mark = tmp_path / "mark"
+    get(a.stop_at.remote(step, str(mark)))
+    waiting = b.total.remote(ref)
+    eventually(mark.exists)
+    os.kill(get(a.pid.remote()), signal.SIGKILL)
+    with pytest.raises(ActorDiedError, match="Worker"):
+        get(waiting)
+    assert get(b.total.remote(made(name, 2))) == 2 * SIZE
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+@pytest.mark.parametrize("step", ["ask", "receive"])
+def test_a_taker_that_is_killed_at_a_step_harms_nobody(actors, name, step, tmp_path):
+    a, b, c = actors(3, name)
+    ref = a.make.options(tensor_transport=name).remote(name, 1)
+    mark = tmp_path / "mark"
+    get(b.stop_at.remote(step, str(mark)))
+    pid = get(b.pid.remote())
+    waiting = b.total.remote(ref)
+    eventually(mark.exists)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Exception, match="died"):
+        get(waiting)
+    if name == "gloo":
+        create_collective_group([a, c], backend="gloo")
+    assert get(c.total.remote(ref)) == SIZE
+    del ref, waiting
+    eventually(lambda: get(a.facts.remote())[0] == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("files", "receive"), ("sockets", "receive"), ("sockets", "send")]
+)
+def test_a_transport_that_fails_is_told_and_serves_the_next(actors, name, step):
+    a, b = actors(2)
+    ref = a.make.options(tensor_transport=name).remote(name, 1)
+    get((a if step == "send" else b).stop_at.remote(step, "", is_failing=True))
+    with pytest.raises(Transfer, match="it does not want to"):
+        get(b.total.remote(ref))
+    assert get(b.total.remote(ref)) == SIZE
+
+
+def test_what_a_transport_does_not_serve_is_named(actors):
+    (a,) = actors(1)
+    ref = a.wrong.options(tensor_transport="files").remote()
+    with pytest.raises(TensorMismatch, match=r"FILES does not support .* on device mars"):
+        get(ref)
+    assert get(a.total.remote(made("files", 1))) == SIZE
+
+
+def test_a_transport_that_was_registered_late_reaches_old_actors_and_others(actors):
+    a, b = actors(2)
+    get([a.pid.remote(), b.pid.remote()])
+    rcg.register_tensor_transport("late", ["cpu"], Late, np.ndarray)
+    ref = a.make.options(tensor_transport="late").remote("files", 3)
+    assert get(b.total.remote(ref)) == 3 * SIZE
+    assert get(b.get_of.remote([ref])) == [3 * SIZE]
+
+
+class Late(FileTransport):
+    """Has its name from elsewhere."""
+
+    def get_communicator_metadata(self, src_actor, dst_actor, backend=None):
+        assert backend == "LATE"
+        assert src_actor is not None and dst_actor is not None
+        return super().get_communicator_metadata(src_actor, dst_actor, "FILES")
+
+
+def test_what_cannot_be_registered_is_refused():
+    with pytest.raises(ValueError, match="Transport GLOO already registered"):
+        rcg.register_tensor_transport("gloo", ["cpu"], FileTransport)
+    with pytest.raises(ValueError, match="Transport FILES already registered"):
+        rcg.register_tensor_transport("Files", ["cpu"], SocketTransport)
+    with pytest.raises(ValueError, match="must be a subclass of TensorTransportManager"):
+        rcg.register_tensor_transport("new", ["cpu"], dict)
+    with pytest.raises(TypeError, match="does not implement"):
+        rcg.register_tensor_transport("new", ["cpu"], rcg.experimental.TensorTransportManager)
+    with pytest.raises(TypeError, match="devices"):
+        rcg.register_tensor_transport("new", "cpu", FileTransport)
+    with pytest.raises(ValueError, match="identifier"):
+        rcg.register_tensor_transport("a*2", ["cpu"], FileTransport)
+    with pytest.raises(ValueError, match="Invalid tensor transport: new"):
+        rcg.method(tensor_transport="new")
+    rcg.register_tensor_transport("files", ["cpu"], FileTransport, np.ndarray)  # once more
+
+
+class Absent(FileTransport):
+    """Is in no actor."""
+
+    def actor_has_tensor_transport(self, actor):
+        return False
+
+
+def test_an_actor_without_the_transport_is_told_when_it_is_called(actors):
+    (a,) = actors(1)
+    rcg.register_tensor_transport("absent", ["cpu"], Absent, np.ndarray)
+    with pytest.raises(ValueError, match="does not have tensor transport ABSENT available"):
+        a.make.options(tensor_transport="absent").remote("files", 1)
+    ref = a.make.options(tensor_transport="files").remote("files", 1)
+    with pytest.raises(ValueError, match="cannot be got by ABSENT"):
+        get(ref, _tensor_transport="absent")
