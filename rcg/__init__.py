@@ -144,10 +144,15 @@ def shutdown(**options: Any) -> None:
 def report() -> Reports:
     """Return the report of every live compiled DAG of this process; see ``CompiledDAG.report``.
 
+    Its ``tensors`` are the references to tensors that this process looks after: who holds them, how
+    large they are, and who waits for them.
+
     The result is a sequence of reports and prints as text.
     """
     execute = importlib.import_module("rcg.runtime.driver.live")
     found: Reports = execute.report_all()
+    if "rcg.rdt.process" in sys.modules:
+        found.tensors = importlib.import_module("rcg.rdt.observing").report_tensors()
     return found
 
 

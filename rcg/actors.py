@@ -221,7 +221,7 @@ def _call(
     else:
         made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
     if taken:
-        held_until(taken, made)
+        held_until(taken, made, f"{cluster.actor_label(handle)}.{name}")
     return made if transport is None else returned(made, transport, handle)
 
 
@@ -232,7 +232,7 @@ def _created(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return wrap_actor(ray_class.remote(*args, **kwargs))
     args, kwargs = passed(args, kwargs)
     made = ray_class.remote(*args, **kwargs)
-    held_until(taken, cluster.probe(made))
+    held_until(taken, cluster.probe(made), "the constructor of an actor")
     return wrap_actor(made)
 
 
@@ -450,12 +450,12 @@ def _dress(made: Any) -> Any:
     if cluster.is_remote_function(made):
         name = getattr(made, "_function_name", "the function")
         made.bind = _FunctionBind(name)
-        made.remote = _with_values(made.remote)
-        made.options = _with_values_of(made.options)
+        made.remote = _with_values(made.remote, name)
+        made.options = _with_values_of(made.options, name)
     return made
 
 
-def _with_values(remote: Callable[..., Any]) -> Callable[..., Any]:
+def _with_values(remote: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return the ``remote`` of a function whose arguments may be references to tensors."""
 
     @functools.wraps(remote)
@@ -467,19 +467,19 @@ def _with_values(remote: Callable[..., Any]) -> Callable[..., Any]:
             return remote(*args, **kwargs)
         args, kwargs = passed(args, kwargs)
         made = remote(*args, **kwargs)
-        held_until(taken, made)
+        held_until(taken, made, f"the task {name}")
         return made
 
     return with_values
 
 
-def _with_values_of(options: Callable[..., Any]) -> Callable[..., Any]:
+def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return the ``options`` of a function, with such a ``remote``."""
 
     @functools.wraps(options)
     def with_options(**changes: Any) -> Any:
         changed = options(**changes)
-        changed.remote = _with_values(changed.remote)
+        changed.remote = _with_values(changed.remote, name)
         return changed
 
     return with_options

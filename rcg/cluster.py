@@ -74,6 +74,7 @@ __all__ = [
     "shutdown",
     "submit",
     "task_error",
+    "value_of",
     "wait",
     "which_exist",
 ]
@@ -411,6 +412,15 @@ def which_exist(keys: list[bytes]) -> list[bool]:
     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
     found = {ref.binary() for ref in ready}
     return [key in found for key in keys]
+
+
+def value_of(key: bytes) -> Any:
+    """Return the value of the ObjectRef with this id, if it is there; raises what it failed with.
+
+    Raises:
+        TimeoutError: It is not there yet.
+    """
+    return get(ray.ObjectRef(key), timeout_s=0)
 
 
 def ready_of(refs: list[Any]) -> list[Any]:

@@ -36,8 +36,14 @@ class Views(Protocol):
         """
         ...
 
-    def reports(self, reports: Iterable[Any], text: str) -> Mimebundle:
-        """Return the displayed forms of reports: a table of each, and their text."""
+    def reports(self, reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
+        """Return the displayed forms of reports: a table of each, and their text.
+
+        Args:
+            reports: Those of graphs.
+            text: The text.
+            tensors: That of references to tensors, if any.
+        """
         ...
 
     def visualize(

@@ -38,7 +38,9 @@ def passed(
             return value
         if handle is not None:
             _check_passed(value, handle)
-            value.passed_to(cluster.actor_id(handle))
+            actor = cluster.actor_id(handle)
+            value.passed_to(actor)
+            here().peers.setdefault(actor, repr(handle))
         return value.inner
 
     named = {name: lowered(each) for name, each in kwargs.items()}
@@ -88,7 +90,9 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     transport, _, key = str(said).partition(":")
     plain = transport.partition("*")[0]
     maker, label = cluster.actor_id(handle), repr(handle)
-    keeper, holder = here().keeper, actor_holder(maker, label)
+    ours, holder = here(), actor_holder(maker, label)
+    keeper = ours.keeper
+    ours.peers[maker] = label
     if isinstance(made, list):
         for at, each in enumerate(made):
             keeper.keep(each, f"{key}.{at}", holder)
@@ -99,17 +103,18 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     return made  # a generator, or nothing
 
 
-def held_until(taken: Sequence[TensorRef], made: Any) -> None:
+def held_until(taken: Sequence[TensorRef], made: Any, what: str) -> None:
     """Hold references that a call takes until its results are there.
 
     Args:
         taken: The references.
         made: What Ray's call returned.
+        what: The call, for people.
     """
     results = made if isinstance(made, list) else [made]
     waited = [each for each in map(_plain_of, results) if each is not None]
     if taken and waited:
-        here().keeper.hold(taken, waited)
+        here().keeper.hold(taken, waited, what)
 
 
 def taken_by(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[TensorRef]:

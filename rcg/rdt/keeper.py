@@ -33,7 +33,7 @@ from rcg.rdt.envelope import Holder
 from rcg.rdt.store import Store
 from rcg.runtime.sleepers import emptied
 
-__all__ = ["Keeper", "News", "Telling"]
+__all__ = ["Kept", "Keeper", "News", "Telling"]
 
 _log = Log()
 
@@ -69,18 +69,20 @@ class News(Protocol):
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
     """A value that this process has asked for.
 
     Attributes:
         key: Its id in the store of its holder.
         holder: The process that holds its tensors.
+        id: The id of Ray's reference.
         ref: Ray's reference, until the value is there.
         is_told: Whether the holder knows; it may be an actor that is being created.
     """
 
     key: str
     holder: Holder
+    id: bytes
     ref: Any
     is_told: bool = False
 
@@ -92,10 +94,12 @@ class _Call:
     Attributes:
         taken: These.
         results: Ray's references to its results.
+        what: The call, for people.
     """
 
     taken: Sequence[Any]
     results: list[Any]
+    what: str
 
 
 class Keeper:
@@ -111,9 +115,9 @@ class Keeper:
         self._store = store
         self._key = key
         self._news = news
-        self._kept: dict[bytes, _Kept] = {}  # by the id of Ray's reference; the thread's
+        self._kept: dict[bytes, Kept] = {}  # by the id of Ray's reference; the thread's
         self._calls: list[_Call] = []  # the thread's
-        self._new: deque[tuple[bytes, _Kept]] = deque()
+        self._new: deque[tuple[bytes, Kept]] = deque()
         self._new_calls: deque[_Call] = deque()
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -134,13 +138,36 @@ class Keeper:
             key: The id of the object in the store of its holder.
             holder: The process that holds its tensors, or will.
         """
-        self._new.append((ref.binary(), _Kept(key, holder, ref)))
+        found = ref.binary()
+        self._new.append((found, Kept(key, holder, found, ref)))
         self.look()
 
-    def hold(self, taken: Sequence[Any], results: list[Any]) -> None:
-        """Hold references until the results of the call that takes them are there."""
-        self._new_calls.append(_Call(taken, results))
+    def hold(self, taken: Sequence[Any], results: list[Any], what: str) -> None:
+        """Hold references until the results of the call that takes them are there.
+
+        Args:
+            taken: The references.
+            results: Ray's references to the results.
+            what: The call, for people.
+        """
+        self._new_calls.append(_Call(taken, results, what))
         self.look()
+
+    def kept(self) -> list[Kept]:
+        """Return what is looked after."""
+        new = [kept for _, kept in list(self._new)]
+        found = {kept.id: kept for kept in (*list(self._kept.values()), *new)}
+        return list(found.values())
+
+    def waiters(self) -> dict[bytes, list[str]]:
+        """Return the calls that take each reference, by its id, and are not finished."""
+        found: dict[bytes, list[str]] = {}
+        for call in (*self._calls, *list(self._new_calls)):
+            if len(cluster.ready_of(call.results)) == len(call.results):
+                continue
+            for ref in call.taken:
+                found.setdefault(ref.binary(), []).append(call.what)
+        return found
 
     def watch_store(self) -> None:
         """Look now and then whether somebody keeps what is in the store of this process."""
@@ -251,8 +278,8 @@ class Keeper:
         self._calls = left
         return has_ended
 
-    def _tell_all(self, values: Iterable[_Kept], *, is_kept: bool) -> None:
-        by_holder: dict[str, list[_Kept]] = {}
+    def _tell_all(self, values: Iterable[Kept], *, is_kept: bool) -> None:
+        by_holder: dict[str, list[Kept]] = {}
         for kept in values:
             by_holder.setdefault(kept.holder.address, []).append(kept)
         for several in by_holder.values():

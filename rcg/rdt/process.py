@@ -80,11 +80,18 @@ class Here:
         self.service.holder = self.holder
         # References that ``put`` has returned here, by the object.
         self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        # The actors that make or take tensors in calls of this process: their names by their ids.
+        self.peers: dict[str, str] = {}
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
         atexit.register(self.keeper.stop)
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
+
+    def label_of(self, key: str) -> str:
+        """Return the name of the process whose store has an id, as far as it is known here."""
+        found = key.removeprefix(_PREFIX)
+        return self.peers.get(found, f"process {found[:8]}")
 
     def new_key(self) -> str:
         """Return the id of an object that this process is about to ask for."""

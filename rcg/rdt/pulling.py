@@ -22,7 +22,9 @@ from rcg.runtime.control.client import check_user
 from rcg.runtime.control.joining import Joined, join
 from rcg.wire import sockets
 from rcg.wire.messages import (
+    AskHeld,
     FreeTensors,
+    Held,
     KeepTensors,
     Message,
     ObjectsHere,
@@ -113,6 +115,24 @@ class Connection:
             told: What the transport says of the transfer.
         """
         self._send(SendTensors(number=next(self._numbers), key=key), told)
+
+    def ask_what_is_held(self, timeout_s: float) -> bytes:
+        """Return what the process says of what it holds; see ``rcg.rdt.observing``.
+
+        Raises:
+            ActorDiedError: The process is gone.
+            TimeoutError: It did not answer in time.
+            Transfer: It answered something else.
+        """
+        with self.lock:
+            self._send(AskHeld(number=next(self._numbers)))
+            if not self._waiter.wait(timeout_s):
+                raise self.gone()
+            with self.next() as received:
+                if not isinstance(received.message, Held):
+                    raise Transfer(f"{self.holder.label} gave an answer that was not expected")
+                found: bytes = open_payloads(received)[0].decode()
+                return found
 
     def watch(self, *, may_speak: bool) -> Watch:
         """Return what says whether the process is gone, or has said something."""

@@ -26,16 +26,19 @@ from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
+from rcg.serialization import KIND_BYTES
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
     AddValue,
     AskGroups,
+    AskHeld,
     FreeTensors,
     GetValue,
     GroupChanged,
     GroupsHere,
     HasValues,
+    Held,
     JoinGroup,
     KeepTensors,
     LeaveGroup,
@@ -154,11 +157,14 @@ class Service:
             case PullTensors():
                 self._send_tensors(connection, puller, message)
             case SendTensors():
-                self._send_objects(connection, pidfd, message, received.body)
+                self._send_objects(connection, pidfd, puller, message, received.body)
             case KeepTensors():
                 self._store.keep(message.keys, connection)
             case FreeTensors():
                 self._store.free(message.keys)
+            case AskHeld():
+                told = KIND_BYTES, self._store.told(), None, 0
+                send_payloads(connection, Held(number=message.number), [told])
             case JoinGroup():
                 if received.body:  # a communicator of the user's
                     register_communicator(*cluster.loads(received.body))
@@ -183,26 +189,32 @@ class Service:
         entry = self._find(connection, message)
         if entry is None:
             return
-        if isinstance(entry.contents, Objects):
-            codec = make_codec()
-            objects = ObjectsHere(number=message.number)
-            try:
-                send_payloads(connection, objects, [codec.encode(list(entry.payloads))])
-            except (OSError, MemoryError, RcgError) as error:
-                _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
-                return
-        elif not message.group or _is_small(entry):
-            answer = TensorsHere(number=message.number)
-            try:
-                send_buffers(connection, answer, [_buffer(each) for each in entry.payloads])
-            except (OSError, MemoryError) as error:
-                _refuse(connection, message, f"there is no memory to send it: {error}")
-                return
-        elif not self._send_through_group(connection, puller, message, entry):
-            return
-        self._store.sent(entry)
+        entry.pullers.append(puller)
+        try:
+            if self._send_entry(connection, puller, message, entry):
+                self._store.sent(entry)
+        finally:
+            entry.pullers.remove(puller)
 
-    def _send_objects(self, connection: Any, pidfd: int, message: SendTensors, told: bytes) -> None:
+    def _send_entry(self, connection: Any, puller: str, message: PullTensors, entry: Entry) -> bool:
+        """Send the tensors of an object; returns whether they were sent."""
+        if message.group and not _is_small(entry):
+            return self._send_through_group(connection, puller, message, entry)
+        try:
+            if isinstance(entry.contents, Objects):
+                objects = make_codec().encode(list(entry.payloads))
+                send_payloads(connection, ObjectsHere(number=message.number), [objects])
+            else:
+                answer = TensorsHere(number=message.number)
+                send_buffers(connection, answer, [_buffer(each) for each in entry.payloads])
+        except (OSError, MemoryError, RcgError) as error:
+            _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
+            return False
+        return True
+
+    def _send_objects(
+        self, connection: Any, pidfd: int, puller: str, message: SendTensors, told: bytes
+    ) -> None:
         """Send an object by a transport of the user's."""
         entry = self._find(connection, message)
         if entry is None:
@@ -213,7 +225,11 @@ class Service:
         sockets.send(connection, TensorsComing(number=message.number))
         watch = Watch(connection, pidfd)
         metadata = cluster.loads(told)
-        trouble = send(entry.contents, entry.key, entry.payloads, metadata, watch)
+        entry.pullers.append(puller)
+        try:
+            trouble = send(entry.contents, entry.key, entry.payloads, metadata, watch)
+        finally:
+            entry.pullers.remove(puller)
         if trouble:
             _refuse(connection, message, trouble)
             return

@@ -12,6 +12,8 @@ code.
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +44,7 @@ class Entry:
         release: Cleans up after the object, when it is freed or replaced.
         made_s: When it was made, in seconds of the monotonic clock.
         pulls: How often they were sent.
+        pullers: The stores of the processes that are getting them now.
     """
 
     key: str
@@ -52,6 +55,7 @@ class Entry:
     release: Callable[[], None] | None = None
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
+    pullers: list[str] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
@@ -197,6 +201,19 @@ class Store:
                 meanwhile(found)
                 turn_s = 5.0
             del found
+
+    def told(self) -> bytes:
+        """Return what this process holds as JSON, for reports."""
+        facts, now_s = self.facts(), time.monotonic()
+        entries = [
+            [
+                *(each.key, each.transport, each.size_bytes, now_s - each.made_s, each.pulls),
+                list(each.pullers),
+            ]
+            for each in self.entries()
+        ]
+        counts = [facts.held, facts.held_bytes, facts.freed, facts.unkept]
+        return json.dumps({"pid": os.getpid(), "counts": counts, "entries": entries}).encode()
 
     def facts(self) -> StoreFacts:
         """Return what it holds and has done."""

@@ -48,8 +48,8 @@ class _Views(Views):
     ) -> Mimebundle:
         return mimebundle.of_plan(plan, text, title, actor_ids)
 
-    def reports(self, reports: Iterable[Any], text: str) -> Mimebundle:
-        return mimebundle.of_reports(reports, text)
+    def reports(self, reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
+        return mimebundle.of_reports(reports, text, tensors)
 
     def visualize(
         self,

@@ -58,6 +58,12 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       KeepTensors              -->
       FreeTensors              -->                     the end of the connection frees the rest
 
+    any process                     the process that holds them
+      UseTensors               -->
+                               <--  Ready
+      AskHeld                  -->
+                               <--  Held + what it holds
+
     process that makes a group      a process that becomes a member of it
       UseTensors               -->
                                <--  Ready
@@ -83,6 +89,7 @@ __all__ = [
     "AddValue",
     "Again",
     "AskGroups",
+    "AskHeld",
     "AskReport",
     "Broken",
     "Carrying",
@@ -96,6 +103,7 @@ __all__ = [
     "GroupChanged",
     "GroupsHere",
     "HasValues",
+    "Held",
     "Hello",
     "Here",
     "JoinGroup",
@@ -522,6 +530,28 @@ class PullTensors(Message):
     number: Number
     key: str
     group: str
+
+
+@message
+class AskHeld(Message):
+    """Tell what you hold.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+    """
+
+    number: Number
+
+
+@message
+class Held(Carrying):
+    """What a process holds: carries a text, in JSON (``rcg.rdt.observing``).
+
+    Attributes:
+        number: Of the ``AskHeld``.
+    """
+
+    number: Number = 0
 
 
 @message

@@ -649,3 +649,50 @@ def test_an_actor_that_runs_again_learns_what_is_kept(tmp_path):
     del ref
     eventually(lambda: held_by(actor) == 0)
     rcg.kill(actor)
+
+
+def test_the_report_says_who_holds_what_and_who_waits(pair):
+    a, b = pair
+    ready = a.make.remote(1)
+    get(b.total.remote(ready))
+    busy = [a.sleep.remote(2), b.sleep.remote(2)]
+    made_later = a.make.remote(2)
+    waiting = b.total.remote(ready)
+    put = rcg.put(torch.zeros(10), _tensor_transport="object_store")
+    plain, failed = b.plain.remote(1), b.fail.remote()
+    report = rcg.report().tensors
+    found = {each.ref: each for each in report.refs}
+    first = found[ready.hex()]
+    assert (first.state, first.bytes, first.transport, first.pulls) == ("held", 4 * BIG, "gloo", 1)
+    assert first.owner == repr(a) and first.waiters == ("Worker.total",)
+    assert found[made_later.hex()].state == "being made"
+    assert found[put.hex()].owner == f"process {os.getpid()}"
+    owners = {each.label: each for each in report.owners}
+    assert owners[repr(a)].objects == 1 and owners[repr(a)].answers
+    text = str(rcg.report())
+    assert "Tensors by reference: 5 references to 1.14 MiB, held by 3 processes" in text
+    assert "Worker.total" in text and "being made" in text
+    get([*busy, waiting])
+    rcg.wait([plain, failed], num_returns=2, timeout=GUARD_S)
+    states = {each.ref: each.state for each in rcg.report().tensors.refs}
+    assert (states[plain.hex()], states[failed.hex()]) == ("no tensors", "failed")
+    bundle = report._repr_mimebundle_()
+    assert "being made" in bundle["text/html"] and "<script" not in bundle["text/html"]
+
+
+def test_the_report_names_an_owner_that_does_not_answer(pair):
+    a, b = pair
+    ref = a.make.remote(1)
+    pid = get(a.pid.remote())
+    rcg.wait([ref], timeout=GUARD_S)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        (found,) = rcg.report().tensors.refs
+        assert found.state == "unknown"
+        assert "does not answer" in str(rcg.report())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert get(b.total.remote(ref)) == BIG
+    get(a.lose.remote(0))
+    (found,) = rcg.report().tensors.refs
+    assert found.state == "lost"

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.ir.channels import STATUS, TENSOR
@@ -192,17 +192,23 @@ def _source_of(line: str) -> list[str]:
 
 
 class Reports(tuple[Report, ...], Displayed):
-    """The reports of several graphs; prints as text."""
+    """The reports of several graphs; prints as text.
 
-    __slots__ = ()
+    Attributes:
+        tensors: The report of the references to tensors that this process looks after; None if it
+            has none to do with.
+    """
+
+    tensors: Any = None
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, self)) or "no compiled graph is alive in this process"
+        found = [*map(str, self), *([] if self.tensors is None else [str(self.tensors)])]
+        return "\n\n".join(found) or "no compiled graph is alive in this process"
 
     __repr__ = __str__
 
     def _mimebundle(self, views: Views) -> Mimebundle:
-        return views.reports(self, str(self))
+        return views.reports(self, str(self), self.tensors)
 
 
 def activities(

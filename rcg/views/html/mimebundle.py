@@ -14,6 +14,7 @@ from rcg.trace.model import Recording
 from rcg.views.html.elements import escaped
 from rcg.views.html.image import img
 from rcg.views.html.report import report_of
+from rcg.views.html.tensors_report import tensors_report_of
 from rcg.views.svg.pictures import (
     schedule_picture,
     summary_picture,
@@ -83,9 +84,17 @@ def _joined(text: str, trace: Recording) -> str:
     return "\n\n".join(filter(None, [text, trace.inactive_text]))
 
 
-def of_reports(reports: Iterable[Any], text: str) -> Mimebundle:
-    """Return the mimebundle of reports: their text, and a table of each."""
+def of_reports(reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
+    """Return the mimebundle of reports: their text, and a table of each.
+
+    Args:
+        reports: Those of graphs.
+        text: The text of all.
+        tensors: That of references to tensors, if any.
+    """
     html = "".join(
         report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
     )
+    if tensors is not None:
+        html += tensors_report_of(tensors)
     return {"text/plain": shown_text(text), "text/html": html or f"<p>{escaped(text)}</p>"}
