@@ -9,6 +9,7 @@ first ends the transfer (``abort_transport``).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -202,13 +203,17 @@ def _pulled(
     for each in attempts:
         each.begin()
     found: list[Any] = []
-    for each in attempts:
+    for envelope, each in zip(envelopes, attempts, strict=True):
+        problem = ""
         try:
             found.append(each.end())
         except Exception as error:  # noqa: BLE001 - told with the object
+            problem = str(error)
             found.append(error)
             if not each.is_one_sided:
                 connections.drop(connection)  # what comes on it now is not known
+        finally:
+            connections.note(envelope, envelope.transport, each.times, problem)
     return found
 
 
@@ -224,10 +229,12 @@ class _Attempt:
         self._told: Any = None
         self._request: Any = None
         self._error: Exception | None = None
+        self.times: list[int] = []  # when it was begun, and when the tensors began to come
         self.is_one_sided = bool(self._manager.is_one_sided())
 
     def begin(self) -> None:
         """Start to fetch, if the transport is one-sided."""
+        self.times.append(time.monotonic_ns())
         try:
             self._told = self._manager.get_communicator_metadata(
                 self._contents.actor,
@@ -235,6 +242,7 @@ class _Attempt:
                 self._contents.transport.name.upper(),
             )
             if self.is_one_sided:
+                self.times.append(time.monotonic_ns())
                 fetch = getattr(self._manager, "fetch_multiple_tensors", None)
                 fetch = fetch or self._manager.recv_multiple_tensors
                 self._request = self._run(
@@ -272,6 +280,7 @@ class _Attempt:
         with connection.lock:
             connection.ask_to_send(self._key, cluster.dumps(self._told))
             with connection.next() as received:
+                self.times.append(time.monotonic_ns())
                 _check_answer(connection, received.message, TensorsComing)
             found = self._run(
                 lambda: self._manager.recv_multiple_tensors(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,11 +17,13 @@ from rcg import cluster
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.errors import RcgError
 from rcg.rdt.envelope import Envelope, Holder, closed
-from rcg.rdt.process import Here, existing
+from rcg.rdt.process import Here, actor_holder, existing
 from rcg.rdt.pulling import Connection
 from rcg.text import bytes_text, plural, short_label, table, visible
+from rcg.trace.model import TensorTransfer
+from rcg.wire.messages import AskHeld, AskTransfers, Message
 
-__all__ = ["LiveTensors", "Owner", "TensorsReport", "report_tensors"]
+__all__ = ["LiveTensors", "Owner", "TensorsReport", "report_tensors", "transfers_between"]
 
 _ASK_TIMEOUT_S: Final = 0.5
 
@@ -127,15 +129,16 @@ class TensorsReport(Displayed):
                 ],
             ),
         ]
-        lines += [
-            f"{short_label(each.label)} holds {plural(each.objects, 'object')} of {bytes_text(each.bytes)}, "
-            f"has freed {each.freed}"
-            + (f", {each.unkept} because nobody had asked to keep them" if each.unkept else "")
-            if each.answers
-            else f"{short_label(each.label)} does not answer: it is stopped, or has ended"
-            for each in self.owners
-        ]
-        return lines
+        return [*lines, *map(_owner_line, self.owners)]
+
+
+def _owner_line(owner: Owner) -> str:
+    name = short_label(owner.label)
+    if not owner.answers:
+        return f"{name} does not answer: it is stopped, or has ended"
+    line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
+    line += f", has freed {owner.freed}"
+    return line + (f", {owner.unkept} because nobody kept them" if owner.unkept else "")
 
 
 def report_tensors() -> TensorsReport | None:
@@ -175,6 +178,33 @@ def report_tensors() -> TensorsReport | None:
     return TensorsReport(tuple(refs), tuple(_owner(holders[key], told[key]) for key in holders))
 
 
+def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
+    """Return what this process, and the actors that it called with tensors, got in a time.
+
+    Those that have ended took their record with them.
+    """
+    ours = existing()
+    if ours is None:
+        return ()
+    holders = [actor_holder(actor, label) for actor, label in ours.peers.items()]
+
+    def question(number: int) -> Message:
+        return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
+
+    answers = _answers_of([each for each in holders if each.key != ours.holder.key], question)
+    found = [TensorTransfer(*_with_target(each, ours.holder.label)) for each in list(ours.got)]
+    found = [each for each in found if start_ns <= each.start_ns < end_ns]
+    for holder in holders:
+        got = json.loads(answers.get(holder.key) or "[]")
+        found += [TensorTransfer(*_with_target(each, holder.label)) for each in got]
+    return tuple(found)
+
+
+def _with_target(got: Sequence[Any], target: str) -> tuple[Any, ...]:
+    name, source, *rest = got
+    return name, source, target, *rest
+
+
 def _state_of(ref: bytes) -> str:
     """Return what became of a value of which no tensors are held."""
     try:
@@ -194,36 +224,41 @@ def _owner(holder: Holder, found: dict[str, Any] | None) -> Owner:
 
 
 def _ask(ours: Here, holders: Iterable[Holder]) -> dict[str, dict[str, Any] | None]:
-    """Ask holders at the same time what they hold; None for one that does not answer."""
-    answers: dict[str, dict[str, Any] | None] = {}
+    """Ask holders what they hold; None for one that does not answer."""
+    several = {each.key: each for each in holders}
+    others = [each for each in several.values() if each.key != ours.holder.key]
+    told = _answers_of(others, lambda number: AskHeld(number=number))
+    if ours.holder.key in several:
+        told[ours.holder.key] = ours.store.told()
+    answers: dict[str, dict[str, Any] | None] = dict.fromkeys(several)
+    for key, text in told.items():
+        read = answers[key] = json.loads(text)
+        read["entries"] = {name: rest for name, *rest in read["entries"]}
+    return answers
+
+
+def _answers_of(holders: Sequence[Holder], make: Callable[[int], Message]) -> dict[str, bytes]:
+    """Ask processes at the same time; returns the answers by the ids of their stores."""
+    answers: dict[str, bytes] = {}
 
     def ask(holder: Holder) -> None:
-        found = ours.store.told() if holder.key == ours.holder.key else _answer_of(holder)
-        if found is not None:
-            read = json.loads(found)
-            read["entries"] = {key: rest for key, *rest in read["entries"]}
-            answers[holder.key] = read
+        try:
+            connection = Connection(holder, "", _ASK_TIMEOUT_S)
+        except (OSError, RcgError):
+            return
+        try:
+            answers[holder.key] = connection.observe(make, _ASK_TIMEOUT_S)
+        except (OSError, RcgError):
+            pass
+        finally:
+            connection.close()
 
-    several = list(holders)
     threads = [
         threading.Thread(target=ask, args=(each,), name="rcg-tensors-ask", daemon=True)
-        for each in several
+        for each in holders
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {each.key: answers.get(each.key) for each in several}
-
-
-def _answer_of(holder: Holder) -> bytes | None:
-    try:
-        connection = Connection(holder, "", _ASK_TIMEOUT_S)
-    except (OSError, RcgError):
-        return None
-    try:
-        return connection.ask_what_is_held(_ASK_TIMEOUT_S)
-    except (OSError, RcgError):
-        return None
-    finally:
-        connection.close()
+    return answers

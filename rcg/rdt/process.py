@@ -17,6 +17,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections import deque
 from typing import Any, Final
 
 from rcg import cluster
@@ -25,12 +26,14 @@ from rcg.log import Log
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
-from rcg.rdt.pulling import Connections
+from rcg.rdt.pulling import Connections, Got
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.observe.transfers import record_from
 from rcg.serialization import Codec
+from rcg.trace.model import TensorTransfer
 from rcg.wire import sockets
 
 __all__ = [
@@ -47,6 +50,7 @@ _log = Log()
 
 _PREFIX: Final = "tensors-"  # of the ids of stores
 _CONNECT_S: Final = 1.0
+_MOST_GOT: Final = 10_000
 _RETRY_S: Final = 0.05
 _IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
 
@@ -69,13 +73,15 @@ class Here:
         self.pid = os.getpid()
         self.store = Store(key)
         self.groups = MemberGroups(key, _open_store)
-        self.connections = Connections(key, self.groups)
+        # What this process got, the newest: for profiles.
+        self.got: deque[Got] = deque(maxlen=_MOST_GOT)
+        self.connections = Connections(key, self.groups, self.got)
         # Its own, because what is pulled may take long.
-        self.news = Connections(key, self.groups)
+        self.news = Connections(key, self.groups, self.got)
         self.keeper = Keeper(self.store, key, self.news)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
-        self.service = Service(self.store, self.groups, secret, address)
+        self.service = Service(self.store, self.groups, self.got, secret, address)
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
         # References that ``put`` has returned here, by the object.
@@ -84,6 +90,7 @@ class Here:
         self.peers: dict[str, str] = {}
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
+        record_from(_transfers)
         atexit.register(self.keeper.stop)
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
@@ -100,6 +107,13 @@ class Here:
     def holds_ref_to(self, entry: Entry) -> bool:
         """Whether a reference to an object that was put here is held here."""
         return entry.key in self.refs
+
+
+def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
+    # Imported when a profile ends: it is above this file.
+    from rcg.rdt import observing
+
+    return observing.transfers_between(start_ns, end_ns)
 
 
 _here: list[Here] = []

@@ -10,24 +10,26 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rcg import cluster
 from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.transports import OBJECT_STORE
 from rcg.rdt.watching import Watch
 from rcg.runtime.control.client import check_user
 from rcg.runtime.control.joining import Joined, join
 from rcg.wire import sockets
 from rcg.wire.messages import (
-    AskHeld,
     FreeTensors,
-    Held,
     KeepTensors,
     Message,
     ObjectsHere,
+    Observed,
     PullTensors,
     Ready,
     SendTensors,
@@ -39,7 +41,7 @@ from rcg.wire.messages import (
 from rcg.wire.payloads import open_buffers, open_payloads
 from rcg.wire.sockets import Received
 
-__all__ = ["Connection", "Connections"]
+__all__ = ["Connection", "Connections", "Got"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
 _KEYS: Final = 500  # in one message
@@ -116,8 +118,12 @@ class Connection:
         """
         self._send(SendTensors(number=next(self._numbers), key=key), told)
 
-    def ask_what_is_held(self, timeout_s: float) -> bytes:
-        """Return what the process says of what it holds; see ``rcg.rdt.observing``.
+    def observe(self, make: Callable[[int], Message], timeout_s: float) -> bytes:
+        """Return what the process says of itself, as JSON; see ``rcg.rdt.observing``.
+
+        Args:
+            make: Returns the question, with this number.
+            timeout_s: How long it may take.
 
         Raises:
             ActorDiedError: The process is gone.
@@ -125,11 +131,11 @@ class Connection:
             Transfer: It answered something else.
         """
         with self.lock:
-            self._send(AskHeld(number=next(self._numbers)))
+            self._send(make(next(self._numbers)))
             if not self._waiter.wait(timeout_s):
                 raise self.gone()
             with self.next() as received:
-                if not isinstance(received.message, Held):
+                if not isinstance(received.message, Observed):
                     raise Transfer(f"{self.holder.label} gave an answer that was not expected")
                 found: bytes = open_payloads(received)[0].decode()
                 return found
@@ -215,17 +221,32 @@ class Connection:
         self._joined.close()
 
 
+class Got(NamedTuple):
+    """A value that this process got, or did not get; see ``rcg.trace.model.TensorTransfer``."""
+
+    object: str
+    source: str
+    transport: str
+    bytes: int
+    start_ns: int
+    waited_ns: int
+    end_ns: int
+    error: str
+
+
 class Connections:
     """The connections of this process to those that hold tensors. Any thread.
 
     Args:
         key: The id of the store of this process.
         groups: The groups that it is a member of.
+        got: Takes what was got: a ``Got`` for each value.
     """
 
-    def __init__(self, key: str, groups: MemberGroups) -> None:
+    def __init__(self, key: str, groups: MemberGroups, got: deque[Got]) -> None:
         self._key = key
         self._groups = groups
+        self.got: Final = got
         self._open: dict[tuple[str, str], Connection] = {}
         self._lock = threading.Lock()
 
@@ -323,15 +344,39 @@ class Connections:
         """Pull objects by one connection, as long as it is of use: at least one."""
         asked = self._asked(connection, wanted)
         for each in wanted:
+            envelope, group = each
+            times = [time.monotonic_ns()]
+            problem = ""
             try:
                 next(asked)
-                found.append(self._take(connection, *each))
+                found.append(self._take(connection, envelope, group, times))
             except Exception as error:  # noqa: BLE001 - told with the object
+                problem = str(error)
                 found.append(error)
                 self._end_groups([each], error)
                 if type(error) is not _Refused:
                     self.drop(connection)  # what comes on it now is not known
                     return
+            finally:
+                transport = envelope.transport if group else OBJECT_STORE
+                self.note(envelope, transport, times, problem)
+
+    def note(self, envelope: Envelope, transport: str, times: Sequence[int], problem: str) -> None:
+        """Note what was got, for profiles.
+
+        Args:
+            envelope: The value.
+            transport: How its tensors came.
+            times: When it was waited for, and when it began to come, if it did.
+            problem: Why it did not come, or "".
+        """
+        start_ns, end_ns = times[0], time.monotonic_ns()
+        self.got.append(
+            Got(
+                *(envelope.key, envelope.holder.label, transport, sum(envelope.contents.sizes)),
+                *(start_ns, (times[1] if len(times) > 1 else end_ns) - start_ns, end_ns, problem),
+            )
+        )
 
     def _asked(
         self, connection: Connection, wanted: Sequence[tuple[Envelope, str]]
@@ -351,8 +396,16 @@ class Connections:
             for group in {group for _, group in wanted if group}:
                 self._groups.leave(group, str(error))
 
-    def _take(self, connection: Connection, envelope: Envelope, group: str) -> Sequence[Any]:
+    def _take(
+        self, connection: Connection, envelope: Envelope, group: str, times: list[int]
+    ) -> Sequence[Any]:
         """Return the tensors of the object that was asked for first.
+
+        Args:
+            connection: To the process that holds them.
+            envelope: The object.
+            group: Through which it comes, "" for none.
+            times: Gets the time at which it begins to come.
 
         Raises:
             _Refused: They cannot be sent; others may be.
@@ -360,6 +413,7 @@ class Connections:
         """
         holder, sizes = envelope.holder, envelope.contents.sizes
         with connection.next() as received:
+            times.append(time.monotonic_ns())
             match received.message:
                 case TensorsGone() as gone:
                     text = f"{holder.label} cannot send tensors: {gone.text}"

@@ -9,7 +9,9 @@ connections.
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -20,6 +22,7 @@ from rcg.errors import RcgError
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.pulling import Got
 from rcg.rdt.store import Entry, Store
 from rcg.rdt.watching import Watch
 from rcg.runtime.codec import make_codec
@@ -33,17 +36,18 @@ from rcg.wire.messages import (
     AddValue,
     AskGroups,
     AskHeld,
+    AskTransfers,
     FreeTensors,
     GetValue,
     GroupChanged,
     GroupsHere,
     HasValues,
-    Held,
     JoinGroup,
     KeepTensors,
     LeaveGroup,
     Message,
     ObjectsHere,
+    Observed,
     PullTensors,
     Ready,
     SendTensors,
@@ -68,6 +72,7 @@ class Service:
     Args:
         store: The store.
         groups: The groups that this process is a member of.
+        got: What this process got.
         secret: What first messages must contain.
         address: Where it listens.
 
@@ -79,6 +84,7 @@ class Service:
         self,
         store: Store,
         groups: MemberGroups,
+        got: deque[Got],
         secret: str,
         address: str,
     ) -> None:
@@ -87,6 +93,7 @@ class Service:
         self.secret = secret
         self._store = store
         self._groups = groups
+        self._got = got
         self._meetings = Stores()
         self._endpoint = endpoint.serve(self, address)
 
@@ -163,8 +170,14 @@ class Service:
             case FreeTensors():
                 self._store.free(message.keys)
             case AskHeld():
-                told = KIND_BYTES, self._store.told(), None, 0
-                send_payloads(connection, Held(number=message.number), [told])
+                self._tell(connection, message, self._store.told())
+            case AskTransfers():
+                chosen = [
+                    each
+                    for each in list(self._got)
+                    if message.start_ns <= each.start_ns < message.end_ns
+                ]
+                self._tell(connection, message, json.dumps(chosen).encode())
             case JoinGroup():
                 if received.body:  # a communicator of the user's
                     register_communicator(*cluster.loads(received.body))
@@ -235,6 +248,10 @@ class Service:
             return
         sockets.send(connection, TensorsHere(number=message.number))
         self._store.sent(entry)
+
+    def _tell(self, connection: Any, message: AskHeld | AskTransfers, told: bytes) -> None:
+        payload = KIND_BYTES, told, None, 0
+        send_payloads(connection, Observed(number=message.number), [payload])
 
     def _find(self, connection: Any, message: PullTensors | SendTensors) -> Entry | None:
         """Return an object; tells the other side if there is none."""

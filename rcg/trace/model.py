@@ -44,6 +44,7 @@ __all__ = [
     "LaneTrace",
     "OpenOp",
     "Recording",
+    "TensorTransfer",
 ]
 
 EVENT: Final = np.dtype(
@@ -191,6 +192,38 @@ class GraphTrace:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TensorTransfer:
+    """One value with tensors that a process got from the process that held them.
+
+    Attributes:
+        object: The id of the value at its source.
+        source: The process that held the tensors.
+        target: The process that got them.
+        transport: How they travelled.
+        bytes: The bytes of the tensors.
+        start_ns: When the target began to wait for this value; before that it got others.
+        waited_ns: How long it waited until the source began to send.
+        end_ns: When all was there.
+        error: Why it did not arrive, or "".
+    """
+
+    object: str
+    source: str
+    target: str
+    transport: str
+    bytes: int
+    start_ns: int
+    waited_ns: int
+    end_ns: int
+    error: str = ""
+
+    @property
+    def moved_ns(self) -> int:
+        """How long the tensors moved."""
+        return max(0, self.end_ns - self.start_ns - self.waited_ns)
+
+
 @dataclass(frozen=True, eq=False)
 class Recording(Displayed):
     """A record of what the processes of some graphs did during a recording.
@@ -201,17 +234,21 @@ class Recording(Displayed):
         end_ns: When it ended.
         info: Information for people: ``host``, ``time`` (of the start, in seconds since 1970),
             ``versions``, ``cores``.
+        transfers: The tensors by reference that the processes got meanwhile, the earliest first.
     """
 
     graphs: tuple[GraphTrace, ...]
     start_ns: int
     end_ns: int
     info: dict[str, Any] = field(default_factory=dict)
+    transfers: tuple[TensorTransfer, ...] = ()
 
     def __repr__(self) -> str:
+        count = len(self.transfers)
+        more = f" and {plural(count, 'transfer')} of tensors" if count else ""
         return (
-            f"<Trace of {plural(len(self.graphs), 'graph')}: {plural(self.num_events, 'event')} in "
-            f"{self.duration_ns / 1e9:.3g} s>"
+            f"<Trace of {plural(len(self.graphs), 'graph')}: {plural(self.num_events, 'event')}"
+            f"{more} in {self.duration_ns / 1e9:.3g} s>"
         )
 
     @property

@@ -50,4 +50,4 @@ class Trace(Recording):
             OSError: The file cannot be opened.
         """
         found = read(path)
-        return cls(found.graphs, found.start_ns, found.end_ns, found.info)
+        return cls(found.graphs, found.start_ns, found.end_ns, found.info, found.transfers)

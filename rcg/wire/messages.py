@@ -61,8 +61,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
     any process                     the process that holds them
       UseTensors               -->
                                <--  Ready
-      AskHeld                  -->
-                               <--  Held + what it holds
+      AskHeld, AskTransfers    -->
+                               <--  Observed + what it holds, or has got
 
     process that makes a group      a process that becomes a member of it
       UseTensors               -->
@@ -90,6 +90,7 @@ __all__ = [
     "Again",
     "AskGroups",
     "AskHeld",
+    "AskTransfers",
     "AskReport",
     "Broken",
     "Carrying",
@@ -103,7 +104,6 @@ __all__ = [
     "GroupChanged",
     "GroupsHere",
     "HasValues",
-    "Held",
     "Hello",
     "Here",
     "JoinGroup",
@@ -111,6 +111,7 @@ __all__ = [
     "LeaveGroup",
     "Message",
     "ObjectsHere",
+    "Observed",
     "Opening",
     "Prepared",
     "Presence",
@@ -544,11 +545,26 @@ class AskHeld(Message):
 
 
 @message
-class Held(Carrying):
-    """What a process holds: carries a text, in JSON (``rcg.rdt.observing``).
+class AskTransfers(Message):
+    """Tell which tensors you got.
 
     Attributes:
-        number: Of the ``AskHeld``.
+        number: Counts the questions of this connection; the answer repeats it.
+        start_ns: Since when, on the monotonic clock.
+        end_ns: Until when.
+    """
+
+    number: Number
+    start_ns: Number
+    end_ns: Number
+
+
+@message
+class Observed(Carrying):
+    """What a process holds, or has got: carries a text, in JSON (``rcg.rdt.observing``).
+
+    Attributes:
+        number: Of the question.
     """
 
     number: Number = 0

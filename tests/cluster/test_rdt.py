@@ -696,3 +696,28 @@ def test_the_report_names_an_owner_that_does_not_answer(pair):
     get(a.lose.remote(0))
     (found,) = rcg.report().tensors.refs
     assert found.state == "lost"
+
+
+def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
+    a, b = pair
+    early = a.make.remote(1)
+    get(b.total.remote(early))
+    with rcg.profile() as profile:
+        refs = [a.make.remote(n) for n in range(3)]
+        get(b.total.remote(*refs))
+        get(refs[0], _tensor_transport="object_store")
+        get(a.lose.remote(-1))
+        with pytest.raises(Exception, match="not there any more"):
+            get(b.total.remote(refs[2]))
+    got = profile.trace.transfers
+    assert [each.transport for each in got] == ["gloo"] * 3 + ["object_store", "gloo"]
+    assert {each.source for each in got} == {repr(a)}
+    assert [each.target for each in got].count(repr(b)) == 4
+    assert [each.bytes for each in got] == [4 * BIG] * 5
+    assert all(profile.trace.start_ns <= each.start_ns < each.end_ns for each in got)
+    assert all(0 <= each.waited_ns <= each.end_ns - each.start_ns for each in got)
+    assert ["not there any more" in each.error for each in got] == [False] * 4 + [True]
+    assert "Tensors by reference: 5 transfers" in str(profile)
+    with rcg.profile() as later:
+        pass
+    assert later.trace.transfers == ()

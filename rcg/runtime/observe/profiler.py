@@ -27,6 +27,7 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
+from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, LaneTrace, OpenOp
 from rcg.trace.recorder import State, events_from
@@ -191,7 +192,8 @@ class Profiler:
             recording.end()
         if not run.profile.is_complete:
             graphs = tuple(recording.graph(end_ns) for recording in recordings)
-            run.complete(Trace(graphs, run.start_ns, end_ns, _info(run.began)))
+            found = transfers_between(run.start_ns, end_ns) if self._is_following else ()
+            run.complete(Trace(graphs, run.start_ns, end_ns, _info(run.began), found))
         run.is_over = True
 
     __enter__ = start

@@ -2,7 +2,8 @@
 """A trace as a file of the Trace Event Format, for ui.perfetto.dev, chrome://tracing and others.
 
 ```
-process  an actor or the driver, with a pid that is made here (real pids of nodes may collide)
+process  an actor or the driver, with a pid that is made here (real pids of nodes may collide);
+         and one of tensors by reference, with a thread for each process that gets some
  thread  one graph in it: op | op | op ...     and more threads if ops overlap in time
   op     one complete event (ph X); args: execution, bytes, waited_us, coded_us, peer; and group
          and rank of an op that exchanges tensors over a communicator
@@ -152,9 +153,39 @@ class _Sheet:
             for exchange in exchanges_of(graph):
                 if exchange.rendezvous.is_collective:
                     rows += self._arrows_between(exchange, lanes)
+        rows.append(self._references())
         self._events = np.concatenate(events)
         joined = np.concatenate(rows)
         self._rows = joined[np.lexsort((joined["what"], joined["event"], joined["time"]))]
+
+    def _references(self) -> Rows:
+        """Return the transfers of tensors by reference, each with its wait inside."""
+        found: list[tuple[int, str, str]] = []
+        since = self._trace.start_ns
+        for each, thread in self._numbers.references(self._trace.transfers):
+            start, end = (max(at - since, 0) for at in (each.start_ns, each.end_ns))
+            waited = min(each.waited_ns, end - start)
+            args = {
+                "object": each.object,
+                "peer": each.source,
+                "transport": each.transport,
+                "bytes": each.bytes,
+                "waited_us": each.waited_ns / 1e3,
+                **({"error": each.error} if each.error else {}),
+            }
+            head = f'{{"ph":"X",{thread},"cat":"tensors","name":{{}},"ts":'
+            name = dumps(f"get from {each.source}")
+            tail = f'"dur":{(end - start) / 1e3:.3f},"args":{dumps(args)}'
+            found.append((start, head.replace("{}", name), tail))
+            if waited:
+                name = dumps(f"wait for {each.source}")
+                found.append((start, head.replace("{}", name), f'"dur":{waited / 1e3:.3f}'))
+        first, tails = len(self._prefixes), len(self._tails)
+        self._prefixes += [prefix for _, prefix, _ in found]
+        self._tails += [tail for _, _, tail in found]
+        numbers = np.arange(len(found))
+        times = np.array([time for time, _, _ in found], np.int64)
+        return _rows(times, _LAST, _TAIL, first + numbers, tails + numbers)
 
     def _ops(self, tracks: LaneTracks) -> Rows:
         labels = actor_labels(tracks.graph.plan)

@@ -42,7 +42,7 @@ from rcg.trace.export.checks import (
     check_plan,
     check_sums,
 )
-from rcg.trace.model import NO_PEER, Clock, GraphTrace, LaneTrace, OpenOp, Recording
+from rcg.trace.model import NO_PEER, Clock, GraphTrace, LaneTrace, OpenOp, Recording, TensorTransfer
 
 __all__ = ["read", "write"]
 
@@ -110,6 +110,7 @@ def _head(trace: Recording) -> dict[str, Any]:
             }
             for graph in trace.graphs
         ],
+        **({"transfers": [*map(asdict, trace.transfers)]} if trace.transfers else {}),
     }
 
 
@@ -170,7 +171,27 @@ def _trace(archive: Archive, name: str) -> Recording:
         _graph(archive, number, checked.record(graph, f"graph {number}"))
         for number, graph in enumerate(checked.items(head, "graphs", _MAX_GRAPHS))
     )
-    return Recording(graphs, start_ns, end_ns, _info(head))
+    transfers = tuple(
+        _transfer(checked.record(each, "each of `transfers`"))
+        for each in (checked.items(head, "transfers", MAX_COUNT) if "transfers" in head else ())
+    )
+    return Recording(graphs, start_ns, end_ns, _info(head), transfers)
+
+
+def _transfer(head: checked.Record) -> TensorTransfer:
+    start_ns = checked.integer(head, "start_ns", -MAX_NS, MAX_NS)
+    end_ns = checked.integer(head, "end_ns", start_ns, MAX_NS)
+    return TensorTransfer(
+        checked.text(head, "object"),
+        checked.text(head, "source"),
+        checked.text(head, "target"),
+        checked.text(head, "transport"),
+        checked.integer(head, "bytes", 0, MAX_COUNT),
+        start_ns,
+        checked.integer(head, "waited_ns", 0, end_ns - start_ns),
+        end_ns,
+        checked.text(head, "error"),
+    )
 
 
 def _info(head: checked.Record) -> dict[str, Any]:

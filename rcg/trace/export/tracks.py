@@ -7,6 +7,7 @@ This file must not know the rows that are written for the events.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
-from rcg.trace.model import Events, GraphTrace, LaneTrace
+from rcg.trace.model import Events, GraphTrace, LaneTrace, TensorTransfer
 
 __all__ = ["TrackNumbers", "LaneTracks", "dumps"]
 
@@ -52,6 +53,32 @@ class TrackNumbers:
         self._name("thread_name", process, number, name=name)
         self._name("thread_sort_index", process, number, sort_index=number)
         return f'"pid":{process},"tid":{number}'
+
+    def references(
+        self, transfers: Sequence[TensorTransfer]
+    ) -> Iterator[tuple[TensorTransfer, str]]:
+        """Yield transfers, each with the fields of its thread; those of one thread do not overlap.
+
+        Args:
+            transfers: The transfers, the earliest first.
+        """
+        process = 0
+        threads: dict[str, list[tuple[int, str]]] = {}  # of each target: its end, and the fields
+        for each in transfers:
+            if not process:
+                process = self._next()
+                self._name("process_name", process, process, name="tensors by reference")
+                self._name("process_sort_index", process, process, sort_index=process)
+            known = threads.setdefault(each.target, [])
+            at = next((i for i, (end, _) in enumerate(known) if end <= each.start_ns), len(known))
+            if at == len(known):
+                number = self._next()
+                name = each.target + (f" ({at + 1})" if at else "")
+                self._name("thread_name", process, number, name=name)
+                self._name("thread_sort_index", process, number, sort_index=number)
+                known.append((0, f'"pid":{process},"tid":{number}'))
+            known[at] = each.end_ns, known[at][1]
+            yield each, known[at][1]
 
     def _next(self) -> int:
         self._count += 1

@@ -10,6 +10,7 @@ from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
 from rcg.text import plural, shown_text
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.references import reference_lines
 from rcg.trace.model import Recording
 from rcg.views.html.elements import escaped
 from rcg.views.html.image import img
@@ -21,6 +22,7 @@ from rcg.views.svg.pictures import (
     timeline_picture,
     topology_picture,
 )
+from rcg.views.svg.references import references_picture
 
 __all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
 
@@ -69,6 +71,9 @@ def of_trace(trace: Recording) -> Mimebundle:
         ):
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
+    references = references_picture(whole)
+    if references is not None:
+        pictures.append(("Tensors by reference", references))
     more = len(trace.graphs) - _MAX_GRAPHS
     notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
     notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
@@ -81,7 +86,9 @@ def text_of(trace: Recording) -> str:
 
 
 def _joined(text: str, trace: Recording) -> str:
-    return "\n\n".join(filter(None, [text, trace.inactive_text]))
+    references = "\n".join(reference_lines(trace.transfers))
+    text = text if trace.graphs or not references else ""
+    return "\n\n".join(filter(None, [text, references, trace.inactive_text]))
 
 
 def of_reports(reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:

@@ -21,6 +21,7 @@ from rcg.views.data.topology import topology_of
 from rcg.views.html.elements import STYLE, card, escaped
 from rcg.views.html.image import MAX_SHRINKING
 from rcg.views.html.ops import ops_table
+from rcg.views.html.references import references_card
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -29,6 +30,7 @@ from rcg.views.svg.pictures import (
     topology_picture,
     whole_timeline_picture,
 )
+from rcg.views.svg.references import references_picture
 
 __all__ = ["page_of"]
 
@@ -64,6 +66,9 @@ def page_of(trace: Recording, title: str) -> str:
         _graph(trace, graph, figures, number)
         for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
     ]
+    references = references_picture(whole)
+    if references is not None:
+        parts += [_fitting(references), references_card(whole)]
     if not parts:
         parts = [card("Nothing", "there was no live graph during the recording", "")]
     return (
