@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from rcg.rdt.writes import Versions, tensors_in
 from rcg.serialization import Codec, loads_to
 from rcg.serialization.devices import EVERY_DEVICE
 from rcg.serialization.payloads import (
@@ -103,16 +104,17 @@ class Contents(Protocol):
         """Return the value with these tensors."""
 
 
-def taken_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any]]:
+def taken_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any], Versions]:
     """Return what is left of a value without its tensors, and the bytes of these.
 
     Returns:
-        The contents, and the payloads: tensors of uint8 [n] over the memory of the value's own.
+        The contents; the payloads: tensors of uint8 [n] over the memory of the value's own; and
+        how often that had been written to.
     """
     if is_plain_tensor(value, _HOST):
-        return Whole(LoneTable.of(value)), [bytes_of(value)]
+        return Whole(LoneTable.of(value)), [bytes_of(value)], Versions([value])
     skeleton, table, payloads = take_out(codec.encode(value, None, EVERY_DEVICE), EVERY_DEVICE)
-    return Parts(skeleton, table), payloads
+    return Parts(skeleton, table), payloads, Versions(tensors_in(value) if payloads else ())
 
 
 def _whole(*table: Any) -> Whole:

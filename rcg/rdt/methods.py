@@ -112,11 +112,12 @@ def _wrapped(function: Any) -> Any:
         async def coroutine(
             self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
         ) -> Any:
-            from rcg.rdt.running import inside, opened_later, sealed_return
+            from rcg.rdt.running import inside, look_for_writes, opened_later, sealed_return
 
             args, kwargs = await opened_later(args, kwargs)
             with inside():
                 value = await function(self, *args, **kwargs)
+            look_for_writes(function)
             if _rcg_tensor_transport_:
                 value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
             return value
@@ -125,11 +126,12 @@ def _wrapped(function: Any) -> Any:
     else:
 
         def method(self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any) -> Any:
-            from rcg.rdt.running import inside, opened_arguments, sealed_return
+            from rcg.rdt.running import inside, look_for_writes, opened_arguments, sealed_return
 
             args, kwargs = opened_arguments(args, kwargs)
             with inside():
                 value = function(self, *args, **kwargs)
+            look_for_writes(function)
             if _rcg_tensor_transport_:
                 value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
             return value

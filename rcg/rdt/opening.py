@@ -20,6 +20,7 @@ from rcg.rdt.objects import taken_out, with_objects
 from rcg.rdt.process import Here, here, is_listening
 from rcg.rdt.store import Entry
 from rcg.rdt.transports import OBJECT_STORE, Transport, find_transport
+from rcg.rdt.writes import Versions
 
 __all__ = ["opened", "opened_all", "sealed"]
 
@@ -43,11 +44,11 @@ def sealed(value: Any, transport: str, key: str, where: str) -> Any:
     if "torch" not in sys.modules:
         return value
     ours = here()
-    contents, payloads = taken_apart(value, ours.codec)
+    contents, payloads, versions = taken_apart(value, ours.codec)
     if not payloads:
         return value
     chosen.check_devices(contents.devices, where)
-    return _kept(ours, Entry(key, value, contents, payloads, chosen.name))
+    return _kept(ours, Entry(key, value, contents, payloads, chosen.name, where, versions))
 
 
 def _sealed_objects(value: Any, transport: Transport, key: str, where: str) -> Any:
@@ -55,7 +56,8 @@ def _sealed_objects(value: Any, transport: Transport, key: str, where: str) -> A
     if found is None:
         return value
     contents, objects, release = found
-    return _kept(here(), Entry(key, value, contents, objects, transport.name, release))
+    entry = Entry(key, value, contents, objects, transport.name, where, Versions(objects), release)
+    return _kept(here(), entry)
 
 
 def _kept(ours: Here, entry: Entry) -> Envelope:

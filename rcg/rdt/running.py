@@ -4,15 +4,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from rcg.rdt import opening
 from rcg.rdt.envelope import Envelope, closed, opened_by_methods
-from rcg.rdt.process import start_actor
+from rcg.rdt.process import existing, start_actor
 
-__all__ = ["begin", "inside", "opened_arguments", "opened_later", "sealed_return"]
+__all__ = [
+    "begin",
+    "inside",
+    "look_for_writes",
+    "opened_arguments",
+    "opened_later",
+    "sealed_return",
+]
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -47,6 +55,13 @@ async def opened_later(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argumen
 def inside() -> AbstractContextManager[None]:
     """Within it a method of the user's runs: what it unpickles itself is opened at once."""
     return closed(False)
+
+
+def look_for_writes(method: Callable[..., Any]) -> None:
+    """Warn of tensors that a method has written to while a reference needs them."""
+    ours = existing()
+    if ours is not None and ours.store.is_holding:
+        ours.store.look_for_writes(method)
 
 
 def sealed_return(value: Any, told: object, name: str) -> Any:

@@ -12,6 +12,7 @@ code.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -23,12 +24,14 @@ from typing import Any, Final
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.rdt.contents import Contents
+from rcg.rdt.writes import Versions, warn_of_write
 
 __all__ = ["Entry", "Store", "StoreFacts", "memory_of"]
 
 _log = Log()
 
 _UNKEPT_S: Final = 120.0
+_MOST_LOOKED_AT: Final = 64
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Entry:
         contents: The value without its tensors.
         payloads: Their bytes: tensors of uint8 [n] over the same memory.
         transport: How they travel.
+        name: What messages call the value: ``The value of Worker.make``.
+        versions: How often its tensors had been written to when it was made.
         release: Cleans up after the object, when it is freed or replaced.
         made_s: When it was made, in seconds of the monotonic clock.
         pulls: How often they were sent.
@@ -52,6 +57,8 @@ class Entry:
     contents: Contents
     payloads: Sequence[Any]
     transport: str
+    name: str
+    versions: Versions
     release: Callable[[], None] | None = None
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
@@ -147,12 +154,35 @@ class Store:
             self._unkept += len(keys)
         self.free(keys)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether there is any object."""
+        return bool(self._entries)
+
     def find(self, key: str) -> Entry | None:
         """Return an object; None if there is none, or it was freed."""
         return self._entries.get(key)
 
+    def look_for_writes(self, writer: Callable[..., Any]) -> None:
+        """Warn of tensors that were written to; called at the end of a method.
+
+        Only the newest objects are looked at, so that a method costs the same however many there
+        are. The others are looked at when they are sent.
+
+        Args:
+            writer: The method.
+        """
+        newest = itertools.islice(reversed(list(self._entries.values())), _MOST_LOOKED_AT)
+        for entry in newest:
+            tensor = entry.versions.written()
+            if tensor is not None:
+                warn_of_write(tensor, entry.name, writer)
+
     def sent(self, entry: Entry) -> None:
         """Note that the tensors of an object were sent."""
+        tensor = entry.versions.written()
+        if tensor is not None:
+            warn_of_write(tensor, entry.name, None)
         with self._changed:
             entry.pulls += 1
             self._pulls += 1

@@ -36,9 +36,12 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     ],
 )
 def test_a_plain_tensor_needs_no_pickle(tensor):
-    contents, payloads = taken_apart(tensor, make_codec())
+    contents, payloads, versions = taken_apart(tensor, make_codec())
     assert type(contents) is Whole
     assert payloads[0].data_ptr() == tensor.data_ptr()
+    assert versions.written() is None
+    tensor.detach().add_(0)
+    assert versions.written() is tensor
     arrived = pickle.loads(pickle.dumps(contents))
     found = arrived.put_back([each.clone() for each in payloads])
     assert found.dtype == tensor.dtype and found.shape == tensor.shape
@@ -49,8 +52,11 @@ def test_a_plain_tensor_needs_no_pickle(tensor):
 def test_other_values_keep_their_structure():
     base = torch.arange(10.0)
     value = {"views": [base[:5], base[5:].flip(0)], "t": base.view(2, 5).t(), "text": "x"}
-    contents, payloads = taken_apart(value, make_codec())
+    contents, payloads, versions = taken_apart(value, make_codec())
     assert type(contents) is Parts
+    assert versions.written() is None
+    base[3] = 3
+    assert versions.written() is not None
     assert sum(contents.sizes) == sum(each.numel() for each in payloads)
     found = pickle.loads(pickle.dumps(contents)).put_back([each.clone() for each in payloads])
     assert found["text"] == "x"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rcg.rdt import store as stores
 from rcg.rdt.contents import Parts
 from rcg.rdt.groups import _joined, _padded, _runs
 from rcg.rdt.store import Entry, Store
+from rcg.rdt.writes import Versions
 from rcg.serialization.payloads import Skeleton, Table
 
 torch = pytest.importorskip("torch")
@@ -21,7 +23,8 @@ torch = pytest.importorskip("torch")
 def entry(key: str, tensor: Any = None) -> Entry:
     payload = torch.zeros(8, dtype=torch.uint8) if tensor is None else tensor.view(torch.uint8)
     table = Table((0,), (payload.numel(),), ("cpu",))
-    return Entry(key, tensor, Parts(Skeleton(b"", []), table), [payload], "gloo")
+    contents = Parts(Skeleton(b"", []), table)
+    return Entry(key, tensor, contents, [payload], "gloo", "The value of make", Versions([tensor]))
 
 
 @pytest.fixture
@@ -94,3 +97,29 @@ def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:
     assert whole.numel() == 64 + 64 + 128
     assert whole[0:3].tolist() == [0, 0, 0] and whole[64:128].eq(1).all()
     assert whole[128 : 128 + 65].eq(2).all()
+
+
+def test_a_write_to_a_tensor_that_is_held_is_told_once(store: Store) -> None:
+    base = torch.zeros(100)
+    store.add(entry("part", base[10:20]))
+    store.add(entry("other", torch.zeros(5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
+    base += 1
+    with pytest.warns(UserWarning, match=r"The value of make .* written to by test_a_write") as got:
+        store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
+    first_line = test_a_write_to_a_tensor_that_is_held_is_told_once.__code__.co_firstlineno
+    assert (got[0].filename, got[0].lineno) == (__file__, first_line)
+    base += 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
+
+
+def test_a_write_is_told_when_the_tensor_is_sent(store: Store) -> None:
+    tensor = torch.zeros(5)
+    store.add(held := entry("t", tensor))
+    tensor[0] = 1
+    with pytest.warns(UserWarning, match="whoever gets it from now on sees what was written"):
+        store.sent(held)
