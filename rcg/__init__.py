@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rcg.profiles import Profile
     from rcg.rdt.refs import TensorRef
     from rcg.rdt.transports import register_tensor_transport
-    from rcg.refs import get, put, wait
+    from rcg.refs import cancel, get, put, wait
     from rcg.runtime.driver.compiled_dag import CompiledDAG
     from rcg.runtime.node.arrays import empty
     from rcg.runtime.observe.profiler import Profiler
@@ -59,6 +59,7 @@ __all__ = [
     "wrap_actor",
     # references
     "TensorRef",
+    "cancel",
     "get",
     "put",
     "wait",
@@ -108,7 +109,7 @@ _HOMES: Final = {
         ),
         "rcg.actors",
     ),
-    **dict.fromkeys(("get", "put", "wait"), "rcg.refs"),
+    **dict.fromkeys(("cancel", "get", "put", "wait"), "rcg.refs"),
     "TensorRef": "rcg.rdt.refs",
     "CompiledDAG": "rcg.runtime.driver.compiled_dag",
     "CompiledDAGHandle": "rcg.runtime.remote.handle",

@@ -44,6 +44,7 @@ __all__ = [
     "attribute_names",
     "by_value_pickler",
     "cause_of",
+    "cancel",
     "current_actor",
     "current_actor_id",
     "current_actor_instance",
@@ -129,6 +130,11 @@ def current_actor_id() -> str | None:
         return None
     found = ray.get_runtime_context().get_actor_id()
     return None if found is None else str(found)
+
+
+def cancel(ref: Any, **options: Any) -> Any:
+    """Cancel the call that makes an ObjectRef's value; ``options`` are Ray's."""
+    return ray.cancel(ref, **options)
 
 
 def current_actor() -> Any | None:

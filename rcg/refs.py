@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``get``, ``put`` and ``wait`` on references of every kind: those of compiled DAGs and Ray's own.
+"""``get``, ``put``, ``wait`` and ``cancel`` on references of compiled DAGs, of Ray, and to tensors.
 
 Calls without a reference of a compiled DAG go to Ray unchanged, with Ray's rules.
 """
@@ -15,7 +15,7 @@ from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
 from rcg.rdt.transports import OBJECT_STORE
 from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
-__all__ = ["get", "put", "refuse_compiled_refs", "wait"]
+__all__ = ["cancel", "get", "put", "refuse_compiled_refs", "wait"]
 
 # Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the
 # first of these (a result that is about to arrive) to the second (idle CPU below 1 %).
@@ -114,13 +114,13 @@ def wait(
         TypeError: ``refs`` is not a list of references.
         ValueError: A reference appears twice, or ``num_returns`` is not between 1 and their number.
     """
-    if isinstance(refs, CompiledDAGRef):
-        raise TypeError(f"wait() expected a list of references, got a single CompiledDAGRef {refs}")
+    if isinstance(refs, CompiledDAGRef | TensorRef):
+        raise TypeError(f"wait() expected a list of references, got a single one: {refs}")
+    if isinstance(refs, list) and TensorRef in map(type, refs):
+        return _wait_with_tensors(refs, num_returns, timeout, fetch_local)
     if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
         if isinstance(refs, list) and _has_nested(refs):
             raise _nested_in_wait(refs)
-        if isinstance(refs, list) and TensorRef in map(type, refs):
-            return _wait_with_tensors(refs, num_returns, timeout, fetch_local)
         return cluster.wait(
             refs, num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
         )
@@ -138,6 +138,24 @@ def wait(
     if all(isinstance(ref, CompiledDAGRef) for ref in refs):
         return wait_refs(refs, num_returns=num_returns, timeout_s=timeout_s)
     return _wait_mixed(refs, num_returns, Deadline(timeout_s))
+
+
+def cancel(ref: Any, **options: Any) -> Any:
+    """Cancel the call that makes a value, as Ray does; ``options`` are Ray's.
+
+    Args:
+        ref: A reference of Ray's, or to tensors.
+        **options: Ray's: ``force=True``, ``recursive=False``.
+
+    Raises:
+        TypeError: It is a reference of a compiled DAG, whose executions cannot be cancelled.
+    """
+    if isinstance(ref, CompiledDAGRef):
+        raise TypeError(
+            f"cancel() cannot cancel {ref}: an execution of a compiled DAG runs to its end. Drop "
+            "the reference, or tear the DAG down: cdag.teardown()"
+        )
+    return cluster.cancel(ref.inner if type(ref) is TensorRef else ref, **options)
 
 
 def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
@@ -177,11 +195,15 @@ def _wait_with_tensors(
     refs: list[Any], num_returns: int, timeout: float | None, fetch_local: bool
 ) -> tuple[list[Any], list[Any]]:
     """Wait for references of which some are to tensors: their envelopes say when."""
-    by_inner = {ref.inner if type(ref) is TensorRef else ref: ref for ref in refs}
+    by_inner = {
+        ref.inner if type(ref) is TensorRef else ref: ref for ref in refs if not _is_list(ref)
+    }
+    if _has_nested(refs):
+        raise _nested_in_wait(refs)
     if len(by_inner) != len(refs):
         raise ValueError("wait() requires a list of unique references")
-    ready, others = cluster.wait(
-        list(by_inner), num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
+    ready, others = wait(
+        list(by_inner), num_returns=num_returns, timeout=timeout, fetch_local=fetch_local
     )
     return [by_inner[ref] for ref in ready], [by_inner[ref] for ref in others]
 

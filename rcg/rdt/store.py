@@ -32,6 +32,7 @@ _log = Log()
 
 _UNKEPT_S: Final = 120.0
 _MOST_LOOKED_AT: Final = 64
+_MOST_FREED_EARLY: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -119,15 +120,24 @@ class Store:
         self._entries: dict[str, Entry] = {}
         self._changed = threading.Condition()
         self._kept_by: dict[str, object] = {}  # also objects that are not made yet
+        self._freed_early: dict[str, None] = {}  # the newest
         self._freed = 0
         self._unkept = 0
         self._pulls = 0
 
     def add(self, entry: Entry) -> None:
-        """Keep an object; one of the same id, of a call that was tried again, is replaced."""
+        """Keep an object; one of the same id, of a call that was tried again, is replaced.
+
+        One that was freed before it was made, because its call was cancelled, is not kept.
+        """
         with self._changed:
             replaced = self._entries.pop(entry.key, None)
-            self._entries[entry.key] = entry
+            if entry.key in self._freed_early:
+                del self._freed_early[entry.key]
+                self._freed += 1
+                replaced = entry
+            else:
+                self._entries[entry.key] = entry
         if replaced is not None:
             replaced.clean_up()
 
@@ -201,6 +211,10 @@ class Store:
                 entry = self._entries.pop(key, None)
                 if entry is not None:
                     dropped.append(entry)
+                else:
+                    self._freed_early[key] = None
+            while len(self._freed_early) > _MOST_FREED_EARLY:
+                del self._freed_early[next(iter(self._freed_early))]
             entry = None
             self._freed += len(dropped)
             if dropped:

@@ -123,3 +123,17 @@ def test_a_write_is_told_when_the_tensor_is_sent(store: Store) -> None:
     tensor[0] = 1
     with pytest.warns(UserWarning, match="whoever gets it from now on sees what was written"):
         store.sent(held)
+
+
+def test_what_was_freed_before_it_was_made_is_not_kept(store: Store, monkeypatch: Any) -> None:
+    store.keep(["a"], object())
+    store.free(["a"])
+    store.add(entry("a"))
+    assert store.entries() == [] and store.facts().freed == 1
+    store.add(entry("a"))  # another one
+    assert [each.key for each in store.entries()] == ["a"]
+    monkeypatch.setattr(stores, "_MOST_FREED_EARLY", 2)
+    store.free(["b", "c", "d"])
+    store.add(entry("b"))
+    store.add(entry("d"))
+    assert [each.key for each in store.entries()] == ["a", "b"]
