@@ -155,7 +155,11 @@ def cancel(ref: Any, **options: Any) -> Any:
             f"cancel() cannot cancel {ref}: an execution of a compiled DAG runs to its end. Drop "
             "the reference, or tear the DAG down: cdag.teardown()"
         )
-    return cluster.cancel(ref.inner if type(ref) is TensorRef else ref, **options)
+    if type(ref) is not TensorRef:
+        return cluster.cancel(ref, **options)
+    cluster.cancel(ref.inner, **options)
+    ref.was_cancelled()
+    return None
 
 
 def refuse_compiled_refs(arguments: Iterable[Any]) -> None:

@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 
 from rcg import cluster
 from rcg.log import Log
-from rcg.rdt.envelope import Holder
+from rcg.rdt.envelope import Holder, closed
 from rcg.rdt.store import Store
 from rcg.runtime.sleepers import emptied
 
@@ -78,6 +78,7 @@ class Kept:
         id: The id of Ray's reference.
         ref: Ray's reference, until the value is there.
         is_told: Whether the holder knows; it may be an actor that is being created.
+        is_cancelled: Whether the call that makes it was cancelled, perhaps too late.
     """
 
     key: str
@@ -85,6 +86,7 @@ class Kept:
     id: bytes
     ref: Any
     is_told: bool = False
+    is_cancelled: bool = False
 
 
 @dataclass(slots=True)
@@ -119,6 +121,7 @@ class Keeper:
         self._calls: list[_Call] = []  # the thread's
         self._new: deque[tuple[bytes, Kept]] = deque()
         self._new_calls: deque[_Call] = deque()
+        self._cancelled: deque[bytes] = deque()
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True
@@ -151,6 +154,15 @@ class Keeper:
             what: The call, for people.
         """
         self._new_calls.append(_Call(taken, results, what))
+        self.look()
+
+    def cancelled(self, ref: Any) -> None:
+        """Note that the call which makes a value was cancelled.
+
+        If it runs all the same, Ray keeps the failure that it has put in the value's place for
+        ever, as though somebody held it.
+        """
+        self._cancelled.append(ref.binary())
         self.look()
 
     def kept(self) -> list[Kept]:
@@ -251,6 +263,9 @@ class Keeper:
         new = list(emptied(self._new))
         self._kept.update(new)
         self._calls += emptied(self._new_calls)
+        for key in emptied(self._cancelled):
+            if key in self._kept:
+                self._kept[key].is_cancelled = True
         self._tell_all([each for each in self._kept.values() if not each.is_told], is_kept=True)
         finished = self._let_go_of_calls()
         waited = [kept.ref for kept in self._kept.values() if kept.ref is not None]
@@ -258,13 +273,19 @@ class Keeper:
             self._kept[ref.binary()].ref = None
             finished = True
         waited.clear()
+        failed = [
+            self._kept.pop(key)
+            for key, kept in list(self._kept.items())
+            if kept.is_cancelled and kept.ref is None and _has_failed(key)
+        ]
+        self._tell_all(failed, is_kept=False)
         known = [key for key, kept in self._kept.items() if kept.ref is None]
         exist = cluster.which_exist(known) if known else []
         gone = [
             self._kept.pop(key) for key, is_there in zip(known, exist, strict=True) if not is_there
         ]
         self._tell_all(gone, is_kept=False)
-        return bool(new or finished or gone)
+        return bool(new or finished or gone or failed)
 
     def _let_go_of_calls(self) -> bool:
         """Drop the references of calls whose results are there; returns whether there were any."""
@@ -295,3 +316,14 @@ class Keeper:
                 continue
             for kept in several:
                 kept.is_told = True
+
+
+def _has_failed(key: bytes) -> bool:
+    try:
+        with closed(True):
+            cluster.value_of(key)
+    except TimeoutError:
+        return False
+    except Exception:  # noqa: BLE001 - the cancellation, or what the method raised
+        return True
+    return False

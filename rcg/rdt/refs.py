@@ -96,6 +96,10 @@ class TensorRef:
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.get_running_loop().run_in_executor(None, _any_get, self).__await__()
 
+    def was_cancelled(self) -> None:
+        """Note that the call which makes the value was cancelled."""
+        here().keeper.cancelled(self._inner)
+
     def passed_to(self, actor: str) -> None:
         """Note that it is passed to an actor; warns once where that is dangerous."""
         self._takers.add(actor)
