@@ -15,7 +15,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rcg.channels.tensor import PIECE_BYTES, pieces_of
 from rcg.comm.base import Communicator, Membership, Store
@@ -29,6 +29,7 @@ _OPEN_TIMEOUT_S: Final = 30.0
 _HOLDER: Final = 0
 _PULLER: Final = 1
 _SMALL_BYTES: Final = 256 << 10  # of these, several travel in one piece
+_MOST_ENDED: Final = 1000
 _ALIGNMENT: Final = 64
 
 
@@ -115,6 +116,15 @@ class Pair:
         return self._communicator
 
 
+class _Ended(NamedTuple):
+    """A group that this process is no member of any more."""
+
+    name: str
+    why: str
+    backend: str
+    keys: tuple[str, ...]
+
+
 class MemberGroups:
     """The groups of this process. Any thread.
 
@@ -127,7 +137,8 @@ class MemberGroups:
         self._key = key
         self._open_store = open_store
         self._groups: dict[str, Group] = {}
-        self._ended: dict[str, str] = {}  # why groups ended, for those who ask for one
+        # Why groups ended, for those who ask for one: the newest.
+        self._ended: dict[str, _Ended] = {}
         self._lock = threading.Lock()
 
     def all(self) -> list[Group]:
@@ -157,7 +168,10 @@ class MemberGroups:
         """Close a group; without effect if there is none of that name."""
         with self._lock:
             group = self._groups.pop(name, None)
-            self._ended[name] = why
+            if group is not None:
+                self._ended[name] = _Ended(name, why, group.backend, group.keys)
+            while len(self._ended) > _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
         if group is not None:
             for pair in list(group.pairs.values()):
                 pair.abort(f"group {name}: {why}")
@@ -165,6 +179,16 @@ class MemberGroups:
     def with_member(self, key: str, backend: str) -> list[Group]:
         """Return the groups of this transport that a store's process is a member of, too."""
         return [each for each in self.all() if each.backend == backend and key in each.keys]
+
+    def why_ended(self, key: str, backend: str) -> str:
+        """Return what became of the newest group with a store's process; "" if there was none."""
+        with self._lock:
+            found = [
+                each
+                for each in self._ended.values()
+                if each.backend == backend and key in each.keys
+            ]
+        return f"group {found[-1].name} was closed: {found[-1].why}" if found else ""
 
     def pair_for(self, name: str, holder: Any, other: str, *, is_holder: bool) -> Pair:
         """Return one end of a pair.
@@ -181,7 +205,8 @@ class MemberGroups:
         with self._lock:
             group = self._groups.get(name)
             if group is None:
-                why = self._ended.get(name, "this process is not a member")
+                ended = self._ended.get(name)
+                why = "this process is not a member" if ended is None else ended.why
                 raise CommError(f"group {name}: {why}", group=name)
             if other not in group.keys:
                 raise CommError(f"group {name}: the other process is not a member", group=name)

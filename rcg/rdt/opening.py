@@ -155,6 +155,12 @@ def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool)
         )
     if not is_asked_for and not ours.holder.actor:
         return ""  # a task, or a driver, which no group can have
+    why = ours.groups.why_ended(holder.key, backend)
+    if why:
+        raise Transfer(
+            f"tensors of {holder.label} cannot come: {why}. The actors are usable: "
+            "create_collective_group makes them a new group"
+        )
     raise ValueError(
         f"No communicators found for actors {holder.label} and {ours.holder.label} with the tensor "
         f'transport {backend.upper()}: create_collective_group([...], backend="{backend}") makes '
