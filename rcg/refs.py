@@ -36,7 +36,9 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         timeout: Seconds for the whole call, also for a list. None sets no limit (for a compiled
             DAG: its ``get_timeout`` applies); 0 does not wait.
         **options: Ray's options, for Ray's references; ``_tensor_transport="object_store"``: how
-            the tensors of a ``TensorRef`` come here, and ``_use_object_store=True`` for the same.
+            the tensors of a ``TensorRef`` come here, and ``_use_object_store=True`` for the same;
+            ``out=tensor``, or a list of tensors: where they are received, instead of in fresh
+            memory.
 
     Returns:
         The value, or the list of values in the order of the references.
@@ -54,8 +56,12 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
     if isinstance(object_refs, CompiledDAGRef):
         return object_refs.get() if timeout is None else object_refs.get(timeout)
     transport = _transport_in(options)
+    out = options.pop("out", None)
     if isinstance(object_refs, TensorRef):
-        return get_tensors([object_refs], timeout_from_user(timeout, "timeout"), transport)[0]
+        timeout_s = timeout_from_user(timeout, "timeout")
+        return get_tensors([object_refs], timeout_s, transport, out)[0]
+    if out is not None:
+        raise TypeError("out= takes the tensors of one TensorRef: get them one by one")
     if isinstance(object_refs, list) and TensorRef in map(type, object_refs):
         return _get_with_tensors(object_refs, timeout_from_user(timeout, "timeout"), transport)
     if isinstance(object_refs, list):

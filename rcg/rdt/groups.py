@@ -23,7 +23,7 @@ from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.wire.messages import JoinGroup
 
-__all__ = ["Group", "MemberGroups", "Pair"]
+__all__ = ["Group", "MemberGroups", "Pair", "filled"]
 
 _OPEN_TIMEOUT_S: Final = 30.0
 _HOLDER: Final = 0
@@ -80,10 +80,13 @@ class Pair:
             whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
             self._opened().send(pieces_of([whole]), _PULLER)
 
-    def recv(self, sizes: Sequence[int]) -> list[Any]:
+    def recv(self, sizes: Sequence[int], into: Sequence[Any] | None = None) -> list[Any]:
         """Receive the tensors of an object; returns tensors of uint8 [n] of these sizes.
 
-        Small ones share their memory: it is free when none of them is needed any more.
+        Args:
+            sizes: The bytes of each.
+            into: Where they are received, of these sizes; None for fresh memory. Small ones share
+                that: it is free when none of them is needed any more.
         """
         import torch
 
@@ -91,13 +94,14 @@ class Pair:
         for run in _runs(sizes):
             ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
             size = sizes[run[0]] if len(run) == 1 else ends[-1]
-            whole = torch.empty(size, dtype=torch.uint8)
+            is_given = into is not None and len(run) == 1
+            whole = into[run[0]] if is_given else torch.empty(size, dtype=torch.uint8)  # type: ignore[index]
             self._opened().recv(pieces_of([whole]), _HOLDER)
             starts = [0, *ends]
             payloads += [
                 whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
             ]
-        return payloads
+        return payloads if into is None else filled(into, payloads)
 
     def abort(self, why: str) -> None:
         """End what runs, and refuse everything later; any thread."""
@@ -250,6 +254,14 @@ def _runs(sizes: Sequence[int]) -> list[list[int]]:
 
 def _padded(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def filled(into: Sequence[Any], payloads: Sequence[Any]) -> list[Any]:
+    """Return tensors with the bytes of others in them, which may be the same."""
+    for target, payload in zip(into, payloads, strict=True):
+        if target.data_ptr() != payload.data_ptr():
+            target.copy_(payload)
+    return list(into)
 
 
 def _joined(payloads: Sequence[Any]) -> Any:

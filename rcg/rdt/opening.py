@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from rcg.errors import Transfer
-from rcg.rdt.contents import taken_apart
+from rcg.rdt.contents import Whole, checked_targets, taken_apart
 from rcg.rdt.custom import Objects, objects_of, pull
 from rcg.rdt.envelope import Envelope, Holder
-from rcg.rdt.groups import Group
+from rcg.rdt.groups import Group, filled
 from rcg.rdt.objects import taken_out, with_objects
 from rcg.rdt.process import Here, here, is_listening
+from rcg.rdt.pulling import Wanted
 from rcg.rdt.store import Entry
 from rcg.rdt.transports import OBJECT_STORE, Transport, find_transport
 from rcg.rdt.writes import Versions
 
-__all__ = ["opened", "opened_all", "sealed"]
+__all__ = ["opened", "opened_all", "opened_into", "sealed"]
 
 
 def sealed(value: Any, transport: str, key: str, where: str) -> Any:
@@ -85,7 +86,7 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
     """
     ours = here()
     found: dict[str, Any] = {}
-    wanted: dict[str, tuple[Envelope, str]] = {}
+    wanted: dict[str, Wanted] = {}
     objects: dict[str, Envelope] = {}
     for envelope in values:
         if type(envelope) is not Envelope or envelope.key in found:
@@ -104,13 +105,13 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
         if chosen.needs_group:
             is_asked_for = transport is not None
             group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
-        wanted[envelope.key] = envelope, group
+        wanted[envelope.key] = Wanted(envelope, group)
     if wanted:
         pulled = ours.connections.pull(list(wanted.values()))
-        for (key, (envelope, _)), payloads in zip(wanted.items(), pulled, strict=True):
+        for (key, each), payloads in zip(wanted.items(), pulled, strict=True):
             if isinstance(payloads, Exception):
                 raise payloads
-            found[key] = envelope.contents.put_back(payloads)
+            found[key] = each.envelope.contents.put_back(payloads)
     if objects:
         for key, value in zip(objects, pull(ours.connections, [*objects.values()]), strict=True):
             if isinstance(value, Exception):
@@ -119,11 +120,49 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
     return [found[each.key] if type(each) is Envelope else each for each in values]
 
 
+def opened_into(envelope: Any, transport: str | None, out: Any) -> Any:
+    """Return the value of an envelope, with its tensors in memory of the user's.
+
+    Args:
+        envelope: The envelope.
+        transport: How the tensors travel, if not as the envelope says.
+        out: A tensor for a value that is one, or a list of tensors in the order of the value's.
+
+    Raises:
+        ValueError: The tensors do not fit; nothing has been written to them.
+        TypeError: ``out`` has something else in it, or the value has no tensors.
+        Exception: As ``opened_all``.
+    """
+    if type(envelope) is not Envelope or isinstance(envelope.contents, Objects):
+        raise TypeError("out=: the value has no tensors of torch's that could be received into it")
+    targets = [out] if not isinstance(out, list | tuple) else list(out)
+    into = checked_targets(envelope.contents, targets)
+    ours = here()
+    if envelope.holder.key == ours.holder.key:
+        payloads: Sequence[Any] = filled(into, _entry_of(ours, envelope).payloads)
+    else:
+        chosen = find_transport(transport or envelope.transport)
+        _check_contents(envelope, chosen)
+        group = ""
+        if chosen.needs_group:
+            is_asked_for = transport is not None
+            group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
+        (found,) = ours.connections.pull([Wanted(envelope, group, into)])
+        if isinstance(found, Exception):
+            raise found
+        payloads = found
+    return out if isinstance(envelope.contents, Whole) else envelope.contents.put_back(payloads)
+
+
 def _of_our_own(ours: Here, envelope: Envelope) -> Any:
+    return _with_same_tensors(_entry_of(ours, envelope))
+
+
+def _entry_of(ours: Here, envelope: Envelope) -> Entry:
     entry = ours.store.find(envelope.key)
     if entry is None:
         raise Transfer(f"the tensors of object {envelope.key} are not here any more")
-    return _with_same_tensors(entry)
+    return entry
 
 
 def _check_contents(envelope: Envelope, transport: Transport) -> None:

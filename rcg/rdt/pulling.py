@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rcg import cluster
 from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Envelope, Holder
-from rcg.rdt.groups import MemberGroups
+from rcg.rdt.groups import MemberGroups, filled
 from rcg.rdt.transports import OBJECT_STORE
 from rcg.rdt.watching import Watch
 from rcg.runtime.control.client import check_user
@@ -41,7 +41,7 @@ from rcg.wire.messages import (
 from rcg.wire.payloads import open_buffers, open_payloads
 from rcg.wire.sockets import Received
 
-__all__ = ["Connection", "Connections", "Got"]
+__all__ = ["Connection", "Connections", "Got", "Wanted"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
 _KEYS: Final = 500  # in one message
@@ -234,6 +234,20 @@ class Got(NamedTuple):
     error: str
 
 
+class Wanted(NamedTuple):
+    """An object that this process wants.
+
+    Attributes:
+        envelope: The object.
+        group: Through which group it comes; "" for none.
+        into: Where its tensors go: tensors of uint8 [n]; None for fresh memory.
+    """
+
+    envelope: Envelope
+    group: str
+    into: Sequence[Any] | None = None
+
+
 class Connections:
     """The connections of this process to those that hold tensors. Any thread.
 
@@ -286,20 +300,20 @@ class Connections:
         for connection in found:
             connection.close()
 
-    def pull(self, wanted: Sequence[tuple[Envelope, str]]) -> list[Sequence[Any] | Exception]:
+    def pull(self, wanted: Sequence[Wanted]) -> list[Sequence[Any] | Exception]:
         """Return the tensors of objects, of uint8 [n], in memory of this process.
 
         Those of one process are asked for together, and several processes at the same time.
 
         Args:
-            wanted: The objects, each with the group through which it comes; "" for none.
+            wanted: The objects.
 
         Returns:
             For each object its tensors, or the error: ``ActorDiedError``, ``Transfer``.
         """
         by_holder: dict[tuple[str, str], list[int]] = {}
-        for at, (envelope, _) in enumerate(wanted):
-            holder = envelope.holder
+        for at, each in enumerate(wanted):
+            holder = each.envelope.holder
             by_holder.setdefault((holder.address, holder.key), []).append(at)
         found: dict[int, Sequence[Any] | Exception] = {}
 
@@ -320,13 +334,13 @@ class Connections:
         lost = Transfer("the thread that pulled it has failed")
         return [found.get(at, lost) for at in range(len(wanted))]
 
-    def _fetch(self, wanted: Sequence[tuple[Envelope, str]]) -> list[Sequence[Any] | Exception]:
+    def _fetch(self, wanted: Sequence[Wanted]) -> list[Sequence[Any] | Exception]:
         """Pull objects that one process holds."""
         found: list[Sequence[Any] | Exception] = []
         while len(found) < len(wanted):
             rest = wanted[len(found) :]
             try:
-                connection = self.to(rest[0][0].holder)
+                connection = self.to(rest[0].envelope.holder)
             except Exception as error:  # noqa: BLE001 - told with each object
                 self._end_groups(rest, error)
                 return [*found, *[error] * len(rest)]
@@ -338,18 +352,17 @@ class Connections:
     def _fetch_by(
         self,
         connection: Connection,
-        wanted: Sequence[tuple[Envelope, str]],
+        wanted: Sequence[Wanted],
         found: list[Sequence[Any] | Exception],
     ) -> None:
         """Pull objects by one connection, as long as it is of use: at least one."""
         asked = self._asked(connection, wanted)
         for each in wanted:
-            envelope, group = each
             times = [time.monotonic_ns()]
             problem = ""
             try:
                 next(asked)
-                found.append(self._take(connection, envelope, group, times))
+                found.append(self._take(connection, each, times))
             except Exception as error:  # noqa: BLE001 - told with the object
                 problem = str(error)
                 found.append(error)
@@ -358,8 +371,8 @@ class Connections:
                     self.drop(connection)  # what comes on it now is not known
                     return
             finally:
-                transport = envelope.transport if group else OBJECT_STORE
-                self.note(envelope, transport, times, problem)
+                transport = each.envelope.transport if each.group else OBJECT_STORE
+                self.note(each.envelope, transport, times, problem)
 
     def note(self, envelope: Envelope, transport: str, times: Sequence[int], problem: str) -> None:
         """Note what was got, for profiles.
@@ -378,39 +391,34 @@ class Connections:
             )
         )
 
-    def _asked(
-        self, connection: Connection, wanted: Sequence[tuple[Envelope, str]]
-    ) -> Iterator[None]:
+    def _asked(self, connection: Connection, wanted: Sequence[Wanted]) -> Iterator[None]:
         """Ask for objects, some ahead; yields when the answer for the next one will come."""
         asked = 0
         for at in range(len(wanted)):
             while asked < min(len(wanted), at + _AHEAD):
-                envelope, group = wanted[asked]
-                connection.ask_for(envelope.key, group)
+                connection.ask_for(wanted[asked].envelope.key, wanted[asked].group)
                 asked += 1
             yield
 
-    def _end_groups(self, wanted: Sequence[tuple[Envelope, str]], error: Exception) -> None:
+    def _end_groups(self, wanted: Sequence[Wanted], error: Exception) -> None:
         is_system_error = type(error) is not _Refused or error.is_system_error
         if is_system_error:
-            for group in {group for _, group in wanted if group}:
+            for group in {each.group for each in wanted if each.group}:
                 self._groups.leave(group, str(error))
 
-    def _take(
-        self, connection: Connection, envelope: Envelope, group: str, times: list[int]
-    ) -> Sequence[Any]:
+    def _take(self, connection: Connection, wanted: Wanted, times: list[int]) -> Sequence[Any]:
         """Return the tensors of the object that was asked for first.
 
         Args:
             connection: To the process that holds them.
-            envelope: The object.
-            group: Through which it comes, "" for none.
+            wanted: The object.
             times: Gets the time at which it begins to come.
 
         Raises:
             _Refused: They cannot be sent; others may be.
             ActorDiedError, Transfer: The connection is of no use any more.
         """
+        envelope, group, into = wanted
         holder, sizes = envelope.holder, envelope.contents.sizes
         with connection.next() as received:
             times.append(time.monotonic_ns())
@@ -419,7 +427,8 @@ class Connections:
                     text = f"{holder.label} cannot send tensors: {gone.text}"
                     raise _Refused(text, gone.is_system_error)
                 case TensorsHere():
-                    return _in_message(received, sizes)
+                    payloads = _in_message(received, sizes)
+                    return payloads if into is None else filled(into, payloads)
                 case ObjectsHere():
                     return list(open_payloads(received)[0].decode())
                 case TensorsComing():
@@ -428,7 +437,7 @@ class Connections:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
             pair = self._groups.pair_for(group, holder, holder.key, is_holder=False)
-            return pair.recv(sizes)
+            return pair.recv(sizes, into)
         except (CommError, TimeoutError, RuntimeError) as error:
             if connection.ends_soon():
                 raise connection.gone() from error

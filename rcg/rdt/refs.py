@@ -10,7 +10,7 @@ from typing import Any
 from rcg import cluster
 from rcg.options import Deadline
 from rcg.rdt.envelope import Envelope, closed
-from rcg.rdt.opening import opened_all, sealed
+from rcg.rdt.opening import opened_all, opened_into, sealed
 from rcg.rdt.process import existing, here
 from rcg.rdt.transports import OBJECT_STORE, Told, find_transport, told
 from rcg.warn import warn_user
@@ -128,7 +128,7 @@ class TensorRef:
 
 
 def get_tensors(
-    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None
+    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any = None
 ) -> list[Any]:
     """Return the values of references.
 
@@ -136,6 +136,7 @@ def get_tensors(
         refs: The references.
         timeout_s: For the producers to have finished; None sets no limit.
         transport: How the tensors travel; None for the transport of each.
+        out: Where the tensors of a single reference are received; None for fresh memory.
 
     Raises:
         ValueError: This process is not in a group that the transport of one needs.
@@ -153,7 +154,7 @@ def get_tensors(
                 "in ray.get(): this process is in no collective group, so write get(ref, "
                 f'_tensor_transport="{OBJECT_STORE}")'
             )
-    return _values_of(refs, timeout_s, chosen)
+    return _values_of(refs, timeout_s, chosen, out)
 
 
 def _any_get(ref: TensorRef) -> Any:
@@ -165,12 +166,12 @@ def _any_get(ref: TensorRef) -> Any:
 
 
 def _values_of(
-    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None
+    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any = None
 ) -> list[Any]:
     deadline = Deadline(timeout_s)
     with closed(True):
         found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
-    return opened_all(found, transport)
+    return opened_all(found, transport) if out is None else [opened_into(found[0], transport, out)]
 
 
 def put_tensors(value: Any, transport: str) -> TensorRef:

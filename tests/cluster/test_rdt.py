@@ -118,6 +118,12 @@ class Worker:
     def get_of(self, refs, **options):
         return [float(each.sum()) for each in rcg.get(refs, **options)]
 
+    def get_into(self, refs, size=BIG):
+        mine = torch.zeros(size)
+        where = mine.data_ptr()
+        found = rcg.get(refs[0], out=mine)
+        return found is mine and mine.data_ptr() == where, float(mine.sum())
+
     def hold(self, refs):
         self.refs = refs
         return len(refs)
@@ -797,3 +803,31 @@ def test_waiting_for_references_of_all_kinds(pair):
     with pytest.raises(TypeError, match="cannot cancel"):
         rcg.cancel(refs[0])
     cdag.teardown()
+
+
+def test_tensors_are_received_into_memory_of_the_users(pair):
+    a, b = pair
+    ref = a.make.remote(2)
+    assert get(b.get_into.remote([ref])) == (True, 2.0 * BIG)
+    assert get(a.get_into.remote([ref])) == (True, 2.0 * BIG)  # its own
+    small = a.make.remote(3, 10)
+    assert get(b.get_into.remote([small], 10)) == (True, 30.0)
+    by_store = {"_tensor_transport": "object_store"}
+    mine = torch.zeros(BIG)
+    assert get(ref, out=mine, **by_store) is mine and float(mine.sum()) == 2.0 * BIG
+    pieces = [torch.zeros(10), torch.zeros(20), torch.zeros(30)]
+    found = get(a.many.remote([10, 20, 30]), out=pieces, **by_store)
+    assert [float(each.sum()) for each in pieces] == [100, 400, 900]
+    found[0][0] = -1
+    assert pieces[0][0] == -1
+    for wrong, text in [
+        (torch.zeros(5), "shape"),
+        (torch.zeros(BIG, dtype=torch.int32), "int32"),
+        (torch.zeros(2 * BIG)[::2], "contiguous"),
+        ([mine, mine], "1 tensor"),
+        ("memory", "no tensor"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=text):
+            get(ref, out=wrong, **by_store)
+    with pytest.raises(TypeError, match="one by one"):
+        get([ref], out=mine)
