@@ -21,7 +21,7 @@ from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import checked_cost_s
-from rcg.rdt.calls import held_until, passed, returned, taken_by, transport_for
+from rcg.rdt.calls import held_until, passed, refuse_in_tasks, returned, taken_by, transport_for
 from rcg.rdt.methods import DECLARED, derived, transport_declared
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
@@ -390,8 +390,9 @@ def remote(*args: Any, **options: Any) -> Any:
 
     Raises:
         TypeError: What it is applied to is neither a class nor a function.
-        ValueError: An option is not one of Ray's, or out of range.
+        ValueError: An option is not one of Ray's or out of range; a function is to keep tensors.
     """
+    refuse_in_tasks({**options, "enable_tensor_transport": None})
     is_enabled = options.pop("enable_tensor_transport", None)
     if args or (not options and is_enabled is None):
         # What Ray says of wrong arguments is said by Ray.
@@ -405,6 +406,8 @@ def remote(*args: Any, **options: Any) -> Any:
             if is_enabled is False:
                 _refuse_declared(target)
             target = derived(target)
+        elif is_enabled:
+            refuse_in_tasks({"enable_tensor_transport": True})
         return _dress(make(target))
 
     return decorate
@@ -478,6 +481,9 @@ def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any
 
     @functools.wraps(options)
     def with_options(**changes: Any) -> Any:
+        from rcg.rdt.calls import refuse_in_tasks  # it is pickled by value
+
+        refuse_in_tasks(changes)
         changed = options(**changes)
         changed.remote = _with_values(changed.remote, name)
         return changed

@@ -57,6 +57,7 @@ __all__ = [
     "is_actor_handle",
     "is_actor_method",
     "is_connected",
+    "is_in_task",
     "is_object_ref",
     "is_remote_function",
     "kill",
@@ -135,6 +136,12 @@ def current_actor_id() -> str | None:
 def cancel(ref: Any, **options: Any) -> Any:
     """Cancel the call that makes an ObjectRef's value; ``options`` are Ray's."""
     return ray.cancel(ref, **options)
+
+
+def is_in_task() -> bool:
+    """Return whether this process runs tasks, and is no actor."""
+    context = ray.get_runtime_context()
+    return bool(context.worker.mode == ray.WORKER_MODE and current_actor_id() is None)
 
 
 def current_actor() -> Any | None:

@@ -16,7 +16,7 @@ from rcg.rdt.process import actor_holder, here, is_listening
 from rcg.rdt.refs import TensorRef
 from rcg.rdt.transports import Told, Transport, find_transport, told
 
-__all__ = ["held_until", "passed", "returned", "taken_by", "transport_for"]
+__all__ = ["held_until", "passed", "refuse_in_tasks", "returned", "taken_by", "transport_for"]
 
 
 def passed(
@@ -115,6 +115,21 @@ def held_until(taken: Sequence[TensorRef], made: Any, what: str) -> None:
     waited = [each for each in map(_plain_of, results) if each is not None]
     if taken and waited:
         here().keeper.hold(taken, waited, what)
+
+
+def refuse_in_tasks(options: Mapping[str, Any]) -> None:
+    """Refuse options of a task that would have it keep tensors.
+
+    Raises:
+        ValueError: There is one.
+    """
+    for name in ("tensor_transport", "_tensor_transport", "enable_tensor_transport"):
+        if options.get(name):
+            raise ValueError(
+                f"{name}={options[name]!r}: a task cannot keep tensors for others, because its "
+                "process may end at any time. Make them in a method of an actor that has "
+                "@method(tensor_transport=...), or leave the option out: the value is copied then"
+            )
 
 
 def taken_by(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[TensorRef]:

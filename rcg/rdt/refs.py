@@ -178,10 +178,16 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
     """Keep the tensors of a value here; returns a reference to it.
 
     Raises:
-        ValueError: The transport is unknown, or needs a group that this process is not in.
+        ValueError: The transport is unknown, or needs a group that this process is not in; or this
+            is a task.
         TensorMismatch: A tensor is on a device that the transport does not serve.
     """
     chosen = find_transport(transport)
+    if cluster.is_in_task():
+        raise ValueError(
+            "a task cannot keep tensors for others, because its process may end at any time. Put "
+            "the value in an actor or the driver, or without a _tensor_transport"
+        )
     ours = here()
     if chosen.needs_group and not any(g.backend == chosen.name for g in ours.groups.all()):
         raise ValueError(
