@@ -11,12 +11,14 @@ process; in a context where somebody else will open it (``closed``), it stays on
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from rcg.rdt.contents import Contents
+from rcg.text import bytes_text, plural, short_label
 
 __all__ = ["Envelope", "Holder", "closed", "open_with", "opened_by_methods"]
 
@@ -63,7 +65,12 @@ class Envelope:
         return _arrived, (self.key, tuple(self.holder), self.transport, self.contents)
 
     def __repr__(self) -> str:
-        return f"Envelope({self.key}, {self.transport}, held by {self.holder.label})"
+        sizes = self.contents.sizes
+        return (
+            f"Envelope of {plural(len(sizes), 'tensor')} with {bytes_text(sum(sizes))}, held by "
+            f"{short_label(self.holder.label)}, for {self.transport}; "
+            f"{bytes_text(len(pickle.dumps(self)))} travel"
+        )
 
 
 _opener: list[Callable[[Envelope], Any]] = []

@@ -100,6 +100,8 @@ class TensorsReport(Displayed):
     @property
     def about(self) -> str:
         """One sentence about it."""
+        if not self.refs:
+            return "no reference is alive in this process"
         size = sum(each.bytes for each in self.refs)
         return (
             f"{plural(len(self.refs), 'reference')} to {bytes_text(size)}, "

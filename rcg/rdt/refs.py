@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from rcg import cluster
-from rcg.options import Deadline
+from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.envelope import Envelope, closed
 from rcg.rdt.opening import opened_all, opened_into, sealed
 from rcg.rdt.process import existing, here
@@ -95,6 +95,22 @@ class TensorRef:
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.get_running_loop().run_in_executor(None, _any_get, self).__await__()
+
+    def envelope(self, timeout: float | None = None) -> Any:
+        """Return what travels in place of the value: everything but the bytes of its tensors.
+
+        Printed, it says who holds the tensors and how much travels. A value without tensors travels
+        as it is, and is returned.
+
+        Args:
+            timeout: Seconds to wait until the value has been made; None sets no limit.
+
+        Raises:
+            ray.exceptions.GetTimeoutError: It was not made in time.
+            Exception: The exception of the user's method.
+        """
+        with closed(True):
+            return cluster.get(self._inner, timeout_s=timeout_from_user(timeout, "timeout"))
 
     def was_cancelled(self) -> None:
         """Note that the call which makes the value was cancelled."""
