@@ -212,6 +212,9 @@ def _pulled(
             found.append(error)
             if not each.is_one_sided:
                 connections.drop(connection)  # what comes on it now is not known
+        except BaseException:  # Ctrl-C, and the answer will come all the same
+            connections.drop(connection)
+            raise
         finally:
             connections.note(envelope, envelope.transport, each.times, problem)
     return found

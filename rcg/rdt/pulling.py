@@ -101,13 +101,15 @@ class Connection:
             f"{holder.label}, which held the tensors, has ended, and they with it. Make them again"
         )
 
-    def ask_for(self, key: str, group: str) -> None:
-        """Ask for an object; the caller holds the lock.
+    def ask_for(self, key: str, group: str) -> int:
+        """Ask for an object; returns the number of the question. The caller holds the lock.
 
         Raises:
             ActorDiedError: The process is gone.
         """
-        self._send(PullTensors(number=next(self._numbers), key=key, group=group))
+        number = next(self._numbers)
+        self._send(PullTensors(number=number, key=key, group=group))
+        return number
 
     def ask_to_send(self, key: str, told: bytes) -> None:
         """Ask for an object by a transport of the user's; as ``ask_for``.
@@ -311,6 +313,8 @@ class Connections:
         Returns:
             For each object its tensors, or the error: ``ActorDiedError``, ``Transfer``.
         """
+        if len(wanted) == 1:  # by far the most frequent
+            return self._fetch(wanted)
         by_holder: dict[tuple[str, str], list[int]] = {}
         for at, each in enumerate(wanted):
             holder = each.envelope.holder
@@ -356,13 +360,17 @@ class Connections:
         found: list[Sequence[Any] | Exception],
     ) -> None:
         """Pull objects by one connection, as long as it is of use: at least one."""
-        asked = self._asked(connection, wanted)
-        for each in wanted:
+        numbers: deque[int] = deque()
+        asked = 0
+        for at, each in enumerate(wanted):
             times = [time.monotonic_ns()]
             problem = ""
             try:
-                next(asked)
-                found.append(self._take(connection, each, times))
+                while asked < len(wanted) and asked < at + _AHEAD:
+                    question = wanted[asked]
+                    numbers.append(connection.ask_for(question.envelope.key, question.group))
+                    asked += 1
+                found.append(self._take(connection, each, numbers.popleft(), times))
             except Exception as error:  # noqa: BLE001 - told with the object
                 problem = str(error)
                 found.append(error)
@@ -370,6 +378,10 @@ class Connections:
                 if type(error) is not _Refused:
                     self.drop(connection)  # what comes on it now is not known
                     return
+            except BaseException:  # Ctrl-C, and the answer will come all the same
+                problem = "interrupted"
+                self.drop(connection)
+                raise
             finally:
                 transport = each.envelope.transport if each.group else OBJECT_STORE
                 self.note(each.envelope, transport, times, problem)
@@ -391,27 +403,21 @@ class Connections:
             )
         )
 
-    def _asked(self, connection: Connection, wanted: Sequence[Wanted]) -> Iterator[None]:
-        """Ask for objects, some ahead; yields when the answer for the next one will come."""
-        asked = 0
-        for at in range(len(wanted)):
-            while asked < min(len(wanted), at + _AHEAD):
-                connection.ask_for(wanted[asked].envelope.key, wanted[asked].group)
-                asked += 1
-            yield
-
     def _end_groups(self, wanted: Sequence[Wanted], error: Exception) -> None:
         is_system_error = type(error) is not _Refused or error.is_system_error
         if is_system_error:
             for group in {each.group for each in wanted if each.group}:
                 self._groups.leave(group, str(error))
 
-    def _take(self, connection: Connection, wanted: Wanted, times: list[int]) -> Sequence[Any]:
+    def _take(
+        self, connection: Connection, wanted: Wanted, number: int, times: list[int]
+    ) -> Sequence[Any]:
         """Return the tensors of the object that was asked for first.
 
         Args:
             connection: To the process that holds them.
             wanted: The object.
+            number: Of the question.
             times: Gets the time at which it begins to come.
 
         Raises:
@@ -422,6 +428,8 @@ class Connections:
         holder, sizes = envelope.holder, envelope.contents.sizes
         with connection.next() as received:
             times.append(time.monotonic_ns())
+            if getattr(received.message, "number", None) != number:
+                raise Transfer(f"{holder.label} gave the answer to another question")
             match received.message:
                 case TensorsGone() as gone:
                     text = f"{holder.label} cannot send tensors: {gone.text}"

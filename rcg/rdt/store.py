@@ -12,6 +12,7 @@ code.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -182,11 +183,11 @@ class Store:
         Args:
             writer: The method.
         """
-        newest = itertools.islice(reversed(list(self._entries.values())), _MOST_LOOKED_AT)
-        for entry in newest:
-            tensor = entry.versions.written()
-            if tensor is not None:
-                warn_of_write(tensor, entry.name, writer)
+        with contextlib.suppress(RuntimeError):  # another thread added one, or freed one
+            for entry in itertools.islice(reversed(self._entries.values()), _MOST_LOOKED_AT):
+                tensor = entry.versions.written()
+                if tensor is not None:
+                    warn_of_write(tensor, entry.name, writer)
 
     def sent(self, entry: Entry) -> None:
         """Note that the tensors of an object were sent."""

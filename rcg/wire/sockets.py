@@ -153,7 +153,7 @@ class Waiter:
         ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
             raise TimeoutError
-        return any(fd == self._fd for fd, _ in ready)
+        return ready[0][0] == self._fd or ready[-1][0] == self._fd  # there are at most two
 
 
 class Received:

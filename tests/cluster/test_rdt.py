@@ -831,3 +831,21 @@ def test_tensors_are_received_into_memory_of_the_users(pair):
             get(ref, out=wrong, **by_store)
     with pytest.raises(TypeError, match="one by one"):
         get([ref], out=mine)
+
+
+def test_ctrl_c_while_tensors_come_leaves_later_ones_right(pair, monkeypatch):
+    from rcg.rdt.pulling import Connection
+
+    a, _ = pair
+    refs = [a.make_anywhere.remote(n) for n in range(3)]
+    assert get(refs[2])[0] == 2
+    original = Connection.next
+
+    def interrupted(self):
+        monkeypatch.setattr(Connection, "next", original)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "next", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        get(refs[0])  # asked for; the answer comes when nobody waits for it
+    assert [float(each[0]) for each in get(refs)] == [0, 1, 2]
