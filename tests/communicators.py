@@ -32,7 +32,7 @@ from tests.peers import GUARD_S, until
 from tests.rays_style import RaysStyle
 
 State = dict[str, Any]
-LONG_BYTES = 128 << 20
+LONG_BYTES = 256 << 20
 OPS = list(ReduceOp)
 
 OPENERS: dict[str, Any] = {
