@@ -175,8 +175,8 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
         if backend == transport.name and maker_key in members
     ]
     if len(found) > 1:
-        # One of which a member is gone has been replaced.
-        found = [each for each in found if all(map(is_listening, each[1]))] or found
+        # One of which a member is gone has been replaced; if all have lost one, the newest is best.
+        found = [each for each in found if all(map(is_listening, each[1]))] or found[-1:]
     names = [name for name, _ in found]
     if len(names) == 1:
         return

@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rcg import cluster
-from rcg.error_text import describe_error
+from rcg.error_text import describe_error, format_error
 from rcg.errors import RcgError, Transfer
 from rcg.log import Log
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.objects import size_of, taken_out, with_objects
 from rcg.rdt.pulling import Connection, Connections
+from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import Transport
-from rcg.rdt.watching import Lost, Watch, watched
+from rcg.rdt.watching import Lost, Running, Watch
 from rcg.wire.messages import TensorsComing, TensorsGone, TensorsHere
 
 __all__ = ["Objects", "check_reaches", "objects_of", "pull", "send"]
@@ -153,9 +154,9 @@ def send(contents: Objects, key: str, objects: Sequence[Any], told: Any, watch: 
     """
     manager = _manager_of(contents.transport)
     try:
-        watched(
-            lambda: manager.send_multiple_tensors(list(objects), contents.metadata, told), watch
-        )
+        Running(
+            lambda: manager.send_multiple_tensors(list(objects), contents.metadata, told)
+        ).result(watch)
     except BaseException as error:  # noqa: BLE001 - the other end tells the user
         _abort(manager, key, told)
         return describe_error(error)
@@ -178,7 +179,7 @@ def pull(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
             connection = connections.to(several[0].holder)
             fetched = _pulled(connections, connection, several)
         except Exception as error:  # noqa: BLE001 - told with each object
-            fetched = [error] * len(some)
+            fetched = [without_frames(error)] * len(some)
         found.update(zip(some, fetched, strict=True))
 
     first, *others = places.values()
@@ -209,7 +210,7 @@ def _pulled(
             found.append(each.end())
         except Exception as error:  # noqa: BLE001 - told with the object
             problem = str(error)
-            found.append(error)
+            found.append(without_frames(error))  # or it would hold this very list
             if not each.is_one_sided:
                 connections.drop(connection)  # what comes on it now is not known
         except BaseException:  # Ctrl-C, and the answer will come all the same
@@ -231,7 +232,7 @@ class _Attempt:
         self._manager = _manager_of(contents.transport)
         self._told: Any = None
         self._request: Any = None
-        self._error: Exception | None = None
+        self._errors: list[Exception] = []
         self.times: list[int] = []  # when it was begun, and when the tensors began to come
         self.is_one_sided = bool(self._manager.is_one_sided())
 
@@ -252,7 +253,7 @@ class _Attempt:
                     lambda: fetch(self._key, self._contents.metadata, self._told)
                 )
         except Exception as error:  # noqa: BLE001 - raised by `end`
-            self._error = error
+            self._errors.append(error)
 
     def end(self) -> Any:
         """Return the value.
@@ -262,17 +263,22 @@ class _Attempt:
             Transfer: The transport failed.
         """
         try:
-            if self._error is not None:
-                raise self._error
+            if self._errors:
+                raise self._errors.pop()
             objects = self._fetched() if self.is_one_sided else self._received()
             return self._contents.put_back(list(objects))
         except RcgError:
             raise
-        except Exception as error:
-            raise Transfer(
+        except Exception as error:  # noqa: BLE001 - of the user's class
+            problem = Transfer(
                 f"tensors of {self._connection.holder.label} did not arrive by "
                 f"{self._contents.transport.name}: {describe_error(error)}"
-            ) from error
+            )
+            problem.add_note(
+                format_error(error, error.__traceback__)
+            )  # where the user's class raised it
+            self._errors.append(problem)
+        raise self._errors.pop()
 
     def _fetched(self) -> Any:
         wait = getattr(self._manager, "wait_fetch_complete", None)
@@ -285,33 +291,49 @@ class _Attempt:
             with connection.next() as received:
                 self.times.append(time.monotonic_ns())
                 _check_answer(connection, received.message, TensorsComing)
-            found = self._run(
+            receive = Running(
                 lambda: self._manager.recv_multiple_tensors(
                     self._key, self._contents.metadata, self._told
-                ),
-                may_speak=False,
+                )
             )
+            try:
+                return self._end_of(receive)
+            except BaseException:
+                _abort(self._manager, self._key, self._told)
+                raise
+
+    def _end_of(self, receive: Running) -> Any:
+        """Return what was received, once the other end says that it has sent it all."""
+        connection, is_sent = self._connection, False
+        while True:
+            try:
+                found = receive.result(connection.watch(may_speak=is_sent))
+                break
+            except Lost as lost:
+                if not lost.has_spoken:
+                    raise connection.gone() from None
+            with connection.next() as received:
+                _check_answer(connection, received.message, TensorsHere)
+            is_sent = True
+        if not is_sent:
             with connection.next() as received:
                 _check_answer(connection, received.message, TensorsHere)
         return found
 
-    def _run(self, call: Callable[[], Any], *, may_speak: bool = True) -> Any:
-        watch = self._connection.watch(may_speak=may_speak)
+    def _run(self, call: Callable[[], Any]) -> Any:
+        """Return what a call of a one-sided transport returns, while the other process lives."""
         try:
-            return watched(call, watch)
-        except Lost as lost:
+            return Running(call).result(self._connection.watch(may_speak=True))
+        except Lost:
             _abort(self._manager, self._key, self._told)
-            if lost.has_spoken:
-                with self._connection.next() as received:
-                    _check_answer(self._connection, received.message, None)
             raise self._connection.gone() from None
         except BaseException:
             _abort(self._manager, self._key, self._told)
             raise
 
 
-def _check_answer(connection: Connection, message: Any, expected: type | None) -> None:
-    if expected is not None and isinstance(message, expected):
+def _check_answer(connection: Connection, message: Any, expected: type) -> None:
+    if isinstance(message, expected):
         return
     if isinstance(message, TensorsGone):
         raise Transfer(f"{connection.holder.label} cannot send tensors: {message.text}")

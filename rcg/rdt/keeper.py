@@ -40,6 +40,7 @@ _log = Log()
 _FIRST_S: Final = 0.02  # between two looks, while values come and go
 _LAST_S: Final = 0.5  # while nothing happens
 _LONGER: Final = 1.25
+_LONGEST_S: Final = 5.0  # also where a look takes long, because a holder is stopped
 _PART: Final = 20  # a look takes at most one part in so many of the time
 _NOTHING_S: Final = 3600.0  # with nothing to look after
 
@@ -51,6 +52,7 @@ class Telling(Protocol):
         """Say that this process keeps objects.
 
         Raises:
+            BlockingIOError, TimeoutError: It does not read: it may be stopped.
             OSError, RcgError: It is gone.
         """
 
@@ -122,6 +124,7 @@ class Keeper:
         self._new: deque[tuple[bytes, Kept]] = deque()
         self._new_calls: deque[_Call] = deque()
         self._cancelled: deque[bytes] = deque()
+        self._to_free: list[Kept] = []  # of which a holder could not be told; the thread's
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True
@@ -233,14 +236,15 @@ class Keeper:
                 if cluster.is_connected():
                     _log.exception("rcg: the keeper of tensors cannot ask Ray")
             self._store.free_unkept()
-            if not self._kept and not self._calls and not self._store.facts().held:
+            is_needed = self._kept or self._calls or self._to_free
+            if not is_needed and not self._store.facts().held:
                 self._is_idle = True
                 # What came since saw either this or an empty queue.
                 pause_s = _FIRST_S if self._store.facts().held else _NOTHING_S
                 continue
             busy_s = time.monotonic() - started_s
             pause_s = _FIRST_S if is_news else min(pause_s * _LONGER, _LAST_S)
-            pause_s = max(pause_s, busy_s * _PART)
+            pause_s = min(max(pause_s, busy_s * _PART), _LONGEST_S)
 
     def _forget(self) -> None:
         """Forget what was asked for in a session that has ended.
@@ -278,13 +282,13 @@ class Keeper:
             for key, kept in list(self._kept.items())
             if kept.is_cancelled and kept.ref is None and _has_failed(key)
         ]
-        self._tell_all(failed, is_kept=False)
         known = [key for key, kept in self._kept.items() if kept.ref is None]
         exist = cluster.which_exist(known) if known else []
         gone = [
             self._kept.pop(key) for key, is_there in zip(known, exist, strict=True) if not is_there
         ]
-        self._tell_all(gone, is_kept=False)
+        again, self._to_free = self._to_free, []
+        self._tell_all([*again, *failed, *gone], is_kept=False)
         return bool(new or finished or gone or failed)
 
     def _let_go_of_calls(self) -> bool:
@@ -312,6 +316,10 @@ class Keeper:
                     self._news.to(holder).keep(keys)
                 else:
                     self._news.to(holder).free(keys)
+            except (BlockingIOError, TimeoutError):  # it is stopped, and may go on
+                if not is_kept:
+                    self._to_free += several
+                continue
             except Exception:  # noqa: BLE001 - it is gone, or not there yet
                 continue
             for kept in several:

@@ -106,17 +106,30 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
             is_asked_for = transport is not None
             group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
         wanted[envelope.key] = Wanted(envelope, group)
+    problems: list[Exception] = []
     if wanted:
         pulled = ours.connections.pull(list(wanted.values()))
-        for (key, each), payloads in zip(wanted.items(), pulled, strict=True):
+        for each in wanted.values():
+            payloads = pulled.pop(0)
             if isinstance(payloads, Exception):
-                raise payloads
-            found[key] = each.envelope.contents.put_back(payloads)
-    if objects:
-        for key, value in zip(objects, pull(ours.connections, [*objects.values()]), strict=True):
+                problems.append(payloads)
+            elif not problems:
+                found[each.envelope.key] = each.envelope.contents.put_back(payloads)
+            del payloads
+    if objects and not problems:
+        values_of_objects = pull(ours.connections, [*objects.values()])
+        for key in objects:
+            value = values_of_objects.pop(0)
             if isinstance(value, Exception):
-                raise value
+                problems.append(value)
             found[key] = value
+            del value
+    if problems:
+        # No local name may hold what is raised: it would hold this frame, and with it those of the
+        # user's method and the references in them, until Python collects cycles.
+        found.clear()
+        del problems[1:]
+        raise problems.pop()
     return [found[each.key] if type(each) is Envelope else each for each in values]
 
 
@@ -147,10 +160,12 @@ def opened_into(envelope: Any, transport: str | None, out: Any) -> Any:
         if chosen.needs_group:
             is_asked_for = transport is not None
             group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
-        (found,) = ours.connections.pull([Wanted(envelope, group, into)])
-        if isinstance(found, Exception):
-            raise found
-        payloads = found
+        found = ours.connections.pull([Wanted(envelope, group, into)])
+        problems = [each for each in found if isinstance(each, Exception)]
+        if problems:
+            found.clear()
+            raise problems.pop()  # no local name may hold it, see `opened_all`
+        payloads = next(each for each in found if not isinstance(each, Exception))
     return out if isinstance(envelope.contents, Whole) else envelope.contents.put_back(payloads)
 
 
@@ -182,8 +197,8 @@ def _check_contents(envelope: Envelope, transport: Transport) -> None:
 def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool) -> str:
     groups: list[Group] = ours.groups.with_member(holder.key, backend)
     if len(groups) > 1:
-        # One of which a member is gone has been replaced.
-        groups = [each for each in groups if all(map(is_listening, each.keys))] or groups
+        # One of which a member is gone has been replaced; if all have lost one, the newest is best.
+        groups = [each for each in groups if all(map(is_listening, each.keys))] or groups[-1:]
     if len(groups) == 1:
         return groups[0].name
     if len(groups) > 1:

@@ -50,6 +50,7 @@ _log = Log()
 
 _PREFIX: Final = "tensors-"  # of the ids of stores
 _CONNECT_S: Final = 1.0
+_NEWS_TIMEOUT_S: Final = 0.5  # news are told again
 _MOST_GOT: Final = 10_000
 _RETRY_S: Final = 0.05
 _IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
@@ -77,7 +78,7 @@ class Here:
         self.got: deque[Got] = deque(maxlen=_MOST_GOT)
         self.connections = Connections(key, self.groups, self.got)
         # Its own, because what is pulled may take long.
-        self.news = Connections(key, self.groups, self.got)
+        self.news = Connections(key, self.groups, self.got, _NEWS_TIMEOUT_S)
         self.keeper = Keeper(self.store, key, self.news)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"

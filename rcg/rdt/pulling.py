@@ -19,6 +19,7 @@ from rcg import cluster
 from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups, filled
+from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import OBJECT_STORE
 from rcg.rdt.watching import Watch
 from rcg.runtime.control.client import check_user
@@ -165,9 +166,11 @@ class Connection:
             raise self.gone()
         return received
 
-    def _send(self, message: Message, body: bytes = b"") -> None:
+    def _send(self, message: Message, body: bytes = b"", *, may_wait: bool = True) -> None:
         try:
-            sockets.send(self._joined.connection, message, body=body)
+            sockets.send(self._joined.connection, message, body=body, may_wait=may_wait)
+        except BlockingIOError:
+            raise
         except OSError as error:
             raise self.gone() from error
 
@@ -196,14 +199,15 @@ class Connection:
 
         Raises:
             ActorDiedError: The process is gone.
+            BlockingIOError: It does not read; some may have been told.
         """
         for some in _batches(keys):
-            self._send(KeepTensors(keys=some))
+            self._send(KeepTensors(keys=some), may_wait=False)
 
     def free(self, keys: Sequence[str]) -> None:
         """Say that nobody needs objects any more; raises as ``keep``."""
         for some in _batches(keys):
-            self._send(FreeTensors(keys=some))
+            self._send(FreeTensors(keys=some), may_wait=False)
 
     def ends_soon(self, within_s: float = _ENDING_S) -> bool:
         """Return whether the process is gone; of a connection on which it says nothing now.
@@ -257,21 +261,29 @@ class Connections:
         key: The id of the store of this process.
         groups: The groups that it is a member of.
         got: Takes what was got: a ``Got`` for each value.
+        timeout_s: How long connecting may take.
     """
 
-    def __init__(self, key: str, groups: MemberGroups, got: deque[Got]) -> None:
+    def __init__(
+        self,
+        key: str,
+        groups: MemberGroups,
+        got: deque[Got],
+        timeout_s: float = _JOIN_TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = timeout_s
         self._key = key
         self._groups = groups
         self.got: Final = got
         self._open: dict[tuple[str, str], Connection] = {}
         self._lock = threading.Lock()
 
-    def to(self, holder: Holder, timeout_s: float = _JOIN_TIMEOUT_S) -> Connection:
+    def to(self, holder: Holder) -> Connection:
         """Return the connection to a process; raises as ``Connection`` does."""
         found = self._open.get((holder.address, holder.key))
         if found is not None:
             return found
-        made = Connection(holder, self._key, timeout_s)
+        made = Connection(holder, self._key, self._timeout_s)
         with self._lock:
             found = self._open.setdefault((holder.address, holder.key), made)
         if found is not made:
@@ -347,7 +359,7 @@ class Connections:
                 connection = self.to(rest[0].envelope.holder)
             except Exception as error:  # noqa: BLE001 - told with each object
                 self._end_groups(rest, error)
-                return [*found, *[error] * len(rest)]
+                return [*found, *[without_frames(error)] * len(rest)]
             with connection.lock:
                 if not connection.is_closed:
                     self._fetch_by(connection, rest, found)
@@ -373,7 +385,7 @@ class Connections:
                 found.append(self._take(connection, each, numbers.popleft(), times))
             except Exception as error:  # noqa: BLE001 - told with the object
                 problem = str(error)
-                found.append(error)
+                found.append(without_frames(error))  # or it would hold this very list
                 self._end_groups([each], error)
                 if type(error) is not _Refused:
                     self.drop(connection)  # what comes on it now is not known

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Lost", "Watch", "watched"]
+__all__ = ["Lost", "Running", "Watch"]
 
 _LOOK_S: Final = 0.05
 
@@ -46,23 +46,36 @@ class Lost(Exception):
         self.has_spoken = has_spoken
 
 
-def watched(call: Callable[[], Any], watch: Watch) -> Any:
-    """Return what a call returns, made on a thread that is left behind when the watch raises."""
-    outcome: list[tuple[Any, BaseException | None]] = []
+class Running:
+    """A call that runs on a thread of its own, which is left behind if nobody waits for it.
 
-    def run() -> None:
+    Args:
+        call: The call.
+    """
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._values: list[Any] = []
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="rcg-transfer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
         try:
-            outcome.append((call(), None))
+            self._values.append(self._call())
         except BaseException as error:  # noqa: BLE001 - raised by the one who waits
-            outcome.append((None, error))
+            self._errors.append(error)
 
-    thread = threading.Thread(target=run, name="rcg-transfer", daemon=True)
-    thread.start()
-    while True:
-        thread.join(_LOOK_S)
-        if outcome:
-            value, error = outcome[0]
-            if error is not None:
-                raise error
-            return value
-        watch.look()
+    def result(self, watch: Watch) -> Any:
+        """Return what the call returns, or raise what it raises.
+
+        Raises:
+            Lost: The process at the other end is gone, or has said something; the call goes on.
+        """
+        while True:
+            self._thread.join(_LOOK_S)
+            if self._errors:
+                raise self._errors.pop()  # which holds this object
+            if self._values:
+                return self._values[0]
+            watch.look()

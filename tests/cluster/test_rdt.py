@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -117,6 +118,9 @@ class Worker:
 
     def get_of(self, refs, **options):
         return [float(each.sum()) for each in rcg.get(refs, **options)]
+
+    def collect_no_cycles(self):
+        gc.disable()
 
     def get_into(self, refs, size=BIG):
         mine = torch.zeros(size)
@@ -849,3 +853,39 @@ def test_ctrl_c_while_tensors_come_leaves_later_ones_right(pair, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         get(refs[0])  # asked for; the answer comes when nobody waits for it
     assert [float(each[0]) for each in get(refs)] == [0, 1, 2]
+
+
+def test_an_owner_that_is_stopped_holds_up_no_other(actors):
+    a, b = actors(2)
+    pid = get(a.pid.remote())
+    get(b.pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        late = a.make_anywhere.remote(1)  # nobody can be told that it is kept
+        refs = [b.make_anywhere.remote(n) for n in range(3)]
+        rcg.wait(refs, num_returns=3, timeout=GUARD_S)
+        assert held_by(b) == 3
+        del refs
+        eventually(lambda: held_by(b) == 0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert get(late)[0] == 1
+    del late
+    eventually(lambda: held_by(a) == 0)
+
+
+def test_a_call_that_fails_holds_no_reference(actors):
+    a, b, c = actors(3)
+    create_collective_group([a, b, c], backend="gloo")
+    get(b.collect_no_cycles.remote())
+    kept, lost = a.make.remote(1), c.make.remote(2)
+    rcg.wait([kept, lost], num_returns=2, timeout=GUARD_S)
+    pid = get(c.pid.remote())
+    os.kill(pid, signal.SIGKILL)
+    for refs in ([kept, lost], [lost, kept]):
+        with pytest.raises(Exception, match="has ended"):
+            get(b.get_of.remote(refs, _tensor_transport="object_store"))
+    with pytest.raises(Exception, match=r"has ended|was closed"):
+        get(b.total.remote(kept, lost))
+    del kept, lost, refs
+    eventually(lambda: held_by(a) == 0)

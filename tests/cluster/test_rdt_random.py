@@ -132,7 +132,7 @@ class Play:
         self.expected.clear()
         until = time.monotonic() + 30
         while any(rcg.get([each.held.remote() for each in self.actors], timeout=GUARD_S)):
-            assert time.monotonic() < until, "tensors are left that nobody needs"
+            assert time.monotonic() < until, f"tensors are left that nobody needs\n{rcg.report()}"
             time.sleep(0.05)
         destroy_all_collective_groups()
         for each in self.actors:
