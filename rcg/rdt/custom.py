@@ -176,8 +176,7 @@ def pull(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
     def fetch(some: list[int]) -> None:
         several = [envelopes[at] for at in some]
         try:
-            connection = connections.to(several[0].holder)
-            fetched = _pulled(connections, connection, several)
+            fetched = _pulled(connections, several)
         except Exception as error:  # noqa: BLE001 - told with each object
             fetched = [without_frames(error)] * len(some)
         found.update(zip(some, fetched, strict=True))
@@ -196,11 +195,9 @@ def pull(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
     return [found.get(at, lost) for at in range(len(envelopes))]
 
 
-def _pulled(
-    connections: Connections, connection: Connection, envelopes: Sequence[Envelope]
-) -> list[Any]:
+def _pulled(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
     """Pull objects of one process; those of one-sided transports are all started first."""
-    attempts = [_Attempt(connection, envelope) for envelope in envelopes]
+    attempts = [_Attempt(connections, envelope) for envelope in envelopes]
     for each in attempts:
         each.begin()
     found: list[Any] = []
@@ -211,10 +208,9 @@ def _pulled(
         except Exception as error:  # noqa: BLE001 - told with the object
             problem = str(error)
             found.append(without_frames(error))  # or it would hold this very list
-            if not each.is_one_sided:
-                connections.drop(connection)  # what comes on it now is not known
+            each.drop_connection()
         except BaseException:  # Ctrl-C, and the answer will come all the same
-            connections.drop(connection)
+            each.drop_connection()
             raise
         finally:
             connections.note(envelope, envelope.transport, each.times, problem)
@@ -224,9 +220,11 @@ def _pulled(
 class _Attempt:
     """One transfer, at the process that wants it."""
 
-    def __init__(self, connection: Connection, envelope: Envelope) -> None:
+    def __init__(self, connections: Connections, envelope: Envelope) -> None:
         contents: Any = envelope.contents
-        self._connection = connection
+        self._connections = connections
+        self._holder = envelope.holder
+        self._connection = connections.to(envelope.holder)
         self._key = envelope.key
         self._contents: Objects = contents
         self._manager = _manager_of(contents.transport)
@@ -235,6 +233,11 @@ class _Attempt:
         self._errors: list[Exception] = []
         self.times: list[int] = []  # when it was begun, and when the tensors began to come
         self.is_one_sided = bool(self._manager.is_one_sided())
+
+    def drop_connection(self) -> None:
+        """Close the connection of a two-sided transfer: what comes on it now is not known."""
+        if not self.is_one_sided:
+            self._connections.drop(self._connection)
 
     def begin(self) -> None:
         """Start to fetch, if the transport is one-sided."""
@@ -271,12 +274,11 @@ class _Attempt:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's class
             problem = Transfer(
-                f"tensors of {self._connection.holder.label} did not arrive by "
+                f"tensors of {self._holder.label} did not arrive by "
                 f"{self._contents.transport.name}: {describe_error(error)}"
             )
-            problem.add_note(
-                format_error(error, error.__traceback__)
-            )  # where the user's class raised it
+            # Where the user's class raised it.
+            problem.add_note(format_error(error, error.__traceback__))
             self._errors.append(problem)
         raise self._errors.pop()
 
@@ -285,22 +287,27 @@ class _Attempt:
         return self._request if wait is None else self._run(lambda: wait(self._request))
 
     def _received(self) -> Any:
-        connection = self._connection
-        with connection.lock:
-            connection.ask_to_send(self._key, cluster.dumps(self._told))
-            with connection.next() as received:
-                self.times.append(time.monotonic_ns())
-                _check_answer(connection, received.message, TensorsComing)
-            receive = Running(
-                lambda: self._manager.recv_multiple_tensors(
-                    self._key, self._contents.metadata, self._told
-                )
+        while True:
+            connection = self._connection = self._connections.to(self._holder)
+            with connection.lock:
+                if not connection.is_closed:  # because another transfer has failed
+                    return self._received_by(connection)
+
+    def _received_by(self, connection: Connection) -> Any:
+        connection.ask_to_send(self._key, cluster.dumps(self._told))
+        with connection.next() as received:
+            self.times.append(time.monotonic_ns())
+            _check_answer(connection, received.message, TensorsComing)
+        receive = Running(
+            lambda: self._manager.recv_multiple_tensors(
+                self._key, self._contents.metadata, self._told
             )
-            try:
-                return self._end_of(receive)
-            except BaseException:
-                _abort(self._manager, self._key, self._told)
-                raise
+        )
+        try:
+            return self._end_of(receive)
+        except BaseException:
+            _abort(self._manager, self._key, self._told)
+            raise
 
     def _end_of(self, receive: Running) -> Any:
         """Return what was received, once the other end says that it has sent it all."""
@@ -322,11 +329,15 @@ class _Attempt:
 
     def _run(self, call: Callable[[], Any]) -> Any:
         """Return what a call of a one-sided transport returns, while the other process lives."""
+        running = Running(call)
         try:
-            return Running(call).result(self._connection.watch(may_speak=True))
-        except Lost:
-            _abort(self._manager, self._key, self._told)
-            raise self._connection.gone() from None
+            while True:
+                try:
+                    return running.result(self._connection.watch(may_speak=True))
+                except Lost:
+                    if not self._connection.is_closed:
+                        raise self._connection.gone() from None
+                self._connection = self._connections.to(self._holder)  # the old one is not of use
         except BaseException:
             _abort(self._manager, self._key, self._told)
             raise

@@ -285,6 +285,22 @@ def test_a_transport_that_fails_is_told_and_serves_the_next(actors, name, step):
     assert get(b.total.remote(ref)) == SIZE
 
 
+@pytest.mark.parametrize("name", ["files", "sockets"])
+def test_an_object_that_does_not_arrive_takes_no_other_with_it(actors, name):
+    a, b = actors(2)
+    refs = [a.make.options(tensor_transport=name).remote(name, n) for n in range(3)]
+    rcg.wait(refs, num_returns=3, timeout=GUARD_S)
+    get(b.stop_at.remote("receive", "", is_failing=True))
+    with pytest.raises(Transfer, match="it does not want to"):
+        get(b.total.remote(*refs))
+    get(b.stop_at.remote("receive", "", is_failing=True))
+    calls = [b.total.remote(ref) for ref in refs]
+    with pytest.raises(Transfer, match="it does not want to"):
+        get(calls[0])
+    assert get(calls[1:]) == [SIZE, 2 * SIZE]
+    assert get(b.total.remote(*refs)) == 3 * SIZE
+
+
 def test_what_a_transport_does_not_serve_is_named(actors):
     (a,) = actors(1)
     ref = a.wrong.options(tensor_transport="files").remote()
