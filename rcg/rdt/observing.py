@@ -42,7 +42,7 @@ class LiveTensors:
             (the value has none), "lost" (their owner has freed them), or "unknown": their owner
             does not answer.
         age_s: How long ago they were made, in seconds.
-        pulls: How often they were sent.
+        pulls: How often they were pulled.
         waiters: Who waits for them: processes that are getting them, and calls that take them.
     """
 

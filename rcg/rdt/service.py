@@ -202,17 +202,18 @@ class Service:
         entry = self._find(connection, message)
         if entry is None:
             return
+        self._store.pulled(entry)
         entry.pullers.append(puller)
         try:
-            if self._send_entry(connection, puller, message, entry):
-                self._store.sent(entry)
+            if message.group and not _is_small(entry):
+                self._send_through_group(connection, puller, message, entry)
+            else:
+                self._send_on(connection, message, entry)
         finally:
             entry.pullers.remove(puller)
 
-    def _send_entry(self, connection: Any, puller: str, message: PullTensors, entry: Entry) -> bool:
-        """Send the tensors of an object; returns whether they were sent."""
-        if message.group and not _is_small(entry):
-            return self._send_through_group(connection, puller, message, entry)
+    def _send_on(self, connection: Any, message: PullTensors, entry: Entry) -> None:
+        """Send the tensors of an object on the connection itself."""
         try:
             if isinstance(entry.contents, Objects):
                 objects = make_codec().encode(list(entry.payloads))
@@ -222,8 +223,6 @@ class Service:
                 send_buffers(connection, answer, [_buffer(each) for each in entry.payloads])
         except (OSError, MemoryError, RcgError) as error:
             _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
-            return False
-        return True
 
     def _send_objects(
         self, connection: Any, pidfd: int, puller: str, message: SendTensors, told: bytes
@@ -238,6 +237,7 @@ class Service:
         sockets.send(connection, TensorsComing(number=message.number))
         watch = Watch(connection, pidfd)
         metadata = cluster.loads(told)
+        self._store.pulled(entry)
         entry.pullers.append(puller)
         try:
             trouble = send(entry.contents, entry.key, entry.payloads, metadata, watch)
@@ -247,7 +247,6 @@ class Service:
             _refuse(connection, message, trouble)
             return
         sockets.send(connection, TensorsHere(number=message.number))
-        self._store.sent(entry)
 
     def _tell(self, connection: Any, message: AskHeld | AskTransfers, told: bytes) -> None:
         payload = KIND_BYTES, told, None, 0
@@ -266,20 +265,18 @@ class Service:
 
     def _send_through_group(
         self, connection: Any, puller: str, message: PullTensors, entry: Entry
-    ) -> bool:
+    ) -> None:
         try:
             pair = self._groups.pair_for(message.group, self.holder, puller, is_holder=True)
         except RcgError as error:
             _refuse(connection, message, str(error), is_system_error=True)
-            return False
+            return
         sockets.send(connection, TensorsComing(number=message.number))
         try:
             pair.send(entry.payloads)
         except (RcgError, RuntimeError, ValueError, OSError) as error:
             # Whoever pulls has an error of its own, and says it.
             self._groups.leave(message.group, describe_error(error))
-            return False
-        return True
 
 
 Service.handlers = {

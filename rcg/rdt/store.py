@@ -50,7 +50,7 @@ class Entry:
         versions: How often its tensors had been written to when it was made.
         release: Cleans up after the object, when it is freed or replaced.
         made_s: When it was made, in seconds of the monotonic clock.
-        pulls: How often they were sent.
+        pulls: How often they were pulled.
         pullers: The stores of the processes that are getting them now.
     """
 
@@ -93,7 +93,7 @@ class StoreFacts:
         held_bytes: The bytes of their tensors.
         freed: How many were freed.
         unkept: How many of these because nobody said to keep them.
-        pulls: How often tensors were sent.
+        pulls: How often tensors were pulled.
     """
 
     held: int
@@ -189,8 +189,8 @@ class Store:
                 if tensor is not None:
                     warn_of_write(tensor, entry.name, writer)
 
-    def sent(self, entry: Entry) -> None:
-        """Note that the tensors of an object were sent."""
+    def pulled(self, entry: Entry) -> None:
+        """Note that somebody pulls an object: before it has it, so that it finds it counted."""
         tensor = entry.versions.written()
         if tensor is not None:
             warn_of_write(tensor, entry.name, None)

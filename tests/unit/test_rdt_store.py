@@ -117,12 +117,12 @@ def test_a_write_to_a_tensor_that_is_held_is_told_once(store: Store) -> None:
         store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
 
 
-def test_a_write_is_told_when_the_tensor_is_sent(store: Store) -> None:
+def test_a_write_is_told_when_the_tensor_is_pulled(store: Store) -> None:
     tensor = torch.zeros(5)
     store.add(held := entry("t", tensor))
     tensor[0] = 1
     with pytest.warns(UserWarning, match="whoever gets it from now on sees what was written"):
-        store.sent(held)
+        store.pulled(held)
 
 
 def test_what_was_freed_before_it_was_made_is_not_kept(store: Store, monkeypatch: Any) -> None:
