@@ -53,6 +53,11 @@ class Registered:
     cls: type[Communicator]
 
     @property
+    def is_users(self) -> bool:
+        """Whether other processes know it only if they are sent its class."""
+        return self.name not in _LAZY
+
+    @property
     def is_tagged(self) -> bool:
         """Whether its messages are matched by tags."""
         return self.cls.is_tagged

@@ -106,8 +106,8 @@ def create_collective_group(
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
         registered = find_communicator(chosen)
-        is_users = not registered.cls.__module__.startswith("rcg.")
-        body = cluster.dumps((chosen, registered.devices, registered.cls)) if is_users else b""
+        told = (chosen, registered.devices, registered.cls)
+        body = cluster.dumps(told) if registered.is_users else b""
         for rank, connection in enumerate(connections):
 
             def question(number: int, rank: int = rank) -> JoinGroup:

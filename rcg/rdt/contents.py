@@ -154,8 +154,8 @@ def checked_targets(contents: Contents, targets: Sequence[Any]) -> list[Any]:
         name = f"out[{at}]" if len(targets) > 1 else "out"
         if not hasattr(target, "untyped_storage"):
             raise TypeError(f"{name} is no tensor, found {type(target).__name__}")
-        if not target.is_cpu or not target.is_contiguous():
-            raise ValueError(f"{name} must be contiguous and in host memory")
+        if not target.is_contiguous():
+            raise ValueError(f"{name} must be contiguous")
         if isinstance(contents, Whole):
             found = str(target.dtype).removeprefix("torch."), tuple(target.shape)
             if found != (contents.table.dtype, contents.table.shape):

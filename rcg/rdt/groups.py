@@ -80,11 +80,14 @@ class Pair:
             whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
             self._opened().send(pieces_of([whole]), _PULLER)
 
-    def recv(self, sizes: Sequence[int], into: Sequence[Any] | None = None) -> list[Any]:
+    def recv(
+        self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
+    ) -> list[Any]:
         """Receive the tensors of an object; returns tensors of uint8 [n] of these sizes.
 
         Args:
             sizes: The bytes of each.
+            device: The type of the device of all, as where they were made: ``"cpu"``, ``"cuda"``.
             into: Where they are received, of these sizes; None for fresh memory. Small ones share
                 that: it is free when none of them is needed any more.
         """
@@ -94,8 +97,9 @@ class Pair:
         for run in _runs(sizes):
             ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
             size = sizes[run[0]] if len(run) == 1 else ends[-1]
-            is_given = into is not None and len(run) == 1
-            whole = into[run[0]] if is_given else torch.empty(size, dtype=torch.uint8)  # type: ignore[index]
+            whole = into[run[0]] if into is not None and len(run) == 1 else None
+            if whole is None or whole.device.type != device:
+                whole = torch.empty(size, dtype=torch.uint8, device=device)
             self._opened().recv(pieces_of([whole]), _HOLDER)
             starts = [0, *ends]
             payloads += [

@@ -166,7 +166,11 @@ def opened_into(envelope: Any, transport: str | None, out: Any) -> Any:
             found.clear()
             raise problems.pop()  # no local name may hold it, see `opened_all`
         payloads = next(each for each in found if not isinstance(each, Exception))
-    return out if isinstance(envelope.contents, Whole) else envelope.contents.put_back(payloads)
+    if isinstance(envelope.contents, Whole):
+        return out
+    value = envelope.contents.put_back(payloads)
+    is_out = isinstance(value, type(out)) and not isinstance(out, list | tuple)
+    return out if is_out and value.data_ptr() == out.data_ptr() else value
 
 
 def _of_our_own(ours: Here, envelope: Envelope) -> Any:

@@ -457,7 +457,7 @@ class Connections:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
             pair = self._groups.pair_for(group, holder, holder.key, is_holder=False)
-            return pair.recv(sizes, into)
+            return pair.recv(sizes, envelope.contents.devices[0], into)
         except (CommError, TimeoutError, RuntimeError) as error:
             if connection.ends_soon():
                 raise connection.gone() from error

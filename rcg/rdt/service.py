@@ -179,9 +179,7 @@ class Service:
                 ]
                 self._tell(connection, message, json.dumps(chosen).encode())
             case JoinGroup():
-                if received.body:  # a communicator of the user's
-                    register_communicator(*cluster.loads(received.body))
-                trouble = self._groups.join(message)
+                trouble = _registered(received.body) or self._groups.join(message)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
             case LeaveGroup():
                 self._groups.leave(message.group)
@@ -287,6 +285,16 @@ Service.handlers = {
     HasValues: Service._ask_meeting,
     AddValue: Service._ask_meeting,
 }
+
+
+def _registered(told: bytes) -> str:
+    """Register the user's communicator of a group; returns why that is not possible, or ""."""
+    try:
+        if told:
+            register_communicator(*cluster.loads(told))
+    except Exception as error:  # noqa: BLE001 - the user's class, which this process may not have
+        return f"its communicator cannot be had here: {describe_error(error)}"
+    return ""
 
 
 def _is_small(entry: Entry) -> bool:

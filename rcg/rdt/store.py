@@ -178,7 +178,7 @@ class Store:
         """Warn of tensors that were written to; called at the end of a method.
 
         Only the newest objects are looked at, so that a method costs the same however many there
-        are. The others are looked at when they are sent.
+        are. The others are looked at when they are pulled.
 
         Args:
             writer: The method.

@@ -21,9 +21,9 @@ import torch
 
 import rcg
 from rcg.collective import allgather, allreduce, broadcast, reducescatter
-from rcg.comm import registry
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import CommError
+from rcg.experimental.collective import create_collective_group, destroy_collective_group
 from tests import communicators as does
 from tests.communicators import Place
 from tests.crews import ProcessMember
@@ -41,6 +41,7 @@ MULTI_RANK = {
     "NCCL_MAX_CTAS": "4",
 }
 MULTI_RANK_SINCE = 23000
+FAKE = "tests.gpu.fake"
 COPIES = ("pinned", "pageable", "shared memory")
 
 
@@ -226,6 +227,29 @@ def _values(dag: Any, overlap: bool, wanted: Callable[[int], Any]) -> None:
                 raise AssertionError(f"execution {n}: {found}, wanted {wanted(n)}")
 
 
+def references(machine: Machine, name: str) -> str:
+    """Tensors by reference in ordinary calls, both ways at once, and out of the device."""
+    if machine.is_plain:
+        raise NotRunError("Ray is not installed")
+    device = machine.device
+    with actors(machine, name, 2) as (a, b):
+        group = create_collective_group([a, b], backend=name)
+        there = [a.make.options(tensor_transport=name).remote(n) for n in range(6)]
+        back = [b.twice.options(tensor_transport=name).remote(ref) for ref in there]
+        found = rcg.get([a.totals.remote(*back), b.totals.remote(*there)], timeout=GUARD_S)
+        wanted = [[(device, 1000.0 * n * factor) for n in range(6)] for factor in (2, 1)]
+        if found != wanted:
+            raise AssertionError(f"{found}, wanted {wanted}")
+        large = a.make.options(tensor_transport=name).remote(1, 16 * MIB)
+        if rcg.get(b.totals.remote(large), timeout=GUARD_S) != [(device, 16.0 * MIB)]:
+            raise AssertionError("a tensor of 64 MiB is not what was sent")
+        copied = rcg.get(there[5], _tensor_transport="object_store", timeout=GUARD_S)
+        if float(copied.cpu().sum()) != 5000.0:
+            raise AssertionError(f"the object store gave {copied}")
+        destroy_collective_group(group)
+    return "14 tensors"
+
+
 def arrival(machine: Machine) -> str:
     """A tensor of the CPU arrives on the devices of three actors."""
     device = machine.device
@@ -314,14 +338,6 @@ def seed(machine: Machine, program: str) -> str:
     return f"{said}: {lines[-1] if lines else 'nothing printed'}"
 
 
-def register_fakes() -> None:
-    """Have the names of the communicators mean those over the fake device."""
-    from tests.fake_cuda import IpcOnFake, NcclOnFake
-
-    for name, cls in (("nccl", NcclOnFake), ("cuda_ipc", IpcOnFake)):
-        registry._registered[name] = registry.Registered(name, cls.devices, cls)
-
-
 def machine_of(device: str) -> Machine:
     """Look at this machine.
 
@@ -337,8 +353,8 @@ def machine_of(device: str) -> Machine:
         else str(sys.modules["ray"].__version__),
     }
     if device == "fake":
-        register_fakes()
-        return Machine(device, 8, 0, is_plain, "tests.fake_cuda", facts)
+        importlib.import_module(FAKE)
+        return Machine(device, 8, 0, is_plain, FAKE, facts)
     if not torch.cuda.is_available():
         raise NotRunError("torch finds no GPU on this machine")
     nccl = 0
@@ -369,6 +385,7 @@ def all_checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
         for is_on in (False, True):
             word = "with overlap" if is_on else "without overlap"
             yield f"{name}: graphs {word}", lambda n=name, on=is_on: graphs(machine, n, on)
+        yield f"{name}: references", lambda n=name: references(machine, n)
         side, width = (64, 8) if is_fake else (8192, 512)
         yield (
             f"{name}: overlap on streams",
