@@ -22,7 +22,7 @@ from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import checked_cost_s
 from rcg.rdt.calls import held_until, passed, refuse_in_tasks, returned, taken_by, transport_for
-from rcg.rdt.methods import DECLARED, derived, transport_declared
+from rcg.rdt.methods import DECLARED, derived, targets_declared, transport_declared
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
 
@@ -40,6 +40,7 @@ __all__ = [
 
 # Options of methods that Ray does not see.
 _OWN_OPTIONS = frozenset({"cost_s", "tensor_transport"})
+_OWN_DECLARATIONS = _OWN_OPTIONS | {"receive_into"}
 
 Nodes = ClassMethodNode | tuple[ClassMethodNode, ...]
 
@@ -421,16 +422,20 @@ def method(*args: Any, **options: Any) -> Any:
         **options: Ray's, and ``cost_s``: how long a call takes, in seconds. The compiler orders
             transfers by it, and predicts a timeline. Calls of which nothing is said count alike.
             And ``tensor_transport``: how the tensors of its value travel. They stay in the actor,
-            and calls return a ``TensorRef``.
+            and calls return a ``TensorRef``. And ``receive_into``: for arguments that are passed by
+            reference, the names of the actor's attributes into whose tensors theirs are received:
+            ``{"weights": "_weights"}``. Such an attribute is a tensor, or a list of tensors in the
+            order of the value's; where it is None, the memory is fresh.
 
     Raises:
-        TypeError: ``cost_s`` is no number.
+        TypeError: ``cost_s`` is no number; ``receive_into`` is no dict of names.
         ValueError: ``cost_s`` is negative, or more than a million seconds; there is no such
-            transport.
+            transport, or no such parameter.
     """
-    if _OWN_OPTIONS.isdisjoint(options):
+    if _OWN_DECLARATIONS.isdisjoint(options):
         return cluster.method(*args, **options)
     transport = options.pop("tensor_transport", None)
+    targets = options.pop("receive_into", None)
     if transport is not None:
         transport = find_transport(transport).name
     has_cost = "cost_s" in options
@@ -440,6 +445,8 @@ def method(*args: Any, **options: Any) -> Any:
         declared = cluster.method(**options)(function) if options else function
         if has_cost:
             declared.__rcg_cost_s__ = cost_s
+        if targets is not None:
+            targets_declared(declared, targets)
         return declared if transport is None else transport_declared(declared, transport)
 
     return declare

@@ -421,9 +421,7 @@ def which_exist(keys: list[bytes]) -> list[bool]:
 
     One that this process has put exists as long as anybody in the cluster holds a reference.
     """
-    refs = [ray.ObjectRef(key) for key in keys]
-    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-    found = {ref.binary() for ref in ready}
+    found = {ref.binary() for ref in ready_of([ray.ObjectRef(key) for key in keys])}
     return [key in found for key in keys]
 
 
@@ -433,15 +431,24 @@ def value_of(key: bytes) -> Any:
     Raises:
         TimeoutError: It is not there yet.
     """
-    return get(ray.ObjectRef(key), timeout_s=0)
+    return _without_starting(ray.get)(ray.ObjectRef(key), timeout=0)
 
 
 def ready_of(refs: list[Any]) -> list[Any]:
     """Return those of several ObjectRefs whose values are there, or failed; does not wait."""
     if not refs:
         return []
-    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+    wait = _without_starting(ray.wait)
+    ready, _ = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
     return list(ready)
+
+
+def _without_starting(function: Any) -> Any:
+    """Return a function of Ray's without what starts a session where there is none.
+
+    For threads of rcg's own: the user may leave Ray at any moment.
+    """
+    return inspect.unwrap(function)
 
 
 def dumps(value: Any) -> bytes:

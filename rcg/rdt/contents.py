@@ -130,12 +130,13 @@ def _copied(buffer: Any) -> bytes:
     return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))
 
 
-def checked_targets(contents: Contents, targets: Sequence[Any]) -> list[Any]:
+def checked_targets(contents: Contents, targets: Sequence[Any], name: str) -> list[Any]:
     """Return the bytes of tensors of the user's, into which a value's tensors are received.
 
     Args:
         contents: The value.
         targets: The tensors.
+        name: What errors call them.
 
     Returns:
         Tensors of uint8 [n] over their memory.
@@ -147,22 +148,22 @@ def checked_targets(contents: Contents, targets: Sequence[Any]) -> list[Any]:
     sizes = contents.sizes
     if len(targets) != len(sizes):
         raise ValueError(
-            f"out=: the value has {plural(len(sizes), 'tensor')} with memory of its own, and there "
-            f"are {len(targets)} to receive into"
+            f"{name}: the value has {plural(len(sizes), 'tensor')} with memory of its own, and "
+            f"there are {len(targets)} to receive into"
         )
     for at, (target, size) in enumerate(zip(targets, sizes, strict=True)):
-        name = f"out[{at}]" if len(targets) > 1 else "out"
+        each = f"{name}[{at}]" if len(targets) > 1 else name
         if not hasattr(target, "untyped_storage"):
-            raise TypeError(f"{name} is no tensor, found {type(target).__name__}")
+            raise TypeError(f"{each} is no tensor, found {type(target).__name__}")
         if not target.is_contiguous():
-            raise ValueError(f"{name} must be contiguous")
+            raise ValueError(f"{each} must be contiguous")
         if isinstance(contents, Whole):
             found = str(target.dtype).removeprefix("torch."), tuple(target.shape)
             if found != (contents.table.dtype, contents.table.shape):
                 raise ValueError(
-                    f"{name} is of {found[0]} and shape {list(found[1])}, the value of "
+                    f"{each} is of {found[0]} and shape {list(found[1])}, the value of "
                     f"{contents.table.dtype} and shape {list(contents.table.shape)}"
                 )
         elif target.nbytes != size:
-            raise ValueError(f"{name} has {target.nbytes} bytes, the value's tensor {size}")
+            raise ValueError(f"{each} has {target.nbytes} bytes, the value's tensor {size}")
     return [bytes_of(each) for each in targets]

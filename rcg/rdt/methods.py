@@ -19,17 +19,42 @@ from rcg.cluster import HIDDEN_KEYWORD
 from rcg.rdt.transports import told
 from rcg.runtime.actor.plain import PLAIN
 
-__all__ = ["DECLARED", "derived", "transport_declared"]
+__all__ = ["DECLARED", "derived", "targets_declared", "transport_declared"]
 
 DECLARED: Final = "__rcg_tensor_transport__"
 """The attribute of a function that has what ``@method(tensor_transport=...)`` says."""
 
+_TARGETS: Final = "__rcg_receive_into__"
 _DERIVED: Final = "__rcg_derived_from__"
 
 
 def transport_declared(function: Any, transport: str) -> Any:
     """Note on a function what ``@method(tensor_transport=...)`` says."""
     setattr(function, DECLARED, transport)
+    return function
+
+
+def targets_declared(function: Any, targets: Any) -> Any:
+    """Note on a function what ``@method(receive_into=...)`` says: attributes, by parameters.
+
+    Raises:
+        TypeError: It is no dict of such names.
+        ValueError: The function has no parameter of a name.
+    """
+    if not isinstance(targets, dict) or not all(
+        isinstance(each, str) for pair in targets.items() for each in pair
+    ):
+        raise TypeError(
+            "receive_into must be a dict from names of parameters to names of attributes of the "
+            f"actor, as in {{'weights': '_weights'}}, found {targets!r}"
+        )
+    parameters = [*inspect.signature(function).parameters]
+    for name in targets:
+        if name not in parameters[1:]:
+            raise ValueError(
+                f"receive_into={targets!r}: {function.__qualname__} has no parameter {name!r}"
+            )
+    setattr(function, _TARGETS, dict(targets))
     return function
 
 
@@ -81,6 +106,7 @@ def _wrapped(function: Any) -> Any:
     """
     transport = getattr(function, DECLARED, "")
     num_returns = getattr(function, "__ray_num_returns__", 1)
+    targets = _targets_of(function)
     if transport and isinstance(num_returns, int) and num_returns > 1:
         transport = f"{transport}*{num_returns}"
     made: Any
@@ -91,7 +117,7 @@ def _wrapped(function: Any) -> Any:
         ) -> Any:
             from rcg.rdt.running import opened_later
 
-            args, kwargs = await opened_later(args, kwargs)
+            args, kwargs = await opened_later(args, kwargs, self, targets)
             async for item in function(self, *args, **kwargs):
                 yield item
 
@@ -103,7 +129,7 @@ def _wrapped(function: Any) -> Any:
         ) -> Any:
             from rcg.rdt.running import opened_arguments
 
-            args, kwargs = opened_arguments(args, kwargs)
+            args, kwargs = opened_arguments(args, kwargs, self, targets)
             yield from function(self, *args, **kwargs)
 
         made = generator
@@ -114,7 +140,7 @@ def _wrapped(function: Any) -> Any:
         ) -> Any:
             from rcg.rdt.running import inside, look_for_writes, opened_later, sealed_return
 
-            args, kwargs = await opened_later(args, kwargs)
+            args, kwargs = await opened_later(args, kwargs, self, targets)
             with inside():
                 value = await function(self, *args, **kwargs)
             look_for_writes(function)
@@ -128,7 +154,7 @@ def _wrapped(function: Any) -> Any:
         def method(self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any) -> Any:
             from rcg.rdt.running import inside, look_for_writes, opened_arguments, sealed_return
 
-            args, kwargs = opened_arguments(args, kwargs)
+            args, kwargs = opened_arguments(args, kwargs, self, targets)
             with inside():
                 value = function(self, *args, **kwargs)
             look_for_writes(function)
@@ -142,6 +168,21 @@ def _wrapped(function: Any) -> Any:
     made.__signature__ = _with_hidden(inspect.signature(function), told(transport))
     setattr(made, PLAIN, function)
     return made
+
+
+def _targets_of(function: Any) -> dict[int | str, tuple[str, str]]:
+    """Return which arguments are received into what: (parameter, attribute).
+
+    The keys are the places of arguments, without ``self``, and their names.
+    """
+    found: dict[int | str, tuple[str, str]] = {}
+    targets = getattr(function, _TARGETS, {})
+    for at, each in enumerate(inspect.signature(function).parameters.values() if targets else ()):
+        if each.name in targets:
+            found[each.name] = each.name, targets[each.name]
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+                found[at - 1] = found[each.name]
+    return found
 
 
 def _with_hidden(signature: inspect.Signature, transport: object) -> inspect.Signature:

@@ -133,13 +133,14 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
     return [found[each.key] if type(each) is Envelope else each for each in values]
 
 
-def opened_into(envelope: Any, transport: str | None, out: Any) -> Any:
+def opened_into(envelope: Any, transport: str | None, out: Any, name: str = "out") -> Any:
     """Return the value of an envelope, with its tensors in memory of the user's.
 
     Args:
         envelope: The envelope.
         transport: How the tensors travel, if not as the envelope says.
         out: A tensor for a value that is one, or a list of tensors in the order of the value's.
+        name: What errors call it.
 
     Raises:
         ValueError: The tensors do not fit; nothing has been written to them.
@@ -147,9 +148,9 @@ def opened_into(envelope: Any, transport: str | None, out: Any) -> Any:
         Exception: As ``opened_all``.
     """
     if type(envelope) is not Envelope or isinstance(envelope.contents, Objects):
-        raise TypeError("out=: the value has no tensors of torch's that could be received into it")
+        raise TypeError(f"{name}: the value has no tensors of torch's that could be received there")
     targets = [out] if not isinstance(out, list | tuple) else list(out)
-    into = checked_targets(envelope.contents, targets)
+    into = checked_targets(envelope.contents, targets, name)
     ours = here()
     if envelope.holder.key == ours.holder.key:
         payloads: Sequence[Any] = filled(into, _entry_of(ours, envelope).payloads)

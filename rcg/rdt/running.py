@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -24,6 +24,10 @@ __all__ = [
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
+# By the places and names of arguments: a parameter and the attribute that it is received into.
+Targets = Mapping[int | str, tuple[str, str]]
+
+_NONE: Final[Targets] = {}
 _PULLS: Final = 8  # at the same time, for the methods of an event loop
 _pullers: list[ThreadPoolExecutor] = []
 
@@ -35,21 +39,37 @@ def begin(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments
     return opened_arguments(args, kwargs)
 
 
-def opened_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """Return the arguments of a method with those that are envelopes opened."""
+def opened_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], actor: Any = None, targets: Targets = _NONE
+) -> Arguments:
+    """Return the arguments of a method with those that are envelopes opened.
+
+    Args:
+        args: The arguments.
+        kwargs: The keyword arguments.
+        actor: The actor.
+        targets: Which arguments are received into attributes of the actor.
+
+    Raises:
+        ValueError: What such an attribute has does not fit.
+        TypeError: It is no tensor.
+        Exception: As ``rcg.rdt.opening.opened_all``.
+    """
     if not _has_envelope(args, kwargs):
         return args, kwargs
-    return _opened(args, kwargs)
+    return _opened(args, kwargs, actor, targets)
 
 
-async def opened_later(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+async def opened_later(
+    args: tuple[Any, ...], kwargs: dict[str, Any], actor: Any, targets: Targets
+) -> Arguments:
     """As ``opened_arguments``; the event loop goes on while tensors are pulled."""
     if not _has_envelope(args, kwargs):
         return args, kwargs
     if not _pullers:
         _pullers.append(ThreadPoolExecutor(_PULLS, "rcg-pull"))
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_pullers[0], _opened, args, kwargs)
+    return await loop.run_in_executor(_pullers[0], _opened, args, kwargs, actor, targets)
 
 
 def inside() -> AbstractContextManager[None]:
@@ -89,7 +109,24 @@ def _has_envelope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return Envelope in map(type, args) or Envelope in map(type, kwargs.values())
 
 
-def _opened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+def _opened(
+    args: tuple[Any, ...], kwargs: dict[str, Any], actor: Any, targets: Targets
+) -> Arguments:
+    if targets:
+        args = tuple(_received(at, each, actor, targets) for at, each in enumerate(args))
+        kwargs = {name: _received(name, each, actor, targets) for name, each in kwargs.items()}
     values = opening.opened_all([*args, *kwargs.values()])
     count = len(args)
     return tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))
+
+
+def _received(key: int | str, value: Any, actor: Any, targets: Targets) -> Any:
+    """Return the value of an envelope that is received into an attribute of the actor.
+
+    Without something there it stays an envelope, to be opened with the others.
+    """
+    name, attribute = targets.get(key, ("", ""))
+    out = getattr(actor, attribute, None) if name and type(value) is Envelope else None
+    if out is None:
+        return value
+    return opening.opened_into(value, None, out, f"the argument {name}, received into {attribute}")

@@ -605,10 +605,15 @@ def test_ten_thousand_references_come_and_go(actors):
 
 
 ASKS_AND_DIES = """
+import time
+from rcg.rdt.process import here
+
 worker = ray.get_actor(sys.argv[1], namespace="rdt")
 refs = [worker.make_anywhere.remote(n) for n in range(3)]
 ray.wait(refs, num_returns=3)
 assert ray.get(refs[2]).sum() == 2.0 * {size}
+while not all(kept.is_told for kept in here().keeper.kept()):
+    time.sleep(0.01)
 say("has them")
 signal.pause()
 """
@@ -622,6 +627,25 @@ def test_what_a_driver_has_asked_for_goes_with_it(actors, driver):
     os.kill(program.pid, signal.SIGKILL)
     eventually(lambda: held_by(a) == 0)
     assert get(a.facts.remote())[4] == 0  # it had said that it keeps them
+
+
+ASKS_AFTER_LEAVING = """
+import ray as rays
+from rcg import cluster
+
+ref = rays.put(1)
+rays.shutdown()
+for ask in (lambda: cluster.ready_of([ref]), lambda: cluster.value_of(ref.binary())):
+    try:
+        ask()
+    except Exception as error:
+        say(type(error).__name__, rays.is_initialized())
+"""
+
+
+def test_a_thread_that_asks_ray_when_the_user_has_left_starts_no_session(driver):
+    program = driver(ASKS_AFTER_LEAVING)
+    assert [program.line(), program.line()] == ["RaySystemError False"] * 2
 
 
 def test_a_reference_that_is_dropped_before_its_value_is_made(pair):

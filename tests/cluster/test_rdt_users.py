@@ -282,3 +282,71 @@ def test_docs_a_task_may_take_tensors_but_not_make_them(kept):
 
     with pytest.raises(ValueError, match="its process may end at any time"):
         get(put.remote())
+
+
+@ray.remote(num_cpus=0)
+class Learner:
+    """Makes weights, and takes others into its own."""
+
+    def __init__(self, is_empty=False):
+        self._weights = None if is_empty else torch.zeros(LARGE)
+        self._parts = [torch.zeros(10), torch.zeros(LARGE)]
+
+    @ray.method(tensor_transport="gloo")
+    def make(self, number, size=LARGE):
+        return torch.full((size,), number)
+
+    @ray.method(tensor_transport="gloo")
+    def make_parts(self):
+        return {"small": torch.ones(10), "large": torch.full((LARGE,), 2.0)}
+
+    @ray.method(receive_into={"weights": "_weights"})
+    def load(self, step, weights, scale=1.0):
+        is_mine = weights is self._weights
+        return is_mine, step, scale, float(weights[-1]), (self._weights is None) or is_mine
+
+    @ray.method(receive_into={"parts": "_parts"})
+    async def load_parts(self, *, parts):
+        same = [parts[name].data_ptr() for name in parts]
+        return same == [each.data_ptr() for each in self._parts], float(self._parts[1][-1])
+
+
+def test_ray_61094_and_64815_arguments_are_received_into_memory_of_the_users(kept):
+    kept += [Learner.remote() for _ in range(2)]
+    a, b = kept
+    create_collective_group(kept, backend="gloo")
+    assert get(b.load.remote(1, a.make.remote(3.0))) == (True, 1, 1.0, 3.0, True)
+    assert get(b.load.remote(2, weights=a.make.remote(4.0), scale=0.5)) == (
+        *(True, 2, 0.5, 4.0),
+        True,
+    )
+    assert get(b.load.remote(3, torch.ones(5))) == (False, 3, 1.0, 1.0, False)
+    assert get(b.load_parts.remote(parts=a.make_parts.remote())) == (True, 2.0)
+    with pytest.raises(ValueError, match=r"the argument weights, received into _weights .*\[7\]"):
+        get(b.load.remote(4, a.make.remote(5.0, 7)))
+    assert get(b.load.remote(5, a.make.remote(6.0)))[3] == 6.0
+
+
+def test_an_attribute_that_is_none_has_arguments_received_into_fresh_memory(kept):
+    kept += [Learner.remote(), Learner.remote(is_empty=True)]
+    a, b = kept
+    create_collective_group(kept, backend="gloo")
+    assert get(b.load.remote(1, a.make.remote(3.0))) == (False, 1, 1.0, 3.0, True)
+
+
+@pytest.mark.parametrize(
+    ("targets", "error"),
+    [
+        ({"weihgts": "_weights"}, ValueError),
+        ({"self": "_weights"}, ValueError),
+        ({"weights": 3}, TypeError),
+        (["weights"], TypeError),
+    ],
+)
+def test_wrong_targets_of_arguments_are_said_where_the_class_is_written(targets, error):
+    with pytest.raises(error, match="receive_into"):
+
+        class Wrong:
+            @ray.method(receive_into=targets)
+            def load(self, weights):
+                return weights
