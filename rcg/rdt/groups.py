@@ -21,6 +21,7 @@ from rcg.channels.tensor import PIECE_BYTES, pieces_of
 from rcg.comm.base import Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, Unavailable
+from rcg.rdt.fresh import fresh_memory
 from rcg.wire.messages import JoinGroup
 
 __all__ = ["Group", "MemberGroups", "Pair", "filled"]
@@ -91,15 +92,13 @@ class Pair:
             into: Where they are received, of these sizes; None for fresh memory. Small ones share
                 that: it is free when none of them is needed any more.
         """
-        import torch
-
         payloads: list[Any] = []
         for run in _runs(sizes):
             ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
             size = sizes[run[0]] if len(run) == 1 else ends[-1]
             whole = into[run[0]] if into is not None and len(run) == 1 else None
             if whole is None or whole.device.type != device:
-                whole = torch.empty(size, dtype=torch.uint8, device=device)
+                whole = fresh_memory(size, device)
             self._opened().recv(pieces_of([whole]), _HOLDER)
             starts = [0, *ends]
             payloads += [
