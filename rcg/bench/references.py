@@ -3,8 +3,9 @@
 
 A sample is ``get(receiver.take.remote(sender.make.remote()))``: from the first submission until the
 driver has the result. The sender keeps its tensors, so that their making does not count. Beside it
-stand two calls that pass a number; the same calls with a tensor through Ray's object store; and,
-for large tensors, what Gloo takes to bring one into fresh memory of the receiver.
+stand two calls with the same arguments that pass a number; the same calls with a tensor through
+Ray's object store; and, for large tensors, what Gloo takes to bring one into fresh memory of the
+receiver.
 
 Contestants take turns. Ray's direct transport is one, where the installed Ray has it.
 """
@@ -29,6 +30,7 @@ import rcg
 from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure
+from rcg.dag import InputNode
 from rcg.rdt.collective_groups import create_collective_group, destroy_collective_group
 
 __rcg_user__ = True  # see rcg.frames
@@ -46,6 +48,7 @@ _MANY: Final = (1000, 25_000)  # tensors, and the numbers in each: 100 KB
 _LARGE: Final = 25_000_000  # numbers: 100 MB
 _DUPLEX: Final = 5_000_000
 _AT_ONCE: Final = 6
+_FREED_S: Final = 0.3  # what nobody holds is freed by then
 
 
 class Worker:
@@ -67,9 +70,13 @@ class Worker:
         """As ``make``, through the object store."""
         return self.make(count, size)
 
-    def number(self, _: Any = None) -> int:
-        """Return a number."""
+    def number(self, *_: int) -> int:
+        """Return a number, of as many arguments as ``make`` or ``take`` has."""
         return 1
+
+    def echo(self, value: Any) -> Any:
+        """Return the argument."""
+        return value
 
     def take(self, tensors: Any) -> float:
         """Return the last number of one or several tensors."""
@@ -137,6 +144,13 @@ def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figur
             {"rcg": both / ones},
             most=2 / 1.6 / 2,
         ),
+        Figure(
+            "rdt-echo",
+            "echo by a graph, on an actor that holds tensors for others, to without",
+            "of the time",
+            {"rcg": _echoes(pair)},
+            most=1.05,
+        ),
     ]
     if rays is not None:
         figures.append(_ratio("rdt-1kb-ray", "1 KB, to Ray's RDT", small, _RAY, 0.5))
@@ -151,7 +165,9 @@ def _times(
     sender, receiver = pair
     turns: dict[str, Turn] = {
         _RCG: call_turn(lambda: rcg.get(receiver.take.remote(sender.make.remote(count, size)))),
-        _CALLS: call_turn(lambda: rcg.get(receiver.number.remote(sender.number.remote()))),
+        _CALLS: call_turn(
+            lambda: rcg.get(receiver.number.remote(sender.number.remote(count, size)))
+        ),
         _STORE: call_turn(lambda: rcg.get(receiver.take.remote(sender.plain.remote(count, size)))),
     }
     if count == 1 and size >= _LARGE:
@@ -191,6 +207,33 @@ def _duplex(pair: tuple[Any, Any]) -> tuple[float, float]:
     turns = {"ones": call_turn(one_by_one), "both": call_turn(at_once)}
     found = take_rounds(turns, Pace(1, 0, 1), _ROUNDS, random.Random("rdt duplex"))
     return median(found["ones"]), median(found["both"])
+
+
+def _echoes(pair: tuple[Any, Any]) -> float:
+    """Return what a graph takes on an actor that holds tensors, to the same without them."""
+    sender, receiver = pair
+    refs: list[Any] = []
+    with InputNode() as inp:
+        graph = rcg.compile(sender.echo.bind(inp))
+    echo = call_turn(lambda: rcg.get(graph.execute(1)))
+
+    def holding(pace: Pace) -> array[int]:
+        refs.extend(sender.make.remote(count, 256) for count in range(1, 11))
+        rcg.get([receiver.take.remote(ref) for ref in refs])
+        time.sleep(_FREED_S)
+        return echo(pace)
+
+    def plain(pace: Pace) -> array[int]:
+        refs.clear()
+        time.sleep(_FREED_S)
+        return echo(pace)
+
+    turns = {"holding": holding, "plain": plain}
+    pace = Pace(2000, int(1e9), 200)
+    found = take_rounds(turns, pace, 2 * _ROUNDS, random.Random("rdt echo"))
+    refs.clear()
+    graph.teardown()
+    return median(found["holding"]) / median(found["plain"])
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ process; in a context where somebody else will open it (``closed``), it stays on
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
@@ -90,14 +89,23 @@ def opened_by_methods() -> None:
     _by_methods[:] = [True]
 
 
-@contextmanager
-def closed(is_closed: bool) -> Iterator[None]:
-    """Have envelopes that are unpickled within stay closed, or not."""
-    token = _is_closed.set(is_closed)
-    try:
-        yield
-    finally:
-        _is_closed.reset(token)
+class closed:  # noqa: N801 - used as a function
+    """Have envelopes that are unpickled within stay closed, or not.
+
+    Args:
+        is_closed: Whether they do.
+    """
+
+    __slots__ = ("_is_closed", "_token")
+
+    def __init__(self, is_closed: bool) -> None:
+        self._is_closed = is_closed
+
+    def __enter__(self) -> None:
+        self._token = _is_closed.set(self._is_closed)
+
+    def __exit__(self, *_: object) -> None:
+        _is_closed.reset(self._token)
 
 
 def _arrived(key: str, holder: tuple[str, ...], transport: str, contents: Contents) -> Any:

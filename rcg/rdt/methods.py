@@ -81,11 +81,9 @@ def _constructor(cls: type) -> Any:
     name = cls.__name__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        from rcg.rdt.running import begin, inside
+        from rcg.rdt.running import constructed
 
-        args, kwargs = begin(name, args, kwargs)
-        with inside():
-            plain(self, *args, **kwargs)
+        constructed(name, plain, self, args, kwargs)
 
     if plain is not object.__init__:
         functools.update_wrapper(__init__, plain)
@@ -138,29 +136,17 @@ def _wrapped(function: Any) -> Any:
         async def coroutine(
             self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
         ) -> Any:
-            from rcg.rdt.running import inside, look_for_writes, opened_later, sealed_return
+            from rcg.rdt.running import awaited
 
-            args, kwargs = await opened_later(args, kwargs, self, targets)
-            with inside():
-                value = await function(self, *args, **kwargs)
-            look_for_writes(function)
-            if _rcg_tensor_transport_:
-                value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
-            return value
+            return await awaited(function, self, args, kwargs, targets, _rcg_tensor_transport_)
 
         made = coroutine
     else:
 
         def method(self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any) -> Any:
-            from rcg.rdt.running import inside, look_for_writes, opened_arguments, sealed_return
+            from rcg.rdt.running import called
 
-            args, kwargs = opened_arguments(args, kwargs, self, targets)
-            with inside():
-                value = function(self, *args, **kwargs)
-            look_for_writes(function)
-            if _rcg_tensor_transport_:
-                value = sealed_return(value, _rcg_tensor_transport_, function.__qualname__)
-            return value
+            return called(function, self, args, kwargs, targets, _rcg_tensor_transport_)
 
         made = method
     functools.update_wrapper(made, function)

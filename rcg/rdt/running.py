@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from rcg.rdt import opening
@@ -14,15 +13,16 @@ from rcg.rdt.envelope import Envelope, closed, opened_by_methods
 from rcg.rdt.process import existing, start_actor
 
 __all__ = [
-    "begin",
-    "inside",
-    "look_for_writes",
+    "awaited",
+    "called",
+    "constructed",
     "opened_arguments",
     "opened_later",
     "sealed_return",
 ]
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Named = dict[str, Any]
+Arguments = tuple[tuple[Any, ...], Named]
 
 # By the places and names of arguments: a parameter and the attribute that it is received into.
 Targets = Mapping[int | str, tuple[str, str]]
@@ -32,15 +32,67 @@ _PULLS: Final = 8  # at the same time, for the methods of an event loop
 _pullers: list[ThreadPoolExecutor] = []
 
 
-def begin(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """Make this process an actor of rcg; returns the arguments of its constructor, opened."""
+def constructed(
+    name: str, function: Callable[..., Any], actor: Any, args: tuple[Any, ...], kwargs: Named
+) -> None:
+    """Make this process an actor of rcg, and run the constructor of the user's.
+
+    Args:
+        name: The name of the class.
+        function: The constructor.
+        actor: The actor.
+        args: The arguments.
+        kwargs: The keyword arguments.
+    """
     opened_by_methods()
     start_actor(name)
-    return opened_arguments(args, kwargs)
+    called(function, actor, args, kwargs)
+
+
+def called(
+    function: Callable[..., Any],
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: Named,
+    targets: Targets = _NONE,
+    told: object = "",
+) -> Any:
+    """Run a method of the user's.
+
+    Args:
+        function: The method.
+        actor: The actor.
+        args: The arguments, of which some may be envelopes.
+        kwargs: The keyword arguments.
+        targets: Which arguments are received into attributes of the actor.
+        told: What the hidden keyword says: see ``rcg.rdt.calls``.
+
+    Returns:
+        What the method returns, or what travels in its place.
+    """
+    args, kwargs = opened_arguments(args, kwargs, actor, targets)
+    with closed(False):  # what it unpickles itself is opened at once
+        value = function(actor, *args, **kwargs)
+    return _returned(value, function, told)
+
+
+async def awaited(
+    function: Callable[..., Any],
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: Named,
+    targets: Targets,
+    told: object,
+) -> Any:
+    """As ``called``, of a coroutine."""
+    args, kwargs = await opened_later(args, kwargs, actor, targets)
+    with closed(False):
+        value = await function(actor, *args, **kwargs)
+    return _returned(value, function, told)
 
 
 def opened_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], actor: Any = None, targets: Targets = _NONE
+    args: tuple[Any, ...], kwargs: Named, actor: Any = None, targets: Targets = _NONE
 ) -> Arguments:
     """Return the arguments of a method with those that are envelopes opened.
 
@@ -61,7 +113,7 @@ def opened_arguments(
 
 
 async def opened_later(
-    args: tuple[Any, ...], kwargs: dict[str, Any], actor: Any, targets: Targets
+    args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets
 ) -> Arguments:
     """As ``opened_arguments``; the event loop goes on while tensors are pulled."""
     if not _has_envelope(args, kwargs):
@@ -72,16 +124,11 @@ async def opened_later(
     return await loop.run_in_executor(_pullers[0], _opened, args, kwargs, actor, targets)
 
 
-def inside() -> AbstractContextManager[None]:
-    """Within it a method of the user's runs: what it unpickles itself is opened at once."""
-    return closed(False)
-
-
-def look_for_writes(method: Callable[..., Any]) -> None:
-    """Warn of tensors that a method has written to while a reference needs them."""
+def _returned(value: Any, function: Callable[..., Any], told: object) -> Any:
     ours = existing()
     if ours is not None and ours.store.is_holding:
-        ours.store.look_for_writes(method)
+        ours.store.look_for_writes(function)
+    return sealed_return(value, told, function.__qualname__) if told else value
 
 
 def sealed_return(value: Any, told: object, name: str) -> Any:
@@ -105,13 +152,11 @@ def sealed_return(value: Any, told: object, name: str) -> Any:
     ]
 
 
-def _has_envelope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _has_envelope(args: tuple[Any, ...], kwargs: Named) -> bool:
     return Envelope in map(type, args) or Envelope in map(type, kwargs.values())
 
 
-def _opened(
-    args: tuple[Any, ...], kwargs: dict[str, Any], actor: Any, targets: Targets
-) -> Arguments:
+def _opened(args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets) -> Arguments:
     if targets:
         args = tuple(_received(at, each, actor, targets) for at, each in enumerate(args))
         kwargs = {name: _received(name, each, actor, targets) for name, each in kwargs.items()}
