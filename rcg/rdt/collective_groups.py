@@ -19,9 +19,9 @@ from rcg import cluster
 from rcg.comm.registry import find_communicator
 from rcg.errors import ActorDiedError, CommError, PlacementError, Unavailable
 from rcg.options import Deadline
+from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.process import actor_holder
-from rcg.rdt.pulling import Connection
 from rcg.wire.messages import AskGroups, GroupChanged, GroupsHere, JoinGroup, LeaveGroup
 
 __all__ = [

@@ -17,9 +17,10 @@ from rcg import cluster
 from rcg.error_text import describe_error, format_error
 from rcg.errors import RcgError, Transfer
 from rcg.log import Log
+from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.objects import size_of, taken_out, with_objects
-from rcg.rdt.pulling import Connection, Connections
+from rcg.rdt.pulling import Connections, at_each_holder
 from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import Transport
 from rcg.rdt.watching import Lost, Running, Watch
@@ -168,31 +169,9 @@ def send(contents: Objects, key: str, objects: Sequence[Any], told: Any, watch: 
 
 def pull(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
     """Return the values of envelopes with ``Objects``, or for each its error."""
-    found: dict[int, Any] = {}
-    places: dict[tuple[str, str], list[int]] = {}
-    for at, envelope in enumerate(envelopes):
-        places.setdefault((envelope.holder.address, envelope.holder.key), []).append(at)
-
-    def fetch(some: list[int]) -> None:
-        several = [envelopes[at] for at in some]
-        try:
-            fetched = _pulled(connections, several)
-        except Exception as error:  # noqa: BLE001 - told with each object
-            fetched = [without_frames(error)] * len(some)
-        found.update(zip(some, fetched, strict=True))
-
-    first, *others = places.values()
-    threads = [
-        threading.Thread(target=fetch, args=(some,), name="rcg-pull", daemon=True)
-        for some in others
-    ]
-    for thread in threads:
-        thread.start()
-    fetch(first)
-    for thread in threads:
-        thread.join()
-    lost = Transfer("the thread that pulled it has failed")
-    return [found.get(at, lost) for at in range(len(envelopes))]
+    return at_each_holder(
+        envelopes, lambda some: _pulled(connections, [envelopes[at] for at in some])
+    )
 
 
 def _pulled(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:

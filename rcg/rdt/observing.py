@@ -16,9 +16,9 @@ from typing import Any, Final
 from rcg import cluster
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.errors import RcgError
+from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, actor_holder, existing
-from rcg.rdt.pulling import Connection
 from rcg.text import bytes_text, plural, short_label, table, visible
 from rcg.trace.model import TensorTransfer
 from rcg.wire.messages import AskHeld, AskTransfers, Message

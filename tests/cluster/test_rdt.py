@@ -862,7 +862,7 @@ def test_tensors_are_received_into_memory_of_the_users(pair):
 
 
 def test_ctrl_c_while_tensors_come_leaves_later_ones_right(pair, monkeypatch):
-    from rcg.rdt.pulling import Connection
+    from rcg.rdt.connection import Connection
 
     a, _ = pair
     refs = [a.make_anywhere.remote(n) for n in range(3)]
