@@ -13,9 +13,8 @@ from rcg import cluster
 from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Holder
 from rcg.rdt.watching import Watch
-from rcg.runtime.control.client import check_user
-from rcg.runtime.control.joining import Joined, join
-from rcg.wire import sockets
+from rcg.runtime.control.joining import Joined, check_user, join
+from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
     FreeTensors,
     KeepTensors,
@@ -63,7 +62,7 @@ class Connection:
         try:
             self._joined: Joined = join(holder.address, opening, timeout_s, check_user)
         except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError) as error:
-            raise self.gone() from error
+            raise _ended(holder) from error
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise
@@ -76,19 +75,15 @@ class Connection:
             raise Transfer(f"what answered is not {holder.label}")
 
     def gone(self) -> Exception:
-        """Return the error for a process that does not exist here."""
-        holder = self.holder
-        here = cluster.node_id() if cluster.is_connected() else holder.node
-        if here != holder.node:
-            return PlacementError(
-                f"{holder.label}, which holds the tensors, is on node {holder.node}, and this is "
-                f"node {here}: tensors are passed by reference within a node. Return the value "
-                "without a tensor_transport",
-                location=here,
+        """Return the error for a process that does not answer any more."""
+        pidfd = self._joined.pidfd.fd
+        goes_on = pidfd >= 0 and liveness.how_it_ended(pidfd) is liveness.How.LEFT
+        if self.is_closed or goes_on:
+            return Transfer(
+                f"the connection to {self.holder.label}, which holds the tensors, was closed, "
+                "though that process goes on: its log may say why. Get them again"
             )
-        return ActorDiedError(
-            f"{holder.label}, which held the tensors, has ended, and they with it. Make them again"
-        )
+        return _ended(self.holder)
 
     def ask_for(self, key: str, group: str) -> int:
         """Ask for an object; returns the number of the question. The caller holds the lock.
@@ -213,6 +208,21 @@ class Connection:
         """Close it."""
         self.is_closed = True
         self._joined.close()
+
+
+def _ended(holder: Holder) -> Exception:
+    """Return the error for a process that does not exist here."""
+    here = cluster.node_id() if cluster.is_connected() else holder.node
+    if here != holder.node:
+        return PlacementError(
+            f"{holder.label}, which holds the tensors, is on node {holder.node}, and this is "
+            f"node {here}: tensors are passed by reference within a node. Return the value "
+            "without a tensor_transport",
+            location=here,
+        )
+    return ActorDiedError(
+        f"{holder.label}, which held the tensors, has ended, and they with it. Make them again"
+    )
 
 
 def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
 from rcg.errors import RcgError
@@ -33,8 +33,10 @@ from rcg.runtime.codec import make_codec
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.observe.transfers import record_from
 from rcg.serialization import Codec
-from rcg.trace.model import TensorTransfer
 from rcg.wire import sockets
+
+if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
+    from rcg.trace.model import TensorTransfer
 
 __all__ = [
     "Here",

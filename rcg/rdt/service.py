@@ -19,6 +19,7 @@ from rcg import cluster
 from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error
 from rcg.errors import RcgError
+from rcg.log import Log
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
@@ -62,6 +63,8 @@ from rcg.wire.payloads import send_buffers, send_payloads
 from rcg.wire.sockets import Received
 
 __all__ = ["Service"]
+
+_log = Log()
 
 _SMALL_BYTES: Final = 24 << 10
 
@@ -154,6 +157,8 @@ class Service:
                     self._answer(connection, pidfd.fd, puller, received)
         except (OSError, ValueError):
             pass  # it hung up, or sent a wrong message
+        except Exception:  # noqa: BLE001 - the other side learns that the connection ended
+            _log.exception("rcg: the tensors of %s cannot be sent", self.holder)
         finally:
             self._store.keeper_ended(connection)
             connection.close()

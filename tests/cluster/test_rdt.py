@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import rcg
-from rcg.errors import ActorDiedError
+from rcg.errors import ActorDiedError, Transfer
 from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import (
     create_collective_group,
@@ -140,6 +140,18 @@ class Worker:
 
     def sleep(self, seconds):
         time.sleep(seconds)
+
+    def break_service(self):
+        """Have the next question fail in a way that nobody thought of."""
+        from rcg.rdt.store import Store
+
+        original = Store.find
+
+        def broken(*args):
+            Store.find = original
+            raise RuntimeError("nobody thought of that")
+
+        Store.find = broken
 
     def facts(self):
         from rcg.rdt.process import here
@@ -913,3 +925,13 @@ def test_a_call_that_fails_holds_no_reference(actors):
         get(b.total.remote(kept, lost))
     del kept, lost, refs
     eventually(lambda: held_by(a) == 0)
+
+
+def test_a_connection_that_ends_although_its_process_goes_on_is_told_so(pair):
+    a, _ = pair
+    ref = a.make_anywhere.remote(1)
+    rcg.wait([ref], timeout=GUARD_S)
+    get(a.break_service.remote())
+    with pytest.raises(Transfer, match=r"to Actor\(Worker, .* was closed, though .* goes on"):
+        get(ref, _tensor_transport="object_store")
+    assert get(ref, _tensor_transport="object_store").sum() == BIG

@@ -16,7 +16,7 @@ import rcg
 from rcg.errors import ActorDiedError, TensorMismatch, Transfer
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from tests.cluster.stage import GUARD_S
-from tests.rdt_managers import Array, FileTransport, SocketTransport, folder
+from tests.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -93,6 +93,16 @@ class Worker:
     def pid(self):
         return os.getpid()
 
+    def speak_in_riddles(self):
+        """Have the next transfer say something that cannot be read elsewhere."""
+        original = SocketTransport.get_communicator_metadata
+
+        def once(*args):
+            SocketTransport.get_communicator_metadata = original
+            return Riddle("\0rcg-test-riddle")
+
+        SocketTransport.get_communicator_metadata = once
+
     def stop_at(self, step, path, *, is_failing=False):
         """Have the next transfer stop at a step for ever, or fail there."""
         from rcg.rdt import groups, pulling, service, store
@@ -129,6 +139,17 @@ class Worker:
                 time.sleep(1000)
 
             setattr(owner, name, stop)
+
+
+class Riddle(SocketMetadata):
+    """Cannot be unpickled."""
+
+    def __reduce__(self):
+        return _solved, ()
+
+
+def _solved():
+    raise LookupError("nobody knows")
 
 
 class Elsewhere(np.ndarray):
@@ -281,6 +302,15 @@ def test_a_transport_that_fails_is_told_and_serves_the_next(actors, name, step):
     ref = a.make.options(tensor_transport=name).remote(name, 1)
     get((a if step == "send" else b).stop_at.remote(step, "", is_failing=True))
     with pytest.raises(Transfer, match="it does not want to"):
+        get(b.total.remote(ref))
+    assert get(b.total.remote(ref)) == SIZE
+
+
+def test_what_a_transport_says_and_the_holder_cannot_read_is_told(actors):
+    a, b = actors(2)
+    ref = a.make.options(tensor_transport="sockets").remote("sockets", 1)
+    get(b.speak_in_riddles.remote())
+    with pytest.raises(Transfer, match="cannot be read: LookupError: nobody knows"):
         get(b.total.remote(ref))
     assert get(b.total.remote(ref)) == SIZE
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error, shielded, shortened
 from rcg.errors import PlacementError
-from rcg.runtime.control.joining import join
+from rcg.runtime.control.joining import check_user, join
 from rcg.trace.clocks import clock_identity, now_ns
 from rcg.wire import sockets
 from rcg.wire.messages import (
@@ -38,7 +38,7 @@ from rcg.wire.messages import (
 )
 from rcg.wire.sockets import Received
 
-__all__ = ["ControlClient", "Watched", "check_user"]
+__all__ = ["ControlClient", "Watched"]
 
 _JOIN_TIMEOUT_S: Final = 30.0
 _MAX_DESCRIPTORS: Final = 128
@@ -199,19 +199,6 @@ class ControlClient:
         """Close everything; mapped memory stays mapped. For a member whose loop never ran."""
         self.close_descriptors()
         self._joined.close()
-
-
-def check_user(_: int, uid: int) -> None:
-    """Check whose process a peer is, before a secret is sent there.
-
-    Raises:
-        PlacementError: It is another user's.
-    """
-    if uid != os.getuid():
-        raise PlacementError(
-            f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared memory is "
-            "only shared within one user"
-        )
 
 
 def _handed_over(answer: Received) -> tuple[int, list[int]]:

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rcg.descriptors import Descriptor, telling_exhaustion
+from rcg.errors import PlacementError
 from rcg.options import Deadline
 from rcg.runtime.control.reception import refused
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import Again, Message, Opening, Refused, UnknownGraph
 from rcg.wire.sockets import Received
 
-__all__ = ["Joined", "join"]
+__all__ = ["Joined", "check_user", "join"]
 
 
 @dataclass(slots=True)
@@ -41,6 +43,19 @@ class Joined:
         self.answer.close()
         self.connection.close()
         self.pidfd.close()
+
+
+def check_user(_: int, uid: int) -> None:
+    """Check whose process a peer is, before a secret is sent there.
+
+    Raises:
+        PlacementError: It is another user's.
+    """
+    if uid != os.getuid():
+        raise PlacementError(
+            f"the driver runs as another user (uid {uid}, here {os.getuid()}): shared memory is "
+            "only shared within one user"
+        )
 
 
 def join(

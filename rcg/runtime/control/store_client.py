@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar
 
 from rcg.errors import CommError, GroupAborted
 from rcg.options import Deadline
-from rcg.runtime.control.client import check_user
-from rcg.runtime.control.joining import join
+from rcg.runtime.control.joining import check_user, join
 from rcg.wire import sockets
 from rcg.wire.messages import (
     AddValue,

@@ -7,9 +7,10 @@ The room of such tensors stands above this one, and says here where its transfer
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rcg.trace.model import TensorTransfer
+if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
+    from rcg.trace.model import TensorTransfer
 
 __all__ = ["Source", "record_from", "transfers_between"]
 
