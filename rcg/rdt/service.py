@@ -237,9 +237,14 @@ class Service:
         if not isinstance(entry.contents, Objects):
             _refuse(connection, message, f"it was made for {entry.transport}")
             return
+        try:
+            metadata = cluster.loads(told)
+        except Exception as error:  # noqa: BLE001 - of the user's class
+            text = f"what the transport says cannot be read: {describe_error(error)}"
+            _refuse(connection, message, text)
+            return
         sockets.send(connection, TensorsComing(number=message.number))
         watch = Watch(connection, pidfd)
-        metadata = cluster.loads(told)
         self._store.pulled(entry)
         entry.pullers.append(puller)
         try:
