@@ -21,7 +21,15 @@ from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import checked_cost_s
-from rcg.rdt.calls import held_until, passed, refuse_in_tasks, returned, taken_by, transport_for
+from rcg.rdt.calls import (
+    held_until,
+    passed,
+    refuse_in_tasks,
+    returned,
+    taken_by,
+    transport_for,
+    unopened,
+)
 from rcg.rdt.methods import DECLARED, derived, targets_declared, transport_declared
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
@@ -222,7 +230,9 @@ def _call(
     else:
         made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
     if taken:
-        held_until(taken, made, f"{cluster.actor_label(handle)}.{name}")
+        # A call without a result is followed by one that has one.
+        ends = cluster.probe(handle) if made is None else made
+        held_until(taken, ends, f"{cluster.actor_label(handle)}.{name}")
     return made if transport is None else returned(made, transport, handle)
 
 
@@ -231,7 +241,7 @@ def _created(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     taken = taken_by(args, kwargs)
     if not taken:
         return wrap_actor(ray_class.remote(*args, **kwargs))
-    args, kwargs = passed(args, kwargs)
+    args, kwargs = unopened(args, kwargs)
     made = ray_class.remote(*args, **kwargs)
     held_until(taken, cluster.probe(made), "the constructor of an actor")
     return wrap_actor(made)

@@ -13,10 +13,18 @@ from rcg import cluster
 from rcg.rdt import collective_groups
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.process import actor_holder, here, is_listening
-from rcg.rdt.refs import TensorRef
+from rcg.rdt.refs import TensorRef, Unopened
 from rcg.rdt.transports import Told, Transport, find_transport, told
 
-__all__ = ["held_until", "passed", "refuse_in_tasks", "returned", "taken_by", "transport_for"]
+__all__ = [
+    "held_until",
+    "passed",
+    "refuse_in_tasks",
+    "returned",
+    "taken_by",
+    "transport_for",
+    "unopened",
+]
 
 
 def passed(
@@ -45,6 +53,22 @@ def passed(
 
     named = {name: lowered(each) for name, each in kwargs.items()}
     return tuple([lowered(each) for each in args]), named
+
+
+def unopened(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a constructor as Ray takes them.
+
+    Ray unpickles them before anything of rcg runs in the actor. So references go as they are, and
+    the actor gets their values when it is one (``rcg.rdt.running.constructed``).
+    """
+    named = {name: _unopened(each) for name, each in kwargs.items()}
+    return tuple(map(_unopened, args)), named
+
+
+def _unopened(value: Any) -> Any:
+    return Unopened(value) if type(value) is TensorRef else value
 
 
 def transport_for(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,6 +106,7 @@ def create_collective_group(
             connections.append(_connected(handle, deadline))
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
+        token = secrets.token_hex(8)
         registered = find_communicator(chosen)
         told = (chosen, registered.devices, registered.cls)
         body = cluster.dumps(told) if registered.is_users else b""
@@ -112,7 +114,13 @@ def create_collective_group(
 
             def question(number: int, rank: int = rank) -> JoinGroup:
                 return JoinGroup(
-                    number=number, group=group, backend=chosen, rank=rank, labels=labels, keys=keys
+                    number=number,
+                    group=group,
+                    token=token,
+                    backend=chosen,
+                    rank=rank,
+                    labels=labels,
+                    keys=keys,
                 )
 
             answer = connection.asked(question, GroupChanged, body)

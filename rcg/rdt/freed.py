@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.error_text import describe_error
 from rcg.options import timeout_from_user
 from rcg.rdt.process import existing
 from rcg.rdt.store import Entry, memory_of
@@ -24,11 +25,19 @@ def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
         timeout: Seconds; None sets no limit.
 
     Raises:
-        TypeError: ``tensor`` is no torch tensor.
+        TypeError: ``tensor`` is no torch tensor, or a sparse or nested one.
         TimeoutError: It is still needed; the text says which objects need it.
     """
     if not hasattr(tensor, "untyped_storage"):
         raise TypeError(f"wait_tensor_freed takes a torch tensor, found {type(tensor).__name__}")
+    try:
+        shape = list(tensor.shape)
+        memory = memory_of(tensor)
+    except (RuntimeError, NotImplementedError) as error:
+        raise TypeError(
+            "wait_tensor_freed tells tensors by their memory, and this one has none of its own: "
+            f"{describe_error(error)}. Wait for the tensors that it consists of"
+        ) from None
     timeout_s = timeout_from_user(timeout, "timeout")
     ours = existing()
     if ours is None:
@@ -47,10 +56,10 @@ def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
                 )
 
     ours.keeper.look()
-    left = ours.store.wait_freed(memory_of(tensor), timeout_s, meanwhile)
+    left = ours.store.wait_freed(memory, timeout_s, meanwhile)
     if left:
         objects = ", ".join(f"object {each.key} ({each.transport})" for each in left)
         raise TimeoutError(
-            f"Tensor of shape {list(tensor.shape)} not freed from RDT object store after "
+            f"Tensor of shape {shape} not freed from RDT object store after "
             f"{timeout_s} s: {objects} still has references, or calls that depend on it"
         )

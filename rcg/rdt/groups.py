@@ -40,6 +40,7 @@ class Group:
 
     Attributes:
         name: Its name.
+        token: Tells it from others that had or will have this name.
         backend: Its transport.
         rank: Of this member.
         labels: What errors call each member.
@@ -48,6 +49,7 @@ class Group:
     """
 
     name: str
+    token: str
     backend: str
     rank: int
     labels: tuple[str, ...]
@@ -167,7 +169,8 @@ class MemberGroups:
             if message.group in self._groups:
                 return f"there is a group of the name {message.group!r} already"
             self._groups[message.group] = Group(
-                message.group, message.backend, message.rank, message.labels, message.keys
+                *(message.group, message.token, message.backend, message.rank),
+                *(message.labels, message.keys),
             )
         return ""
 
@@ -223,7 +226,7 @@ class MemberGroups:
                 here, there = group.labels[group.rank], group.labels[group.keys.index(other)]
                 labels = (here, there) if is_holder else (there, here)
                 puller = other if is_holder else self._key
-                meeting = f"{name}/{puller}"
+                meeting = f"{name}/{group.token}/{puller}"
 
                 def membership(store: Store) -> Membership:
                     return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S)

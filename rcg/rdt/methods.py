@@ -70,9 +70,13 @@ def derived(cls: type) -> type:
         "__init__": _constructor(cls),
     }
     for name, function in inspect.getmembers(cls, inspect.isfunction):
-        if name.startswith("__") or not inspect.isfunction(inspect.getattr_static(cls, name)):
-            continue  # a static method has no actor
-        members[name] = _wrapped(function)
+        if not name.startswith("__") and inspect.isfunction(inspect.getattr_static(cls, name)):
+            members[name] = _wrapped(function)
+    for name in dir(cls):
+        found = inspect.getattr_static(cls, name)
+        is_such = isinstance(found, staticmethod | classmethod)
+        if is_such and not name.startswith("__") and inspect.isfunction(found.__func__):
+            members[name] = type(found)(_without_actor(found.__func__))
     return type(cls)(cls.__name__, (cls,), members)
 
 
@@ -153,6 +157,33 @@ def _wrapped(function: Any) -> Any:
     del made.__wrapped__  # Ray would look behind it
     made.__signature__ = _with_hidden(inspect.signature(function), told(transport))
     setattr(made, PLAIN, function)
+    return made
+
+
+def _without_actor(function: Any) -> Any:
+    """Return the function of a static method or a class method, which opens its arguments."""
+    made: Any
+    if inspect.iscoroutinefunction(function):
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            from rcg.rdt.running import opened_later
+
+            args, kwargs = await opened_later(args, kwargs)
+            return await function(*args, **kwargs)
+
+        made = coroutine
+    else:
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            from rcg.rdt.running import opened_arguments
+
+            args, kwargs = opened_arguments(args, kwargs)
+            return function(*args, **kwargs)
+
+        made = plain
+    functools.update_wrapper(made, function)
+    del made.__wrapped__  # Ray would look behind it
+    made.__signature__ = inspect.signature(function)
     return made
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from rcg.error_text import describe_error
 from rcg.errors import CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder
@@ -242,8 +243,9 @@ class Connections:
         except (CommError, TimeoutError, RuntimeError) as error:
             if connection.ends_soon():
                 raise connection.gone() from error
+            why = describe_error(error)
             raise Transfer(
-                f"tensors of {holder.label} did not arrive: {error}. The group is closed; its "
+                f"tensors of {holder.label} did not arrive: {why}. The group is closed; its "
                 "actors can be put into a new one"
             ) from error
 

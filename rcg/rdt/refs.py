@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Generator, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from rcg import cluster
 from rcg.options import Deadline, timeout_from_user
@@ -15,7 +17,7 @@ from rcg.rdt.process import existing, here
 from rcg.rdt.transports import OBJECT_STORE, Told, find_transport, told
 from rcg.warn import warn_user
 
-__all__ = ["TensorRef", "get_tensors", "put_tensors"]
+__all__ = ["TensorRef", "Unopened", "get_tensors", "put_tensors"]
 
 
 class TensorRef:
@@ -83,18 +85,17 @@ class TensorRef:
         """Return the id."""
         return bytes(self._inner.binary())
 
-    def future(self) -> Any:
+    def future(self) -> Future[Any]:
         """Return a ``concurrent.futures.Future`` of the value."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        pool = ThreadPoolExecutor(1, "rcg-tensors")
-        try:
-            return pool.submit(_any_get, self)
-        finally:
-            pool.shutdown(wait=False)
+        made: Future[Any] = Future()
+        made.set_running_or_notify_cancel()
+        # Not a pool: of its threads, some may wait for values that others are to make, and the
+        # interpreter waits for them when it ends.
+        threading.Thread(target=_resolve, args=(self, made), name="rcg-get", daemon=True).start()
+        return made
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.get_running_loop().run_in_executor(None, _any_get, self).__await__()
+        return asyncio.wrap_future(self.future()).__await__()
 
     def envelope(self, timeout: float | None = None) -> Any:
         """Return what travels in place of the value: everything but the bytes of its tensors.
@@ -143,6 +144,16 @@ class TensorRef:
         return TensorRef, (self._inner, told(self._transport), self._maker, self._label)
 
 
+class Unopened(NamedTuple):
+    """A reference among the arguments of a constructor."""
+
+    ref: TensorRef
+
+    def opened(self) -> Any:
+        """Return the value, by a transport that works here."""
+        return _any_get(self.ref)
+
+
 def get_tensors(
     refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any = None
 ) -> list[Any]:
@@ -171,6 +182,16 @@ def get_tensors(
                 f'_tensor_transport="{OBJECT_STORE}")'
             )
     return _values_of(refs, timeout_s, chosen, out)
+
+
+def _resolve(ref: Any, future: Any) -> None:
+    try:
+        future.set_result(_any_get(ref))
+    except BaseException as error:  # noqa: BLE001 - raised where the value is wanted
+        future.set_exception(error)
+    finally:
+        # The error has this frame, and the future the error.
+        ref = future = None
 
 
 def _any_get(ref: TensorRef) -> Any:

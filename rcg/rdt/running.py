@@ -11,6 +11,7 @@ from typing import Any, Final
 from rcg.rdt import opening
 from rcg.rdt.envelope import Envelope, closed, opened_by_methods
 from rcg.rdt.process import existing, start_actor
+from rcg.rdt.refs import Unopened
 
 __all__ = [
     "awaited",
@@ -46,7 +47,12 @@ def constructed(
     """
     opened_by_methods()
     start_actor(name)
-    called(function, actor, args, kwargs)
+    named = {key: _opened_by_constructor(each) for key, each in kwargs.items()}
+    called(function, actor, tuple(map(_opened_by_constructor, args)), named)
+
+
+def _opened_by_constructor(value: Any) -> Any:
+    return value.opened() if type(value) is Unopened else value
 
 
 def called(
@@ -113,7 +119,7 @@ def opened_arguments(
 
 
 async def opened_later(
-    args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets
+    args: tuple[Any, ...], kwargs: Named, actor: Any = None, targets: Targets = _NONE
 ) -> Arguments:
     """As ``opened_arguments``; the event loop goes on while tensors are pulled."""
     if not _has_envelope(args, kwargs):

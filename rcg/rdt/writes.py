@@ -74,7 +74,7 @@ def tensors_in(value: Any) -> list[Any]:
         if not ahead:
             break
         part = ahead.pop()
-        if hasattr(part, "untyped_storage"):
+        if hasattr(type(part), "untyped_storage"):
             found.append(part)
         elif id(part) not in seen and not isinstance(part, str | bytes | int | float | type):
             seen.add(id(part))
@@ -82,9 +82,18 @@ def tensors_in(value: Any) -> list[Any]:
                 ahead += part.values()
             elif isinstance(part, list | tuple):
                 ahead += part
-            elif isinstance(attributes := getattr(part, "__dict__", None), dict):
-                ahead += attributes.values()
+            else:
+                ahead += _attributes(part).values()
     return found
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    """Return the attributes that an object has in a dict; its own ``__getattr__`` is not asked."""
+    try:
+        found = object.__getattribute__(part, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _count(tensor: Any) -> int | None:

@@ -660,6 +660,7 @@ class JoinGroup(Message):
     Attributes:
         number: Counts the questions of this connection; the answer repeats it.
         group: The name of the group.
+        token: Tells it from others that had or will have this name.
         backend: Its transport.
         rank: Of this member.
         labels: What errors call each member.
@@ -668,6 +669,7 @@ class JoinGroup(Message):
 
     number: Number
     group: str
+    token: str
     backend: str
     rank: Number
     labels: tuple[str, ...]

@@ -935,3 +935,121 @@ def test_a_connection_that_ends_although_its_process_goes_on_is_told_so(pair):
     with pytest.raises(Transfer, match=r"to Actor\(Worker, .* was closed, though .* goes on"):
         get(ref, _tensor_transport="object_store")
     assert get(ref, _tensor_transport="object_store").sum() == BIG
+
+
+@rcg.remote(num_cpus=0)
+class Constructed:
+    """Takes tensors in its constructor, and in methods of all kinds."""
+
+    def __init__(self, *values, other=None):
+        self.sums = [float(each.sum()) for each in (*values, other) if each is not None]
+
+    @rcg.method(tensor_transport="gloo")
+    def make(self):
+        return torch.full((BIG,), 7.0)
+
+    @staticmethod
+    def type_of(value):
+        return type(value).__name__
+
+    @classmethod
+    def kind_of(cls, value):
+        return cls.__name__, type(value).__name__
+
+    def note(self, value):
+        self.sums.append(float(value.sum()))
+
+    def found(self):
+        return self.sums
+
+    def held(self):
+        from rcg.rdt.process import here
+
+        return here().store.facts().held, here().holder.label
+
+
+@pytest.fixture
+def constructed() -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made.append(Constructed.remote(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for each in made:
+        rcg.kill(each)
+
+
+def test_an_actor_whose_constructor_takes_references_is_one_like_others(pair, constructed):
+    a, b = pair
+    c = constructed(a.make.remote(1), other=a.make_anywhere.remote(2))
+    assert get(c.found.remote()) == [1.0 * BIG, 2.0 * BIG]
+    create_collective_group([b, c], backend="gloo")
+    ref = c.make.remote()
+    assert get(b.total.remote(ref)) == 7.0 * BIG
+    held, label = get(c.held.remote())
+    assert held == 1 and label.startswith("Actor(Constructed, ")
+    del ref
+    eventually(lambda: get(c.held.remote())[0] == 0)
+    eventually(lambda: held_by(a) == 0)
+
+
+def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, constructed):
+    c = constructed(pair[0].fail.remote())
+    with pytest.raises(ActorDiedError, match="no tensor today"):
+        get(c.found.remote())
+
+
+def test_static_methods_and_class_methods_get_values(pair, constructed):
+    c = constructed()
+    ref = pair[0].make_anywhere.remote(1)
+    assert get(c.type_of.remote(ref)) == "Tensor"
+    assert get(c.kind_of.remote(value=ref)) == ("Constructed", "Tensor")
+
+
+def test_a_call_without_a_result_holds_what_it_takes(pair, constructed):
+    c = constructed()
+    busy = pair[0].sleep.remote(1)
+    ref = pair[0].make_anywhere.remote(3)
+    c.note.options(num_returns=0).remote(ref)
+    del ref
+    get(busy)
+    eventually(lambda: get(c.found.remote()) == [3.0 * BIG])
+    eventually(lambda: held_by(pair[0]) == 0)
+
+
+def test_a_group_may_have_the_name_of_an_earlier_one(actors):
+    a, b = actors(2)
+    for n in range(3):
+        create_collective_group([a, b], backend="gloo", name="again")
+        assert get(b.total.remote(a.make.remote(n))) == n * BIG
+        assert get(a.total.remote(b.make.remote(n))) == n * BIG
+        destroy_collective_group("again")
+
+
+def test_what_is_awaited_waits_for_no_other(pair):
+    a, b = pair
+    busy = b.sleep.remote(1000)
+    slow = [b.make_anywhere.remote(n) for n in range(40)]
+
+    async def one(ref):
+        return float((await ref).sum())
+
+    async def main():
+        tasks = [asyncio.create_task(one(ref)) for ref in slow]
+        await asyncio.sleep(0)
+        assert await one(a.make_anywhere.remote(1)) == BIG
+        for task in tasks:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = asyncio.run(main())  # it does not wait for the busy actor
+    assert all(isinstance(each, asyncio.CancelledError) for each in found)
+    assert rcg.wait([busy], timeout=0)[0] == []
+
+
+def test_tensors_without_memory_of_their_own_cannot_be_waited_for():
+    for each in (torch.eye(3).to_sparse(), torch.nested.nested_tensor([torch.ones(2)])):
+        with pytest.raises(TypeError, match="Wait for the tensors that it consists of"):
+            wait_tensor_freed(each)

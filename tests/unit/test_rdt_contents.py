@@ -81,3 +81,17 @@ def test_bytes_of_another_size_are_refused(ends, size):
     send_buffers(ends[0], TensorsHere(number=0), [memoryview(bytes(size))])
     with sockets.receive(ends[1], 1) as received, pytest.raises(ValueError, match="size"):
         open_buffers(received, [size + 100_000])
+
+
+class Attributes(dict):
+    """Its items are its attributes, too, and it has no others."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_a_value_whose_attributes_are_its_own_affair():
+    value = Attributes(a=torch.ones(4), inner=[Attributes(b=torch.ones(2))])
+    _, payloads, versions = taken_apart(value, make_codec())
+    assert len(payloads) == 2 and versions.written() is None
+    value["inner"][0]["b"][0] = 3
+    assert versions.written() is value["inner"][0]["b"]
