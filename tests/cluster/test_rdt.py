@@ -997,7 +997,7 @@ def test_an_actor_whose_constructor_takes_references_is_one_like_others(pair, co
 
 def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, constructed):
     c = constructed(pair[0].fail.remote())
-    with pytest.raises(ActorDiedError, match="no tensor today"):
+    with pytest.raises(rcg.exceptions.RayActorError, match="no tensor today"):
         get(c.found.remote())
 
 
@@ -1049,6 +1049,7 @@ def test_what_is_awaited_waits_for_no_other(pair):
     assert rcg.wait([busy], timeout=0)[0] == []
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_without_memory_of_their_own_cannot_be_waited_for():
     for each in (torch.eye(3).to_sparse(), torch.nested.nested_tensor([torch.ones(2)])):
         with pytest.raises(TypeError, match="Wait for the tensors that it consists of"):
