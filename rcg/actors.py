@@ -30,7 +30,7 @@ from rcg.rdt.calls import (
     transport_for,
     unopened,
 )
-from rcg.rdt.methods import DECLARED, derived, targets_declared, transport_declared
+from rcg.rdt.methods import CALLED, DECLARED, derived, targets_declared, transport_declared
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
 
@@ -72,7 +72,7 @@ class ActorHandle:
         self._ray_handle = ray_handle
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_ray_handle" or _is_special(name):
+        if name == "_ray_handle" or (_is_special(name) and name not in CALLED):
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
             )
@@ -220,19 +220,23 @@ def _call(
     if taken:
         args, kwargs = passed(args, kwargs, handle)
     asked, transport = options.get("tensor_transport"), None
-    if asked is not None or cluster.actor_method_transport(handle, name):
-        count = options.get("num_returns")
+    count = options.get("num_returns")
+    if taken or asked is not None or cluster.actor_method_transport(handle, name):
         if count is None:
             count = cluster.actor_method_num_returns(handle, name)
+        if taken and count == 0:
+            # What it takes is held until it has a result: one that nobody sees.
+            rays = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
+            ray_method = getattr(handle, name).options(**{**rays, "num_returns": 1})
         transport = transport_for(handle, name, asked, count)
     if transport is None:
         made = ray_method.remote(*args, **kwargs)
     else:
         made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
     if taken:
-        # A call without a result is followed by one that has one.
-        ends = cluster.probe(handle) if made is None else made
-        held_until(taken, ends, f"{cluster.actor_label(handle)}.{name}")
+        held_until(taken, made, f"{cluster.actor_label(handle)}.{name}")
+        if count == 0:
+            return None
     return made if transport is None else returned(made, transport, handle)
 
 
@@ -475,8 +479,16 @@ def _dress(made: Any) -> Any:
     return made
 
 
-def _with_values(remote: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return the ``remote`` of a function whose arguments may be references to tensors."""
+def _with_values(
+    remote: Callable[..., Any], name: str, silent: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Return the ``remote`` of a function whose arguments may be references to tensors.
+
+    Args:
+        remote: Ray's.
+        name: The name of the function.
+        silent: The same with a result, for one that has none: what it takes is held until then.
+    """
 
     @functools.wraps(remote)
     def with_values(*args: Any, **kwargs: Any) -> Any:
@@ -486,9 +498,9 @@ def _with_values(remote: Callable[..., Any], name: str) -> Callable[..., Any]:
         if not taken:
             return remote(*args, **kwargs)
         args, kwargs = passed(args, kwargs)
-        made = remote(*args, **kwargs)
+        made = (silent or remote)(*args, **kwargs)
         held_until(taken, made, f"the task {name}")
-        return made
+        return None if silent else made
 
     return with_values
 
@@ -502,7 +514,10 @@ def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any
 
         refuse_in_tasks(changes)
         changed = options(**changes)
-        changed.remote = _with_values(changed.remote, name)
+        silent = None
+        if changes.get("num_returns") == 0:
+            silent = options(**{**changes, "num_returns": 1}).remote
+        changed.remote = _with_values(changed.remote, name, silent)
         return changed
 
     return with_options

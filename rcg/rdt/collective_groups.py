@@ -12,6 +12,7 @@ import itertools
 import os
 import secrets
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -35,6 +36,7 @@ __all__ = [
     "groups_with",
 ]
 
+_LEAVE_TIMEOUT_S: Final = 10.0  # until an actor that may be stopped answers
 _READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
 _RETRY_S: Final = 0.02
 _BACKENDS: Final = {"torch_gloo": "gloo"}
@@ -165,26 +167,41 @@ def destroy_collective_group(group_or_name: CommunicatorHandle | str) -> None:
 
     Raises:
         ValueError: There is no group of that name.
+        Transfer: An actor does not answer, because it is stopped. The others have left the group;
+            it can be destroyed again.
     """
     name = group_or_name if isinstance(group_or_name, str) else group_or_name.name
-    group = _made.pop(name, None)
+    group = _made.get(name)
     if group is None:
         raise ValueError(f"No group with name {name} found.")
-    for actor in group.actors:
-        try:
-            connection = Connection(_holder_of(_plain(actor)), "")
-        except (ActorDiedError, PlacementError):
-            continue  # it took its part with it
-        try:
-            _leave(connection, name)
-        finally:
-            connection.close()
+    with ThreadPoolExecutor(len(group.actors), "rcg-leave") as pool:
+        left = [pool.submit(_has_left, actor, name) for actor in group.actors]
+    for each in left:
+        each.result()
+    _made.pop(name, None)
 
 
 def destroy_all_collective_groups() -> None:
-    """Close all groups that this process has made."""
+    """Close all groups that this process has made; raises as ``destroy_collective_group``."""
+    errors: list[Exception] = []
     for name in list(_made):
-        destroy_collective_group(name)
+        try:
+            destroy_collective_group(name)
+        except Exception as error:  # noqa: BLE001 - the next one can be closed
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _has_left(actor: Any, group: str) -> None:
+    try:
+        connection = Connection(_holder_of(_plain(actor)), "", _LEAVE_TIMEOUT_S)
+    except (ActorDiedError, PlacementError):
+        return  # it took its part with it
+    try:
+        _leave(connection, group)
+    finally:
+        connection.close()
 
 
 def groups_of(handle: Any) -> list[tuple[str, str, frozenset[str]]] | None:

@@ -95,14 +95,16 @@ class Connection:
         self._send(PullTensors(number=number, key=key, group=group))
         return number
 
-    def ask_to_send(self, key: str, told: bytes) -> None:
+    def ask_to_send(self, key: str, told: bytes) -> int:
         """Ask for an object by a transport of the user's; as ``ask_for``.
 
         Args:
             key: The object.
             told: What the transport says of the transfer.
         """
-        self._send(SendTensors(number=next(self._numbers), key=key), told)
+        number = next(self._numbers)
+        self._send(SendTensors(number=number, key=key), told)
+        return number
 
     def observe(self, make: Callable[[int], Message], timeout_s: float) -> bytes:
         """Return what the process says of itself, as JSON; see ``rcg.rdt.observing``.

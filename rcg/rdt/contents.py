@@ -22,9 +22,8 @@ from rcg.serialization.payloads import (
     put_back,
     take_out,
 )
-from rcg.text import plural
 
-__all__ = ["Contents", "Parts", "Whole", "checked_targets", "taken_apart"]
+__all__ = ["Contents", "Parts", "Whole", "taken_apart"]
 
 _loads: Final = loads_to("default")
 _HOST: Final = frozenset({"cpu"})
@@ -128,42 +127,3 @@ def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...]) -> Parts:
 
 def _copied(buffer: Any) -> bytes:
     return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))
-
-
-def checked_targets(contents: Contents, targets: Sequence[Any], name: str) -> list[Any]:
-    """Return the bytes of tensors of the user's, into which a value's tensors are received.
-
-    Args:
-        contents: The value.
-        targets: The tensors.
-        name: What errors call them.
-
-    Returns:
-        Tensors of uint8 [n] over their memory.
-
-    Raises:
-        TypeError: One is no tensor.
-        ValueError: They do not fit.
-    """
-    sizes = contents.sizes
-    if len(targets) != len(sizes):
-        raise ValueError(
-            f"{name}: the value has {plural(len(sizes), 'tensor')} with memory of its own, and "
-            f"there are {len(targets)} to receive into"
-        )
-    for at, (target, size) in enumerate(zip(targets, sizes, strict=True)):
-        each = f"{name}[{at}]" if len(targets) > 1 else name
-        if not hasattr(target, "untyped_storage"):
-            raise TypeError(f"{each} is no tensor, found {type(target).__name__}")
-        if not target.is_contiguous():
-            raise ValueError(f"{each} must be contiguous")
-        if isinstance(contents, Whole):
-            found = str(target.dtype).removeprefix("torch."), tuple(target.shape)
-            if found != (contents.table.dtype, contents.table.shape):
-                raise ValueError(
-                    f"{each} is of {found[0]} and shape {list(found[1])}, the value of "
-                    f"{contents.table.dtype} and shape {list(contents.table.shape)}"
-                )
-        elif target.nbytes != size:
-            raise ValueError(f"{each} has {target.nbytes} bytes, the value's tensor {size}")
-    return [bytes_of(each) for each in targets]

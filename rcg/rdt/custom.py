@@ -187,10 +187,6 @@ def _pulled(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any
         except Exception as error:  # noqa: BLE001 - told with the object
             problem = str(error)
             found.append(without_frames(error))  # or it would hold this very list
-            each.drop_connection()
-        except BaseException:  # Ctrl-C, and the answer will come all the same
-            each.drop_connection()
-            raise
         finally:
             connections.note(envelope, envelope.transport, each.times, problem)
     return found
@@ -209,14 +205,10 @@ class _Attempt:
         self._manager = _manager_of(contents.transport)
         self._told: Any = None
         self._request: Any = None
+        self._number = -1  # of the question
         self._errors: list[Exception] = []
         self.times: list[int] = []  # when it was begun, and when the tensors began to come
         self.is_one_sided = bool(self._manager.is_one_sided())
-
-    def drop_connection(self) -> None:
-        """Close the connection of a two-sided transfer: what comes on it now is not known."""
-        if not self.is_one_sided:
-            self._connections.drop(self._connection)
 
     def begin(self) -> None:
         """Start to fetch, if the transport is one-sided."""
@@ -269,14 +261,20 @@ class _Attempt:
         while True:
             connection = self._connection = self._connections.to(self._holder)
             with connection.lock:
-                if not connection.is_closed:  # because another transfer has failed
+                if connection.is_closed:  # because another transfer has failed
+                    continue
+                try:
                     return self._received_by(connection)
+                except BaseException:
+                    # Before anybody else has the lock: what comes on it now is not known.
+                    self._connections.drop(connection)
+                    raise
 
     def _received_by(self, connection: Connection) -> Any:
-        connection.ask_to_send(self._key, cluster.dumps(self._told))
+        self._number = connection.ask_to_send(self._key, cluster.dumps(self._told))
         with connection.next() as received:
             self.times.append(time.monotonic_ns())
-            _check_answer(connection, received.message, TensorsComing)
+            self._check_answer(received.message, TensorsComing)
         receive = Running(
             lambda: self._manager.recv_multiple_tensors(
                 self._key, self._contents.metadata, self._told
@@ -299,12 +297,21 @@ class _Attempt:
                 if not lost.has_spoken:
                     raise connection.gone() from None
             with connection.next() as received:
-                _check_answer(connection, received.message, TensorsHere)
+                self._check_answer(received.message, TensorsHere)
             is_sent = True
         if not is_sent:
             with connection.next() as received:
-                _check_answer(connection, received.message, TensorsHere)
+                self._check_answer(received.message, TensorsHere)
         return found
+
+    def _check_answer(self, message: Any, expected: type) -> None:
+        label = self._holder.label
+        if getattr(message, "number", None) != self._number:
+            raise Transfer(f"{label} gave the answer to another question")
+        if isinstance(message, TensorsGone):
+            raise Transfer(f"{label} cannot send tensors: {message.text}")
+        if not isinstance(message, expected):
+            raise Transfer(f"{label} gave an answer that was not expected")
 
     def _run(self, call: Callable[[], Any]) -> Any:
         """Return what a call of a one-sided transport returns, while the other process lives."""
@@ -320,14 +327,6 @@ class _Attempt:
         except BaseException:
             _abort(self._manager, self._key, self._told)
             raise
-
-
-def _check_answer(connection: Connection, message: Any, expected: type) -> None:
-    if isinstance(message, expected):
-        return
-    if isinstance(message, TensorsGone):
-        raise Transfer(f"{connection.holder.label} cannot send tensors: {message.text}")
-    raise Transfer(f"{connection.holder.label} gave an answer that was not expected")
 
 
 # --- both

@@ -21,10 +21,13 @@ from rcg.channels.tensor import PIECE_BYTES, pieces_of
 from rcg.comm.base import Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, Unavailable
+from rcg.log import Log
 from rcg.rdt.fresh import fresh_memory
 from rcg.wire.messages import JoinGroup
 
 __all__ = ["Group", "MemberGroups", "Pair", "filled"]
+
+_log = Log()
 
 _OPEN_TIMEOUT_S: Final = 30.0
 _HOLDER: Final = 0
@@ -73,6 +76,7 @@ class Pair:
         self._backend = backend
         self._open_store = open_store
         self._communicator: Communicator | None = None
+        self._using = threading.Lock()
         self._aborted = ""
 
     def send(self, payloads: Sequence[Any]) -> None:
@@ -81,7 +85,8 @@ class Pair:
         for run in _runs(sizes):
             first = payloads[run[0]]
             whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
-            self._opened().send(pieces_of([whole]), _PULLER)
+            with self._using:
+                self._opened().send(pieces_of([whole]), _PULLER)
 
     def recv(
         self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
@@ -101,7 +106,8 @@ class Pair:
             whole = into[run[0]] if into is not None and len(run) == 1 else None
             if whole is None or whole.device.type != device:
                 whole = fresh_memory(size, device)
-            self._opened().recv(pieces_of([whole]), _HOLDER)
+            with self._using:
+                self._opened().recv(pieces_of([whole]), _HOLDER)
             starts = [0, *ends]
             payloads += [
                 whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
@@ -109,11 +115,24 @@ class Pair:
         return payloads if into is None else filled(into, payloads)
 
     def abort(self, why: str) -> None:
-        """End what runs, and refuse everything later; any thread."""
+        """End what runs, and refuse everything later; any thread.
+
+        The communicator goes when what runs has ended.
+        """
         self._aborted = why
         communicator = self._communicator
         if communicator is not None:
             communicator.abort(why)
+        threading.Thread(target=self._destroy, name="rcg-group-end", daemon=True).start()
+
+    def _destroy(self) -> None:
+        with self._using:
+            communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            try:
+                communicator.destroy()
+            except Exception:  # noqa: BLE001 - it may be the user's
+                _log.exception("rcg: a communicator of %s cannot be closed", self._backend)
 
     def _opened(self) -> Communicator:
         if self._aborted:
@@ -122,6 +141,8 @@ class Pair:
             with self._open_store() as store:
                 registered = find_communicator(self._backend)
                 self._communicator = registered.open(self._membership(store))
+            if self._aborted:  # meanwhile
+                raise GroupAborted(self._aborted)
         return self._communicator
 
 

@@ -19,12 +19,15 @@ from rcg.cluster import HIDDEN_KEYWORD
 from rcg.rdt.transports import told
 from rcg.runtime.actor.plain import PLAIN
 
-__all__ = ["DECLARED", "derived", "targets_declared", "transport_declared"]
+__all__ = ["CALLED", "DECLARED", "derived", "targets_declared", "transport_declared"]
 
 DECLARED: Final = "__rcg_tensor_transport__"
 """The attribute of a function that has what ``@method(tensor_transport=...)`` says."""
 
 _TARGETS: Final = "__rcg_receive_into__"
+CALLED: Final = frozenset({"__call__", "__contains__", "__getitem__", "__len__", "__setitem__"})
+"""Special methods of actors that may be called from elsewhere."""
+
 _DERIVED: Final = "__rcg_derived_from__"
 
 
@@ -70,12 +73,18 @@ def derived(cls: type) -> type:
         "__init__": _constructor(cls),
     }
     for name, function in inspect.getmembers(cls, inspect.isfunction):
-        if not name.startswith("__") and inspect.isfunction(inspect.getattr_static(cls, name)):
+        is_users = not name.startswith("__") or name in CALLED
+        if is_users and inspect.isfunction(inspect.getattr_static(cls, name)):
             members[name] = _wrapped(function)
     for name in dir(cls):
         found = inspect.getattr_static(cls, name)
         is_such = isinstance(found, staticmethod | classmethod)
         if is_such and not name.startswith("__") and inspect.isfunction(found.__func__):
+            if hasattr(found.__func__, DECLARED):
+                raise ValueError(
+                    f"{cls.__name__}.{name} has a tensor_transport, but a {type(found).__name__} "
+                    "has no actor that could keep its tensors: make it a method, or leave that out"
+                )
             members[name] = type(found)(_without_actor(found.__func__))
     return type(cls)(cls.__name__, (cls,), members)
 
@@ -163,7 +172,26 @@ def _wrapped(function: Any) -> Any:
 def _without_actor(function: Any) -> Any:
     """Return the function of a static method or a class method, which opens its arguments."""
     made: Any
-    if inspect.iscoroutinefunction(function):
+    if inspect.isasyncgenfunction(function):
+
+        async def asynchronous_generator(*args: Any, **kwargs: Any) -> Any:
+            from rcg.rdt.running import opened_later
+
+            args, kwargs = await opened_later(args, kwargs)
+            async for item in function(*args, **kwargs):
+                yield item
+
+        made = asynchronous_generator
+    elif inspect.isgeneratorfunction(function):
+
+        def generator(*args: Any, **kwargs: Any) -> Any:
+            from rcg.rdt.running import opened_arguments
+
+            args, kwargs = opened_arguments(args, kwargs)
+            yield from function(*args, **kwargs)
+
+        made = generator
+    elif inspect.iscoroutinefunction(function):
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             from rcg.rdt.running import opened_later

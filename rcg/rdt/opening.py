@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rcg.errors import Transfer
-from rcg.rdt.contents import Whole, checked_targets, taken_apart
+from rcg.rdt.contents import Whole, taken_apart
 from rcg.rdt.custom import Objects, objects_of, pull
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import Group, filled
@@ -20,6 +20,7 @@ from rcg.rdt.objects import taken_out, with_objects
 from rcg.rdt.process import Here, here, is_listening
 from rcg.rdt.pulling import Wanted
 from rcg.rdt.store import Entry
+from rcg.rdt.targets import checked_targets
 from rcg.rdt.transports import OBJECT_STORE, Transport, find_transport
 from rcg.rdt.writes import Versions
 
@@ -151,6 +152,9 @@ def opened_into(envelope: Any, transport: str | None, out: Any, name: str = "out
         raise TypeError(f"{name}: the value has no tensors of torch's that could be received there")
     targets = [out] if not isinstance(out, list | tuple) else list(out)
     into = checked_targets(envelope.contents, targets, name)
+    if into is None:
+        targets[0].copy_(opened(envelope, transport).detach())
+        return out
     ours = here()
     if envelope.holder.key == ours.holder.key:
         payloads: Sequence[Any] = filled(into, _entry_of(ours, envelope).payloads)
@@ -170,8 +174,8 @@ def opened_into(envelope: Any, transport: str | None, out: Any, name: str = "out
     if isinstance(envelope.contents, Whole):
         return out
     value = envelope.contents.put_back(payloads)
-    is_out = isinstance(value, type(out)) and not isinstance(out, list | tuple)
-    return out if is_out and value.data_ptr() == out.data_ptr() else value
+    is_one = not isinstance(out, list | tuple) and isinstance(value, type(out))
+    return out if is_one else value
 
 
 def _of_our_own(ours: Here, envelope: Envelope) -> Any:

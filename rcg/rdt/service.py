@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from rcg import cluster
 from rcg.comm.registry import register_communicator
-from rcg.error_text import describe_error
+from rcg.error_text import describe_error, shortened
 from rcg.errors import RcgError
 from rcg.log import Log
 from rcg.rdt.custom import Objects, send
@@ -67,6 +67,7 @@ __all__ = ["Service"]
 _log = Log()
 
 _SMALL_BYTES: Final = 24 << 10
+_MOST_TEXT: Final = 8000  # characters of a user's error
 
 
 class Service:
@@ -97,7 +98,7 @@ class Service:
         self._store = store
         self._groups = groups
         self._got = got
-        self._meetings = Stores()
+        self._meetings = Stores(keeps_left=False)
         self._endpoint = endpoint.serve(self, address)
 
     @property
@@ -185,6 +186,7 @@ class Service:
                 self._tell(connection, message, json.dumps(chosen).encode())
             case JoinGroup():
                 trouble = _registered(received.body) or self._groups.join(message)
+                trouble = shortened(trouble, _MOST_TEXT)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
             case LeaveGroup():
                 self._groups.leave(message.group)
@@ -315,7 +317,9 @@ def _is_small(entry: Entry) -> bool:
 def _refuse(
     connection: Any, message: PullTensors | SendTensors, text: str, *, is_system_error: bool = False
 ) -> None:
-    answer = TensorsGone(number=message.number, text=text, is_system_error=is_system_error)
+    answer = TensorsGone(
+        number=message.number, text=shortened(text, _MOST_TEXT), is_system_error=is_system_error
+    )
     sockets.send(connection, answer)
 
 

@@ -49,6 +49,10 @@ class Worker:
         return torch.full((size,), float(n))
 
     @rcg.method(tensor_transport="object_store")
+    def build(self, make):
+        return make()
+
+    @rcg.method(tensor_transport="object_store")
     def make_anywhere(self, n, size=BIG):
         return torch.full((size,), float(n))
 
@@ -873,6 +877,32 @@ def test_tensors_are_received_into_memory_of_the_users(pair):
         get([ref], out=mine)
 
 
+@pytest.mark.parametrize(
+    ("make", "target", "text"),
+    [
+        (lambda: torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3), ""),
+        (lambda: torch.ones(1, 4), torch.zeros(1, 4), ""),
+        (lambda: torch.arange(8.0)[::2], torch.zeros(4), ""),
+        (lambda: (torch.ones(4, dtype=torch.complex64) * 1j).conj(), torch.zeros(4) * 1j, ""),
+        (lambda: torch.ones(1, 4), torch.zeros(1, 4, dtype=torch.int32), "of int32"),
+        (lambda: torch.ones(1, 4), torch.zeros(4), "shape"),
+        (lambda: {"a": torch.ones(4)}, torch.zeros(2, 2, dtype=torch.int32), "of int32"),
+        (lambda: {"a": torch.ones(2, 3).t()}, torch.zeros(3, 2), "lies otherwise"),
+        (lambda: torch.eye(3).to_sparse(), [torch.zeros(6).long(), torch.zeros(3)], "no dense"),
+    ],
+)
+def test_what_is_received_into_a_tensor_is_the_value_or_refused(pair, make, target, text):
+    ref = pair[0].build.remote(make)
+    if text:
+        with pytest.raises(ValueError, match=text):
+            get(ref, out=target)
+        each = target if isinstance(target, list) else [target]
+        assert not any(bool(tensor.any()) for tensor in each)
+        return
+    assert get(ref, out=target) is target
+    assert torch.equal(target, make())
+
+
 def test_ctrl_c_while_tensors_come_leaves_later_ones_right(pair, monkeypatch):
     from rcg.rdt.connection import Connection
 
@@ -956,8 +986,22 @@ class Constructed:
     def kind_of(cls, value):
         return cls.__name__, type(value).__name__
 
+    @staticmethod
+    def count(value):
+        yield from range(int(value.sum()))
+
+    def __call__(self, value):
+        return type(value).__name__
+
+    def resources(self):
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
     def note(self, value):
         self.sums.append(float(value.sum()))
+
+    def total(self, value):
+        return float(value.sum())
 
     def found(self):
         return self.sums
@@ -1006,6 +1050,20 @@ def test_static_methods_and_class_methods_get_values(pair, constructed):
     ref = pair[0].make_anywhere.remote(1)
     assert get(c.type_of.remote(ref)) == "Tensor"
     assert get(c.kind_of.remote(value=ref)) == ("Constructed", "Tensor")
+    assert get(c.__call__.remote(ref)) == "Tensor"
+    three = pair[0].make_anywhere.remote(3 / BIG)
+    assert [get(each) for each in c.count.remote(three)] == [0, 1, 2]
+
+
+def test_a_static_method_cannot_keep_tensors():
+    class Wrong:
+        @staticmethod
+        @rcg.method(tensor_transport="gloo")
+        def make():
+            return torch.ones(3)
+
+    with pytest.raises(ValueError, match=r"Wrong.make .* a staticmethod has no actor"):
+        rcg.remote(Wrong)
 
 
 def test_a_call_without_a_result_holds_what_it_takes(pair, constructed):
@@ -1017,6 +1075,65 @@ def test_a_call_without_a_result_holds_what_it_takes(pair, constructed):
     get(busy)
     eventually(lambda: get(c.found.remote()) == [3.0 * BIG])
     eventually(lambda: held_by(pair[0]) == 0)
+
+
+def test_a_task_without_a_result_holds_what_it_takes(pair, tmp_path):
+    @rcg.remote(num_cpus=0)
+    def save(value):
+        (tmp_path / "sum").write_text(str(float(value.sum())))
+
+    busy = pair[0].sleep.remote(1)
+    ref = pair[0].make_anywhere.remote(2)
+    assert save.options(num_returns=0).remote(ref) is None
+    del ref
+    get(busy)
+    eventually(lambda: held_by(pair[0]) == 0)
+    assert (tmp_path / "sum").read_text() == str(2.0 * BIG)
+
+
+def test_groups_that_come_and_go_leave_nothing(constructed):
+    a, b = constructed(), constructed()
+
+    def come_and_go(times):
+        for _ in range(times):
+            group = create_collective_group([a, b], backend="gloo")
+            assert get(b.total.remote(a.make.remote())) == 7.0 * BIG
+            assert get(a.total.remote(b.make.remote())) == 7.0 * BIG
+            destroy_collective_group(group)
+
+    def resources():
+        return [number for each in (a, b) for number in get(each.resources.remote())]
+
+    come_and_go(2)
+    time.sleep(1)
+    before = resources()
+    come_and_go(10)
+
+    def is_as_before():
+        return all(now <= then + 4 for now, then in zip(resources(), before, strict=True))
+
+    eventually(is_as_before)
+
+
+def test_a_member_that_is_stopped_keeps_no_other_in_the_group(actors, monkeypatch):
+    from rcg.rdt import collective_groups
+
+    monkeypatch.setattr(collective_groups, "_LEAVE_TIMEOUT_S", 0.5)
+    a, b, c = actors(3)
+    group = create_collective_group([a, b, c], backend="gloo")
+    pid = get(a.pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Transfer, match="does not answer"):
+            destroy_collective_group(group)
+        again = create_collective_group([b, c], backend="gloo")
+        assert get(c.total.remote(b.make.remote(1))) == BIG
+        destroy_collective_group(again)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    destroy_collective_group(group)
+    with pytest.raises(ValueError, match="No group with name"):
+        destroy_collective_group(group)
 
 
 def test_a_group_may_have_the_name_of_an_earlier_one(actors):

@@ -44,6 +44,14 @@ def get(refs: Any, **options: Any) -> Any:
     return rcg.get(refs, timeout=GUARD_S, **options)
 
 
+def outcome(call: Any) -> str:
+    """The number that a call returns, or what its error says of the user's class."""
+    try:
+        return str(int(get(call)))
+    except Transfer as error:
+        return "it does not want to" if "it does not want to" in str(error) else str(error)
+
+
 @rcg.remote(num_cpus=0, enable_tensor_transport=True)
 class Worker:
     """Makes and takes what a transport moves; may stop or fail at a step of a transfer."""
@@ -133,7 +141,7 @@ class Worker:
             def stop(*args, owner=owner, name=name, original=original, **kwargs):
                 setattr(owner, name, original)
                 if is_failing:
-                    raise RuntimeError("it does not want to")
+                    raise RuntimeError("it does not want to" + 70_000 * ".")
                 with open(path, "w"):
                     pass
                 time.sleep(1000)
@@ -313,6 +321,19 @@ def test_what_a_transport_says_and_the_holder_cannot_read_is_told(actors):
     with pytest.raises(Transfer, match="cannot be read: LookupError: nobody knows"):
         get(b.total.remote(ref))
     assert get(b.total.remote(ref)) == SIZE
+
+
+@pytest.mark.parametrize("name", ["files", "sockets"])
+def test_a_transfer_that_fails_disturbs_none_beside_it(actors, name):
+    (a,) = actors(1)
+    (b,) = actors(1, max_concurrency=4)
+    refs = [a.make.options(tensor_transport=name).remote(name, 1) for _ in range(4)]
+    rcg.wait(refs, num_returns=4, timeout=GUARD_S)
+    for _ in range(10):
+        get(b.stop_at.remote("receive", "", is_failing=True))
+        calls = [b.total.remote(ref) for ref in refs]
+        found = [outcome(call) for call in calls]
+        assert sorted(found) == sorted(["it does not want to", *3 * [str(SIZE)]])
 
 
 @pytest.mark.parametrize("name", ["files", "sockets"])

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores of a graph's groups of communicators, in the process that compiled it.
+"""The stores of groups of communicators: in the process that compiled a graph, or holds tensors.
 
 The ranks of a group meet here (``rcg.comm.Store``). A rank has a connection of its own for it, and
-a rank that waits for a value is answered when another one sets it. All stores end together, when
-the graph stops or breaks: then every connection is shut down, which ends the waits of all ranks.
+a rank that waits for a value is answered when another one sets it. Those of a graph end together,
+when it stops or breaks: then every connection is shut down, which ends the waits of all ranks. That
+of a pair of processes that pass tensors ends when both have left it.
 
 ``store_client`` is the other side. Used by the endpoint's thread alone; nothing blocks.
 """
@@ -43,9 +44,14 @@ class _Store:
 
 
 class Stores:
-    """The stores of all groups of a graph, and the connections of their ranks."""
+    """The stores of all groups that meet here, and the connections of their ranks.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_left: Whether a store stays when all of its ranks have left it.
+    """
+
+    def __init__(self, *, keeps_left: bool = True) -> None:
+        self._keeps_left = keeps_left
         self._stores: dict[str, _Store] = {}  # by group
         self._peers: dict[Peer, _Store] = {}
         self._has_ended = False
@@ -99,6 +105,8 @@ class Stores:
             return False
         for waiting in store.waiting.values():
             waiting[:] = [(other, number) for other, number in waiting if other is not peer]
+        if not self._keeps_left and all(other is not store for other in self._peers.values()):
+            self._stores = {name: each for name, each in self._stores.items() if each is not store}
         return True
 
     def end(self) -> None:
