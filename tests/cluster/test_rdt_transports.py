@@ -326,7 +326,7 @@ def test_what_a_transport_says_and_the_holder_cannot_read_is_told(actors):
 @pytest.mark.parametrize("name", ["files", "sockets"])
 def test_a_transfer_that_fails_disturbs_none_beside_it(actors, name):
     (a,) = actors(1)
-    (b,) = actors(1, max_concurrency=4)
+    b = Worker.options(max_concurrency=4).remote()
     refs = [a.make.options(tensor_transport=name).remote(name, 1) for _ in range(4)]
     rcg.wait(refs, num_returns=4, timeout=GUARD_S)
     for _ in range(10):
@@ -334,6 +334,7 @@ def test_a_transfer_that_fails_disturbs_none_beside_it(actors, name):
         calls = [b.total.remote(ref) for ref in refs]
         found = [outcome(call) for call in calls]
         assert sorted(found) == sorted(["it does not want to", *3 * [str(SIZE)]])
+    rcg.kill(b)
 
 
 @pytest.mark.parametrize("name", ["files", "sockets"])
