@@ -36,6 +36,7 @@ __all__ = [
     "groups_with",
 ]
 
+_MOST_AT_ONCE: Final = 32  # actors that are told to leave
 _LEAVE_TIMEOUT_S: Final = 10.0  # until an actor that may be stopped answers
 _READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
 _RETRY_S: Final = 0.02
@@ -174,7 +175,7 @@ def destroy_collective_group(group_or_name: CommunicatorHandle | str) -> None:
     group = _made.get(name)
     if group is None:
         raise ValueError(f"No group with name {name} found.")
-    with ThreadPoolExecutor(len(group.actors), "rcg-leave") as pool:
+    with ThreadPoolExecutor(_MOST_AT_ONCE, "rcg-leave") as pool:
         left = [pool.submit(_has_left, actor, name) for actor in group.actors]
     for each in left:
         each.result()

@@ -78,7 +78,12 @@ class Connection:
         """Return the error for a process that does not answer any more."""
         pidfd = self._joined.pidfd.fd
         goes_on = pidfd >= 0 and liveness.how_it_ended(pidfd) is liveness.How.LEFT
-        if self.is_closed or goes_on:
+        if self.is_closed:
+            return Transfer(
+                f"this process has closed its connection to {self.holder.label}, which holds the "
+                "tensors, because another transfer has failed. Get them again"
+            )
+        if goes_on:
             return Transfer(
                 f"the connection to {self.holder.label}, which holds the tensors, was closed, "
                 "though that process goes on: its log may say why. Get them again"

@@ -77,7 +77,7 @@ def derived(cls: type) -> type:
         if is_users and inspect.isfunction(inspect.getattr_static(cls, name)):
             members[name] = _wrapped(function)
     for name in dir(cls):
-        found = inspect.getattr_static(cls, name)
+        found = inspect.getattr_static(cls, name, None)
         is_such = isinstance(found, staticmethod | classmethod)
         if is_such and not name.startswith("__") and inspect.isfunction(found.__func__):
             if hasattr(found.__func__, DECLARED):

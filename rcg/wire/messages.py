@@ -518,7 +518,7 @@ class Total(Message):
 # --- between a process that holds tensors and one that needs them
 
 
-@message(tag=1)
+@message
 class PullTensors(Message):
     """Send the tensors of an object.
 
@@ -594,7 +594,7 @@ class ObjectsHere(Carrying):
     number: Number = 0
 
 
-@message(tag=2)
+@message
 class TensorsHere(Message):
     """Carries the tensors of an object.
 
@@ -605,7 +605,7 @@ class TensorsHere(Message):
     number: Number
 
 
-@message(tag=3)
+@message
 class TensorsComing(Message):
     """The tensors of an object follow through the group.
 

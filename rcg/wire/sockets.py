@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rcg.descriptors import close_all
 from rcg.options import Deadline
-from rcg.wire.codec import Message, pack, unpack
+from rcg.wire.codec import Message, decode, encode
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -110,7 +110,7 @@ def send(
         OSError: The connection is over.
         ValueError: A field of the message has a wrong value.
     """
-    data = pack(message, body)
+    data = encode(message) + b"\0" + body
     flags = 0 if may_wait else socket.MSG_DONTWAIT
     if fds:
         socket.send_fds(connection, [data], list(fds), flags)
@@ -201,7 +201,8 @@ class Received:
             if len(self._owned()) >= descriptors:
                 raise ValueError("the message has more descriptors than any message may have")
             self.is_short = True
-        self.message, self.body = unpack(data)
+        head, _, self.body = data.partition(b"\0")
+        self.message = decode(head)
 
     def _owned(self) -> list[int]:
         if self._fds is None:

@@ -1106,7 +1106,6 @@ def test_groups_that_come_and_go_leave_nothing(constructed):
         return [number for each in (a, b) for number in get(each.resources.remote())]
 
     come_and_go(2)
-    time.sleep(1)
     before = resources()
     come_and_go(10)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.wire import messages
-from rcg.wire.codec import Message, decode, encode, message, pack, unpack
+from rcg.wire.codec import Message, decode, encode, message
 from rcg.wire.messages import Carrying, Opening
 
 KINDS = [
@@ -70,12 +70,6 @@ def test_every_message_comes_back_as_it_was(sent: Any) -> None:
     assert found == sent and type(found) is type(sent)
 
 
-@given(messages_with(CLEAN), st.binary())
-def test_every_message_travels_with_its_body(sent: Any, body: bytes) -> None:
-    found, rest = unpack(pack(sent, body))
-    assert (found, rest) == (sent, body) and type(found) is type(sent)
-
-
 @given(messages_with(ANY_TEXT))
 def test_a_text_arrives_as_one_that_can_be_encoded_and_printed(sent: Any) -> None:
     found = decode(encode(sent))
@@ -87,26 +81,11 @@ def test_a_text_arrives_as_one_that_can_be_encoded_and_printed(sent: Any) -> Non
                 text.encode()
                 assert "\0" not in text
     assert decode(encode(found)) == found
-    assert unpack(pack(sent)) == (found, b"")
 
 
 @given(JSON)
 def test_json_is_a_message_or_a_value_error(found: Any) -> None:
     is_a_message_or_raises(json.dumps(found).encode())
-
-
-@given(messages_with(CLEAN), st.data())
-def test_a_damaged_packet_is_a_message_or_a_value_error(sent: Any, data: st.DataObject) -> None:
-    damaged = bytearray(pack(sent, b"body"))
-    for at in data.draw(st.lists(st.integers(0, len(damaged) - 1), max_size=3)):
-        damaged[at] = data.draw(st.integers(0, 255))
-    del damaged[data.draw(st.integers(0, len(damaged))) :]
-    try:
-        found, body = unpack(bytes(damaged))
-    except ValueError:
-        return
-    assert type(found) in KINDS
-    assert unpack(pack(found, body)) == (found, body)
 
 
 @given(st.binary())
@@ -156,24 +135,6 @@ def is_a_message_or_raises(data: bytes) -> None:
 def test_this_is_no_message(data: bytes) -> None:
     with pytest.raises(ValueError, match="message"):
         decode(data)
-
-
-def test_what_is_sent_with_every_tensor_is_packed() -> None:
-    for kind in (messages.PullTensors, messages.TensorsHere, messages.TensorsComing):
-        assert pack(kind(**good_of(kind)))[0] in range(1, 32)
-
-
-def test_a_packed_text_has_a_limit() -> None:
-    with pytest.raises(ValueError, match="of a message 'pull_tensors'"):
-        pack(messages.PullTensors(number=0, key="x" * 70_000, group=""))
-
-
-def test_a_message_that_cannot_be_packed_has_no_tag() -> None:
-    class Flagged(Message):
-        is_set: bool
-
-    with pytest.raises(TypeError, match="cannot be packed"):
-        message(tag=31)(Flagged)
 
 
 def good_of(kind: type[Message]) -> dict[str, Any]:
