@@ -51,6 +51,7 @@ __all__ = [
     "dumps",
     "get",
     "get_actor",
+    "get_timeout",
     "gpu_ids",
     "is_actor_class",
     "is_actor_death",
@@ -397,6 +398,12 @@ def get(refs: Any, *, timeout_s: float | None = None, **options: Any) -> Any:
     return ray.get(refs, timeout=timeout_s, **options)
 
 
+def get_timeout(text: str) -> Exception:
+    """Return the error for a ``get`` that took too long."""
+    error: Exception = ray.exceptions.GetTimeoutError(text)
+    return error
+
+
 def put(value: Any, **options: Any) -> Any:
     """Store a value in Ray's object store and return its ObjectRef."""
     return ray.put(value, **options)
@@ -434,12 +441,17 @@ def value_of(key: bytes) -> Any:
     return _without_starting(ray.get)(ray.ObjectRef(key), timeout=0)
 
 
-def ready_of(refs: list[Any]) -> list[Any]:
-    """Return those of several ObjectRefs whose values are there, or failed; does not wait."""
+def ready_of(refs: list[Any], timeout_s: float = 0) -> list[Any]:
+    """Return those of several ObjectRefs whose values are there, or failed.
+
+    Args:
+        refs: The references.
+        timeout_s: How long to wait for all of them.
+    """
     if not refs:
         return []
     wait = _without_starting(ray.wait)
-    ready, _ = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+    ready, _ = wait(refs, num_returns=len(refs), timeout=timeout_s, fetch_local=False)
     return list(ready)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from rcg.rdt.writes import Versions, tensors_in
-from rcg.serialization import Codec, loads_to
+from rcg.serialization import Codec, loads_with
 from rcg.serialization.devices import EVERY_DEVICE
 from rcg.serialization.payloads import (
     LoneTable,
@@ -25,7 +25,6 @@ from rcg.serialization.payloads import (
 
 __all__ = ["Contents", "Parts", "Whole", "taken_apart"]
 
-_loads: Final = loads_to("default")
 _HOST: Final = frozenset({"cpu"})
 
 
@@ -61,13 +60,16 @@ class Parts:
     Args:
         skeleton: The value without them.
         table: Where they belong.
+        references: Ray's references and handles in it. Only Ray's own serializer may pickle those:
+            any other keeps them for as long as the process lives.
     """
 
-    __slots__ = ("skeleton", "table")
+    __slots__ = ("references", "skeleton", "table")
 
-    def __init__(self, skeleton: Skeleton, table: Table) -> None:
+    def __init__(self, skeleton: Skeleton, table: Table, references: Sequence[Any]) -> None:
         self.skeleton = skeleton
         self.table = table
+        self.references = references
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -81,12 +83,12 @@ class Parts:
 
     def put_back(self, payloads: Sequence[Any]) -> Any:
         """Return the value over the bytes of its tensors."""
-        return put_back(self.skeleton, self.table, payloads, _loads)
+        return put_back(self.skeleton, self.table, payloads, loads_with(self.references))
 
     def __reduce__(self) -> tuple[Any, ...]:
         data, buffers, writable = self.skeleton
         plain = bytes(data), [_copied(each) for each in buffers], writable
-        return _parts, (plain, tuple(self.table))
+        return _parts, (plain, tuple(self.table), self.references)
 
 
 class Contents(Protocol):
@@ -113,16 +115,19 @@ def taken_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any], Versions
     """
     if is_plain_tensor(value, _HOST):
         return Whole(LoneTable.of(value)), [bytes_of(value)], Versions([value])
-    skeleton, table, payloads = take_out(codec.encode(value, None, EVERY_DEVICE), EVERY_DEVICE)
-    return Parts(skeleton, table), payloads, Versions(tensors_in(value) if payloads else ())
+    references: list[Any] = []
+    encoded = codec.encode(value, None, EVERY_DEVICE, references)
+    skeleton, table, payloads = take_out(encoded, EVERY_DEVICE)
+    versions = Versions(tensors_in(value) if payloads else ())
+    return Parts(skeleton, table, references), payloads, versions
 
 
 def _whole(*table: Any) -> Whole:
     return Whole(LoneTable(*table))
 
 
-def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...]) -> Parts:
-    return Parts(Skeleton(*skeleton), Table(*table))
+def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...], references: Sequence[Any]) -> Parts:
+    return Parts(Skeleton(*skeleton), Table(*table), references)
 
 
 def _copied(buffer: Any) -> bytes:

@@ -37,18 +37,20 @@ class Objects:
     Args:
         transport: The transport.
         data: The value without them.
+        references: Ray's references and handles in it.
         metadata: What the manager says of them.
         sizes: The bytes of each, as far as they are known.
         devices: The type of the device of each.
         actor: Ray's handle of the actor that has them; None for another process.
     """
 
-    __slots__ = ("actor", "data", "devices", "metadata", "sizes", "transport")
+    __slots__ = ("actor", "data", "devices", "metadata", "references", "sizes", "transport")
 
     def __init__(
         self,
         transport: Transport,
         data: bytes,
+        references: Sequence[Any],
         metadata: Any,
         sizes: tuple[int, ...],
         devices: tuple[str, ...],
@@ -56,6 +58,7 @@ class Objects:
     ) -> None:
         self.transport = transport
         self.data = data
+        self.references = references
         self.metadata = metadata
         self.sizes = sizes
         self.devices = devices
@@ -63,11 +66,11 @@ class Objects:
 
     def put_back(self, payloads: Sequence[Any]) -> Any:
         """Return the value with these tensors or arrays in it."""
-        return with_objects(self.data, payloads)
+        return with_objects(self.data, payloads, self.references)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Objects, (
-            *(self.transport, self.data, self.metadata),
+            *(self.transport, self.data, self.references, self.metadata),
             *(self.sizes, self.devices, self.actor),
         )
 
@@ -131,7 +134,7 @@ def objects_of(
         TensorMismatch: They are on a device that the transport does not serve, or on several.
     """
     kind = transport.data_type or _tensor_type()
-    data, objects = taken_out(value, kind)
+    data, objects, references = taken_out(value, kind)
     if not objects:
         return None
     devices = tuple(map(_device_of, objects))
@@ -139,7 +142,8 @@ def objects_of(
     manager = _manager_of(transport)
     metadata = manager.extract_tensor_transport_metadata(key, objects)
     sizes = tuple(map(size_of, objects))
-    contents = Objects(transport, data, metadata, sizes, devices, cluster.current_actor())
+    actor = cluster.current_actor()
+    contents = Objects(transport, data, references, metadata, sizes, devices, actor)
     return contents, objects, lambda: manager.garbage_collect(key, metadata, objects)
 
 

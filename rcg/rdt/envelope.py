@@ -11,12 +11,12 @@ process; in a context where somebody else will open it (``closed``), it stays on
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from rcg.rdt.contents import Contents
+from rcg.rdt.objects import taken_out
 from rcg.text import bytes_text, plural, short_label
 
 __all__ = ["Envelope", "Holder", "closed", "open_with", "opened_by_methods"]
@@ -68,7 +68,7 @@ class Envelope:
         return (
             f"Envelope of {plural(len(sizes), 'tensor')} with {bytes_text(sum(sizes))}, held by "
             f"{short_label(self.holder.label)}, for {self.transport}; "
-            f"{bytes_text(len(pickle.dumps(self)))} travel"
+            f"{bytes_text(len(taken_out(self, ())[0]))} travel"
         )
 
 

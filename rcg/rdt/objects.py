@@ -13,17 +13,24 @@ from rcg import cluster
 __all__ = ["size_of", "taken_out", "with_objects"]
 
 
-def taken_out(value: Any, kind: type) -> tuple[bytes, list[Any]]:
-    """Return the pickle of a value without the objects of a type, and these, each once."""
+def taken_out(value: Any, kind: type | tuple[()]) -> tuple[bytes, list[Any], list[Any]]:
+    """Take the objects of a type out of a value.
+
+    Returns:
+        The pickle of the value without them; the objects, each once; and Ray's references and
+        handles in the value. Only Ray's own serializer may pickle those: any other keeps them for
+        as long as the process lives.
+    """
     objects: list[Any] = []
+    references: list[Any] = []
     file = io.BytesIO()
-    _Pickler(file, kind, objects).dump(value)
-    return file.getvalue(), objects
+    _Pickler(file, kind, objects, references).dump(value)
+    return file.getvalue(), objects, references
 
 
-def with_objects(data: bytes, objects: Sequence[Any]) -> Any:
-    """Return the value with these objects in the places of those that were taken out."""
-    return _Unpickler(io.BytesIO(data), objects).load()
+def with_objects(data: bytes, objects: Sequence[Any], references: Sequence[Any]) -> Any:
+    """Return the value with these in the places of what was taken out."""
+    return _Unpickler(io.BytesIO(data), (objects, references)).load()
 
 
 def size_of(thing: Any) -> int:
@@ -33,25 +40,34 @@ def size_of(thing: Any) -> int:
 
 
 class _Pickler(cluster.by_value_pickler()):  # type: ignore[misc]
-    def __init__(self, file: Any, kind: type, objects: list[Any]) -> None:
+    def __init__(
+        self, file: Any, kind: type | tuple[()], objects: list[Any], references: list[Any]
+    ) -> None:
         super().__init__(file, 5)
         self._kind = kind
-        self._objects = objects
+        self._opaque = cluster.opaque_types()
+        self._lists = objects, references
         self._places: dict[int, int] = {}
 
-    def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, self._kind):
+    def persistent_id(self, obj: Any) -> tuple[int, int] | None:
+        if isinstance(obj, self._kind):
+            which = 0
+        elif type(obj) in self._opaque:
+            which = 1
+        else:
             return None
-        place = self._places.setdefault(id(obj), len(self._objects))
-        if place == len(self._objects):
-            self._objects.append(obj)
-        return place
+        chosen = self._lists[which]
+        place = self._places.setdefault(id(obj), len(chosen))
+        if place == len(chosen):
+            chosen.append(obj)
+        return which, place
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, objects: Sequence[Any]) -> None:
+    def __init__(self, file: Any, lists: tuple[Sequence[Any], Sequence[Any]]) -> None:
         super().__init__(file)
-        self._objects = objects
+        self._lists = lists
 
-    def persistent_load(self, place: Any) -> Any:
-        return self._objects[place]
+    def persistent_load(self, found: Any) -> Any:
+        which, place = found
+        return self._lists[which][place]

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Generator, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from rcg import cluster
 from rcg.options import Deadline, timeout_from_user
+from rcg.rdt.awaiting import future_of
 from rcg.rdt.envelope import Envelope, closed
 from rcg.rdt.opening import opened_all, opened_into, sealed
 from rcg.rdt.process import existing, here
+from rcg.rdt.pullers import holders_of, submit
 from rcg.rdt.transports import OBJECT_STORE, Told, find_transport, told
 from rcg.warn import warn_user
 
@@ -37,6 +39,7 @@ class TensorRef:
 
     __slots__ = (
         "__weakref__",
+        "_arriving",
         "_has_warned",
         "_inner",
         "_label",
@@ -52,6 +55,7 @@ class TensorRef:
         self._label = maker_label
         self._takers: set[str] = set()  # the actors that it was passed to
         self._has_warned = False
+        self._arriving: _Arriving | None = None
 
     @property
     def inner(self) -> Any:
@@ -87,12 +91,8 @@ class TensorRef:
 
     def future(self) -> Future[Any]:
         """Return a ``concurrent.futures.Future`` of the value."""
-        made: Future[Any] = Future()
-        made.set_running_or_notify_cancel()
-        # Not a pool: of its threads, some may wait for values that others are to make, and the
-        # interpreter waits for them when it ends.
-        threading.Thread(target=_resolve, args=(self, made), name="rcg-get", daemon=True).start()
-        return made
+        transport = self._transport
+        return future_of(self._inner, lambda made: _opened_here(made, transport))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self.future()).__await__()
@@ -144,6 +144,19 @@ class TensorRef:
         return TensorRef, (self._inner, told(self._transport), self._maker, self._label)
 
 
+class _Arriving(NamedTuple):
+    """Values whose tensors did not arrive in time.
+
+    Attributes:
+        request: The other references that they were asked for with, the transport, and where they
+            go.
+        values: The values.
+    """
+
+    request: tuple[Any, ...]
+    values: Future[list[Any]]
+
+
 class Unopened(NamedTuple):
     """A reference among the arguments of a constructor."""
 
@@ -151,7 +164,9 @@ class Unopened(NamedTuple):
 
     def opened(self) -> Any:
         """Return the value, by a transport that works here."""
-        return _any_get(self.ref)
+        with closed(True):
+            made = cluster.get(self.ref.inner)
+        return _opened_here(made, self.ref.transport)
 
 
 def get_tensors(
@@ -161,13 +176,15 @@ def get_tensors(
 
     Args:
         refs: The references.
-        timeout_s: For the producers to have finished; None sets no limit.
+        timeout_s: For the producers to have finished, and for the tensors to arrive; None sets no
+            limit. What did not arrive goes on arriving: the next call for the same references
+            takes it.
         transport: How the tensors travel; None for the transport of each.
         out: Where the tensors of a single reference are received; None for fresh memory.
 
     Raises:
         ValueError: This process is not in a group that the transport of one needs.
-        ray.exceptions.GetTimeoutError: They were not made in time.
+        ray.exceptions.GetTimeoutError: They were not made in time, or did not arrive.
         Exception: The exception of the user's method.
     """
     chosen = None if transport is None else find_transport(transport).name
@@ -184,31 +201,60 @@ def get_tensors(
     return _values_of(refs, timeout_s, chosen, out)
 
 
-def _resolve(ref: Any, future: Any) -> None:
-    try:
-        future.set_result(_any_get(ref))
-    except BaseException as error:  # noqa: BLE001 - raised where the value is wanted
-        future.set_exception(error)
-    finally:
-        # The error has this frame, and the future the error.
-        ref = future = None
+def _opened_here(made: Any, transport: str) -> Any:
+    """Return the value of what a method has made, by a transport that works here.
 
-
-def _any_get(ref: TensorRef) -> Any:
-    """Return the value of a reference by a transport that works here."""
+    Args:
+        made: An envelope, or a value without tensors.
+        transport: How its tensors travel, where that is possible.
+    """
     ours = existing()
     is_reachable = bool(ours and ours.groups.all())
-    needs_group = find_transport(ref._transport).needs_group
-    return _values_of([ref], None, OBJECT_STORE if needs_group and not is_reachable else None)[0]
+    needs_group = find_transport(transport).needs_group
+    return opened_all([made], OBJECT_STORE if needs_group and not is_reachable else None)[0]
 
 
 def _values_of(
-    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any = None
+    refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any
 ) -> list[Any]:
     deadline = Deadline(timeout_s)
     with closed(True):
         found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
-    return opened_all(found, transport) if out is None else [opened_into(found[0], transport, out)]
+
+    def opened() -> list[Any]:
+        if out is None:
+            return opened_all(found, transport)
+        return [opened_into(found[0], transport, out)]
+
+    remaining_s = deadline.remaining_s()
+    if remaining_s is None or _are_all_here(found):
+        return opened()
+    first = refs[0]
+    request = tuple(each.inner for each in refs[1:]), transport, id(out)
+    arriving, first._arriving = first._arriving, None
+    if arriving is None or arriving.request != request:
+        arriving = _Arriving(request, submit(holders_of(found), opened))
+    futures.wait([arriving.values], remaining_s)
+    if not arriving.values.done():
+        first._arriving = arriving
+        labels = dict.fromkeys(each.holder.label for each in found if type(each) is Envelope)
+        raise cluster.get_timeout(
+            f"the value was made, but its tensors did not arrive within {timeout_s:g} s from "
+            f"{', '.join(labels)}, which may be stopped, or busy sending. They go on arriving: "
+            "get it again"
+        )
+    try:
+        return arriving.values.result()
+    finally:
+        del arriving  # it has the error that is raised, which has this frame
+
+
+def _are_all_here(found: Sequence[Any]) -> bool:
+    ours = existing()
+    return all(
+        type(each) is not Envelope or (ours is not None and each.holder.key == ours.holder.key)
+        for each in found
+    )
 
 
 def put_tensors(value: Any, transport: str) -> TensorRef:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from rcg.rdt import opening
 from rcg.rdt.envelope import Envelope, closed, opened_by_methods
 from rcg.rdt.process import existing, start_actor
+from rcg.rdt.pullers import holders_of, submit
 from rcg.rdt.refs import Unopened
 
 __all__ = [
@@ -29,8 +29,6 @@ Arguments = tuple[tuple[Any, ...], Named]
 Targets = Mapping[int | str, tuple[str, str]]
 
 _NONE: Final[Targets] = {}
-_PULLS: Final = 8  # at the same time, for the methods of an event loop
-_pullers: list[ThreadPoolExecutor] = []
 
 
 def constructed(
@@ -124,10 +122,9 @@ async def opened_later(
     """As ``opened_arguments``; the event loop goes on while tensors are pulled."""
     if not _has_envelope(args, kwargs):
         return args, kwargs
-    if not _pullers:
-        _pullers.append(ThreadPoolExecutor(_PULLS, "rcg-pull"))
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_pullers[0], _opened, args, kwargs, actor, targets)
+    key = holders_of([*args, *kwargs.values()])
+    future = submit(key, lambda: _opened(args, kwargs, actor, targets))
+    return await asyncio.wrap_future(future)
 
 
 def _returned(value: Any, function: Callable[..., Any], told: object) -> Any:

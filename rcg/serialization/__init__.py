@@ -8,7 +8,7 @@ for transports.
 
 from __future__ import annotations
 
-from rcg.serialization.codec import Codec, loads
+from rcg.serialization.codec import Codec, loads, loads_with
 from rcg.serialization.devices import loads_to
 from rcg.serialization.encoded import (
     KIND_BYTES,
@@ -39,6 +39,7 @@ __all__ = [
     "join_parts",
     "loads",
     "loads_to",
+    "loads_with",
     "register_array_type",
     "size_of",
     "tuple_of_parts",

@@ -40,7 +40,7 @@ from rcg.serialization.encoded import (
 from rcg.serialization.foreign import FromDlpack, import_torch, reducer_of
 from rcg.serialization.tensors import Described, Storages, TensorBytes
 
-__all__ = ["Codec", "loads"]
+__all__ = ["Codec", "loads", "loads_with"]
 
 loads: Final = pickle.loads
 
@@ -134,7 +134,18 @@ class Codec:
                 reduce = self.tensor_reducers.get(kind) or reducers.get(kind)
                 return reduce(obj) if reduce is not None else super().reducer_override(obj)
 
+        class ApartPickler(ByValuePickler):
+            apart: list[Any]
+
+            def persistent_id(self, obj: Any) -> int | None:
+                if type(obj) not in opaque:
+                    return None
+                self.apart.append(obj)
+                return len(self.apart) - 1
+
+        opaque = frozenset(opaque_types)
         self._by_value = ByValuePickler
+        self._by_value_apart = ApartPickler
         # Picklers at rest. Taken out while in use: other threads, and values whose own pickling
         # encodes, find none and make another. A new list when their tables are no longer right.
         self._spare: list[_Fast] = []
@@ -144,6 +155,7 @@ class Codec:
         value: object,
         described: list[Described] | None = None,
         staying: Container[str] = (),
+        apart: list[Any] | None = None,
     ) -> Encoded:
         """Return the value as bytes and buffers; the buffers still point into the value.
 
@@ -153,6 +165,8 @@ class Codec:
             staying: The types of devices whose tensors stay there: the buffers of these are
                 ``DeviceBytes``, and only ``payloads.take_out`` makes use of them. Tensors on other
                 devices are copied to host memory.
+            apart: Where its objects of opaque types are put, which then are not in the pickle:
+                ``loads_with`` puts them back. None has the cluster's pickler write them.
 
         Raises:
             UnpicklableError: Some part of the value cannot be pickled; the text says which.
@@ -192,7 +206,7 @@ class Codec:
                 raise
             if described is not None:
                 described.clear()
-            data = self._encode_by_value(value, buffers := [], described, staying)
+            data = self._encode_by_value(value, buffers := [], described, staying, apart)
         if not buffers:
             return KIND_PICKLE, data, None, 0
         return KIND_PICKLE, data, buffers, self._writable(buffers)
@@ -207,10 +221,15 @@ class Codec:
         buffers: list[pickle.PickleBuffer],
         described: list[Described] | None = None,
         staying: Container[str] = (),
+        apart: list[Any] | None = None,
     ) -> bytes:
         file = io.BytesIO()
         try:
-            pickler = self._by_value(file, buffers, self._dtypes)
+            if apart is None:
+                pickler = self._by_value(file, buffers, self._dtypes)
+            else:
+                pickler = self._by_value_apart(file, buffers, self._dtypes)
+                pickler.apart = apart
             pickler.storages.described, pickler.storages.staying = described, staying
             pickler.dump(value)
             pickler.storages.finish(buffers)
@@ -284,6 +303,30 @@ class Codec:
             for kind, reduce in copyreg.dispatch_table.items():
                 self._table.setdefault(kind, reduce)
             self._spare = []
+
+
+def loads_with(objects: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function like ``pickle.loads`` that puts objects back in their places.
+
+    Args:
+        objects: What was put apart when the value was encoded.
+    """
+    if not objects:
+        return loads
+
+    def loads_them(data: Any, buffers: Sequence[Any] = ()) -> Any:
+        unpickler = _Placing(io.BytesIO(data), buffers=buffers)
+        unpickler.objects = objects
+        return unpickler.load()
+
+    return loads_them
+
+
+class _Placing(pickle.Unpickler):
+    objects: Sequence[Any]
+
+    def persistent_load(self, place: Any) -> Any:
+        return self.objects[place]
 
 
 def _key_text(key: object) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import ray
 
 import rcg
 from rcg.errors import ActorDiedError, Transfer
@@ -940,6 +941,53 @@ def test_an_owner_that_is_stopped_holds_up_no_other(actors):
     eventually(lambda: held_by(a) == 0)
 
 
+def test_the_timeout_of_get_also_limits_what_does_not_arrive(actors):
+    a, b = actors(2)
+    refs = [a.make_anywhere.remote(1), b.make_anywhere.remote(2)]
+    rcg.wait(refs, num_returns=2, timeout=GUARD_S)
+    out = torch.zeros(BIG)
+    pid = get(a.pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            with pytest.raises(ray.exceptions.GetTimeoutError, match="did not arrive within"):
+                rcg.get(refs[0], timeout=0.2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert get(refs[0])[0] == 1
+    assert get(a.facts.remote())[3] == 1  # it went on arriving, and was not asked for again
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ray.exceptions.GetTimeoutError, match="Actor"):
+            rcg.get(refs, timeout=0)
+        with pytest.raises(ray.exceptions.GetTimeoutError):
+            rcg.get(refs[0], timeout=0.1, out=out)
+        assert get(refs[1])[0] == 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert get(refs[0], out=out) is out and out[0] == 1
+    assert [float(each[0]) for each in get(refs)] == [1, 2]
+    get(a.lose.remote(0))
+    with pytest.raises(Transfer, match="not there any more"):
+        get(refs[0])
+
+
+def test_holders_that_are_stopped_hold_up_no_other_in_an_event_loop(actors):
+    a, b = actors(2)
+    (taker,) = actors(1, AsyncWorker)
+    stuck = [a.make_anywhere.remote(n) for n in range(12)]
+    rcg.wait(stuck, num_returns=12, timeout=GUARD_S)
+    pid = get(a.pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        waiting = [taker.total.remote(each) for each in stuck]
+        assert get(taker.total.remote(b.make_anywhere.remote(1))) == BIG
+        assert rcg.wait(waiting, timeout=0)[0] == []
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert get(waiting) == [n * BIG for n in range(12)]
+
+
 def test_a_call_that_fails_holds_no_reference(actors):
     a, b, c = actors(3)
     create_collective_group([a, b, c], backend="gloo")
@@ -1148,7 +1196,10 @@ def test_a_group_may_have_the_name_of_an_earlier_one(actors):
 def test_what_is_awaited_waits_for_no_other(pair):
     a, b = pair
     busy = b.sleep.remote(1000)
-    slow = [b.make_anywhere.remote(n) for n in range(40)]
+    slow = [b.make_anywhere.remote(n) for n in range(100)]
+
+    def threads():
+        return sum(each.name == "rcg-await" for each in threading.enumerate())
 
     async def one(ref):
         return float((await ref).sum())
@@ -1157,6 +1208,7 @@ def test_what_is_awaited_waits_for_no_other(pair):
         tasks = [asyncio.create_task(one(ref)) for ref in slow]
         await asyncio.sleep(0)
         assert await one(a.make_anywhere.remote(1)) == BIG
+        assert threads() < 40
         for task in tasks:
             task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -1164,6 +1216,9 @@ def test_what_is_awaited_waits_for_no_other(pair):
     found = asyncio.run(main())  # it does not wait for the busy actor
     assert all(isinstance(each, asyncio.CancelledError) for each in found)
     assert rcg.wait([busy], timeout=0)[0] == []
+    eventually(lambda: threads() == 0)  # and holds nothing that nobody awaits any more
+    with pytest.raises(LookupError):
+        asyncio.run(one(a.fail.remote()))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

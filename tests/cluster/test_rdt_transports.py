@@ -67,6 +67,17 @@ class Worker:
     def several(self, name, n):
         return [made(name, n), {"inner": made(name, n + 1), "n": n}]
 
+    def with_others(self, name, n):
+        inner = rcg.put(np.full(SIZE, n), _tensor_transport="files")
+        return {"one": made(name, n), "inner": inner, "actor": Worker.remote()}
+
+    def inner_of(self, value):
+        return (
+            total(value["one"]),
+            total(rcg.get(value["inner"])),
+            rcg.get(value["actor"].pid.remote()),
+        )
+
     def plain(self):
         return {"no": "tensors"}
 
@@ -241,6 +252,21 @@ def test_values_go_everywhere_and_are_freed(actors, name):
         assert get(total_of_list.remote([ref, ref])) == 4 * SIZE
     del ref, nested, one, two, none, ring
     eventually(lambda: [held for held, _ in get([x.facts.remote() for x in (a, b, c)])] == [0] * 3)
+
+
+@pytest.mark.filterwarnings("ignore:GPU ObjectRef")
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_references_and_actors_beside_tensors_end_with_them(actors, name):
+    a, b = actors(2, name)
+    ref = a.with_others.options(tensor_transport=name).remote(name, 3)
+    found = get([a.inner_of.remote(ref), b.inner_of.remote(ref)])
+    pid = found[0][2]
+    assert found == [(3 * SIZE, 3 * SIZE, pid)] * 2
+    assert get(a.facts.remote())[0] == 2
+    assert os.path.exists(f"/proc/{pid}")
+    del ref
+    eventually(lambda: get(a.facts.remote())[0] == 0)
+    eventually(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 def test_files_are_removed_when_their_objects_are_freed(actors):

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 def entry(key: str, tensor: Any = None) -> Entry:
     payload = torch.zeros(8, dtype=torch.uint8) if tensor is None else tensor.view(torch.uint8)
     table = Table((0,), (payload.numel(),), ("cpu",))
-    contents = Parts(Skeleton(b"", []), table)
+    contents = Parts(Skeleton(b"", []), table, [])
     return Entry(key, tensor, contents, [payload], "gloo", "The value of make", Versions([tensor]))
 
 
