@@ -12,7 +12,7 @@ from typing import Any
 from rcg import cluster
 from rcg.rdt import collective_groups
 from rcg.rdt.custom import check_reaches
-from rcg.rdt.process import actor_holder, here, is_listening
+from rcg.rdt.process import actor_holder, here, usable_groups
 from rcg.rdt.refs import TensorRef, Unopened
 from rcg.rdt.transports import Told, Transport, find_transport, told
 
@@ -48,7 +48,7 @@ def passed(
             _check_passed(value, handle)
             actor = cluster.actor_id(handle)
             value.passed_to(actor)
-            here().peers.setdefault(actor, repr(handle))
+            here().note_peer(actor, repr(handle))
         return value.inner
 
     named = {name: lowered(each) for name, each in kwargs.items()}
@@ -83,15 +83,21 @@ def transport_for(
         num_returns: How many values it returns.
 
     Raises:
-        ValueError: The actor is not one of rcg's, or cannot send by this transport.
+        ValueError: The actor is not one of rcg's, or cannot send by this transport, or the method
+            is a generator.
     """
     declared = cluster.actor_method_transport(handle, name)
-    if asked is None and not declared:
+    if num_returns == 0 or (asked is None and not declared):
         return None
     if declared is None:
         raise ValueError(
             f"{handle!r} was not made by rcg.remote, so its tensors cannot be passed by reference: "
             f"leave tensor_transport={asked!r} out, or make the actor with rcg.remote"
+        )
+    if not isinstance(num_returns, int):
+        raise ValueError(
+            f"{handle!r}.{name} is a generator, whose tensors cannot be passed by reference: leave "
+            f"tensor_transport={asked!r} out, or have it return a list"
         )
     plain = (asked if asked is not None else declared.partition("*")[0]).lower()
     found = find_transport(plain)
@@ -99,7 +105,7 @@ def transport_for(
         _check_sends(handle, found)
     elif found.manager is not None:
         check_reaches(found, handle)
-    count = f"*{num_returns}" if isinstance(num_returns, int) and num_returns > 1 else ""
+    count = f"*{num_returns}" if num_returns > 1 else ""
     return told(f"{plain}{count}:{here().new_key()}")
 
 
@@ -116,7 +122,7 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     maker, label = cluster.actor_id(handle), repr(handle)
     ours, holder = here(), actor_holder(maker, label)
     keeper = ours.keeper
-    ours.peers[maker] = label
+    ours.note_peer(maker, label)
     if isinstance(made, list):
         for at, each in enumerate(made):
             keeper.keep(each, f"{key}.{at}", holder)
@@ -198,10 +204,7 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
         for name, backend, members in collective_groups.groups_of(handle) or ()
         if backend == transport.name and maker_key in members
     ]
-    if len(found) > 1:
-        # One of which a member is gone has been replaced; if all have lost one, the newest is best.
-        found = [each for each in found if all(map(is_listening, each[1]))] or found[-1:]
-    names = [name for name, _ in found]
+    names = [name for name, _ in usable_groups(found)]
     if len(names) == 1:
         return
     if names:

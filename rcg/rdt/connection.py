@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from rcg import cluster
 from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Holder
-from rcg.rdt.watching import Watch
+from rcg.rdt.watching import Lost, Watch
 from rcg.runtime.control.joining import Joined, check_user, join
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
@@ -134,8 +134,19 @@ class Connection:
                 return found
 
     def watch(self, *, may_speak: bool) -> Watch:
-        """Return what says whether the process is gone, or has said something."""
-        return Watch(self._joined.connection, self._joined.pidfd.fd, may_speak=may_speak)
+        """Return what says whether the process is gone, or has said something.
+
+        Raises:
+            Lost: The connection is closed.
+        """
+        if self.is_closed:
+            raise Lost(has_spoken=False)
+        return Watch(
+            self._joined.connection,
+            self._joined.pidfd.fd,
+            may_speak=may_speak,
+            is_closed=lambda: self.is_closed,
+        )
 
     def next(self) -> Received:
         """Return the next answer, which the caller closes; he holds the lock.

@@ -78,6 +78,7 @@ class Objects:
 _managers: Final[dict[type, Any]] = {}
 _making: Final = threading.Lock()
 _reached: Final[set[tuple[type | None, str]]] = set()
+_MOST_REACHED: Final = 10_000
 
 
 def _manager_of(transport: Transport) -> Any:
@@ -110,6 +111,8 @@ def check_reaches(transport: Transport, actor: Any) -> None:
             f"{actor!r} does not have tensor transport {transport.name.upper()} available: "
             f"{transport.manager.__qualname__}.actor_has_tensor_transport says so"  # type: ignore[union-attr]
         )
+    if len(_reached) >= _MOST_REACHED:
+        _reached.clear()
     _reached.add(asked)
 
 

@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from rcg import cluster
+from rcg.errors import Transfer
 from rcg.log import Log
 from rcg.rdt.envelope import Holder, closed
 from rcg.rdt.store import Store
@@ -52,7 +53,7 @@ class Telling(Protocol):
         """Say that this process keeps objects.
 
         Raises:
-            BlockingIOError, TimeoutError: It does not read: it may be stopped.
+            BlockingIOError, TimeoutError, Transfer: It does not read: it may be stopped.
             OSError, RcgError: It is gone.
         """
 
@@ -316,7 +317,7 @@ class Keeper:
                     self._news.to(holder).keep(keys)
                 else:
                     self._news.to(holder).free(keys)
-            except (BlockingIOError, TimeoutError):  # it is stopped, and may go on
+            except (BlockingIOError, TimeoutError, Transfer):  # it is stopped, and may go on
                 if not is_kept:
                     self._to_free += several
                 continue

@@ -74,6 +74,11 @@ def derived(cls: type) -> type:
     }
     for name, function in inspect.getmembers(cls, inspect.isfunction):
         is_users = not name.startswith("__") or name in CALLED
+        if hasattr(function, DECLARED) and _is_generator(function):
+            raise ValueError(
+                f"{cls.__name__}.{name} has a tensor_transport, but it is a generator, whose "
+                "tensors cannot be passed by reference: have it return a list, or leave that out"
+            )
         if is_users and inspect.isfunction(inspect.getattr_static(cls, name)):
             members[name] = _wrapped(function)
     for name in dir(cls):
@@ -87,6 +92,10 @@ def derived(cls: type) -> type:
                 )
             members[name] = type(found)(_without_actor(found.__func__))
     return type(cls)(cls.__name__, (cls,), members)
+
+
+def _is_generator(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _constructor(cls: type) -> Any:

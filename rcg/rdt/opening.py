@@ -14,10 +14,10 @@ from typing import Any
 from rcg.errors import Transfer
 from rcg.rdt.contents import Whole, taken_apart
 from rcg.rdt.custom import Objects, objects_of, pull
-from rcg.rdt.envelope import Envelope, Holder
-from rcg.rdt.groups import Group, filled
+from rcg.rdt.envelope import Envelope
+from rcg.rdt.groups import filled
 from rcg.rdt.objects import taken_out, with_objects
-from rcg.rdt.process import Here, here, is_listening
+from rcg.rdt.process import Here, here, usable_groups
 from rcg.rdt.pulling import Wanted
 from rcg.rdt.store import Entry
 from rcg.rdt.targets import checked_targets
@@ -97,16 +97,12 @@ def opened_all(values: Sequence[Any], transport: str | None = None) -> list[Any]
         if envelope.holder.key == ours.holder.key:
             found[envelope.key] = _of_our_own(ours, envelope)
             continue
-        chosen = find_transport(transport or envelope.transport)
-        _check_contents(envelope, chosen)
+        chosen = _transport_for(envelope, transport)
         if chosen.manager is not None:
             objects[envelope.key] = envelope
-            continue
-        group = ""
-        if chosen.needs_group:
-            is_asked_for = transport is not None
-            group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
-        wanted[envelope.key] = Wanted(envelope, group)
+        else:
+            group = _group_for(ours, envelope, chosen, is_asked_for=transport is not None)
+            wanted[envelope.key] = Wanted(envelope, group)
     problems: list[Exception] = []
     if wanted:
         pulled = ours.connections.pull(list(wanted.values()))
@@ -159,12 +155,8 @@ def opened_into(envelope: Any, transport: str | None, out: Any, name: str = "out
     if envelope.holder.key == ours.holder.key:
         payloads: Sequence[Any] = filled(into, _entry_of(ours, envelope).payloads)
     else:
-        chosen = find_transport(transport or envelope.transport)
-        _check_contents(envelope, chosen)
-        group = ""
-        if chosen.needs_group:
-            is_asked_for = transport is not None
-            group = _group_with(ours, envelope.holder, chosen.name, is_asked_for=is_asked_for)
+        chosen = _transport_for(envelope, transport)
+        group = _group_for(ours, envelope, chosen, is_asked_for=transport is not None)
         found = ours.connections.pull([Wanted(envelope, group, into)])
         problems = [each for each in found if isinstance(each, Exception)]
         if problems:
@@ -189,32 +181,43 @@ def _entry_of(ours: Here, envelope: Envelope) -> Entry:
     return entry
 
 
-def _check_contents(envelope: Envelope, transport: Transport) -> None:
-    """Raise a ValueError if a transport cannot bring what a method has returned for another."""
+def _transport_for(envelope: Envelope, asked: str | None) -> Transport:
+    """Return how the tensors of an envelope travel.
+
+    Raises:
+        ValueError: The transport that is asked for cannot bring what was made for another.
+    """
     made_for = envelope.transport
+    transport = find_transport(asked or made_for)
     is_for_objects = isinstance(envelope.contents, Objects)
     if transport.name in (made_for, OBJECT_STORE) or not (
         is_for_objects or transport.manager is not None
     ):
-        return
+        return transport
     raise ValueError(
         f"what {envelope.holder.label} made for the tensor transport {made_for.upper()} cannot be "
         f'got by {transport.name.upper()}: leave _tensor_transport out, or say "{OBJECT_STORE}"'
     )
 
 
-def _group_with(ours: Here, holder: Holder, backend: str, *, is_asked_for: bool) -> str:
-    groups: list[Group] = ours.groups.with_member(holder.key, backend)
-    if len(groups) > 1:
-        # One of which a member is gone has been replaced; if all have lost one, the newest is best.
-        groups = [each for each in groups if all(map(is_listening, each.keys))] or groups[-1:]
-    if len(groups) == 1:
-        return groups[0].name
-    if len(groups) > 1:
-        names = ", ".join(each.name for each in groups)
+def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked_for: bool) -> str:
+    """Return the group through which an envelope's tensors come; "" for none.
+
+    Raises:
+        ValueError: There is no group of both processes, or more than one.
+        Transfer: It was closed.
+    """
+    if not transport.needs_group:
+        return ""
+    holder, backend = envelope.holder, transport.name
+    groups = [(each.name, each.keys) for each in ours.groups.with_member(holder.key, backend)]
+    names = [name for name, _ in usable_groups(groups)]
+    if len(names) == 1:
+        return names[0]
+    if names:
         raise ValueError(
-            f"There are {len(groups)} possible communicators for {holder.label} and "
-            f"{ours.holder.label}: {names}. Destroy all but one"
+            f"There are {len(names)} possible communicators for {holder.label} and "
+            f"{ours.holder.label}: {', '.join(names)}. Destroy all but one"
         )
     if not is_asked_for and not ours.holder.actor:
         return ""  # a task, or a driver, which no group can have

@@ -9,6 +9,7 @@ that their envelopes tell.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import functools
 import itertools
@@ -18,7 +19,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rcg import cluster
 from rcg.errors import RcgError
@@ -43,9 +45,10 @@ __all__ = [
     "actor_holder",
     "existing",
     "here",
-    "is_listening",
+    "is_reachable",
     "leave_session",
     "start_actor",
+    "usable_groups",
 ]
 
 _log = Log()
@@ -54,6 +57,7 @@ _PREFIX: Final = "tensors-"  # of the ids of stores
 _CONNECT_S: Final = 1.0
 _NEWS_TIMEOUT_S: Final = 0.5  # news are told again
 _MOST_GOT: Final = 10_000
+_MOST_PEERS: Final = 10_000
 _RETRY_S: Final = 0.05
 _IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
 
@@ -98,6 +102,13 @@ class Here:
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
 
+    def note_peer(self, actor: str, label: str) -> None:
+        """Note an actor that makes or takes tensors in a call of this process; the newest stay."""
+        self.peers[actor] = label
+        if len(self.peers) > _MOST_PEERS:
+            with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread did
+                del self.peers[next(iter(self.peers))]
+
     def label_of(self, key: str) -> str:
         """Return the name of the process whose store has an id, as far as it is known here."""
         found = key.removeprefix(_PREFIX)
@@ -119,7 +130,10 @@ def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
     return observing.transfers_between(start_ns, end_ns)
 
 
+_Keys = TypeVar("_Keys", bound=Iterable[str])
+
 _here: list[Here] = []
+_unreachable: Final[list[int]] = []  # this process, if it is an actor that cannot listen
 _making: Final = threading.Lock()
 
 
@@ -150,8 +164,8 @@ def leave_session() -> None:
 def start_actor(name: str) -> None:
     """Make the part of this process, an actor of rcg, and listen where its handles expect it.
 
-    An actor that cannot, because it has no descriptor left, works as others do; only nobody reaches
-    it while it is busy, and it can be in no group.
+    An actor that cannot, because it has no descriptor left, works as others do, but what it returns
+    is copied, and it can be in no group.
 
     Args:
         name: The name of its class.
@@ -169,9 +183,15 @@ def start_actor(name: str) -> None:
             except (OSError, RuntimeError, RcgError) as error:
                 is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE
                 if not is_in_use or time.monotonic() > until_s:
-                    _log.exception("rcg: %s cannot pass tensors by reference", label)
+                    _log.exception("rcg: %s cannot pass tensors by reference: it copies", label)
+                    _unreachable.append(os.getpid())
                     return
                 time.sleep(_RETRY_S)
+
+
+def is_reachable() -> bool:
+    """Return whether whoever calls this process, an actor of rcg, can look after what it makes."""
+    return os.getpid() not in _unreachable
 
 
 @functools.lru_cache(maxsize=1024)
@@ -185,13 +205,26 @@ def actor_holder(actor: str, label: str = "") -> Holder:
     return Holder(_address_of(actor), _key_of(actor), actor, label, actor, cluster.node_id())
 
 
-def is_listening(key: str) -> bool:
+def _is_listening(key: str) -> bool:
     """Return whether the actor whose store has this id lives, on this node."""
     try:
         sockets.connect(_address_of(key.removeprefix(_PREFIX)), _CONNECT_S).close()
     except OSError:
         return False
     return True
+
+
+def usable_groups(groups: list[tuple[str, _Keys]]) -> list[tuple[str, _Keys]]:
+    """Return those of several groups of the same actors that a transfer could use.
+
+    One of which a member is gone has been replaced; if all have lost one, the newest is best.
+
+    Args:
+        groups: For each its name, and the ids of the stores of its members.
+    """
+    if len(groups) < 2:
+        return groups
+    return [each for each in groups if all(map(_is_listening, each[1]))] or groups[-1:]
 
 
 def _address_of(actor: str) -> str:

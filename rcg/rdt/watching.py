@@ -21,9 +21,19 @@ class Watch:
         connection: The connection.
         pidfd: Of that process, -1 for none.
         may_speak: Whether a message is nothing unusual.
+        is_closed: Whether another thread has closed the connection, whose descriptors may be those
+            of something else by then.
     """
 
-    def __init__(self, connection: socket.socket, pidfd: int, *, may_speak: bool = True) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        pidfd: int,
+        *,
+        may_speak: bool = True,
+        is_closed: Callable[[], bool] = bool,
+    ) -> None:
+        self._is_closed = is_closed
         self._fd = connection.fileno()
         self._poll = select.poll()
         self._poll.register(self._fd, 0 if may_speak else select.POLLIN)
@@ -32,6 +42,8 @@ class Watch:
 
     def look(self) -> None:
         """Raise if it is gone, or has said something."""
+        if self._is_closed():
+            raise Lost(has_spoken=False)
         ready = self._poll.poll(0)
         if ready:
             is_over = select.POLLHUP | select.POLLERR | select.POLLNVAL

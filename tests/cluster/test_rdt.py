@@ -83,6 +83,10 @@ class Worker:
     def fail(self):
         raise LookupError("no tensor today")
 
+    def stream(self):
+        for n in range(2):
+            yield torch.full((BIG,), float(n))
+
     def plain_make(self, n):
         return torch.full((10,), float(n))
 
@@ -1102,6 +1106,50 @@ def test_static_methods_and_class_methods_get_values(pair, constructed):
     assert get(c.__call__.remote(ref)) == "Tensor"
     three = pair[0].make_anywhere.remote(3 / BIG)
     assert [get(each) for each in c.count.remote(three)] == [0, 1, 2]
+
+
+def test_generators_cannot_keep_tensors(actors):
+    with pytest.raises(ValueError, match=r"Stream.items has a tensor_transport, but it is a gener"):
+
+        @rcg.remote
+        class Stream:
+            @rcg.method(tensor_transport="gloo")
+            def items(self):
+                yield torch.ones(3)
+
+    (a,) = actors(1)
+    with pytest.raises(ValueError, match="is a generator"):
+        a.stream.options(tensor_transport="object_store").remote()
+    assert [float(get(each)[0]) for each in a.stream.remote()] == [0, 1]
+
+
+class Deafening:
+    """Keeps the actor that unpickles it from listening."""
+
+    def __reduce__(self):
+        return _deafen, ()
+
+
+def _deafen():
+    from rcg.rdt import process
+
+    def serve(*_):
+        raise OSError(24, "no descriptor is left")
+
+    process.Service = serve
+
+
+def test_an_actor_that_cannot_listen_copies(actors):
+    class Deaf(Worker):
+        def __init__(self, _):
+            super().__init__()
+
+    deaf = rcg.remote(num_cpus=0)(Deaf).remote(Deafening())
+    (b,) = actors(1)
+    ref = deaf.make_anywhere.remote(2)
+    assert get(b.total.remote(ref)) == 2 * BIG and get(ref)[0] == 2
+    assert type(ref.envelope()) is torch.Tensor  # no envelope
+    rcg.kill(deaf)
 
 
 def test_a_static_method_cannot_keep_tensors():
