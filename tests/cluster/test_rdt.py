@@ -131,6 +131,14 @@ class Worker:
     def collect_no_cycles(self):
         gc.disable()
 
+    def begin_anew(self):
+        """Be as an actor that was just made; returns how many objects it holds all the same."""
+        self.__dict__.clear()
+        Worker.__init__(self)
+        gc.enable()
+        held, _, *self.earlier = self.facts()
+        return held
+
     def get_into(self, refs, size=BIG):
         mine = torch.zeros(size)
         where = mine.data_ptr()
@@ -166,7 +174,11 @@ class Worker:
         from rcg.rdt.process import here
 
         found = here().store.facts()
-        return found.held, found.held_bytes, found.freed, found.pulls, found.unkept
+        freed, pulls, unkept = getattr(self, "earlier", (0, 0, 0))
+        return (
+            *(found.held, found.held_bytes),
+            *(found.freed - freed, found.pulls - pulls, found.unkept - unkept),
+        )
 
     @rcg.method(tensor_transport="object_store")
     def make_at_last(self, n):
@@ -224,19 +236,47 @@ class AsyncWorker:
         return [float((await ref).sum()) for ref in refs]
 
 
+@pytest.fixture(scope="module")
+def resting() -> Iterator[list[Any]]:
+    """Actors of earlier tests: making one, with its import of torch, takes seconds."""
+    found: list[Any] = []
+    yield found
+    for each in found:
+        rcg.kill(each)
+
+
 @pytest.fixture
-def actors() -> Iterator[Callable[..., list[Any]]]:
+def actors(resting: list[Any]) -> Iterator[Callable[..., list[Any]]]:
     made: list[Any] = []
+    others: list[Any] = []
 
     def make(count: int = 2, cls: Any = Actor, **options: Any) -> list[Any]:
-        found = [(cls.options(**options) if options else cls).remote() for _ in range(count)]
-        made.extend(found)
+        if cls is not Actor or options:
+            found = [cls.options(**options).remote() for _ in range(count)]
+            others.extend(found)
+        else:
+            found = [resting.pop() if resting else Actor.remote() for _ in range(count)]
+            made.extend(found)
         return found
 
     yield make
     destroy_all_collective_groups()
     for each in made:
+        if is_as_new(each):
+            resting.append(each)
+        else:
+            rcg.kill(each)
+    for each in others:
         rcg.kill(each)
+
+
+def is_as_new(actor: Any) -> bool:
+    """Whether a test has left an actor idle, and with nothing to hold."""
+    try:
+        eventually(lambda: rcg.get(actor.begin_anew.remote(), timeout=1) == 0, 2)
+    except (AssertionError, ray.exceptions.RayError):
+        return False
+    return True
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import rcg
 from rcg.errors import ActorDiedError, TensorMismatch, Transfer
@@ -112,8 +113,13 @@ class Worker:
     def pid(self):
         return os.getpid()
 
+    def is_as_new(self):
+        self.last = None
+        return not hasattr(self, "is_spoiled") and self.facts()[0] == 0
+
     def speak_in_riddles(self):
         """Have the next transfer say something that cannot be read elsewhere."""
+        self.is_spoiled = True
         original = SocketTransport.get_communicator_metadata
 
         def once(*args):
@@ -124,6 +130,7 @@ class Worker:
 
     def stop_at(self, step, path, *, is_failing=False):
         """Have the next transfer stop at a step for ever, or fail there."""
+        self.is_spoiled = True
         from rcg.rdt import groups, pulling, service, store
         from tests import rdt_managers
 
@@ -186,12 +193,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder()
 
 
+@pytest.fixture(scope="module")
+def resting() -> Iterator[list[Any]]:
+    """Actors of earlier tests: making one, with its import of torch, takes seconds."""
+    found: list[Any] = []
+    yield found
+    for each in found:
+        rcg.kill(each)
+
+
 @pytest.fixture
-def actors() -> Iterator[Callable[[int], list[Any]]]:
+def actors(resting: list[Any]) -> Iterator[Callable[[int], list[Any]]]:
     every: list[Any] = []
 
     def make(count: int, name: str = "") -> list[Any]:
-        found = [Worker.remote() for _ in range(count)]
+        found = [resting.pop() if resting else Worker.remote() for _ in range(count)]
         every.extend(found)
         if name == "gloo":
             create_collective_group(found, backend="gloo")
@@ -200,7 +216,14 @@ def actors() -> Iterator[Callable[[int], list[Any]]]:
     yield make
     destroy_all_collective_groups()
     for each in every:
-        rcg.kill(each)
+        try:
+            is_as_new = rcg.get(each.is_as_new.remote(), timeout=1)
+        except ray.exceptions.RayError:
+            is_as_new = False
+        if is_as_new:
+            resting.append(each)
+        else:
+            rcg.kill(each)
 
 
 def eventually(check: Callable[[], object]) -> None:
