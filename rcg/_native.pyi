@@ -14,9 +14,16 @@ KIND_FAILURE: Final[int]
 KIND_PARTS: Final[int]
 KIND_TUPLE: Final[int]
 KIND_PICKLE: Final[int]
+LOST_CHANNEL: Final[int]
+LOST_CLOSED: Final[int]
+LOST_FRAME: Final[int]
+LOST_MEMORY: Final[int]
+LOST_ORDER: Final[int]
+LOST_SYSTEM: Final[int]
 MAX_MEMBERS: Final[int]
 MAX_SPANS: Final[int]
 MIN_BLOCK: Final[int]
+MOST_LINKS: Final[int]
 NOW_IDLE: Final[int]
 NOW_RUNNING: Final[int]
 NOW_WAITING: Final[int]
@@ -64,6 +71,7 @@ class Writer:
     def open(self) -> None: ...
     def shut(self) -> None: ...
     def wait_taken(self, timeout_ns: int | None = None, /) -> None: ...
+    def send_by(self, links: Links, channel: int, nodes: int, /) -> None: ...
     def write(
         self,
         kind: int,
@@ -155,6 +163,28 @@ class Drain:
     def run(self, period_ns: int, /) -> None: ...
     def stop(self) -> None: ...
     def take(self, member: int, /) -> tuple[int, bytes]: ...
+
+@final
+class Links:
+    def __new__(
+        cls, member: Member, fds: list[int], failed: Callable[[int, int], object], /
+    ) -> Links: ...
+    def stop(self) -> None: ...
+    def statistics(self) -> list[tuple[int, int, int]]: ...
+
+@final
+class Gate:
+    def __new__(
+        cls,
+        member: Member,
+        passages: list[tuple[int, int, int]],
+        lost: Callable[[int, int, int, int, int, int], object],
+        refused: Callable[[int, int, int, int, int, int], bytes],
+        /,
+    ) -> Gate: ...
+    def add(self, fd: int, sender: int, passages: list[int], /) -> None: ...
+    def stop(self) -> None: ...
+    def statistics(self) -> tuple[int, int]: ...
 
 class Ticket:
     execution: int

@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *loan_type, *frame_type, *drain_type,
-        *ticket_type;
+        *ticket_type, *links_type, *gate_type;
     Errors errors;
     PyObject *buffers_name, *execution_name, *state_name; /* "buffers", "execution", "state" */
     PyObject *frames_name, *dropped_name, *number_name, *left_name;
@@ -60,6 +60,8 @@ typedef struct {
     Pulled *pulled;             /* Reader: what came from a stash for the next frame so far */
     uint32_t npulled, pulled_room;
     bool has_signals; /* Reader: pulling stopped for signal handlers to run, and goes on after that */
+    PyObject *links;  /* Writer: by which frames go to other nodes, or NULL */
+    Route route;
 } EndObject;
 
 /* ---- objects */

@@ -15,6 +15,7 @@ static void end_dealloc(PyObject *self) {
     free(o->pulled);
     Py_XDECREF(o->decode);
     Py_XDECREF(o->failure);
+    Py_XDECREF(o->links);
     Py_XDECREF((PyObject *)o->member);
     free_object(self);
 }

@@ -136,6 +136,8 @@ static PyObject *member_submit(PyObject *self, PyObject *const *args, Py_ssize_t
         }
         bool is_published = execution && execution != Py_None;
         while (prepared && !is_published) outgoing_undo(&all[--prepared].core);
+        for (Py_ssize_t i = 0; i < n && is_published; i++)
+            if (all[i].end->links) ship(&all[i].core, &all[i].end->route);
         if (is_published && opened) {
             uint64_t number = all->end->core.seq - 1;
             all[n - 1].ended_ns = stamp(&m->clock); /* the last frame's end is that of publishing */

@@ -4,6 +4,7 @@
 #define RCG_BIND_WRITER_H
 
 #include "bind_end.h"
+#include "bind_link.h"
 #include "bind_loan.h"
 
 /* Which buffers of a frame will be written to: bit i of `bits`, or byte i of `each` where there are more than 64. */
@@ -125,7 +126,10 @@ static int send_frame(Sending *s, uint64_t deadline) {
     Outcome outcome = write_begin(&o->core, deadline, &writing);
     if (outcome) return raise_of_end(o, outcome);
     int failed = sending_prepare(s);
-    if (!failed) write_publish(&s->core, &writing);
+    if (!failed) {
+        write_publish(&s->core, &writing);
+        if (o->links) ship(&s->core, &o->route);
+    }
     write_end(&o->core);
     if (!failed) sending_seal(s);
     return failed;
@@ -182,7 +186,33 @@ static PyObject *writer_wait_taken(PyObject *self, PyObject *const *args, Py_ssi
     Py_RETURN_NONE;
 }
 
+/* send_by(links, channel, nodes): from now on each frame goes by these links as well, bit i of `nodes` for link i,
+ * under the channel's number in the plan; the member must be a reader of its own ring */
+static PyObject *writer_send_by(PyObject *self, PyObject *args) {
+    EndObject *o = (EndObject *)self;
+    PyObject *links;
+    unsigned channel;
+    unsigned long long nodes;
+    if (!PyArg_ParseTuple(args, "O!IK", o->member->state->links_type, &links, &channel, &nodes) ||
+        check_usable(o->member))
+        return NULL;
+    Links *all = &((LinksObject *)links)->core;
+    uint32_t line = 0;
+    while (line < o->core.nreaders && o->core.readers[line] != o->core.member->index) line++;
+    if (all->member != o->core.member || line == o->core.nreaders || !nodes ||
+        (all->nlinks < 64 && nodes >> all->nlinks)) {
+        PyErr_SetString(PyExc_ValueError, "send_by takes links of this member, which must read its own ring");
+        return NULL;
+    }
+    Py_INCREF(links);
+    Py_XDECREF(o->links);
+    o->links = links;
+    o->route = (Route){all, nodes, channel, line};
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef writer_methods[] = {
+    {"send_by", writer_send_by, METH_VARARGS, "send_by(links, channel, nodes): frames go to other nodes as well."},
     {"wait_taken", (PyCFunction)(void (*)(void))writer_wait_taken, METH_FASTCALL,
      "wait_taken(timeout_ns=-1): wait until every reader has taken all frames that were written."},
     {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written."},

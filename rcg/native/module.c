@@ -14,6 +14,7 @@
 
 #include "bind_member.h"
 #include "bind_drain.h"
+#include "bind_gate.h"
 #include "bind_ticket.h"
 
 /* ---- module functions */
@@ -154,7 +155,8 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &loan_spec, &s->loan_type) ||
         add_type(module, &frame_spec, &s->frame_type) || add_type(module, &reader_spec, &s->reader_type) ||
         add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type) ||
-        add_type(module, &drain_spec, &s->drain_type) || add_type(module, &ticket_spec, &s->ticket_type))
+        add_type(module, &drain_spec, &s->drain_type) || add_type(module, &ticket_spec, &s->ticket_type) ||
+        add_type(module, &links_spec, &s->links_type) || add_type(module, &gate_spec, &s->gate_type))
         return -1;
     if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->errors.poisoned) ||
         add_error(module, "TimedOut", "The deadline passed.", &s->errors.timed_out) ||
@@ -164,25 +166,19 @@ static int module_exec(PyObject *module) {
     static const struct {
         const char *name;
         long value;
-    } constants[] = {{"ABI_VERSION", ABI_VERSION},
-                     {"KIND_PICKLE", KIND_PICKLE},
-                     {"KIND_BYTES", KIND_BYTES},
-                     {"KIND_FAILURE", KIND_FAILURE},
-                     {"KIND_PARTS", KIND_PARTS},
-                     {"KIND_TUPLE", KIND_TUPLE},
-                     {"POISON_CLOSED", POISON_CLOSED},
-                     {"POISON_BROKEN", POISON_BROKEN},
-                     {"MAX_MEMBERS", MAX_MEMBERS},
-                     {"INLINE_BUFFER", INLINE_BUFFER},
-                     {"MAX_SPANS", MAX_SPANS},
-                     {"DRAIN_EVENTS", DRAIN_EVENTS},
-                     {"SPAN_BASE", SPAN_BASE},
-                     {"FRAME_BYTES", sizeof(Frame)},
-                     {"NOW_IDLE", NOW_IDLE},
-                     {"NOW_RUNNING", NOW_RUNNING},
-                     {"NOW_WAITING", NOW_WAITING},
-                     {"MIN_BLOCK", MIN_BLOCK},
-                     {"REF_NEW", REF_NEW},
+    } constants[] = {{"ABI_VERSION", ABI_VERSION},     {"KIND_PICKLE", KIND_PICKLE},
+                     {"KIND_BYTES", KIND_BYTES},       {"KIND_FAILURE", KIND_FAILURE},
+                     {"KIND_PARTS", KIND_PARTS},       {"KIND_TUPLE", KIND_TUPLE},
+                     {"POISON_CLOSED", POISON_CLOSED}, {"POISON_BROKEN", POISON_BROKEN},
+                     {"MAX_MEMBERS", MAX_MEMBERS},     {"INLINE_BUFFER", INLINE_BUFFER},
+                     {"MAX_SPANS", MAX_SPANS},         {"DRAIN_EVENTS", DRAIN_EVENTS},
+                     {"SPAN_BASE", SPAN_BASE},         {"FRAME_BYTES", sizeof(Frame)},
+                     {"NOW_IDLE", NOW_IDLE},           {"NOW_RUNNING", NOW_RUNNING},
+                     {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK},
+                     {"LOST_CLOSED", LOST_CLOSED},     {"LOST_SYSTEM", LOST_SYSTEM},
+                     {"LOST_FRAME", LOST_FRAME},       {"LOST_CHANNEL", LOST_CHANNEL},
+                     {"LOST_ORDER", LOST_ORDER},       {"LOST_MEMORY", LOST_MEMORY},
+                     {"MOST_LINKS", MOST_LINKS},       {"REF_NEW", REF_NEW},
                      {"REF_PENDING", REF_PENDING}};
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value)) return -1;
@@ -197,6 +193,8 @@ static void module_free(void *module) {
     Py_CLEAR(s->frame_type);
     Py_CLEAR(s->drain_type);
     Py_CLEAR(s->ticket_type);
+    Py_CLEAR(s->links_type);
+    Py_CLEAR(s->gate_type);
     Py_CLEAR(s->reader_type);
     Py_CLEAR(s->writer_type);
     Py_CLEAR(s->member_type);

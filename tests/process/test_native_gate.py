@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links and gates of the native core: frames from the rings of one board to those of another."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rcg import _native
+from tests.board import BYTES, CLOSED, PICKLE, Board, Failed, Ring, claimed, pattern, reader, until
+
+# --- two nodes: member 0 of `here` writes ring 0, read by itself and by member 1; on `there`
+# member 0 is the gate, which publishes in ring 0 for the members 1 and 2.
+
+CHANNEL = 7
+HEAD = struct.Struct("<IIIIQQQQQII")
+MAGIC = 0x70676372
+
+
+class Nodes:
+    """Two boards and one connection between them."""
+
+    def __init__(
+        self, *, slots: int = 16, cap_bytes: int = 1 << 28, has_local: bool = True
+    ) -> None:
+        readers = (0, 1) if has_local else (0,)
+        self.here = Board(2, [Ring(0, readers, slots), Ring(0, readers, slots)])
+        self.there = Board(3, [Ring(0, (1, 2), slots), Ring(0, (1,), slots)], cap_bytes=cap_bytes)
+        self.sender = self.here.member(0)
+        self.gate_member = self.there.member(0)
+        self.losses: queue.Queue[tuple[int, ...]] = queue.Queue()
+        self.failures: queue.Queue[tuple[int, int]] = queue.Queue()
+        self.refusals: list[tuple[int, ...]] = []
+        self.gate = _native.Gate(
+            self.gate_member,
+            [(CHANNEL, 0, 0), (CHANNEL + 1, 1, 1)],
+            lambda *loss: self.losses.put(loss),
+            self._refuse,
+        )
+        self.near, far = socket_pair()
+        self.gate.add(far.detach(), 3, [0, 1])
+        self.links = _native.Links(
+            self.sender, [self.near.fileno()], lambda *failure: self.failures.put(failure)
+        )
+
+    def _refuse(self, *facts: int) -> bytes:
+        self.refusals.append(facts)
+        return b"no room"
+
+    def writer(self, ring: int = 0) -> _native.Writer:
+        made = self.sender.writer(ring, 0)
+        made.send_by(self.links, CHANNEL + ring, 1)
+        return made
+
+    def close(self) -> None:
+        self.links.stop()
+        self.near.close()
+        self.gate.stop()
+        self.here.close()
+        self.there.close()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return near, far
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    yield made
+    made.close()
+
+
+def as_data(data: bytes, buffers: Any = ()) -> tuple[bytes, list[bytes]]:
+    return bytes(data), [bytes(each) for each in buffers]
+
+
+SHAPES: list[tuple[int, tuple[int, ...]]] = [
+    (0, ()),
+    (1, ()),
+    (900, ()),
+    (5_000, ()),
+    (300_000, ()),
+    (10, (0,)),
+    (10, (5, 0, 4096)),
+    (10, (4097,)),
+    (10, (1 << 20,)),
+    (40_000, (1 << 20, 17, 70_000)),
+    (100, (9,) * 300),
+    (100, (5_000,) * 1_500),
+    (2_000, tuple(range(0, 9_000, 100))),
+]
+
+
+@pytest.mark.parametrize("has_local", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_frame_of_any_shape_arrives_as_it_was(
+    shape: tuple[int, tuple[int, ...]], has_local: bool
+):
+    nodes = Nodes(has_local=has_local)
+    size, sizes = shape
+    writer = nodes.writer()
+    readers = [reader(nodes.there.member(i), 0, as_data) for i in (1, 2)]
+    if has_local:
+        readers.append(reader(nodes.here.member(1), 0, as_data))
+    for number in range(3):
+        data = pattern(size, number)
+        buffers = [pattern(each, number + i) for i, each in enumerate(sizes)]
+        writer.write(PICKLE, data, buffers or None)
+        for each in readers:
+            got = each.read(10_000_000_000)
+            assert got == (data, buffers)
+    until(lambda: nodes.sender.ring(0)[1][0] == 3)
+    until(lambda: claimed(nodes.sender) == claimed(nodes.gate_member) == 0)
+    nodes.close()
+
+
+def test_what_its_reader_will_write_to_arrives_writable(nodes: Nodes):
+    writer = nodes.writer(1)
+    far = reader(nodes.there.member(1), 1)
+    writer.write(PICKLE, b"", [pattern(9_000), pattern(50), pattern(9_000)], 0b011)
+    first, second, third = far.read()
+    assert [memoryview(each).readonly for each in (first, second, third)] == [False, False, True]
+    assert bytes(first) == bytes(third) == pattern(9_000)
+
+
+def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes):
+    writers = [nodes.writer(0), nodes.writer(1)]
+    near = [reader(nodes.here.member(1), ring, as_data) for ring in (0, 1)]
+    far = [
+        reader(nodes.there.member(1), 0, as_data),
+        reader(nodes.there.member(1), 1, as_data),
+        reader(nodes.there.member(2), 0, as_data),
+    ]
+    chance = random.Random(5)
+    for number in range(300):
+        for ring in chance.sample((0, 1), 2):
+            size = chance.choice((3, 700, 20_000, 300_000))
+            writers[ring].write(BYTES, pattern(size, number))
+            expected = pattern(size, number)
+            for each in [near[ring], *far[ring::2]]:
+                assert each.read() == expected
+    assert nodes.gate.statistics()[0] == 600
+
+
+def test_many_frames_are_on_their_way_while_nobody_reads():
+    nodes = Nodes(slots=64, has_local=False)
+    writer = nodes.writer()
+    for number in range(64):
+        writer.write(PICKLE, b"", [pattern(200_000, number)])
+    for each in (1, 2):
+        far = reader(nodes.there.member(each))
+        for number in range(64):
+            assert bytes(far.read()[0]) == pattern(200_000, number)
+    nodes.close()
+
+
+def test_large_frames_come_one_after_the_other(nodes: Nodes):
+    # The gate serves a connection for 4 MiB before others have their turn, also where a frame ends.
+    writer = nodes.writer(1)
+    near, far = reader(nodes.here.member(1), 1), reader(nodes.there.member(1), 1)
+    for number in range(300):
+        writer.write(PICKLE, b"", [bytes(1_000_000 + 500 * number)])
+        for each in (near, far):
+            assert memoryview(each.read()[0]).nbytes == 1_000_000 + 500 * number
+
+
+def test_a_driver_that_waits_for_room_goes_on_when_frames_are_sent():
+    nodes = Nodes(slots=2, has_local=False)
+    writer = nodes.writer(1)
+    far = reader(nodes.there.member(1), 1)
+    got: list[int] = []
+
+    def read() -> None:
+        got.extend(memoryview(far.read()[0]).nbytes for _ in range(40))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(40):
+        writer.write(PICKLE, b"", [bytes(3_000_000)])
+    thread.join()
+    assert got == [3_000_000] * 40
+    nodes.close()
+
+
+def test_what_does_not_fit_under_the_cap_is_dropped_and_fails_alone():
+    nodes = Nodes(cap_bytes=1 << 20)
+    writer = nodes.writer()
+    far = reader(nodes.there.member(1), 0, as_data)
+    nodes.there.member(2)
+    writer.write(BYTES, b"before")
+    writer.write(PICKLE, b"", [pattern(3 << 20)])
+    writer.write(BYTES, b"after")
+    assert far.read() == b"before"
+    failed = far.read()
+    assert isinstance(failed, Failed)
+    assert failed.data == b"no room"
+    assert far.read() == b"after"
+    ((channel, execution, wanted, _, cap, reason),) = nodes.refusals
+    assert (channel, execution, cap, reason) == (CHANNEL, 1, 1 << 20, errno.EFBIG)
+    assert wanted == 3 << 20
+    nodes.close()
+
+
+def test_what_fits_but_finds_no_room_now_goes_through_the_heap():
+    nodes = Nodes(cap_bytes=1 << 20, has_local=False)
+    writer = nodes.writer()
+    far = [reader(nodes.there.member(each), 0, as_data) for each in (1, 2)]
+    for number in range(8):
+        writer.write(PICKLE, b"", [pattern(600_000, number)])
+    for number in range(8):
+        for each in far:
+            assert each.read() == (b"", [pattern(600_000, number)])
+    assert not nodes.refusals
+    nodes.close()
+
+
+def test_forwarded_blocks_are_sent_from_where_they_are():
+    # Member 1 of `here` reads a block of member 0 and sends it on to the other node.
+    here = Board(2, [Ring(0, (1,)), Ring(1, (1,))])
+    there = Board(2, [Ring(0, (1,))])
+    gate = _native.Gate(there.member(0), [(0, 0, 0)], lambda *_: None, lambda *_: b"")
+    near, far_end = socket_pair()
+    gate.add(far_end.detach(), 0, [0])
+    owner, middle = here.member(0), here.member(1)
+    links = _native.Links(middle, [near.fileno()], lambda *_: None)
+    onward = middle.writer(1, 0)
+    onward.send_by(links, 0, 1)
+    source = owner.writer(0, 0)
+    taker = reader(middle)
+    far = reader(there.member(1))
+    for number in range(20):
+        source.write(PICKLE, b"", [pattern(100_000, number)])
+        (array,) = taker.read()
+        onward.write(PICKLE, b"", [array])
+        del array
+        assert bytes(far.read()[0]) == pattern(100_000, number)
+    until(lambda: claimed(owner) == 0)
+    assert middle.statistics()["forwards"] == 20
+    links.stop()
+    gate.stop()
+    near.close()
+
+
+# --- connections that end, and what is no frame ----------------------------------------------
+
+
+def head_of(
+    channel: int = CHANNEL, execution: int = 0, data: int = 0, buffers: int = 0, **changes: int
+) -> bytes:
+    """The head of a frame, with the sum that it should have."""
+    words = {
+        "magic": MAGIC,
+        "channel": channel,
+        "kind": BYTES,
+        "nbuffers": buffers,
+        "execution": execution,
+        "data_bytes": data,
+        "small_bytes": 0,
+        "payload_bytes": data,
+        "check": 0,
+        "is_apart": 0,
+        "pad": 0,
+    } | {name: value for name, value in changes.items() if name != "check"}
+    words["check"] = changes.get("check", _sum(words))
+    return HEAD.pack(*words.values())
+
+
+def _fold(a: int, b: int) -> int:
+    product = a * b
+    return product % 2**64 ^ product >> 64
+
+
+def _sum(words: dict[str, int]) -> int:
+    def both(low: str, high: str) -> int:
+        return words[low] | words[high] << 32
+
+    return (
+        _fold(
+            both("magic", "channel") ^ 0x9E3779B97F4A7C15, words["execution"] ^ 0xBF58476D1CE4E5B9
+        )
+        ^ _fold(words["data_bytes"] ^ 0x94D049BB133111EB, words["small_bytes"] ^ 0xD6E8FEB86659FD93)
+        ^ _fold(
+            both("kind", "nbuffers") ^ 0xA0761D6478BD642F,
+            words["payload_bytes"] ^ 0xE7037ED1A0B428DB ^ words["is_apart"] << 63,
+        )
+    )
+
+
+LOST = {
+    name: getattr(_native, f"LOST_{name}")
+    for name in ("CLOSED", "SYSTEM", "FRAME", "CHANNEL", "ORDER", "MEMORY")
+}
+
+
+def test_a_frame_written_by_hand_is_taken(nodes: Nodes):
+    near, far_end = socket_pair()
+    nodes.gate.add(far_end.detach(), 9, [0])
+    far = reader(nodes.there.member(1), 0, as_data)
+    near.sendall(head_of(data=5) + b"hello")
+    assert far.read() == b"hello"
+    for each in head_of(execution=1, data=3) + b"abc":  # one byte at a time
+        near.sendall(bytes([each]))
+    assert far.read() == b"abc"
+    near.close()
+    assert nodes.losses.get() == (9, 0, LOST["CLOSED"], 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why", "facts"),
+    [
+        (lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(64), "FRAME", None),
+        (lambda: head_of(check=5), "FRAME", None),
+        (lambda: head_of(kind=0), "FRAME", None),
+        (lambda: head_of(data=9, payload_bytes=8), "FRAME", None),
+        (lambda: head_of(buffers=1 << 25), "FRAME", None),
+        (lambda: head_of(buffers=1, payload_bytes=4) + struct.pack("<Q", 10), "FRAME", None),
+        (lambda: head_of(buffers=1, payload_bytes=9) + struct.pack("<Q", 2**63), "FRAME", None),
+        (lambda: head_of(channel=99), "CHANNEL", None),
+        (lambda: head_of(channel=CHANNEL + 1), "CHANNEL", None),
+        (lambda: head_of(execution=1), "ORDER", (0, 1)),
+        (lambda: head_of(data=1) + b"x" + head_of(data=1) + b"y", "ORDER", (1, 0)),
+        (lambda: head_of(data=1) + b"x" + head_of(data=1, execution=2), "ORDER", (1, 2)),
+    ],
+)
+def test_what_is_no_frame_ends_its_connection_and_is_told(
+    nodes: Nodes, sent: Callable[[], bytes], why: str, facts: tuple[int, int] | None
+):
+    near, far_end = socket_pair()
+    nodes.gate.add(far_end.detach(), 9, [0])
+    near.sendall(sent())
+    sender, channel, found, _, expected, came = nodes.losses.get()
+    assert (sender, found) == (9, LOST[why])
+    if facts:
+        assert (channel, expected, came) == (CHANNEL, *facts)
+    assert near.recv(1) == b""
+    # The other connection goes on.
+    other = nodes.writer(1)
+    other.write(BYTES, b"still there")
+    assert reader(nodes.there.member(1), 1, as_data).read() == b"still there"
+
+
+def test_a_connection_that_ends_within_a_frame_leaves_no_memory_claimed(nodes: Nodes):
+    near, far_end = socket_pair()
+    nodes.gate.add(far_end.detach(), 9, [0])
+    size = 1 << 20
+    near.sendall(head_of(buffers=1, payload_bytes=size) + struct.pack("<Q", size << 1) + b"part")
+    until(lambda: claimed(nodes.gate_member) > 0)
+    near.close()
+    assert nodes.losses.get()[:4] == (9, 0, LOST["CLOSED"], 1)
+    until(lambda: claimed(nodes.gate_member) == 0)
+
+
+def test_random_bytes_never_do_more_than_end_their_connection(nodes: Nodes):
+    chance = random.Random(11)
+    for number in range(300):
+        near, far_end = socket_pair()
+        nodes.gate.add(far_end.detach(), number, [0, 1])
+        frame = bytearray(head_of(data=8) + b"12345678")
+        for _ in range(chance.randrange(1, 6)):
+            frame[chance.randrange(64)] = chance.randrange(256)
+        near.sendall(bytes(frame) + chance.randbytes(chance.randrange(200)))
+        near.close()
+        assert nodes.losses.get()[0] == number
+    assert nodes.gate.statistics()[0] == 0
+
+
+def test_a_link_whose_other_end_is_gone_is_told_once_and_writing_goes_on(nodes: Nodes):
+    writer = nodes.writer()
+    near = reader(nodes.here.member(1), 0, as_data)
+    nodes.gate.stop()
+    nodes.near.shutdown(socket.SHUT_RDWR)
+    for _ in range(40):
+        writer.write(BYTES, b"x")
+        assert near.read() == b"x"
+    assert nodes.failures.get() == (0, errno.EPIPE)
+    assert nodes.failures.empty()
+    assert nodes.links.statistics() == [(0, 0, errno.EPIPE)]
+    assert nodes.sender.ring(0)[1][0] == 40
+
+
+def test_a_poisoned_node_takes_no_more(nodes: Nodes):
+    writer = nodes.writer()
+    nodes.there.member(1).poison(CLOSED)
+    writer.write(BYTES, b"x")
+    until(lambda: not nodes.losses.empty() or nodes.near.recv(1) == b"")
+    assert nodes.losses.empty()
+
+
+def test_a_forked_child_leaves_links_and_gates_alone(nodes: Nodes):
+    writer = nodes.writer()
+    far = reader(nodes.there.member(1), 0, as_data)
+    pid = os.fork()
+    if not pid:
+        nodes.links.stop()
+        nodes.gate.stop()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    writer.write(BYTES, b"x")
+    assert far.read() == b"x"
+
+
+def test_send_by_refuses_what_cannot_be():
+    board = Board(2, [Ring(0, (1,))])
+    member = board.member(0)
+    near, far = socket_pair()
+    links = _native.Links(member, [near.fileno()], lambda *_: None)
+    with pytest.raises(ValueError, match="must read its own ring"):
+        member.writer(0, 0).send_by(links, 0, 1)
+    with pytest.raises(ValueError, match="1 to 64 links"):
+        _native.Links(member, [], lambda *_: None)
+    links.stop()
+    far.close()
