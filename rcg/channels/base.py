@@ -97,7 +97,10 @@ class TimedOut(Signal):
 
 
 class GraphEnded(Signal):
-    """The graph was closed, or a process of it is gone: ``GraphEnded(is_closed, culprit)``."""
+    """The graph was closed, or a process of it is gone: ``GraphEnded(is_closed, culprit)``.
+
+    The culprit is a member number; -1 if it has none here, because it is on another node.
+    """
 
     @property
     def is_closed(self) -> bool:
@@ -108,7 +111,8 @@ class GraphEnded(Signal):
         """See ``Signal``."""
         if self.is_closed:
             return ChannelClosed("Channel closed.", channel=channel)
-        peer = str(self.args[1]) if len(self.args) > 1 else None
+        culprit = self.args[1] if len(self.args) > 1 else -1
+        peer = None if culprit == -1 else str(culprit)
         return ChannelBroken("a process of the graph is gone", peer=peer, channel=channel)
 
 

@@ -10,6 +10,7 @@
 ``transports`` decides what ``auto`` is, ``place`` how every value travels (``routes``). ``lanes``
 gives transfers programs of their own where they overlap with calls, ``schedule`` sets the order of
 every program (``order``), ``simulate`` rejects plans that could deadlock and predicts a timeline.
+``room`` rejects plans with too many processes on a node.
 Each pass checks its input. The same graph always gives the same plan: no order comes from a hash.
 This package must know neither Ray, nor torch, nor how a plan is run.
 """
@@ -26,6 +27,7 @@ from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
 from rcg.compiler import transports as _transports
 from rcg.compiler.order import has_rendezvous
+from rcg.compiler.room import check_room
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.plan import Plan
@@ -61,14 +63,16 @@ def compile_graph(
         The plan and its predicted timeline.
 
     Raises:
-        PlacementError: An actor cannot be reached from the driver.
+        PlacementError: Nobody knows where an actor is, or a node has too many processes.
         DeadlockError: The programs would wait for each other.
         InternalError: A pass broke the rules of ``Plan.check``.
     """
     graph = _transports.with_transports(graph, gpus or {})
     placed = _place.place(graph, locations, driver_location, channel_slots, gpus or {})
+    check_room(placed)
     if overlap:
         placed = _lanes.with_lanes(placed)
+        check_room(placed)
     scheduled = _schedule.schedule(placed)
     known = tuple(costs)
     if known:

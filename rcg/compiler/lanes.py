@@ -20,6 +20,7 @@ pass, and the runtime, sees lanes as it sees processes.
 * A lane runs ahead of the calls, or behind them, by what its local channels hold: ``LOCAL_SLOTS``
   frames each, and by the one value that it has in its hands. That holds for any number of
   executions in flight, so the memory of transfers is bounded by the plan (``Plan.held_values``).
+* A lane is on the node of its actor, so gates have the same to do as before.
 * A rank of a group is one lane. A group in which an actor both sends and receives becomes two, in
   each of which the actor is there once, whichever lane that is. (A communicator is used by one
   thread, and NCCL has one rank for a GPU.)
@@ -89,8 +90,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rcg.compiler.place import MAX_PROCESSES
-from rcg.errors import PlacementError
 from rcg.ir.channels import LOCAL, TENSOR, ChannelSpec, Group, Lane
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Op, Read, Write
@@ -114,21 +113,13 @@ def with_lanes(plan: Plan) -> Plan:
         plan: A plan without lanes.
 
     Raises:
-        PlacementError: The actors of a node and their lanes are too many.
         InternalError: The plan breaks the rules of ``Plan.check``.
     """
     plan.check()
     split = _Split(plan)
     if not split.has_lanes:
         return plan
-    found = split.plan()
-    if len(found.programs) > MAX_PROCESSES:
-        raise PlacementError(
-            f"with overlap=True the {len(plan.actors)} actors of the DAG have {len(found.lanes)} "
-            f"lanes for their transfers, and at most {MAX_PROCESSES - 1} of both together can "
-            "share channels on a node: compile without overlap, or use fewer actors"
-        )
-    return found
+    return split.plan()
 
 
 @dataclass
@@ -159,8 +150,10 @@ class _Split:
         self._channels = plan.channels_by_id()
         self._users_own = {group.id for group in plan.groups if group.communicator is not None}
         self._locals: list[ChannelSpec] = []
+        gates = {gate.id for gate in plan.gates}
+        self._gates = [each for each in plan.programs if each.process in gates]
         self._actors = [
-            self._split(program) for program in plan.programs if program.process != DRIVER
+            self._split(each) for each in plan.programs if each.process not in {DRIVER, *gates}
         ]
         self.has_lanes = any(len(actor.ops) > 1 for actor in self._actors)
 
@@ -177,7 +170,7 @@ class _Split:
         ]
         return replace(
             plan,
-            programs=(plan.program(DRIVER), *programs),
+            programs=(plan.program(DRIVER), *programs, *self._gates),
             channels=(*self._moved(group_of), *self._locals),
             lanes=tuple([Lane(lane, actor.id) for actor in self._actors for lane in actor.lanes]),
             groups=groups,

@@ -6,6 +6,11 @@ read once by each process that uses it, also if several of its calls do, and an 
 uses has the driver as one more reader. A container with values inside is built where it is used.
 Each rank of a collective gets one op in the program of its actor.
 
+Where the processes are on several nodes of the cluster, channels are the same: a value is
+serialized once, and one op writes it, wherever its readers are. What crosses follows from the nodes
+that this pass adds to the plan (``Plan.crossings``), with a gate for each node where something
+arrives.
+
 The resulting plan keeps all rules of ``Plan.check``. Its ops are in a simple order (reads, then
 calls, then writes), which may deadlock: the next pass orders them. This room must know neither how
 ops are ordered nor how channels work.
@@ -14,11 +19,12 @@ ops are ordered nor how channels work.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import replace
 
 from rcg.compiler.routes import Routes, find_routes
 from rcg.compiler.transports import Gpus
 from rcg.errors import PlacementError
+from rcg.ir.channels import ClusterNode, Gate
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
@@ -32,14 +38,11 @@ from rcg.ir.nodes import (
     Part,
 )
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import COLLECTIVES, Build, Call, Input, Op, Output, Read, Write
+from rcg.ir.ops import COLLECTIVES, Build, Call, Input, Op, Output, Pass, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
-__all__ = ["MAX_PROCESSES", "place"]
-
-MAX_PROCESSES: Final = 64
-"""The most processes that one graph may have on a node, the driver included."""
+__all__ = ["place"]
 
 
 def place(
@@ -59,37 +62,57 @@ def place(
         gpus: The GPUs of the actors, which decide who can be in one group.
 
     Raises:
-        PlacementError: An actor is on another node than the driver, or there are too many.
+        PlacementError: Nobody knows the node of an actor.
         ValueError: ``channel_slots`` is below 1.
     """
     if channel_slots < 1:
         raise ValueError(f"`channel_slots` must be a positive integer, found {channel_slots}")
-    _check_locations(graph, locations, driver_location)
-    if len(graph.actors) + 1 > MAX_PROCESSES:
-        raise PlacementError(
-            f"the DAG has {len(graph.actors)} actors on one node, at most {MAX_PROCESSES - 1} can "
-            "share channels there: use fewer actors, or several compiled DAGs"
-        )
-    return _Placement(graph, find_routes(graph, channel_slots, gpus or {})).plan()
+    _check_locations(graph, locations)
+    plan = _Placement(graph, find_routes(graph, channel_slots, gpus or {})).plan()
+    return _with_nodes(plan, locations, driver_location)
 
 
-def _check_locations(graph: Graph, locations: Mapping[str, str], driver_location: str) -> None:
+def _with_nodes(plan: Plan, locations: Mapping[str, str], driver_location: str) -> Plan:
+    """Return a plan with its nodes and gates; one whose processes are on one node stays as it is.
+
+    The driver's node is the first, the others are in the order of their first actors.
+    """
+    there: dict[str, list[str]] = {driver_location: [DRIVER]}
+    for actor in plan.actors:
+        there.setdefault(locations[actor.id], []).append(actor.id)
+    if len(there) == 1:
+        return plan
+    nodes = [
+        ClusterNode(f"n{number}", key, tuple(processes))
+        for number, (key, processes) in enumerate(there.items())
+    ]
+    plan = replace(plan, nodes=tuple(nodes))
+    crossings = plan.crossings()
+    programs = {
+        node.id: tuple([Pass(channel) for channel, to in crossings.items() if node.id in to])
+        for node in nodes
+    }
+    gates = [Gate(node.id, node.processes[0]) for node in nodes if programs[node.id]]
+    return replace(
+        plan,
+        programs=(*plan.programs, *[Program(gate.id, programs[gate.id]) for gate in gates]),
+        gates=tuple(gates),
+    )
+
+
+def _check_locations(graph: Graph, locations: Mapping[str, str]) -> None:
     first: dict[str, MethodCall | CollectiveCall] = {}
     for node in graph.nodes:
         if isinstance(node, MethodCall | CollectiveCall):
             first.setdefault(node.actor, node)
     for actor in graph.actors:
-        location = locations.get(actor.id)
-        if location == driver_location:
+        if locations.get(actor.id) is not None:
             continue
         node = first[actor.id]
-        where = "on a node nobody knows" if location is None else f"on the node {location}"
         raise PlacementError(
-            f"{graph.describe(node.id)} runs on an actor that is {where}, but the driver is on "
-            f"{driver_location}: channels between nodes do not exist yet. Place the actor with the "
-            "driver, for example with NodeAffinitySchedulingStrategy.",
+            f"{graph.describe(node.id)} runs on an actor that is on a node nobody knows: it may "
+            "have moved or died. Compile again when Ray says that the actor is alive.",
             actor=actor.id,
-            location=location,
             node=graph.name(node.id),
             site=node.site,
         )

@@ -9,6 +9,8 @@ and which one follows from the hint of the value (``with_tensor_transport``):
 | the driver, or anyone if the driver writes | a ring | a ring (``driver_edges`` lists these) |
 | an actor | a ring | a tensor channel |
 
+Where the readers are makes no difference here: frames of rings cross to other nodes over TCP.
+
 All readers of a value share a ring. All readers of a tensor channel share it as well: it is a
 broadcast over a group of exactly its ends. A user's communicator that has more members cannot
 broadcast to some of them, so there each reader has a channel.
@@ -51,7 +53,7 @@ from rcg.ir.nodes import (
 __all__ = ["Routes", "find_routes"]
 
 _SHARED_MEMORY: Final = ("auto", "shm")
-"""The transports that are shared memory while all processes are on one node."""
+"""The transports that are shared memory, and between nodes TCP."""
 
 
 @dataclass(frozen=True, slots=True)

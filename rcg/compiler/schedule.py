@@ -134,10 +134,12 @@ def schedule(plan: Plan) -> Plan:
     plan = replace(plan, programs=tuple(map(without_copies, plan.programs)))
     tasks = find_order(plan)
     local = frozenset([channel.id for channel in plan.channels if channel.kind == LOCAL])
-    programs = tuple(
-        [_schedule_program(each, tasks[each.process], local) for each in plan.programs]
-    )
-    return replace(plan, programs=programs)
+    gates = {gate.id for gate in plan.gates}  # their ops are in no order
+    programs = [
+        each if each.process in gates else _schedule_program(each, tasks[each.process], local)
+        for each in plan.programs
+    ]
+    return replace(plan, programs=tuple(programs))
 
 
 def _schedule_program(program: Program, tasks: Sequence[Op], local: Container[str]) -> Program:

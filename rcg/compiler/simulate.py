@@ -65,6 +65,9 @@ Comput. Syst. Sci. 5, 1971), and such a cycle lies within one execution. So one 
 whatever the number of slots; two are run to show how executions overlap. A driver that does not
 drain is not of that form: there the run covers the window.
 
+Gates are left out. They pass frames on as these arrive, whatever their order, so nothing waits for
+them, and a channel holds at least its slots on every node. A frame arrives at once here.
+
 This room must know neither graphs, nor clocks, nor Ray: time here is in units of ``op_cost``.
 """
 
@@ -131,8 +134,8 @@ class Simulation:
         return (max(ends) - min(ends)) / (len(ends) - 1) if len(ends) > 1 else self.duration
 
     def busy(self) -> dict[str, float]:
-        """Return how long each process is in ops in each execution, without waiting."""
-        found = dict.fromkeys([program.process for program in self.plan.programs], 0.0)
+        """Return how long each process is in ops in each execution, without waiting; no gates."""
+        found = dict.fromkeys([program.process for program in _simulated(self.plan)], 0.0)
         for span in self.timeline:
             found[span.process] += span.end - span.start
         return {process: total / self.executions for process, total in found.items()}
@@ -206,6 +209,12 @@ def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = N
         InternalError: The plan breaks the rules of ``Plan.check``.
     """
     simulate(plan, executions=1, describe=describe)
+
+
+def _simulated(plan: Plan) -> list[Program]:
+    """Return the programs that are run: those of gates are not."""
+    gates = {gate.id for gate in plan.gates}
+    return [program for program in plan.programs if program.process not in gates]
 
 
 # --- the machine --------------------------------------------------------------------------------
@@ -402,7 +411,7 @@ class _Run:
                     self._others[each] = tuple(others)
         self._op_cost = op_cost
         self._executions = executions
-        driver, *actors = plan.programs
+        driver, *actors = _simulated(plan)
         self.threads = (
             self._draining_driver(driver, window)
             if is_driver_draining
@@ -521,7 +530,7 @@ def _deadlock(
             standing.get(program.process),
             why.get(program.process, {}),
         )
-        for program in plan.programs
+        for program in _simulated(plan)
     ]
     return DeadlockError(
         "the programs would wait for each other for ever: "

@@ -8,6 +8,8 @@
 | anything else, or the driver is among them | shared memory | ``gloo`` |
 
 It is about values for which the user gave a hint: without one nobody says that there are tensors.
+Actors on different nodes never have the same GPU, because its name begins with the node's. Shared
+memory is TCP for the readers on other nodes.
 Two ranks of NCCL cannot be on one GPU, so where only some share one, tensors take the way through
 the host's memory. So do those that arrive there anyway, or on a device of another maker
 (``device="cpu"``), and those of an actor with several GPUs: which one it uses, nobody knows.

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actors, lanes, gates, channels and groups of a plan, as data.
+"""Actors, nodes, lanes, gates, channels and groups of a plan, as data.
 
-A *lane* is a second program of an actor, a *gate* a lane in the host process of a node, which
-passes values from other nodes on. Both have programs of their own, so channels name them like any
-other process:
+A *lane* is a second program of an actor, and channels name it like any other process. A *node* is
+a machine of the cluster, with the processes of the plan that are there. A channel may have readers
+on other nodes than its writer's. Its frames cross to each of these nodes once, where the node's
+*gate*, a lane in one of its processes, publishes them for the readers there:
 
->>> print(ChannelSpec("c0", "a0", ("n1",), "tcp", (3,), 10))
-channel c0 a0 -> n1 tcp node=3 slots=10
->>> print(ChannelSpec("c7", "n1", ("a2", "a3"), "ring", (3, 4), 10))
-channel c7 n1 -> a2 a3 ring node=3, 4 slots=10
+>>> print(ChannelSpec("c7", "a0", ("a1", "a2", "a3"), "ring", (3, 4), 10))
+channel c7 a0 -> a1 a2 a3 ring node=3, 4 slots=10
+>>> print(ClusterNode("n0", "5f2c", ("driver", "a0", "a1")))
+node n0 '5f2c' driver a0 a1
+>>> print(ClusterNode("n1", "83d0", ("a2", "a3")))
+node n1 '83d0' a2 a3
 >>> print(Gate("n1", "a2"))
 gate n1 in a2
 >>> print(Lane("a0.comm", "a0"))
@@ -23,7 +26,7 @@ This room must know neither how a plan is made nor how channels work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -39,6 +42,7 @@ from rcg.ir.fields import (
     IsDirect,
     IsStatic,
     LaneId,
+    NodeId,
     NodeNumbers,
     OptionalGroup,
     ProcessId,
@@ -54,10 +58,10 @@ __all__ = [
     "MOST_SLOTS",
     "RING",
     "STATUS",
-    "TCP",
     "TENSOR",
     "ActorSpec",
     "ChannelSpec",
+    "ClusterNode",
     "Gate",
     "Group",
     "Lane",
@@ -66,10 +70,7 @@ __all__ = [
 ]
 
 RING: Final = "ring"
-"""A ring in shared memory: one writer, any number of readers on the same node."""
-
-TCP: Final = "tcp"
-"""A connection to the gate of another node."""
+"""A ring in shared memory on each node where it has an end: one writer, any number of readers."""
 
 TENSOR: Final = "tensor"
 """Tensors over a communicator. The rest of the value goes through a ring, and its frame says
@@ -82,7 +83,7 @@ shapes."""
 LOCAL: Final = "local"
 """Between two lanes of one process."""
 
-CHANNEL_KINDS: Final = (RING, TCP, TENSOR, STATUS, LOCAL)
+CHANNEL_KINDS: Final = (RING, TENSOR, STATUS, LOCAL)
 
 MOST_SLOTS: Final = 4096
 """The most frames that a channel holds."""
@@ -98,6 +99,25 @@ class ActorSpec(Record):
     id: ActorId
     label: Quoted
     key: Quoted
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode(Record):
+    """A machine of the cluster, in a plan whose processes are on several.
+
+    Attributes:
+        id: ``n0``, the driver's, ``n1``, ...
+        key: Its id in Ray.
+        processes: The driver and the actors there, in this order; their lanes are there, too. The
+            first is the node's host, which makes its shared memory.
+    """
+
+    keyword: ClassVar[str] = "node"
+    form: ClassVar[str] = "{id} {key} {processes}"
+
+    id: NodeId
+    key: Quoted
+    processes: ProcessIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +138,11 @@ class Lane(Record):
 
 @dataclass(frozen=True, slots=True)
 class Gate(Record):
-    """The lane that receives values from other nodes and publishes them on its own node.
+    """The lane that receives frames from other nodes and publishes them on its own node.
 
     Attributes:
         id: ``n0``, ``n1``, ...: the node that it is for.
-        host: The process of that node in which it runs, the driver or an actor.
+        host: The host process of that node, in which it runs: the driver or an actor.
     """
 
     keyword: ClassVar[str] = "gate"
@@ -157,7 +177,8 @@ class ChannelSpec(Record):
     """The way of one value, or of several, from the process that makes them to all that use them.
 
     Values that one process makes at the same point for the same readers share a channel: they are
-    the *parts* of each of its frames.
+    the *parts* of each of its frames. On the node of its writer a channel is one ring, and on each
+    other node where it has readers another one, whose writer is the gate there.
 
     Attributes:
         id: ``c0``, ``c1``, ...
@@ -202,13 +223,21 @@ def slots_for(executions: int) -> int:
 
 
 def memory_sources(
-    processes: Sequence[str], channels: Iterable[ChannelSpec]
+    processes: Sequence[str],
+    channels: Iterable[ChannelSpec],
+    node_of: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[str, ...]]:
     """Return, for each process, the processes whose shared memory may arrive there.
 
     The transitive closure over the channels, because a process may send on a buffer that it was
     given, in this execution or a later one; a process is among its own sources where values can
-    come back to it. TCP copies, so no memory passes a gate. Warshall's algorithm on bit sets.
+    come back to it. No memory leaves its node: what crosses arrives in memory of the gate of the
+    reader's node, whose id is the node's. Warshall's algorithm on bit sets.
+
+    Args:
+        processes: All processes.
+        channels: All channels.
+        node_of: The node of each process; None where all are on one.
 
     >>> there = ChannelSpec("c0", "driver", ("a0",), "ring", (0,), 1)
     >>> back = ChannelSpec("c1", "a0", ("driver",), "ring", (1,), 1)
@@ -216,13 +245,18 @@ def memory_sources(
     {'driver': (), 'a0': ('driver',)}
     >>> memory_sources(["driver", "a0"], [there, back])
     {'driver': ('driver', 'a0'), 'a0': ('driver', 'a0')}
+    >>> nodes = {"driver": "n0", "n0": "n0", "a0": "n1", "n1": "n1"}
+    >>> memory_sources(list(nodes), [there, back], nodes)
+    {'driver': ('n0',), 'n0': (), 'a0': ('n1',), 'n1': ()}
     """
+    node_of = node_of or dict.fromkeys(processes, "")
     number = {process: position for position, process in enumerate(processes)}
     sources = [0] * len(processes)
     for channel in channels:
-        if channel.kind != TCP:
-            for reader in channel.readers:
-                sources[number[reader]] |= 1 << number[channel.writer]
+        for reader in channel.readers:
+            is_near = node_of[reader] == node_of[channel.writer]
+            source = channel.writer if is_near else node_of[reader]
+            sources[number[reader]] |= 1 << number[source]
     for middle in range(len(processes)):
         for target in range(len(processes)):
             if sources[target] >> middle & 1:

@@ -17,13 +17,13 @@ from rcg.ir.channels import (
     MOST_SLOTS,
     RING,
     STATUS,
-    TCP,
     TENSOR,
     ChannelSpec,
 )
 from rcg.ir.costs import COST_KINDS
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Collective, Input, Op, Output
+from rcg.ir.node_check import check_gates, check_nodes
+from rcg.ir.ops import Call, Collective, Input, Op, Output, Pass
 from rcg.ir.programs import PlanData, Program
 from rcg.text import plural
 
@@ -65,8 +65,10 @@ class _Checker:
     def run(self) -> None:
         plan = self._plan
         self._check_processes()
+        check_nodes(plan)
         self._check_groups()
         self._check_channels()
+        check_gates(plan)
         for program in plan.programs:
             self._check_program(program)
         for channel in plan.channels:
@@ -94,10 +96,6 @@ class _Checker:
                 self._fail(f"{lane.id} is a lane of {lane.actor}, which is no actor of the plan")
             if not lane.id.startswith(f"{lane.actor}."):
                 self._fail(f"{lane.id} is not named as a lane of {lane.actor}")
-        for gate in plan.gates:
-            if gate.host != DRIVER and gate.host not in self._actors:
-                self._fail(f"{gate.id} is in {gate.host}, which is neither an actor nor the driver")
-        self._check_once("gates are in", [gate.host for gate in plan.gates])
         expected = plan.processes()
         self._check_once("processes have the id", expected)
         found = [program.process for program in plan.programs]
@@ -139,20 +137,16 @@ class _Checker:
                 self._fail(f"{channel.id} must carry one node or more, each once: {channel.nodes}")
             if not 1 <= channel.slots <= MOST_SLOTS:
                 self._fail(f"{channel.id} has {channel.slots} slots, not 1 to {MOST_SLOTS}")
+            if not self._gates.isdisjoint(ends):
+                self._fail(f"{channel.id} has an end at a gate, which only passes channels on")
             self._check_kind(channel)
-            self._check_gates_of(channel)
             self._check_group_of(channel)
 
     def _check_kind(self, channel: ChannelSpec) -> None:
         """Check the ends of a channel against the way in which it carries values."""
         writer, readers = channel.writer, channel.readers
         hosts = {self._hosts[each] for each in (writer, *readers)}
-        if channel.kind == TCP:
-            if len(readers) != 1 or readers[0] not in self._gates:
-                self._fail(f"{channel.id} is a tcp channel: it must end at one gate")
-            if len(hosts) == 1:
-                self._fail(f"{channel.id} is a tcp channel within the process {hosts.pop()}")
-        elif channel.kind == LOCAL:
+        if channel.kind == LOCAL:
             if len(readers) != 1 or len(hosts) != 1:
                 self._fail(f"{channel.id} is a local channel: it must join two lanes of a process")
         elif channel.kind in (TENSOR, STATUS):
@@ -165,13 +159,6 @@ class _Checker:
         elif channel.kind != RING:
             known = ", ".join(CHANNEL_KINDS)
             self._fail(f"{channel.id} is of the unknown kind {channel.kind!r}, known are {known}")
-
-    def _check_gates_of(self, channel: ChannelSpec) -> None:
-        """Check that a gate takes values from other nodes and gives them to its own."""
-        if channel.writer in self._gates and channel.kind != RING:
-            self._fail(f"{channel.id} is written by a gate: it must be a ring")
-        if channel.kind != TCP and not self._gates.isdisjoint(channel.readers):
-            self._fail(f"{channel.id} is read by a gate: it must be a tcp channel")
 
     def _check_group_of(self, channel: ChannelSpec) -> None:
         if channel.group is None:
@@ -215,12 +202,10 @@ class _Checker:
                     self._fail("the driver sends inputs only", process, op)
                 self._check_write(channel, process, op)
                 self._check_parts(channel, used, process, op)
-            if process in self._gates and made and not op.channels_in:
-                self._fail("a gate makes no values, it passes them on", process, op)
             self._check_op(process, op, is_last=position == len(ops) - 1)
         if process == DRIVER:
             self._check_last(ops)
-        elif not received:
+        elif not received and process not in self._gates:
             self._fail(f"{process} reads nothing, so nothing would ever hold its loop", process)
 
     def _check_read(self, channel: str, process: str, op: Op) -> None:
@@ -259,6 +244,9 @@ class _Checker:
             case Output():
                 if process != DRIVER or not is_last:
                     self._fail("an output is the last op of the driver", process, op)
+            case Pass():
+                if process not in self._gates:
+                    self._fail("only a gate passes channels on", process, op)
             case _:
                 pass
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans as JSON, for example in saved traces, which may come from untrusted sources.
 
-Version 2 has one object for each record and op, with its fields; its earliest plans lack costs.
+Version 2 has one object for each record and op, with its fields; its earliest plans lack costs, and
+plans on one node have no ``nodes``.
 Version 1, of plans without lanes, gates and groups, is read as well; it also stored what follows
 from the channels (``reach``), which is not used. Its channels carry one value each, stored as
 itself and not as a list. What the JSON of a record looks like follows from its class
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import rcg.checked as checked
-from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.channels import ActorSpec, ChannelSpec, ClusterNode, Gate, Group, Lane
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.field_type import refuse, stored_list, stored_number, stored_text
 from rcg.ir.ids import is_id
@@ -32,7 +33,7 @@ _KEYS: Final = frozenset(
 )
 _KEYS_OF_1: Final = frozenset(("reach",))
 _KEYS_OF_2: Final = frozenset(("lanes", "gates", "groups"))
-_KEYS_OF_COSTS: Final = frozenset(("costs", "predicted"))
+_KEYS_OF_LATER: Final = frozenset(("costs", "predicted", "nodes"))
 
 # Fields that hold one value in plans whose channels carry one value each, and a list today.
 _NODE: Final = ("node", "nodes")
@@ -46,6 +47,7 @@ _Record = TypeVar("_Record", bound=Record)
 
 def to_json(plan: PlanData) -> str:
     """Return a plan as JSON of the newest version."""
+    nodes = {"nodes": [each.to_data() for each in plan.nodes]} if plan.nodes else {}
     return json.dumps(
         {
             "version": VERSION,
@@ -66,6 +68,7 @@ def to_json(plan: PlanData) -> str:
             "groups": [each.to_data() for each in plan.groups],
             "costs": [each.to_data() for each in plan.costs],
             "predicted": [each.to_data() for each in plan.predicted],
+            **nodes,
         }
     )
 
@@ -85,7 +88,7 @@ def from_json(text: str) -> PlanData:
     if version == 1:
         _check_keys("plan", data, _KEYS, _KEYS_OF_1)
     else:
-        _check_keys("plan", data, _KEYS | _KEYS_OF_2, _KEYS_OF_COSTS)
+        _check_keys("plan", data, _KEYS | _KEYS_OF_2, _KEYS_OF_LATER)
     if not isinstance(data["is_multi"], bool):
         refuse("is_multi", data["is_multi"])
     return PlanData(
@@ -107,6 +110,7 @@ def from_json(text: str) -> PlanData:
         groups=_records(data, "groups", Group),
         costs=_records(data, "costs", Cost),
         predicted=_records(data, "predicted", Predicted),
+        nodes=_records(data, "nodes", ClusterNode),
     )
 
 

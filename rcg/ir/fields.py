@@ -35,6 +35,7 @@ __all__ = [
     "Backend",
     "ChannelId",
     "ChannelKind",
+    "ChannelPassed",
     "ChannelRead",
     "ChannelWritten",
     "ChannelsRead",
@@ -52,6 +53,7 @@ __all__ = [
     "LaneId",
     "MethodName",
     "Nanoseconds",
+    "NodeId",
     "NodeNumber",
     "NodeNumbers",
     "OptionalGroup",
@@ -426,6 +428,8 @@ SlotsUsed = Annotated[tuple[int, ...], _Slots("slots", Use.IN)]
 SlotsMade = Annotated[tuple[int, ...], _Slots("slots", Use.OUT)]
 ChannelRead = Annotated[str, CHANNEL_READ]
 ChannelWritten = Annotated[str, _Channel("channel", Use.OUT, is_subject=True)]
+ChannelPassed = Annotated[str, _Id("channel", is_subject=True)]
+"""Neither read nor written: an op that passes its frames on takes no value and makes none."""
 Positional = Annotated[tuple[Operand, ...], _Positional("operands", Use.IN)]
 Keywords = Annotated[tuple[tuple[str, Operand], ...], _Keywords("named operands", Use.IN)]
 TemplateId = Annotated[str, _Const("const", is_subject=True)]
@@ -435,6 +439,7 @@ NodeNumber = Annotated[int, _Number("node of the graph")]
 NodeNumbers = Annotated[tuple[int, ...], _Numbers("node of the graph")]
 
 ActorId = Annotated[str, _Id("actor")]
+NodeId = Annotated[str, _Id("node")]
 LaneId = Annotated[str, _Id("lane")]
 GateId = Annotated[str, _Id("gate")]
 ProcessId = Annotated[str, _PROCESS]

@@ -6,7 +6,7 @@
 | ``driver`` | the process that compiled the graph |
 | ``a0`` | an actor |
 | ``a0.comm`` | a lane: a second program of the actor ``a0`` |
-| ``n1`` | a gate: a lane in the host process of a node |
+| ``n1`` | a node of the cluster, and its gate: a lane in the host process of the node |
 | ``c3`` | a channel |
 | ``g0`` | a communicator group |
 | ``k2`` | a constant or a template of the bindings |
@@ -33,6 +33,7 @@ IDS: Final[Mapping[str, re.Pattern[str]]] = {
     for name, pattern in {
         "actor": r"a\d{1,9}",
         "lane": r"a\d{1,9}\.[a-z][a-z0-9_]*",
+        "node": r"n\d{1,9}",
         "gate": r"n\d{1,9}",
         "process": r"driver|a\d{1,9}(?:\.[a-z][a-z0-9_]*)?|n\d{1,9}",
         "channel": r"c\d{1,9}",

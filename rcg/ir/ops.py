@@ -14,6 +14,8 @@ Call a0.fwd(s0, k0, scale=k1) -> s1 #7
 >>> read = Read("c3", (2,))
 >>> read.channels_in, read.is_rendezvous, read.title()
 (('c3',), True, 'read c3')
+>>> Pass("c3").channels_in, Pass("c3").title()
+((), 'pass c3')
 >>> print(AllReduce((2,), "sum", None, "g0", ("c4",), ("c5", "c6"), (3,), 7))
 AllReduce s2 (sum) @g0 tells c4 hears c5 c6 -> s3 #7
 >>> print(Broadcast((), None, 0, "g0", ("c4",), ("c5",), (3,), 7))
@@ -30,6 +32,7 @@ import rcg.checked as checked
 from rcg.ir.field_type import FieldType, Use
 from rcg.ir.fields import (
     ActorId,
+    ChannelPassed,
     ChannelRead,
     ChannelsRead,
     ChannelsWritten,
@@ -65,6 +68,7 @@ __all__ = [
     "Input",
     "Op",
     "Output",
+    "Pass",
     "Read",
     "Reduce",
     "ReduceScatter",
@@ -280,6 +284,21 @@ class Write(Op):
 
     slots: SlotsUsed
     channel: ChannelWritten
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Op):
+    """Gate: publish the frame of a channel that arrives from another node in the ring of this one.
+
+    A gate takes frames as they arrive, so its ops have no order, and none waits for another. It is
+    neither the channel's writer nor one of its readers: the value is what it was, and has no slot.
+    """
+
+    form: ClassVar[str] = "{channel}"
+    cost: ClassVar[float] = 0.05
+    is_rendezvous: ClassVar[bool] = True
+
+    channel: ChannelPassed
 
 
 @dataclass(frozen=True, slots=True)

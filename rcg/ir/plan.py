@@ -77,7 +77,8 @@ class Plan(PlanData, Displayed):
     @property
     def memory_sources(self) -> dict[str, tuple[str, ...]]:
         """For each process the processes whose shared memory may arrive there; computed anew."""
-        return memory_sources([program.process for program in self.programs], self.channels)
+        processes = [program.process for program in self.programs]
+        return memory_sources(processes, self.channels, self.nodes_by_process())
 
     @property
     def window(self) -> int:

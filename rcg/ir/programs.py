@@ -7,13 +7,21 @@ The checker, the text form and the JSON work on this data; ``rcg.ir.plan.Plan`` 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.channels import ActorSpec, ChannelSpec, ClusterNode, Gate, Group, Lane
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Free, Op
 
-__all__ = ["PlanData", "Program"]
+__all__ = ["FIRST_NODE", "MAX_PROCESSES", "PlanData", "Program"]
+
+FIRST_NODE: Final = "n0"
+"""The driver's node, which is the only one of a plan that names none."""
+
+MAX_PROCESSES: Final = 64
+"""The most processes of a plan on a node, lanes and gate included: a block of shared memory has a
+claim of each in one word of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class PlanData:
         groups: The communicator groups.
         costs: What calls and transfers cost, as far as that is known.
         predicted: How busy each process will be; empty where no cost is known.
+        nodes: The nodes of the cluster that the processes are on; empty if they are all on one.
     """
 
     programs: tuple[Program, ...]
@@ -71,6 +80,7 @@ class PlanData:
     groups: tuple[Group, ...] = ()
     costs: tuple[Cost, ...] = ()
     predicted: tuple[Predicted, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
 
     def processes(self) -> list[str]:
         """Return who has a program, the driver first."""
@@ -90,3 +100,50 @@ class PlanData:
             if gate.id == process:
                 return gate.host
         return process
+
+    # Nodes
+
+    def nodes_by_process(self) -> dict[str, str]:
+        """Return the node of each process that has a program."""
+        if not self.nodes:
+            return dict.fromkeys([program.process for program in self.programs], FIRST_NODE)
+        found = {process: node.id for node in self.nodes for process in node.processes}
+        found |= {lane.id: found[lane.actor] for lane in self.lanes}
+        return found | {gate.id: gate.id for gate in self.gates}
+
+    def node_of(self, process: str) -> str:
+        """Return the node that a process is on; a lane is where its actor is.
+
+        Raises:
+            KeyError: The plan has no such process.
+        """
+        return self.nodes_by_process()[process]
+
+    def processes_of(self, node: str) -> tuple[str, ...]:
+        """Return the processes on a node, lanes and gate included, in the order of the programs."""
+        nodes = self.nodes_by_process()
+        return tuple([each.process for each in self.programs if nodes[each.process] == node])
+
+    def host_of_node(self, node: str) -> str:
+        """Return the process that makes the shared memory of a node.
+
+        Raises:
+            KeyError: The plan has no such node.
+        """
+        hosts = {each.id: each.processes[0] for each in self.nodes} or {FIRST_NODE: DRIVER}
+        return hosts[node]
+
+    def crossings(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes to which each channel crosses, in order, by the channels that do.
+
+        These are the nodes of its readers other than that of its writer.
+        """
+        if not self.nodes:
+            return {}
+        nodes = self.nodes_by_process()
+        found: dict[str, tuple[str, ...]] = {}
+        for channel in self.channels:
+            far = {nodes[reader] for reader in channel.readers} - {nodes[channel.writer]}
+            if far:
+                found[channel.id] = tuple([node.id for node in self.nodes if node.id in far])
+        return found

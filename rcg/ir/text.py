@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rcg.ir.channels import ActorSpec, ChannelSpec, Gate, Group, Lane
+from rcg.ir.channels import ActorSpec, ChannelSpec, ClusterNode, Gate, Group, Lane
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.line import Line
 from rcg.ir.ops import Op
@@ -22,7 +22,7 @@ __all__ = ["parse", "text_of"]
 
 _RECORDS: Final[Mapping[str, type[Record]]] = {
     record.keyword: record
-    for record in (ActorSpec, Lane, Gate, Group, ChannelSpec, Cost, Predicted)
+    for record in (ActorSpec, ClusterNode, Lane, Gate, Group, ChannelSpec, Cost, Predicted)
 }
 
 
@@ -32,8 +32,8 @@ def text_of(plan: PlanData) -> str:
     lines: list[object] = [
         f"plan positional={plan.num_positional} keywords={list(plan.keywords)} returns={returns}"
     ]
-    lines += [*plan.actors, *plan.lanes, *plan.gates, *plan.groups, *plan.channels]
-    lines += [*plan.costs, *plan.predicted, *plan.programs]
+    lines += [*plan.actors, *plan.nodes, *plan.lanes, *plan.gates, *plan.groups]
+    lines += [*plan.channels, *plan.costs, *plan.predicted, *plan.programs]
     return "\n".join(map(str, lines))
 
 
@@ -94,6 +94,7 @@ class _Draft:
             groups=found[Group.keyword],
             costs=found[Cost.keyword],
             predicted=found[Predicted.keyword],
+            nodes=found[ClusterNode.keyword],
         )
 
 

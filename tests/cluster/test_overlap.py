@@ -337,6 +337,6 @@ def test_many_actors_say_that_their_lanes_count(workers):
     with InputNode() as inp:
         dag = workers[0].total.bind(over_gloo(workers[1].make.bind(inp)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rcg.compiler.lanes.MAX_PROCESSES", 4)
-        with pytest.raises(rcg.errors.PlacementError, match="2 actors of the DAG have 2 lanes"):
+        patch.setattr("rcg.compiler.room.MAX_PROCESSES", 4)
+        with pytest.raises(rcg.errors.PlacementError, match="the driver, 2 actors, 2 lanes"):
             dag.experimental_compile(overlap=True)

@@ -21,7 +21,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rcg.errors import InternalError
-from rcg.ir.channels import TENSOR, ActorSpec
+from rcg.ir.channels import RING, TENSOR, ActorSpec
 from rcg.ir.containers import Template
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
@@ -51,6 +51,7 @@ from rcg.ir.ops import (
     Input,
     Op,
     Output,
+    Pass,
     Read,
     Write,
 )
@@ -200,6 +201,13 @@ def cases(
     )
     graph = _keep_reached(nodes, outputs, is_multi)
     return Case(_with_hints(draw, graph) if has_tensors else graph, constants)
+
+
+@st.composite
+def placements(draw: st.DrawFn, graph: Graph, most: int = 4) -> tuple[dict[str, str], str]:
+    """The node of each actor of a graph, and that of its driver, of up to so many nodes."""
+    names = st.sampled_from([f"node-{number}" for number in range(draw(st.integers(1, most)))])
+    return {actor.id: draw(names) for actor in graph.actors}, draw(names)
 
 
 _KEEPING = ("allreduce", "reducescatter", "broadcast")
@@ -420,7 +428,8 @@ def interpret(
     """Run several executions over bounded queues, one op of one process at a time.
 
     The driver submits ``window`` executions before it takes the first result. The writer and all
-    readers of a tensor channel, and all ranks of a collective, wait for each other.
+    readers of a tensor channel, and all ranks of a collective, wait for each other. What crosses to
+    another node gets there only if its gate passes it on.
 
     Returns:
         The outputs of each execution, and the nodes that each process called, in order.
@@ -434,6 +443,8 @@ def interpret(
         for reader in channel.readers
     }
     channels = plan.channels_by_id()
+    nodes, crossings = plan.nodes_by_process(), plan.crossings()
+    arriving = {(channel, node): deque[Any]() for channel, to in crossings.items() for node in to}
     groups = {group.id: group.members for group in plan.groups}
     met: dict[Any, dict[str, list[Any]]] = {}  # by meeting: who came, with which values
     outputs: list[list[Any]] = []
@@ -484,6 +495,15 @@ def interpret(
                 pass
         return None, ()
 
+    def readers_on(node: str, channel: str) -> list[str]:
+        return [reader for reader in channels[channel].readers if nodes[reader] == node]
+
+    def next_queues(channel: str) -> list[deque[Any]]:
+        """Those that the writer fills: of the readers on its node, and one for each other node."""
+        near = readers_on(nodes[channels[channel].writer], channel)
+        far = [arriving[channel, node] for node in crossings.get(channel, ())]
+        return [queues[channel, reader] for reader in near] + far
+
     def is_blocked(process: str, op: Op, meeting: Any, members: Sequence[str]) -> bool:
         if members:
             return set(met[meeting]) != set(members)
@@ -491,8 +511,11 @@ def interpret(
             case Read(channel=channel):
                 return not queues[channel, process]
             case Write(channel=channel):
-                spec = channels[channel]
-                return any(len(queues[channel, to]) >= spec.slots for to in spec.readers)
+                return any(len(each) >= channels[channel].slots for each in next_queues(channel))
+            case Pass(channel=channel) if channels[channel].kind == RING:
+                to = readers_on(process, channel)
+                is_full = any(len(queues[channel, each]) >= channels[channel].slots for each in to)
+                return is_full or not arriving[channel, process]
             case _:
                 return False
 
@@ -532,8 +555,12 @@ def interpret(
                 results = [result] if len(op.outs) == 1 else result
                 slots.update(zip(op.outs, results, strict=True))
             case Write(slots=sent, channel=channel):
-                for reader in channels[channel].readers:
-                    queues[channel, reader].append([slots[each] for each in sent])
+                for queue in next_queues(channel):
+                    queue.append([slots[each] for each in sent])
+            case Pass(channel=channel) if channels[channel].kind == RING:
+                frame = arriving[channel, process].popleft()
+                for reader in readers_on(process, channel):
+                    queues[channel, reader].append(frame)
             case Copy(slot=source, out=out):
                 slots[out] = copy.deepcopy(slots[source])
             case Output(slots=results):
@@ -542,13 +569,17 @@ def interpret(
                 for slot in dead:
                     del slots[slot]
 
-    running = [run(program) for program in plan.programs]
+    gates = {gate.id for gate in plan.gates}
+    running = [run(program) for program in plan.programs if program.process not in gates]
+    # The ops of a gate are in no order.
+    running += [run(Program(gate, (op,))) for gate in gates for op in plan.program(gate).ops]
     while running:
         done = [next(each, None) for each in running]
         if not any(each is not False for each in done):
             raise StuckError
         running = [each for each, went in zip(running, done, strict=True) if went is not None]
     assert not any(queues.values())
+    assert not any(arriving.values())
     return outputs, calls
 
 

@@ -117,6 +117,47 @@ def test_the_slowest_reader_decides_about_room(boards: Any) -> None:
     assert board.member(0).ring(0) == (3, [2, 1])
 
 
+@pytest.mark.parametrize("readers", [(0,), (1, 0)])
+def test_a_writer_may_read_its_own_ring(boards: Any, readers: tuple[int, ...]) -> None:
+    """It holds its blocks like any reader does, and decides about room like the others."""
+    board = boards(2, [Ring(0, readers, slots=2)])
+    member = board.member(0)
+    writer, own = member.writer(0, 0), reader(member)
+    others = [reader(board.member(1)) for number in readers if number]
+    for i in range(9):
+        writer.write(PICKLE, b"", [pattern(BLOCK, i), b"small"])
+        writer.write(BYTES, b"%d" % i)
+        for other in others:
+            assert bytes(other.read(0)[0]) == pattern(BLOCK, i)
+            assert other.read(0) == b"%d" % i
+        with pytest.raises(_native.TimedOut):
+            writer.write(BYTES, b"no room", None, 0, 0)
+        held, small = own.read(0)
+        assert own.read(0) == b"%d" % i
+        assert (bytes(held), bytes(small)) == (pattern(BLOCK, i), b"small")
+        assert claimed(member) == BLOCK
+        del held
+        assert claimed(member) == 0
+    with pytest.raises(_native.TimedOut):
+        member.wait_any([own], 0)
+    writer.write(BYTES, b"last")
+    assert member.wait_any([own], 0) == 0
+    loan = member.loan(BLOCK)
+    assert loan is not None
+    memoryview(loan)[:] = pattern(BLOCK, 99)
+    assert own.read(0) == b"last"
+    for other in others:
+        assert other.read(0) == b"last"
+    writer.write(PICKLE, b"", [memoryview(loan)])
+    (held,) = own.read(0)
+    assert bytes(held) == pattern(BLOCK, 99)
+    assert claimed(member) == BLOCK  # it is the loan itself
+    del loan, held
+    for other in others:
+        other.read(0)
+    assert claimed(member) == 0
+
+
 def test_an_empty_ring_times_out_and_can_be_read_later(boards: Any) -> None:
     board = boards()
     writer, end = board.member(0).writer(0, 0), reader(board.member(1))

@@ -28,6 +28,7 @@ from rcg.ir.ops import (
     Input,
     Op,
     Output,
+    Pass,
     Read,
     Write,
 )
@@ -49,6 +50,7 @@ OPS = [
     CALL,
     Copy(1, 2),
     Write((1,), "c3"),
+    Pass("c3"),
     Output((1, 2)),
     Free((1, 2)),
 ]
@@ -63,6 +65,7 @@ OPS = [
         (CALL, (1, 3), (5, 6), (), (), (), ("k2", "k4")),
         (Copy(1, 2), (1,), (2,), (), (), (), ()),
         (Write((1,), "c3"), (1,), (), (), ("c3",), (), ()),
+        (Pass("c3"), (), (), (), (), (), ()),
         (RANKS[0], (1, 2), (6, 7), ("c4", "c5"), ("c3",), (), ()),
         (Broadcast((), None, 0, "g0", (), (), (3,), 7), (), (3,), (), (), (), ()),
         (Output((1, 2)), (1, 2), (), (), (), (), ()),
@@ -86,6 +89,7 @@ def test_what_an_op_uses_follows_from_its_fields(op, used, made, read, written, 
         (CALL, "fwd", "call"),
         (Copy(1, 2), "copy", "copy"),
         (Write((1,), "c3"), "write c3", "write"),
+        (Pass("c3"), "pass c3", "pass"),
         (RANKS[0], "allreduce g0", "allreduce"),
         (Output((1, 2)), "output", "output"),
         (Free((1, 2)), "free", "free"),
@@ -97,8 +101,8 @@ def test_an_op_names_itself(op: Op, title: str, word: str):
     assert op.title({}) == ("a0.fwd" if op is CALL else title)
 
 
-def test_reads_writes_and_collectives_may_wait_for_another_process():
-    assert {op.word for op in OPS if op.is_rendezvous} == {"read", "write", *COLLECTIVES}
+def test_what_moves_values_may_wait_for_another_process():
+    assert {op.word for op in OPS if op.is_rendezvous} == {"read", "write", "pass", *COLLECTIVES}
     assert {op.word for op in OPS if op.is_call} == {"call"}
     assert {op.word for op in OPS if op.is_holding} == {"build"}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rcg.compiler.place import place
 from rcg.errors import GraphError, PlacementError
-from rcg.ir.channels import STATUS, TCP, TENSOR, ActorSpec, ChannelSpec, memory_sources
+from rcg.ir.channels import STATUS, TENSOR, ActorSpec, ChannelSpec, memory_sources
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
     CollectiveCall,
@@ -414,11 +414,16 @@ def test_statuses_and_tensor_channels_bring_shared_memory():
     specs = [
         ChannelSpec("c0", "a0", ("a1",), TENSOR, (1,), 4, "g0"),
         ChannelSpec("c1", "a1", ("a2",), STATUS, (2,), 4),
-        ChannelSpec("c2", "a2", ("n1",), TCP, (2,), 4),
     ]
-    assert memory_sources(["a0", "a1", "a2", "n1"], specs) == {
+    assert memory_sources(["a0", "a1", "a2"], specs) == {
         "a0": (),
         "a1": ("a0",),
         "a2": ("a0", "a1"),
-        "n1": (),
+    }
+    nodes = {"a0": "n1", "a1": "n0", "n0": "n0", "a2": "n0"}
+    assert memory_sources(list(nodes), specs, nodes) == {
+        "a0": (),
+        "a1": ("n0",),
+        "n0": (),
+        "a2": ("a1", "n0"),
     }

@@ -16,6 +16,7 @@ from rcg.ir.channels import (
     CHANNEL_KINDS,
     ActorSpec,
     ChannelSpec,
+    ClusterNode,
     Gate,
     Group,
     Lane,
@@ -23,7 +24,7 @@ from rcg.ir.channels import (
     slots_for,
 )
 from rcg.ir.operands import Const, Slot
-from rcg.ir.ops import Build, Call, Free, Input, Output, Read, Write
+from rcg.ir.ops import Build, Call, Free, Input, Output, Pass, Read, Write
 from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import Program
 from tests.unit.random_graphs import Case, cases
@@ -88,7 +89,7 @@ def test_a_plan_reads_as_text(plan: Plan):
     assert plan.channels[3] == ChannelSpec("c3", "a0", ("driver", "a1"), "ring", (4,), 2)
     assert plan.actors == (ActorSpec("a0", "Stage", "0123abcd"), ActorSpec("a1", "It's", ""))
     assert (plan.num_positional, plan.keywords, plan.is_multi) == (2, ("x",), True)
-    assert (plan.lanes, plan.gates, plan.groups) == ((), (), ())
+    assert (plan.lanes, plan.gates, plan.groups, plan.nodes) == ((), (), (), ())
 
 
 def test_a_plan_travels(plan: Plan):
@@ -154,6 +155,7 @@ ops = st.one_of(
         numbers,
     ),
     st.builds(Write, slot_tuples, channel_ids),
+    st.builds(Pass, channel_ids),
     st.builds(Output, slot_tuples),
     st.builds(Free, slot_tuples),
 )
@@ -184,6 +186,9 @@ plans = st.builds(
     ).map(tuple),
     gates=st.lists(st.builds(Gate, numbers.map("n{}".format), processes), max_size=2).map(tuple),
     groups=st.lists(st.builds(Group, group_ids, names, process_tuples), max_size=2).map(tuple),
+    nodes=st.lists(
+        st.builds(ClusterNode, numbers.map("n{}".format), names, process_tuples), max_size=2
+    ).map(tuple),
 )
 
 
@@ -264,6 +269,11 @@ def test_a_text_that_is_no_plan_is_refused(text, why):
         (lambda data: data["programs"][0]["ops"][0].update(node=1), "Input has no 'node'"),
         (lambda data: data.update(lanes=[{"id": "a0", "actor": "a0"}]), "'a0' is no id of a lane"),
         (lambda data: data.update(gates=[{"id": "n1", "host": "c0"}]), "'c0' is no id of a proc"),
+        (lambda data: data.update(nodes=[{"id": "n1", "key": ""}]), "node without 'processes'"),
+        (
+            lambda data: data.update(nodes=[{"id": "a1", "key": "", "processes": []}]),
+            "'a1' is no id of a node",
+        ),
         (
             lambda data: data.update(groups=[{"id": "g0", "backend": "x", "members": ["c0"]}]),
             "'c0' is no id of a process",

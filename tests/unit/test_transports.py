@@ -55,6 +55,26 @@ def edge(
         return MultiOutputNode([*read, value] if to_driver else read)
 
 
+def test_actors_on_different_nodes_never_share_a_gpu():
+    """A GPU is named by its node and its number there (``Owned``)."""
+    nodes = {"a0": "here", "a1": "there"}
+    gpus = {actor: (f"{node}/0",) for actor, node in nodes.items()}
+    assert backends(compile_graph(graph_of(edge()), nodes, "here", 4, gpus=gpus).plan) == ["nccl"]
+
+
+@pytest.mark.parametrize("transport", ["auto", "shm"])
+def test_shared_memory_is_tcp_for_readers_on_other_nodes(transport: str):
+    plan = compile_graph(
+        graph_of(edge(transport, readers=2)),
+        {"a0": "here", "a1": "here", "a2": "there"},
+        "here",
+        4,
+    ).plan
+    assert str(plan.channels[1]) == "channel c1 a0 -> a1 a2 ring node=1 slots=4"
+    assert plan.crossings()["c1"] == ("n1",)
+    assert plan.groups == ()
+
+
 def backends(plan: Plan) -> list[str]:
     return [group.backend for group in plan.groups]
 

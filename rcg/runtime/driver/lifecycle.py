@@ -331,6 +331,7 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         ActorDiedError, PlacementError, ChannelTimeout: As in ``locate``; what was started is
             stopped again.
     """
+    _check_one_node(plan, bindings)
     graph_id = uuid.uuid4().hex
     host = NodeHost(plan, options, make_codec())
     try:
@@ -351,6 +352,20 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         session.close(timeout_s=5.0)
         session.close_nowait()  # also if a loop has not ended
         raise
+
+
+def _check_one_node(plan: Plan, bindings: Bindings) -> None:
+    """Refuse a plan over several nodes: the processes of other nodes cannot be reached yet."""
+    named = _Named(bindings)
+    for node in plan.nodes[1:]:
+        actor = node.processes[0]
+        raise PlacementError(
+            f"{named.name(actor)} is on the node {node.key}, but the driver is on "
+            f"{plan.nodes[0].key}: graphs over several nodes are planned, but cannot run yet. "
+            "Place the actor with the driver, for example with NodeAffinitySchedulingStrategy.",
+            actor=named.name(actor),
+            location=node.key,
+        )
 
 
 def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> None:

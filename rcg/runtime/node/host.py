@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from rcg import _native
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
+from rcg.ir.programs import FIRST_NODE
 from rcg.options import Options
 from rcg.runtime.node.memory import default_memory_cap
 from rcg.runtime.node.node import Node
@@ -23,6 +23,7 @@ class NodeHost:
         plan: The plan of the graph.
         options: The options of the graph.
         codec: Encodes this process's values.
+        node: The node of the plan, whose host this process is.
 
     Attributes:
         node: This process's place there.
@@ -34,16 +35,18 @@ class NodeHost:
         OutOfDescriptors: There is no descriptor left.
     """
 
-    def __init__(self, plan: Plan, options: Options, codec: Codec) -> None:
+    def __init__(
+        self, plan: Plan, options: Options, codec: Codec, *, node: str = FIRST_NODE
+    ) -> None:
         self.cap_bytes = options.memory_cap_bytes or default_memory_cap()
-        self._segments = Segments(plan, cap_bytes=self.cap_bytes)
+        self._segments = Segments(plan, cap_bytes=self.cap_bytes, node=node)
         self.layout = self._segments.layout
         try:
             self.node = Node(
                 self._segments.board,
                 self._segments.arenas,
                 self.layout,
-                DRIVER,
+                self.layout.host,
                 options,
                 codec,
                 is_looping=False,

@@ -51,6 +51,8 @@ class _NoGroups:
 
 _NO_GROUPS: Final = _NoGroups()
 
+_NO_CULPRIT: Final = -1
+
 
 class MemoryUse(NamedTuple):
     """The shared memory of a graph on one node.
@@ -152,8 +154,11 @@ class Node:
         self.member.poison(_native.POISON_CLOSED)
 
     def end_broken(self, process: str) -> None:
-        """End every wait of every member: a process is gone. The first end stands."""
-        self.member.poison(_native.POISON_BROKEN, self.layout.members[process])
+        """End every wait of every member: a process is gone. The first end stands.
+
+        A process on another node has no number here, so nobody here learns from the board which.
+        """
+        self.member.poison(_native.POISON_BROKEN, self.layout.members.get(process, _NO_CULPRIT))
 
     def forget(self, process: str) -> None:
         """Let go of the blocks that a dead process held."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from typing import Final
 
 from rcg import _native
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import OutOfSharedMemory
-from rcg.ir.channels import LOCAL, STATUS, ChannelSpec
+from rcg.ir.channels import LOCAL, STATUS
 from rcg.ir.plan import Plan
+from rcg.ir.programs import FIRST_NODE
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SHM, addresses_for, prefers_memfd
 
@@ -64,14 +64,15 @@ class Segments:
     Args:
         plan: Determines the rings: their number, sizes and ends.
         cap_bytes: How much memory the blocks of all arenas may take together.
+        node: The node of the plan that they are for.
 
     Raises:
         OutOfSharedMemory: There is no room for the rings themselves.
         OutOfDescriptors: There is no descriptor left for them.
     """
 
-    def __init__(self, plan: Plan, *, cap_bytes: int) -> None:
-        self.layout = Layout.of(plan)
+    def __init__(self, plan: Plan, *, cap_bytes: int, node: str = FIRST_NODE) -> None:
+        self.layout = Layout.of(plan, node)
         self.cap_bytes = cap_bytes
         self._boards: list[int] = []
         self.arenas: list[int] = []
@@ -80,7 +81,7 @@ class Segments:
         try:
             self._boards.append(_open_unnamed())
             self.size_bytes: int = _native.format_board(
-                self.board, count, self._rings(plan.channels), EVENTS_PER_MEMBER, cap_bytes
+                self.board, count, self._rings(plan), EVENTS_PER_MEMBER, cap_bytes
             )
             for member in range(count):
                 self.arenas.append(_open_unnamed())
@@ -94,16 +95,14 @@ class Segments:
                 cap_bytes=cap_bytes,
             ) from error
 
-    def _rings(
-        self, channels: Sequence[ChannelSpec]
-    ) -> list[tuple[int, tuple[int, ...], int, int]]:
-        members = self.layout.members
+    def _rings(self, plan: Plan) -> list[tuple[int, tuple[int, ...], int, int]]:
+        layout, channels = self.layout, plan.channels_by_id()
         rings = []
-        for channel in channels:
+        for name in layout.rings:
+            channel = channels[name]
             slots = _ring_slots(channel.kind, channel.slots)
-            readers = tuple(members[reader] for reader in channel.readers)
             size = _slot_bytes(channel.kind, slots)
-            rings.append((members[channel.writer], readers, slots, size))
+            rings.append((layout.writers[name], layout.readers[name], slots, size))
         return rings
 
     @property

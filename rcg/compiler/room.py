@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of processes on each node of a plan, and the error if they are too many.
+
+Checked as soon as it is known which actors are where, and again with lanes. This room must know
+neither graphs nor how a plan is made.
+"""
+
+from __future__ import annotations
+
+from rcg.errors import PlacementError
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.ir.programs import FIRST_NODE, MAX_PROCESSES
+from rcg.text import plural
+
+__all__ = ["check_room"]
+
+
+def check_room(plan: Plan) -> None:
+    """Check that the processes of a plan fit on their nodes.
+
+    Raises:
+        PlacementError: Those of a node are too many.
+    """
+    for node in [each.id for each in plan.nodes] or [FIRST_NODE]:
+        processes = plan.processes_of(node)
+        if len(processes) > MAX_PROCESSES:
+            raise _refusal(plan, node, processes)
+
+
+def _refusal(plan: Plan, node: str, processes: tuple[str, ...]) -> PlacementError:
+    lanes = {lane.id for lane in plan.lanes}.intersection(processes)
+    actors = {actor.id for actor in plan.actors}.intersection(processes)
+    counts = [
+        *(["the driver"] if DRIVER in processes else []),
+        plural(len(actors), "actor"),
+        *([plural(len(lanes), "lane")] if lanes else []),
+        *(["a gate"] if node in processes else []),
+    ]
+    key = next((each.key for each in plan.nodes if each.id == node), None)
+    where = "one node" if key is None else f"the node {key}"
+    ways = ["use fewer actors there", "several compiled DAGs, or actors on more nodes"]
+    if lanes:
+        ways.insert(0, "compile without overlap")
+    return PlacementError(
+        f"the DAG would have {len(processes)} processes on {where} ({', '.join(counts)}), and at "
+        f"most {MAX_PROCESSES} can share channels on a node: {', '.join(ways)}",
+        location=key,
+    )
