@@ -4,9 +4,11 @@
 Each field of ``Options`` is declared together with its ``Option``: the one record from which the
 keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
 documentation follow. ``Options`` is frozen and checked whenever one is made.
-``Options.from_environment`` is the only reader of ``RCG_*`` and ``RAY_CGRAPH_*`` variables. Every
-internal wait takes a ``Deadline``. Only one function, ``timeout_from_user``, understands Ray's -1
-for "no limit". This room knows nothing of graphs, channels or Ray.
+``Options.from_environment`` reads their variables, and three functions those of the process: how it
+connects to other nodes (``port_range``, ``peer_timeout_s``), and whether it shows progress. Nothing
+else reads ``RCG_*`` and ``RAY_CGRAPH_*`` variables. Every internal wait takes a ``Deadline``. Only
+one function, ``timeout_from_user``, understands Ray's -1 for "no limit". This room knows nothing of
+graphs, channels or Ray.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ __all__ = [
     "Options",
     "ThreadChoice",
     "WaitPolicy",
+    "PEER_TIMEOUT",
+    "PORT_RANGE",
     "is_progress_wanted",
+    "peer_timeout_s",
+    "port_range",
     "timeout_from_user",
     "with_attributes",
 ]
@@ -399,9 +405,66 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     ),
 )
 
+PORT_RANGE: Final = "RCG_PORT_RANGE"
+PEER_TIMEOUT: Final = "RCG_PEER_TIMEOUT"
 _PROGRESS: Final = "RCG_PROGRESS"
-# Not options of a graph. The second is read when the native core is built.
-_OTHERS: Final = (_PROGRESS, "RCG_WERROR")
+# Not options of a graph. The last is read when the native core is built.
+_OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, _PROGRESS, "RCG_WERROR")
+
+_DEFAULT_PEER_TIMEOUT_S: Final = 15.0
+_MAX_PEER_TIMEOUT_S: Final = 3600.0
+_MAX_PORT: Final = 65535
+
+
+def port_range(environ: Mapping[str, str] = os.environ) -> range | None:
+    """Return the ports at which a process may listen for other nodes; None for any free one.
+
+    Args:
+        environ: The variables. An empty one counts as not set.
+
+    Raises:
+        ValueError: ``RCG_PORT_RANGE`` holds no range of ports.
+
+    >>> port_range({"RCG_PORT_RANGE": "20000-20099"})
+    range(20000, 20100)
+    """
+    text = environ.get(PORT_RANGE, "").strip()
+    if not text:
+        return None
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    ends = first, last if dash else first
+    if all(end.isascii() and end.isdigit() for end in ends):
+        low, high = map(int, ends)
+        if 1 <= low <= high <= _MAX_PORT:
+            return range(low, high + 1)
+    raise ValueError(
+        f"`{PORT_RANGE}` must be a range of ports from 1 to {_MAX_PORT}, such as 20000-20099, "
+        f"found {text!r}"
+    )
+
+
+def peer_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long a process of another node may be unreachable before it counts as lost.
+
+    Args:
+        environ: The variables. An empty one counts as not set.
+
+    Raises:
+        ValueError: ``RCG_PEER_TIMEOUT`` holds no number of seconds from 1 to an hour.
+    """
+    text = environ.get(PEER_TIMEOUT, "").strip()
+    if not text:
+        return _DEFAULT_PEER_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds <= _MAX_PEER_TIMEOUT_S:
+        raise ValueError(
+            f"`{PEER_TIMEOUT}` must be a number of seconds from 1 to {_MAX_PEER_TIMEOUT_S:g}, "
+            f"found {text!r}"
+        )
+    return seconds
 
 
 def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 import rcg
 from rcg.doctor.report import Check, error_line, text_of
-from rcg.options import Options, is_progress_wanted
+from rcg.options import Options, is_progress_wanted, peer_timeout_s, port_range
 from rcg.version import __version__
 
 __all__ = ["check_ray", "check_versions", "version_of"]
@@ -152,6 +152,8 @@ def _environment() -> Check:
         try:
             Options.from_environment()
             is_progress_wanted()
+            port_range()
+            peer_timeout_s()
         except (TypeError, ValueError) as error:
             return Check(
                 "Ray", name, "missing", str(error), "correct it or unset it", is_needed=True

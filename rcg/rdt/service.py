@@ -170,7 +170,7 @@ class Service:
             case PullTensors():
                 self._send_tensors(connection, puller, message)
             case SendTensors():
-                self._send_objects(connection, pidfd, puller, message, received.body)
+                self._send_objects(connection, pidfd, puller, message, bytes(received.body))
             case KeepTensors():
                 self._store.keep(message.keys, connection)
             case FreeTensors():
@@ -185,7 +185,7 @@ class Service:
                 ]
                 self._tell(connection, message, json.dumps(chosen).encode())
             case JoinGroup():
-                trouble = _registered(received.body) or self._groups.join(message)
+                trouble = _registered(bytes(received.body)) or self._groups.join(message)
                 trouble = shortened(trouble, _MOST_TEXT)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
             case LeaveGroup():

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages over a local socket, each with descriptors or bytes beside it.
+"""Messages over a connection, each with descriptors or bytes beside it.
 
-Nothing here is unpickled, and the kernel says which process the peer is. Any process of the same
-user may send messages: the descriptors that came with one have an owner before it is decoded.
+A connection is a local socket, or a ``PacketStream`` to another node, where no descriptors go.
+Nothing here is unpickled, and for a local socket the kernel says which process the peer is. Any
+process of the same user may send messages: the descriptors that came with one have an owner before
+it is decoded.
 """
 
 from __future__ import annotations
@@ -20,20 +22,25 @@ from typing import Any, Final
 from rcg.descriptors import close_all
 from rcg.options import Deadline
 from rcg.wire.codec import Message, decode, encode
+from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, PacketStream
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
+    "Connection",
     "Received",
     "Waiter",
     "connect",
     "listen",
+    "packed",
     "peer_of",
     "receive",
     "send",
     "wait_for_message",
 ]
 
-MAX_MESSAGE_BYTES: Final = 64 * 1024
+Connection = socket.socket | PacketStream
+"""A local socket, or a connection to another node."""
+
 _CONNECT_RETRY_S: Final = 0.01
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
@@ -79,8 +86,11 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         raise
 
 
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of the process at the other end, as the kernel reports them."""
+def peer_of(connection: Connection) -> tuple[int, int]:
+    """Return (pid, uid) of the process at the other end, as the kernel reports them.
+
+    Of a process on another node it knows neither: (0, 2**32 - 1) or (0, -1).
+    """
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -88,8 +98,17 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def packed(message: Message, body: bytes | bytearray = b"") -> bytes:
+    """Return a message, and bytes that go with it, as they are sent.
+
+    Raises:
+        ValueError: A field of the message has a wrong value.
+    """
+    return encode(message) + b"\0" + body
+
+
 def send(
-    connection: socket.socket,
+    connection: Connection,
     message: Message,
     fds: Sequence[int] = (),
     *,
@@ -108,17 +127,18 @@ def send(
     Raises:
         BlockingIOError: The peer does not read.
         OSError: The connection is over.
-        ValueError: A field of the message has a wrong value.
+        ValueError: A field has a wrong value, or the connection takes no descriptors.
     """
-    data = encode(message) + b"\0" + body
+    data = packed(message, body)
     flags = 0 if may_wait else socket.MSG_DONTWAIT
     if fds:
-        socket.send_fds(connection, [data], list(fds), flags)
+        rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds)
+        connection.sendmsg([data], [rights], flags)
     else:
         connection.send(data, flags)
 
 
-def wait_for_message(connection: socket.socket, pidfd: int, timeout_s: float | None = None) -> bool:
+def wait_for_message(connection: Connection, pidfd: int, timeout_s: float | None = None) -> bool:
     """Wait until there is something to receive, be it the end of the connection.
 
     Returns:
@@ -139,9 +159,10 @@ class Waiter:
         pidfd: Becomes readable at the end of the peer's process; -1 for none.
     """
 
-    __slots__ = ("_fd", "_poll")
+    __slots__ = ("_fd", "_poll", "_stream")
 
-    def __init__(self, connection: socket.socket, pidfd: int) -> None:
+    def __init__(self, connection: Connection, pidfd: int) -> None:
+        self._stream = connection if isinstance(connection, PacketStream) else None
         self._fd = connection.fileno()
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
@@ -150,10 +171,22 @@ class Waiter:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """As ``wait_for_message``."""
+        if self._stream is not None:
+            return self._wait_for_packet(self._stream, Deadline(timeout_s))
+        return self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float | None) -> bool:
         ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
             raise TimeoutError
         return ready[0][0] == self._fd or ready[-1][0] == self._fd  # there are at most two
+
+    def _wait_for_packet(self, stream: PacketStream, deadline: Deadline) -> bool:
+        """Wait for a whole packet: its beginning says nothing about when the rest comes."""
+        while not stream.fill():
+            if not self._wait(deadline.remaining_s()):
+                return False
+        return True
 
 
 class Received:
@@ -162,37 +195,50 @@ class Received:
     Attributes:
         message: The message; None at the end of the connection.
         body: The bytes that came with it.
+        lacks_memory: Whether there was no memory for the bytes that came with it.
         is_short: Whether descriptors are missing, because this process had none left for them.
         is_reset: Whether the peer ended the connection before it read all messages.
+        why: How a connection to another node broke, or "".
     """
 
-    __slots__ = ("_fds", "_messages", "body", "is_reset", "is_short", "message")
+    __slots__ = (
+        "_fds",
+        "_messages",
+        "body",
+        "is_reset",
+        "is_short",
+        "lacks_memory",
+        "message",
+        "why",
+    )
 
     def __init__(self) -> None:
         # As it came, and then its descriptors: one of the two owns them at any moment.
         self._messages: list[Any] = []
         self._fds: list[int] | None = None
         self.message: Message | None = None
-        self.body = b""
+        self.body: bytes | bytearray = b""
+        self.lacks_memory = False
         self.is_short = False
         self.is_reset = False
+        self.why = ""
 
     @property
     def fds(self) -> Sequence[int]:
         """The descriptors that came with it, until it is closed."""
         return tuple(self._owned())
 
-    def _take_from(self, connection: socket.socket, descriptors: int) -> None:
+    def _take_from(self, connection: Connection, descriptors: int, may_wait: bool) -> None:
         space = socket.CMSG_LEN(descriptors * _DESCRIPTOR_BYTES) if descriptors else 0
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if may_wait else socket.MSG_DONTWAIT)
         try:
             # Received and stored within one call into C, where no signal handler of Python runs.
-            self._messages.extend(
-                starmap(connection.recvmsg, ((MAX_MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
-            )
-        except ConnectionError:
+            self._messages.extend(starmap(connection.recvmsg, ((MAX_MESSAGE_BYTES, space, flags),)))
+        except ConnectionError as error:
             self.is_reset = True
+            self.why = error.strerror or "" if isinstance(connection, PacketStream) else ""
             return
-        data, _, flags, _ = self._messages[0]
+        data, ancillary, flags, _ = self._messages[0]
         if not data and not self._owned():
             return
         if flags & socket.MSG_TRUNC:
@@ -202,6 +248,10 @@ class Received:
                 raise ValueError("the message has more descriptors than any message may have")
             self.is_short = True
         head, _, self.body = data.partition(b"\0")
+        for level, _, content in ancillary:
+            if level == BODY:
+                self.body = content or b""
+                self.lacks_memory = content is None
         self.message = decode(head)
 
     def _owned(self) -> list[int]:
@@ -229,20 +279,22 @@ class Received:
             self.close()
 
 
-def receive(connection: socket.socket, descriptors: int = 0) -> Received:
+def receive(connection: Connection, descriptors: int = 0, *, may_wait: bool = True) -> Received:
     """Return the next message, to be used in a ``with``.
 
     Args:
         connection: Where from.
         descriptors: How many may come with it. The kernel closes others: they never get here.
+        may_wait: Whether to wait for it.
 
     Raises:
+        BlockingIOError: There is none, or only a part of one.
         OSError: The time was up, or the socket is closed here.
         ValueError: It was no message of ours, or had descriptors that do not belong to it.
     """
     received = Received()
     try:
-        received._take_from(connection, descriptors)
+        received._take_from(connection, descriptors, may_wait)
     except BaseException:
         received.close()
         raise

@@ -1,0 +1,588 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole packets over TCP: what ``SOCK_SEQPACKET`` is on one node, between nodes.
+
+``PacketStream`` has the calls of a socket that ``sockets`` uses, so messages travel over it as over
+a local one. Only descriptors do not: what would be a memfd on one node travels in pieces, ahead of
+its message. On the wire::
+
+    length (4 bytes)   kind (1)   number (4)   content [length bytes, at most MAX_MESSAGE_BYTES]
+
+    kind 0   a message
+    kind 1   a piece of body ``number``; pieces of several bodies, and messages, may alternate
+    kind 2   a message whose body was body ``number``
+    kind 3   body ``number`` will not be completed
+
+Receiving never reads beyond the packet, so ``poll`` tells whether there is more, and the socket can
+be handed over between two packets. A part of a packet is kept until the rest comes: a peer that
+stalls in the middle holds up nobody who does not want to wait.
+
+Sending keeps packets whole without a lock, because a signal handler or ``__del__`` may send in the
+middle of a send. Packets stand in a queue. Whoever has the *turn* gives the socket what it takes
+and never waits meanwhile; if another thread (or the code below a signal handler) has the turn, that
+one also sends what was queued in the meantime. What is left when nobody waits is sent by a thread
+that lives until then.
+"""
+
+from __future__ import annotations
+
+import _thread
+import array
+import contextlib
+import errno
+import itertools
+import os
+import select
+import socket
+import struct
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import starmap
+from typing import Any, Final
+
+from rcg.options import Deadline
+from rcg.wire import keepalive
+
+__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream"]
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024
+"""The most bytes of a message, of whatever socket."""
+
+BODY: Final = -1
+"""The level of the ancillary item that is the body of a large message: bytes, or None if there was
+no memory for them."""
+
+_HEADER: Final = struct.Struct("!IBI")
+_MESSAGE, _PIECE, _WITH_BODY, _DROPPED = range(4)
+_MAX_NUMBER: Final = 1 << 32
+_MAX_BODIES: Final = 64  # that have begun to arrive
+_MAX_QUEUED_BYTES: Final = 4 << 20  # posted to a peer that does not read
+_LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
+_DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+_Received = tuple["bytes | bytearray", list[tuple[int, int, Any]], int, Any]
+
+# All that are open, which a forked child closes: nothing else would tell the peers of their end.
+_open: Final[weakref.WeakSet[PacketStream]] = weakref.WeakSet()
+
+
+class _Packet:
+    """A packet that is to be sent.
+
+    Attributes:
+        data: With its header.
+        taken: What the socket took of it, in parts.
+    """
+
+    __slots__ = ("data", "taken")
+
+    def __init__(self, kind: int, number: int, content: bytes | bytearray) -> None:
+        self.data = _HEADER.pack(len(content), kind, number) + content
+        self.taken: list[int] = []
+
+    @property
+    def left(self) -> int:
+        """The bytes that the socket has not taken yet."""
+        return len(self.data) - sum(self.taken)
+
+
+class PacketStream:
+    """A connection of whole packets. One thread receives; any thread may send, at any point.
+
+    Args:
+        connection: A connected stream socket; owned from here on.
+        address: Where its other end is, for people; by default as the kernel says.
+
+    Attributes:
+        takes_bodies: Whether messages may have bodies beyond ``MAX_MESSAGE_BYTES``. A peer that has
+            not proven who it is must not make this process keep them.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bodies",
+        "_data",
+        "_failure",
+        "_has_ended",
+        "_is_flushing",
+        "_numbers",
+        "_peer_timeout_s",
+        "_queue",
+        "_ready",
+        "_socket",
+        "_timeout_s",
+        "_turn",
+        "address",
+        "takes_bodies",
+    )
+
+    def __init__(self, connection: socket.socket, address: str = "") -> None:
+        self._socket = connection
+        self._timeout_s: float | None = None
+        self._peer_timeout_s: float | None = None
+        self.takes_bodies = False
+        self._data = bytearray()  # of the packet that arrives
+        self._bodies: dict[int, bytearray | None] = {}
+        self._ready: list[_Received] = []  # at most one: nothing is read beyond it
+        self._has_ended = False
+        self._failure: Exception | None = None
+        self._queue: deque[_Packet] = deque()
+        self._turn: deque[bool] = deque([True])  # empty while somebody sends
+        self._is_flushing = False
+        self._numbers = itertools.count(1)
+        connection.setblocking(False)  # waiting is done here
+        with contextlib.suppress(OSError):  # no TCP
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.address = address or _peer_name(connection)
+        _open.add(self)
+
+    # --- as a socket
+
+    def fileno(self) -> int:
+        """Return the descriptor, -1 after ``close``."""
+        return self._socket.fileno()
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """Set how long each call waits; None for any time, 0 for not at all."""
+        self._timeout_s = timeout_s
+
+    def setblocking(self, flag: bool) -> None:
+        """Set whether calls wait."""
+        self._timeout_s = None if flag else 0.0
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """Return an option of the socket. The kernel does not know the process at the other end."""
+        return self._socket.getsockopt(level, option, size)
+
+    def shutdown(self, how: int) -> None:
+        """End one or both directions, for every process that has the socket."""
+        self._socket.shutdown(how)
+
+    def close(self) -> None:
+        """Close it; idempotent. What was sent still arrives."""
+        self._socket.close()
+
+    def __enter__(self) -> PacketStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- beyond a socket
+
+    def keep_alive(self, peer_timeout_s: float) -> None:
+        """Have the connection end when its peer was unreachable for so long; see ``keepalive``.
+
+        Raises:
+            OSError: It is over.
+        """
+        self._peer_timeout_s = peer_timeout_s
+        keepalive.keep_alive(self._socket, peer_timeout_s)
+
+    def detach(self) -> socket.socket:
+        """Return the bare socket, between two packets; this object is closed.
+
+        Raises:
+            ConnectionError: There is a part of a packet under way, so bytes would be lost.
+        """
+        self._drain()
+        if self._queue or self._data or self._ready or self._bodies:
+            raise ConnectionResetError(errno.ECONNRESET, "a packet is still under way")
+        bare = socket.socket(fileno=self._socket.detach())
+        bare.setblocking(True)
+        return bare
+
+    # --- receiving
+
+    def recvmsg(self, size: int, ancillary_size: int = 0, flags: int = 0) -> _Received:
+        """Return the next packet, b"" at the end; as ``socket.recvmsg``.
+
+        A large message comes with an ancillary item of the level ``BODY``.
+
+        Args:
+            size: At least ``MAX_MESSAGE_BYTES``.
+            ancillary_size: Not used.
+            flags: ``MSG_DONTWAIT`` is heeded.
+
+        Raises:
+            BlockingIOError: It is not all there yet, and the call must not wait.
+            TimeoutError: The time was up.
+            ConnectionError: The connection broke, in the middle of a packet or because the peer is
+                unreachable.
+            ValueError: What came is no packet.
+        """
+        deadline = Deadline(0.0 if flags & socket.MSG_DONTWAIT else self._timeout_s)
+        while not self.fill():
+            if deadline.timeout_s == 0:
+                raise BlockingIOError(errno.EAGAIN, "the packet is not complete")
+            self._wait(select.POLLIN, deadline)
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)  # a raised one keeps the frames
+        return self._ready.pop() if self._ready else (b"", [], 0, None)
+
+    def fill(self) -> bool:
+        """Read what is there, at most to the end of a message; never waits.
+
+        Returns:
+            Whether ``recvmsg`` has something to return or to raise.
+        """
+        while not self._ready and not self._has_ended and self._failure is None:
+            try:
+                if not self._read_packet():
+                    return False
+            except (OSError, ValueError) as problem:
+                self._failure = problem
+        return True
+
+    def _read_packet(self) -> bool:
+        """Read on in a packet, and take it in if it is complete; returns False to come back."""
+        data = self._data
+        if len(data) < _HEADER.size and not self._read(_HEADER.size):
+            return False
+        if self._has_ended:
+            return True
+        length, kind, number = _HEADER.unpack_from(data)
+        if length > MAX_MESSAGE_BYTES:
+            raise ValueError(f"a packet has at most {MAX_MESSAGE_BYTES} bytes")
+        end = _HEADER.size + length
+        if len(data) < end and not self._read(end):
+            return False
+        if not self._has_ended:
+            self._take_in(kind, number)
+        return True
+
+    def _read(self, end: int) -> bool:
+        """Read until there are so many bytes; returns whether they, or the end, are there.
+
+        Raises:
+            ConnectionError: The connection broke.
+        """
+        data = self._data
+        while len(data) < end:
+            before = len(data)
+            wanted = end - before, socket.MSG_DONTWAIT
+            try:
+                # Received and stored within one call into C, where no signal handler runs.
+                any(map(data.extend, starmap(self._socket.recv, (wanted,))))
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise _broken(error) from error
+            if len(data) == before:
+                if data or self._bodies:
+                    raise ConnectionResetError(
+                        errno.ECONNRESET, "the connection ended in the middle of a packet"
+                    )
+                self._has_ended = True
+                return True
+        return True
+
+    def _take_in(self, kind: int, number: int) -> None:
+        """Take in the packet that is complete.
+
+        Raises:
+            ValueError: It cannot come here.
+        """
+        data, bodies = self._data, self._bodies
+        if kind != _MESSAGE and not self.takes_bodies:
+            raise ValueError("a packet of this kind is not expected here")
+        if kind == _PIECE:
+            if number not in bodies and len(bodies) >= _MAX_BODIES:
+                raise ValueError("too many bodies have begun and are not complete")
+            body = bodies.setdefault(number, bytearray())
+            if body is not None:
+                try:
+                    body += memoryview(data)[_HEADER.size :]
+                except MemoryError:
+                    bodies[number] = None  # this one is lost, nothing else
+        elif kind == _DROPPED:
+            bodies.pop(number, None)
+        elif kind in (_MESSAGE, _WITH_BODY):
+            content = bytes(memoryview(data)[_HEADER.size :])
+            if not content or (kind == _WITH_BODY and number not in bodies):
+                raise ValueError("a message is empty, or its body did not come")
+            items = [] if kind == _MESSAGE else [(BODY, 0, bodies.pop(number))]
+            self._ready.append((content, items, 0, None))
+        else:
+            raise ValueError("a packet is of no known kind")
+        data.clear()
+
+    # --- sending
+
+    def send(self, data: bytes | bytearray, flags: int = 0) -> int:
+        """Send a packet; as ``socket.send``.
+
+        Args:
+            data: At most ``MAX_MESSAGE_BYTES``.
+            flags: ``MSG_DONTWAIT``: a packet of which the socket takes a part is sent, the rest of
+                it later.
+
+        Raises:
+            BlockingIOError: The socket takes nothing, and the call must not wait.
+            TimeoutError: The time was up before the socket took anything of it.
+            ConnectionError: The connection is over.
+        """
+        self._send(_Packet(_MESSAGE, 0, _checked(data)), flags)
+        return len(data)
+
+    def sendmsg(
+        self,
+        buffers: Iterable[bytes | bytearray],
+        ancillary: Sequence[tuple[int, int, array.array[int]]] = (),
+        flags: int = 0,
+    ) -> int:
+        """As ``send``.
+
+        Raises:
+            ValueError: There are descriptors: none can leave this machine.
+        """
+        if ancillary:
+            raise ValueError("descriptors cannot travel to another node")
+        return self.send(b"".join(buffers), flags)
+
+    def post(self, data: bytes | bytearray) -> None:
+        """Send a packet without waiting: what the socket does not take is sent later.
+
+        Raises:
+            ConnectionError: The connection is over, or the peer has not read for so long that some
+                MiB wait: then it counts as lost.
+        """
+        packet = _Packet(_MESSAGE, 0, _checked(data))
+        if self._queue and sum(each.left for each in self._queue.copy()) > _MAX_QUEUED_BYTES:
+            self._break()
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the peer does not read")
+        try:
+            self._queue.append(packet)
+            self._drain()
+        finally:
+            self._leave_rest()
+
+    def _send(self, packet: _Packet, flags: int) -> None:
+        may_wait = not flags & socket.MSG_DONTWAIT and self._timeout_s != 0
+        if not may_wait:
+            self._drain()
+            if self._queue:
+                raise BlockingIOError(errno.EAGAIN, "the peer does not read")
+        deadline = Deadline(self._timeout_s if may_wait else 0.0)
+        try:
+            self._queue.append(packet)
+            # Without the turn there is nothing to do: whoever has it sends this packet as well.
+            while self._drain() and packet.left:
+                if may_wait:
+                    self._wait_for_room(deadline)
+                elif packet.taken:
+                    break
+                else:
+                    raise BlockingIOError(errno.EAGAIN, "the peer does not read")
+        except BaseException:
+            self._withdraw(packet)
+            raise
+        finally:
+            self._leave_rest()
+
+    def _drain(self) -> bool:
+        """Give the socket what it takes of the queue; returns False if another has the turn.
+
+        Raises:
+            ConnectionError: The connection is over.
+        """
+        held: list[bool] = []
+        is_full = False
+        while self._queue and not is_full:
+            try:
+                # Taken and stored within one call into C, so that it is given back in any case.
+                held.extend(starmap(self._turn.pop, ((),)))
+            except IndexError:
+                return False
+            try:
+                is_full = not self._push()
+            except OSError as error:
+                self._break()
+                raise _broken(error) from error
+            finally:
+                self._turn.extend(held)
+                held.clear()
+            # Looked at again: a packet may have come before the turn was given back.
+        return True
+
+    def _push(self) -> bool:
+        """With the turn: send until the queue is empty; returns False if the socket is full."""
+        while self._queue:
+            packet = self._queue[0]
+            if not packet.left:
+                self._queue.popleft()
+                continue
+            rest = memoryview(packet.data)[sum(packet.taken) :]
+            try:
+                # Sent and counted within one call into C, where no signal handler runs.
+                packet.taken.extend(starmap(self._socket.send, ((rest, _DONTWAIT),)))
+            except BlockingIOError:
+                return False
+        return True
+
+    def _withdraw(self, packet: _Packet) -> None:
+        """Take a packet back of which nothing was sent yet."""
+        held: list[bool] = []
+        try:
+            held.extend(starmap(self._turn.pop, ((),)))
+            if not packet.taken:
+                self._queue.remove(packet)
+        except (IndexError, ValueError):
+            pass  # another thread is about to send it
+        finally:
+            self._turn.extend(held)
+
+    def _break(self) -> None:
+        """End a connection that is of no use any more: who receives from it learns so."""
+        self._queue.clear()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    # --- the rest, when nobody waits
+
+    def _leave_rest(self) -> None:
+        """Have a thread send what is still in the queue."""
+        if self._queue and not self._is_flushing:
+            self._is_flushing = True
+            try:
+                _thread.start_new_thread(self._flush, ())
+            except RuntimeError:
+                self._is_flushing = False
+                self._break()  # a packet may be cut, and nobody would ever send its rest
+
+    def _flush(self) -> None:
+        try:
+            while self._queue:
+                while self._queue:
+                    self._drain()
+                    if self._queue:
+                        self._wait_for_room(Deadline(None))
+                self._is_flushing = False
+                if self._queue:  # it came before that was said
+                    self._is_flushing = True
+        except (OSError, ValueError):
+            self._break()
+        finally:
+            self._is_flushing = False
+
+    # --- waiting
+
+    def _wait_for_room(self, deadline: Deadline) -> None:
+        """Wait until the socket takes more.
+
+        Raises:
+            TimeoutError: The time was up.
+            ConnectionError: The connection is over, or the peer unreachable.
+        """
+        limit_s = self._peer_timeout_s
+        if limit_s is None:
+            self._wait(select.POLLOUT, deadline)
+            return
+        try:
+            while True:
+                keepalive.lift_limit(self._socket)
+                try:
+                    self._wait(select.POLLOUT, deadline, look_s=min(_LOOK_S, limit_s / 3))
+                    return
+                except InterruptedError:
+                    if keepalive.is_cut(self._socket, limit_s):
+                        raise _cut() from None
+        finally:
+            keepalive.restore_limit(self._socket, limit_s)
+
+    def _wait(self, event: int, deadline: Deadline, *, look_s: float | None = None) -> None:
+        """Wait for an event of the socket.
+
+        Raises:
+            TimeoutError: The time was up.
+            InterruptedError: It is time to look around.
+            ConnectionError: The socket was closed here.
+        """
+        fd = self._socket.fileno()
+        if fd < 0:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the connection was closed here")
+        poller = select.poll()
+        poller.register(fd, event)
+        left = deadline.remaining_s()
+        within = min((each for each in (left, look_s) if each is not None), default=None)
+        if not poller.poll(None if within is None else within * 1000):
+            if left is not None and deadline.expired:
+                raise TimeoutError("timed out")
+            if look_s is not None:
+                raise InterruptedError
+
+
+class LargeBody:
+    """The body of a large message on its way through one stream; several attempts may not wait.
+
+    Args:
+        stream: Where to.
+        fd: A file with the bytes, which stays open until ``send`` has returned.
+        size: How many they are.
+    """
+
+    def __init__(self, stream: PacketStream, fd: int, size: int) -> None:
+        self.stream = stream
+        self._fd = fd
+        self._size = size
+        self._at = 0
+        self._number = next(stream._numbers) % _MAX_NUMBER
+
+    def send(self, message: bytes, flags: int = 0) -> None:
+        """Send what is left of the body, and its message last.
+
+        Raises:
+            BlockingIOError: The socket takes nothing more, and the call must not wait. Another call
+                goes on from there.
+            OSError: As ``PacketStream.send``.
+        """
+        while self._at < self._size:
+            piece = os.pread(self._fd, min(MAX_MESSAGE_BYTES, self._size - self._at), self._at)
+            if not piece:
+                raise OSError(errno.EIO, "a value is shorter than it was")
+            self.stream._send(_Packet(_PIECE, self._number, piece), flags)
+            self._at += len(piece)
+        self.stream._send(_Packet(_WITH_BODY, self._number, _checked(message)), flags)
+
+    def drop(self) -> None:
+        """Tell the other side that the rest will not come."""
+        with contextlib.suppress(OSError):
+            self.stream._send(_Packet(_DROPPED, self._number, b""), socket.MSG_DONTWAIT)
+
+
+def _checked(data: bytes | bytearray) -> bytes | bytearray:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise OSError(errno.EMSGSIZE, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
+    return data
+
+
+def _broken(error: OSError) -> OSError:
+    """Return the error for a connection that broke; a wait that was too long is another thing."""
+    if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
+        return error
+    if isinstance(error, TimeoutError):
+        return _cut()
+    return ConnectionResetError(error.errno, os.strerror(error.errno or errno.ECONNRESET))
+
+
+def _cut() -> ConnectionError:
+    return ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
+
+
+def _peer_name(connection: socket.socket) -> str:
+    try:
+        found = connection.getpeername()
+    except OSError:
+        return "a peer that has gone"
+    if isinstance(found, tuple):
+        host, port = found[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "a peer"
+
+
+def _close_all() -> None:
+    for stream in list(_open):
+        stream.close()
+
+
+os.register_at_fork(after_in_child=_close_all)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections between nodes that are cut, that come back, that are not read, and forks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import socket
+import struct
+import threading
+
+import pytest
+
+from rcg.wire import keepalive, sockets
+from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
+from tests.peers import GUARD_S, until
+from tests.tcp import stream_pair
+
+_ATTACH_FILTER = 26  # SO_ATTACH_FILTER
+
+
+class Cut:
+    """Both ends of a connection lose every packet that comes, as if the cable was cut."""
+
+    def __init__(self, *streams: PacketStream) -> None:
+        self._sockets = [each._socket for each in streams]
+        # One instruction of a socket filter: take 0 bytes of each packet.
+        program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+        told = struct.pack("HL", 1, ctypes.addressof(program))
+        for each in self._sockets:
+            each.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, told)
+
+    def mend(self) -> None:
+        for each in self._sockets:
+            each.setsockopt(socket.SOL_SOCKET, 27, 0)  # SO_DETACH_FILTER
+
+
+def is_broken(stream: PacketStream) -> bool:
+    """Wait until the connection has ended; whether because the peer cannot be reached."""
+    with sockets.receive(stream) as found:
+        return found.is_reset and "cannot be reached" in found.why
+
+
+@pytest.mark.parametrize("has_sent", [False, True])
+def test_a_connection_that_is_cut_ends(has_sent):
+    """Whether nothing is under way, or something that is not acknowledged. The kernel ends it."""
+    with stream_pair() as (ours, theirs):
+        ours.keep_alive(2.0)
+        Cut(ours, theirs)
+        if has_sent:
+            ours.send(b"x")
+        assert is_broken(ours)
+
+
+def test_a_connection_that_is_cut_ends_while_a_send_waits():
+    """First its peer did not read, so the kernel's own limit was lifted."""
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        ours.keep_alive(1.0)
+        problems: list[Exception] = []
+
+        def send() -> None:
+            try:
+                while True:
+                    ours.send(bytes(MAX_MESSAGE_BYTES))
+            except OSError as problem:
+                problems.append(problem)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        until(lambda: ours._queue and not select.select([], [ours], [], 0)[1])
+        Cut(ours, theirs)
+        sender.join(GUARD_S)
+        assert not sender.is_alive()
+        assert isinstance(problems[0], ConnectionError)
+
+
+def test_a_stall_is_survived():
+    with stream_pair() as (ours, theirs):
+        for each in (ours, theirs):
+            each.keep_alive(6.0)
+        cut = Cut(ours, theirs)
+        ours.send(b"before")
+        with pytest.raises(TimeoutError):
+            sockets.wait_for_message(theirs, -1, 2.0)  # a third of the timeout
+        cut.mend()
+        assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b"before"
+
+
+def test_a_peer_that_does_not_read_is_not_unreachable(monkeypatch):
+    """It may be suspended for any time: its kernel answers."""
+    looks: list[bool] = []
+
+    def is_cut(*args):
+        looks.append(known(*args))
+        return looks[-1]
+
+    known = keepalive.is_cut
+    monkeypatch.setattr(keepalive, "is_cut", is_cut)
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        ours.keep_alive(1.0)
+        contents = [bytes([number]) * 50_000 for number in range(10)]
+        sender = threading.Thread(target=lambda: [ours.send(each) for each in contents])
+        sender.start()
+        until(lambda: len(looks) >= 10)  # a third of a second each
+        assert not any(looks)
+        assert [theirs.recvmsg(MAX_MESSAGE_BYTES)[0] for _ in contents] == contents
+        sender.join(GUARD_S)
+
+
+def test_a_forked_child_keeps_no_connection_open():
+    with stream_pair() as (ours, theirs):
+        waiting, go = os.pipe()
+        child = os.fork()
+        if not child:
+            os.read(waiting, 1)
+            os._exit(0)
+        try:
+            ours.close()
+            assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b""
+        finally:
+            os.write(go, b"x")
+            os.waitpid(child, 0)
+            os.close(waiting)
+            os.close(go)

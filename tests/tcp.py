@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections over TCP between two ends of a test."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+from rcg.wire.addresses import TcpAddress, connect_tcp, listen_tcp
+from rcg.wire.packets import PacketStream
+from tests.peers import GUARD_S
+
+LOCAL = "127.0.0.1"
+
+
+def bare_pair(*, buffer_bytes: int | None = None) -> tuple[socket.socket, socket.socket]:
+    """Both ends of a TCP connection, whose kernel holds about so many bytes if that is given."""
+    listener, address = listen_tcp(LOCAL)
+    with listener:
+        if buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        ours = connect_tcp(address, GUARD_S)
+        listener.setblocking(True)
+        theirs, _ = listener.accept()
+    if buffer_bytes is not None:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    for each in (ours, theirs):
+        each.settimeout(GUARD_S)
+    return ours, theirs
+
+
+@contextlib.contextmanager
+def stream_pair(*, buffer_bytes: int | None = None) -> Iterator[tuple[PacketStream, PacketStream]]:
+    """Both ends of a connection of packets over TCP."""
+    ours, theirs = map(PacketStream, bare_pair(buffer_bytes=buffer_bytes))
+    for each in (ours, theirs):
+        each.settimeout(GUARD_S)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def free_port(host: str = LOCAL) -> int:
+    """A port at which nothing listens."""
+    listener, address = listen_tcp(host)
+    listener.close()
+    return address.port
+
+
+def address_of(connection: socket.socket) -> TcpAddress:
+    return TcpAddress(*connection.getsockname()[:2])

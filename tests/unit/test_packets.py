@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole packets over TCP: in parts, in the middle of a send, to peers that do not read."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.wire import keepalive, messages, packets, sockets
+from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, LargeBody, PacketStream
+from tests.peers import GUARD_S, descriptors, until
+from tests.served import together
+from tests.tcp import bare_pair, stream_pair
+
+HEADER = struct.Struct("!IBI")
+PACKETS = st.lists(st.binary(min_size=1, max_size=300), max_size=20)
+
+
+def on_wire(content: bytes, kind: int = 0, number: int = 0) -> bytes:
+    return HEADER.pack(len(content), kind, number) + content
+
+
+@contextlib.contextmanager
+def half_pair() -> Iterator[tuple[socket.socket, PacketStream]]:
+    """A bare socket, and the packets at its other end."""
+    bare, other = bare_pair()
+    with bare, PacketStream(other) as stream:
+        stream.settimeout(GUARD_S)
+        yield bare, stream
+
+
+def received(stream: PacketStream, flags: int = 0) -> bytes:
+    data, ancillary, _, _ = stream.recvmsg(MAX_MESSAGE_BYTES, 0, flags)
+    assert not ancillary
+    return bytes(data)
+
+
+def nothing_yet(stream: PacketStream) -> bool:
+    try:
+        received(stream, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    return False
+
+
+# --- whole packets
+
+
+def test_packets_come_as_they_were_sent():
+    with stream_pair() as (ours, theirs):
+        for size in (1, 2, 1000, MAX_MESSAGE_BYTES):
+            content = os.urandom(size)
+            assert ours.send(content) == size
+            assert received(theirs) == content
+        ours.sendmsg([b"ab", bytearray(b"c")])
+        ours.close()
+        assert received(theirs) == b"abc"
+        assert received(theirs) == b"" and received(theirs) == b""
+        with pytest.raises(OSError):
+            ours.send(b"x")
+
+
+def test_messages_travel_as_over_a_local_socket():
+    with stream_pair() as (ours, theirs):
+        sockets.send(ours, messages.Where(number=7), body=b"beside it")
+        assert sockets.wait_for_message(theirs, -1, GUARD_S)
+        with sockets.receive(theirs) as found:
+            assert found.message == messages.Where(number=7) and found.body == b"beside it"
+        with pytest.raises(TimeoutError):
+            sockets.wait_for_message(theirs, -1, 0.01)
+        with pytest.raises(BlockingIOError):
+            sockets.receive(theirs, may_wait=False)
+        ours.close()
+        assert sockets.wait_for_message(theirs, -1, GUARD_S)
+        with sockets.receive(theirs) as found:
+            assert found.message is None and not found.is_reset
+
+
+def test_descriptors_cannot_be_sent():
+    with stream_pair() as (ours, theirs):
+        with pytest.raises(ValueError, match="descriptors"):
+            sockets.send(ours, messages.Stop(), [0])
+        with pytest.raises(ValueError, match="descriptors"):
+            ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+        assert nothing_yet(theirs)
+
+
+def test_a_message_that_is_too_large_is_not_sent():
+    with stream_pair() as (ours, theirs):
+        for send in (ours.send, ours.post):
+            with pytest.raises(OSError, match="at most"):
+                send(bytes(MAX_MESSAGE_BYTES + 1))
+        ours.send(b"x")
+        assert received(theirs) == b"x"
+
+
+# --- parts of packets
+
+
+@given(PACKETS, st.data())
+def test_packets_that_come_in_any_parts(contents, data):
+    """As many as are complete can be received, and the last part makes the last packet."""
+    whole = b"".join(map(on_wire, contents))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
+    ends = [sum(len(on_wire(each)) for each in contents[: at + 1]) for at in range(len(contents))]
+    ours, other = socket.socketpair()
+    with ours, PacketStream(other) as stream:
+        found: list[bytes] = []
+        for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            ours.sendall(whole[start:end])
+            while len(found) < len(contents) and end >= ends[len(found)]:
+                found.append(received(stream, socket.MSG_DONTWAIT))
+            assert nothing_yet(stream)
+        assert found == contents
+        # What follows a packet is not read with it.
+        ours.sendall(on_wire(b"last") + b"raw bytes")
+        assert received(stream) == b"last"
+        with stream.detach() as handed:
+            assert handed.recv(100) == b"raw bytes"
+
+
+@given(st.binary(min_size=1, max_size=400), st.booleans())
+def test_bytes_are_packets_or_an_error(found, takes_bodies):
+    ours, other = socket.socketpair()
+    with ours, PacketStream(other) as stream:
+        stream.takes_bodies = takes_bodies
+        ours.sendall(found)
+        ours.close()
+        with contextlib.suppress(ValueError, ConnectionError):
+            while True:
+                data, _, _, _ = stream.recvmsg(MAX_MESSAGE_BYTES)
+                if not data:
+                    break
+                assert data in found
+
+
+def test_a_part_of_a_packet_is_nothing_yet_and_no_message_to_wait_for():
+    with half_pair() as (bare, stream):
+        whole = on_wire(b"content")
+        for byte in whole[:-1]:
+            bare.sendall(bytes([byte]))
+            assert select.select([stream], [], [], GUARD_S)[0]
+            assert nothing_yet(stream)
+        with pytest.raises(TimeoutError):
+            sockets.wait_for_message(stream, -1, 0.01)
+        stream.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            received(stream)
+        bare.sendall(whole[-1:])
+        stream.settimeout(GUARD_S)
+        assert received(stream) == b"content"
+
+
+def test_the_end_in_the_middle_of_a_packet_is_a_broken_connection():
+    for cut in (1, 8, 9, 12):
+        with half_pair() as (bare, stream):
+            bare.sendall(on_wire(b"content")[:cut])
+            bare.close()
+            with sockets.receive(stream) as found:
+                assert found.message is None and found.is_reset
+                assert "middle of a packet" in found.why
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"SSH-2.0-OpenSSH_9\r\n",
+        HEADER.pack(MAX_MESSAGE_BYTES + 1, 0, 0),
+        on_wire(b""),
+        on_wire(b"x", kind=4),
+        on_wire(b"x", kind=1),
+        on_wire(b"x", kind=2),
+        on_wire(b"", kind=3),
+    ],
+)
+def test_what_is_no_packet_is_an_error_at_once(found):
+    with half_pair() as (bare, stream):
+        bare.sendall(found)
+        for _ in range(2):
+            with pytest.raises(ValueError):
+                received(stream)
+
+
+# --- handing the socket over
+
+
+def test_a_socket_is_handed_over_between_two_packets_alone():
+    before = descriptors()
+    with half_pair() as (bare, stream):
+        bare.sendall(on_wire(b"content")[:3])
+        until(lambda: nothing_yet(stream) and len(stream._data) == 3)
+        with pytest.raises(ConnectionError):
+            stream.detach()
+        bare.sendall(on_wire(b"content")[3:] + b"raw")
+        assert received(stream) == b"content"
+        stream.send(b"answer")
+        with stream.detach() as handed:
+            assert handed.gettimeout() is None and stream.fileno() == -1
+            assert handed.recv(10) == b"raw"
+            handed.sendall(b"raw, too")
+        got = b""
+        while part := bare.recv(100):
+            got += part
+        assert got == on_wire(b"answer") + b"raw, too"
+    assert descriptors() == before
+
+
+# --- peers that do not read
+
+
+def fill_up(stream: PacketStream, content: bytes) -> int:
+    """Send without waiting until the socket takes no more; returns how many packets were sent."""
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            stream.send(content, socket.MSG_DONTWAIT)
+            count += 1
+    return count
+
+
+def test_a_send_that_must_not_wait_sends_the_packet_or_nothing_of_it():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        content = bytes(range(256)) * 150
+        count = fill_up(ours, content)
+        assert count and ours._queue  # a part of the last one waits
+        with pytest.raises(BlockingIOError):
+            ours.send(b"more", socket.MSG_DONTWAIT)
+        for _ in range(count):  # the rest comes without another send
+            assert received(theirs) == content
+        assert nothing_yet(theirs)
+        until(lambda: not ours._queue)
+        ours.send(b"more", socket.MSG_DONTWAIT)
+        assert received(theirs) == b"more"
+
+
+def test_what_is_posted_to_a_peer_that_does_not_read_arrives_when_it_does():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        contents = [b"%d" % number * 5000 for number in range(100)]
+        for content in contents:
+            ours.post(content)
+        assert len(ours._queue) > 10
+        assert [received(theirs) for _ in contents] == contents
+        until(lambda: not ours._queue and not ours._is_flushing)
+
+
+def test_a_peer_that_never_reads_what_is_posted_counts_as_lost():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        with pytest.raises(ConnectionAbortedError, match="does not read"):
+            any(map(ours.post, [bytes(60_000)] * 200))
+        assert not ours._queue
+        assert received(ours) == b""  # who receives from it learns of the end
+        until(lambda: not ours._is_flushing)
+        with contextlib.suppress(ConnectionError):
+            while received(theirs):
+                pass
+
+
+def test_a_send_waits_for_its_peer_and_no_longer_than_its_timeout():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        content = bytes(50_000)
+        count = fill_up(ours, content)
+        ours.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            ours.send(b"x" * 50_000)  # nothing of it was sent
+        ours.settimeout(GUARD_S)
+        sender = threading.Thread(target=ours.send, args=(b"y" * 50_000,))
+        sender.start()
+        assert [received(theirs) for _ in range(count)] == [content] * count
+        assert received(theirs) == b"y" * 50_000
+        sender.join(GUARD_S)
+        assert nothing_yet(theirs)
+
+
+def test_packets_of_many_threads_stay_whole():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        counts = [0] * 4
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+
+        def send(number: int) -> None:
+            for at in range(200):
+                content = bytes([number]) * (1 + at * 37 % 9000)
+                if at % 3:
+                    ours.send(content)
+                else:
+                    ours.post(content)
+
+        def receive() -> None:
+            for _ in range(800):
+                content = received(theirs)
+                assert content == content[:1] * len(content)
+                assert len(content) == 1 + counts[content[0]] * 37 % 9000  # and in order
+                counts[content[0]] += 1
+
+        try:
+            together(receive, *[lambda number=number: send(number) for number in range(4)])
+        finally:
+            sys.setswitchinterval(interval)
+        assert counts == [200] * 4
+
+
+def test_a_signal_handler_may_send_in_the_middle_of_a_send():
+    """At each line of it, and what both send arrives."""
+    with stream_pair() as (ours, theirs):
+        seen: set[object] = set()
+        is_busy = False
+        inside = 0
+
+        def trace(frame, event, _):
+            nonlocal is_busy, inside
+            if frame.f_globals.get("__name__") != packets.__name__:
+                return None
+            place = frame.f_code, frame.f_lineno
+            if event == "line" and not is_busy and place not in seen:
+                seen.add(place)
+                is_busy = True
+                ours.send(b"inner")
+                inside += 1
+                is_busy = False
+            return trace
+
+        for way in (ours.send, ours.post):
+            sys.settrace(trace)
+            try:
+                way(b"outer")
+            finally:
+                sys.settrace(None)
+        assert inside > 20
+        found = sorted(received(theirs) for _ in range(inside + 2))
+        assert found == [b"inner"] * inside + [b"outer"] * 2
+        assert nothing_yet(theirs)
+
+
+class Interruption(Exception):
+    """What a signal handler raises."""
+
+
+def test_ctrl_c_in_a_send_that_waits_leaves_whole_packets():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        content = bytes(40_000)
+        count = fill_up(ours, content)
+
+        def interrupt(*_: object) -> None:
+            raise Interruption
+
+        known = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Interruption):
+                ours.send(b"x" * 40_000)
+        finally:
+            signal.signal(signal.SIGALRM, known)
+        assert [received(theirs) for _ in range(count)] == [content] * count
+        sender = threading.Thread(target=ours.send, args=(b"next",))
+        sender.start()
+        found = received(theirs)
+        if found != b"next":  # a part of it was sent already, and so was the rest
+            assert found == b"x" * 40_000
+            assert received(theirs) == b"next"
+        sender.join(GUARD_S)
+        assert nothing_yet(theirs)
+
+
+# --- large bodies
+
+
+@contextlib.contextmanager
+def file_of(content: bytes) -> Iterator[int]:
+    fd = os.memfd_create("x")
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(content)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def body_of(stream: PacketStream) -> tuple[bytes, bytes | None]:
+    data, [(level, _, body)], _, _ = stream.recvmsg(MAX_MESSAGE_BYTES)
+    assert level == BODY
+    return bytes(data), body
+
+
+@pytest.mark.parametrize("size", [1, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES + 1, 1 << 20])
+def test_a_large_body_comes_with_its_message(size):
+    content = os.urandom(size)
+    with stream_pair() as (ours, theirs), file_of(content) as fd:
+        theirs.takes_bodies = True
+        sender = threading.Thread(target=LargeBody(ours, fd, size).send, args=(b"its message",))
+        sender.start()
+        assert body_of(theirs) == (b"its message", content)
+        sender.join(GUARD_S)
+
+
+def test_messages_and_other_bodies_come_between_its_pieces():
+    content = os.urandom(500_000)
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs), file_of(content) as fd:
+        theirs.takes_bodies = True
+        left = {"first", "second"}
+        bodies = {name: LargeBody(ours, fd, len(content)) for name in left}
+        found: dict[bytes, object] = {}
+
+        def take_in(flags: int = 0) -> None:
+            data, ancillary, _, _ = theirs.recvmsg(MAX_MESSAGE_BYTES, 0, flags)
+            found[bytes(data)] = ancillary and ancillary[0][2]
+
+        while left:
+            for name in sorted(left):
+                with contextlib.suppress(BlockingIOError):
+                    bodies[name].send(name.encode(), socket.MSG_DONTWAIT)
+                    left.remove(name)
+            with contextlib.suppress(BlockingIOError):
+                ours.send(b"between", socket.MSG_DONTWAIT)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    data, ancillary, _, _ = theirs.recvmsg(
+                        MAX_MESSAGE_BYTES, 0, socket.MSG_DONTWAIT
+                    )
+                    found[bytes(data)] = ancillary and ancillary[0][2]
+        while len(found) < 3:
+            take_in()
+        assert found == {b"between": [], b"first": content, b"second": content}
+
+
+def test_a_body_that_is_given_up_leaves_nothing_at_the_other_side():
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs), file_of(bytes(500_000)) as fd:
+        theirs.takes_bodies = True
+        large = LargeBody(ours, fd, 500_000)
+        with pytest.raises(BlockingIOError):
+            large.send(b"its message", socket.MSG_DONTWAIT)
+        until(lambda: not theirs.fill() and not ours._queue and theirs._bodies)
+        large.drop()
+        ours.send(b"next")
+        assert received(theirs) == b"next"
+        assert not theirs._bodies
+
+
+def test_only_so_many_bodies_may_have_begun():
+    with half_pair() as (bare, stream):
+        stream.takes_bodies = True
+        for number in range(65):
+            bare.sendall(on_wire(b"x", 1, number))
+        with pytest.raises(ValueError, match="too many"):
+            received(stream)
+
+
+class Full(bytearray):
+    """Memory of which there is no more."""
+
+    def __iadd__(self, _: object) -> Full:
+        raise MemoryError
+
+
+def test_a_body_for_which_there_is_no_memory_is_lost_alone():
+    with half_pair() as (bare, stream):
+        stream.takes_bodies = True
+        stream._bodies[5] = Full()
+        message = sockets.packed(messages.Execute(size_bytes=2, table_bytes=1))
+        bare.sendall(on_wire(b"x", 1, 5) + on_wire(b"x", 1, 5) + on_wire(message, 2, 5))
+        with sockets.receive(stream, 1) as found:
+            assert found.lacks_memory and isinstance(found.message, messages.Execute)
+        bare.sendall(on_wire(b"next"))
+        assert received(stream) == b"next"
+
+
+# --- the end of a peer
+
+
+def test_the_kernel_looks_after_a_connection():
+    with stream_pair() as (ours, _):
+        ours.keep_alive(15.0)
+        option = ours._socket.getsockopt
+        tcp = socket.IPPROTO_TCP
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, between, count = (
+            option(tcp, name)
+            for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert 1 <= idle <= 5  # a third of the time
+        assert idle + between * count <= 15 and count >= 5
+        assert option(tcp, socket.TCP_USER_TIMEOUT) == 15_000
+        assert option(tcp, socket.TCP_NODELAY)
+        assert not keepalive.is_cut(ours._socket, 15.0)
+
+
+@pytest.mark.parametrize("timeout_s", [1, 1.5, 3, 600, 3600])
+def test_the_kernel_takes_every_timeout(timeout_s):
+    with stream_pair() as (ours, theirs):
+        ours.keep_alive(timeout_s)
+        ours.send(b"x")
+        assert received(theirs) == b"x"
