@@ -33,6 +33,12 @@ collect_ignore = ["hostile.py"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nodes", type=int, default=1, help="how many nodes the Ray of the cluster tests has"
+    )
+
+
 def layer_of(item: pytest.Item) -> str | None:
     """Returns the layer that the folder of `item` stands for, or None outside tests/."""
     try:

@@ -401,6 +401,9 @@ class Endpoint(Protocol):
     def queues(self) -> Mapping[str, deque[Any]]:
         """What is on its way through each local channel of this process."""
 
+    def carry(self, channel: str, writer: Any) -> None:
+        """Have the frames of a writing end also go to the other nodes that read its channel."""
+
     def pins(self, device: str) -> Pins | None:
         """Return what locks memory for tensors that are moved to a device as they are read.
 

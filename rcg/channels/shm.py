@@ -209,17 +209,25 @@ def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Any:
     That of a ring whose frames have several parts is a ``RingPartsWriter``.
     """
     kind = RingWriter if len(spec.nodes) == 1 else RingPartsWriter
-    return kind(endpoint.member.writer(endpoint.rings[spec.id], op), endpoint)
+    return kind(_ring_writer(spec, op, endpoint), endpoint)
 
 
 def open_status_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> RingWriter:
     """Return the writing end of a ring for an op that does more than write, a collective."""
-    return RingWriter(endpoint.member.writer(endpoint.rings[spec.id], op, True), endpoint)
+    return RingWriter(_ring_writer(spec, op, endpoint, goes_on=True), endpoint)
 
 
 def open_input(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameWriter:
     """Return the writing end of a ring that an ``InputPublisher`` publishes on."""
-    writer: FrameWriter = endpoint.member.writer(endpoint.rings[spec.id], op)
+    return _ring_writer(spec, op, endpoint)
+
+
+def _ring_writer(
+    spec: ChannelSpec, op: int, endpoint: Endpoint, *, goes_on: bool = False
+) -> _native.Writer:
+    """Return the native end, whose frames also go to the other nodes that read the channel."""
+    writer: _native.Writer = endpoint.member.writer(endpoint.rings[spec.id], op, goes_on)
+    endpoint.carry(spec.id, writer)
     return writer
 
 

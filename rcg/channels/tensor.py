@@ -278,6 +278,7 @@ class TensorWriter:
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._spec = spec
         self._ring = endpoint.member.writer(endpoint.rings[spec.id], op, True)
+        endpoint.carry(spec.id, self._ring)
         self._member = endpoint.member
         self._encode = endpoint.encode
         self._endpoint = endpoint

@@ -31,6 +31,7 @@ class How(enum.Enum):
     DIED = "its process ended"
     LEFT = "it closed its connection"
     FAILED = "its loop failed"  # the process lives on
+    UNREACHABLE = "it cannot be reached"  # on another node; it may live
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,23 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                <--  CloseGroups        once all such members are done
       Stopped                  -->                     or: Failed
 
+    host of another node
+      JoinNode                 -->
+                               <--  Ready
+      FromMember               -->                     whatever a member of that node says
+                               <--  ToMember           and what it is told
+      MemberLost, LinkLost     -->
+      NodeHere                 -->                     now and then, and when asked
+                               <--  AskNode
+                               <--  RecordEvents       when a profile begins, and when it ends:
+                               <--  AskEvents
+      EventsHere + events      -->                     several for each process
+                               <--  EndNode
+
+    member, to the host of each node to which it sends frames
+      OpenLink                 -->
+                               <--  Ready, and from then on frames alone (``native/packet.h``)
+
     handle on the graph
       Use                      -->
                                <--  Ready
@@ -88,18 +105,23 @@ from rcg.wire.codec import Message, message
 __all__ = [
     "AddValue",
     "Again",
+    "AskEvents",
     "AskGroups",
     "AskHeld",
-    "AskTransfers",
+    "AskNode",
     "AskReport",
+    "AskTransfers",
     "Broken",
     "Carrying",
     "CloseGroups",
     "Completed",
     "Done",
+    "EndNode",
+    "EventsHere",
     "Execute",
     "Failed",
     "FreeTensors",
+    "FromMember",
     "GetValue",
     "GroupChanged",
     "GroupsHere",
@@ -107,17 +129,23 @@ __all__ = [
     "Hello",
     "Here",
     "JoinGroup",
+    "JoinNode",
     "KeepTensors",
     "LeaveGroup",
+    "LinkLost",
+    "MemberLost",
     "Message",
+    "NodeHere",
     "ObjectsHere",
     "Observed",
+    "OpenLink",
     "Opening",
     "Prepared",
     "Presence",
     "ProfileTorch",
     "PullTensors",
     "Ready",
+    "RecordEvents",
     "Refused",
     "Rejected",
     "Reported",
@@ -129,6 +157,7 @@ __all__ = [
     "TensorsComing",
     "TensorsGone",
     "TensorsHere",
+    "ToMember",
     "TorchProfiled",
     "Total",
     "UnknownGraph",
@@ -184,6 +213,36 @@ class Use(Opening):
 @message
 class AskReport(Opening):
     """A handle wants the graph's report."""
+
+
+@message
+class JoinNode(Opening):
+    """The host of another node has made its shared memory.
+
+    Attributes:
+        node: The node, as the plan names it.
+        pid: The host's process.
+        clock: Identifies the clock that it reads; "" if that is unknown.
+        address: Where members of other nodes reach its gate: ``tcp://host:port``.
+    """
+
+    node: str
+    pid: Number
+    clock: str
+    address: str
+
+
+@message
+class OpenLink(Opening):
+    """A member wants to send frames to the gate of this process's node.
+
+    Attributes:
+        process: The member, as the plan names it.
+        node: The node that it means.
+    """
+
+    process: str
+    node: str
 
 
 @message
@@ -348,6 +407,149 @@ class Failed(Message):
     """
 
     text: str
+
+
+# --- between the driver and the host of another node
+
+
+@message
+class FromMember(Message):
+    """What a member of the host's node said to the driver.
+
+    Attributes:
+        process: The member.
+        pid: Its process.
+        text: The message, in JSON.
+    """
+
+    process: str
+    pid: Number
+    text: str
+
+
+@message
+class ToMember(Message):
+    """What the driver says to a member of the host's node.
+
+    Attributes:
+        process: The member.
+        text: The message, in JSON.
+    """
+
+    process: str
+    text: str
+
+
+@message
+class MemberLost(Message):
+    """A member's process has ended, or its connection.
+
+    Attributes:
+        process: The member.
+        how: The name of a ``liveness.How``.
+        why: More about it, or "".
+    """
+
+    process: str
+    how: str
+    why: str
+
+
+@message
+class LinkLost(Message):
+    """A connection between nodes, over which frames go, has ended.
+
+    Attributes:
+        process: The member that sends there.
+        node: The node of the gate.
+        text: What happened.
+    """
+
+    process: str
+    node: str
+    text: str
+
+
+@message
+class EndNode(Message):
+    """End every wait on the host's node.
+
+    Attributes:
+        is_closed: Whether the graph was closed; it broke otherwise.
+        culprit: The process that is gone, if it broke.
+    """
+
+    is_closed: bool
+    culprit: str
+
+
+@message
+class AskNode(Message):
+    """Tell what the processes of your node do. The answer is ``NodeHere``.
+
+    Attributes:
+        number: Counts the questions.
+    """
+
+    number: Number
+
+
+@message
+class NodeHere(Message):
+    """What the processes of a node do.
+
+    Attributes:
+        number: Of the question; 0 if nobody asked.
+        text: A ``runtime.node.snapshot.Snapshot`` in JSON.
+    """
+
+    number: Number
+    text: str
+
+
+@message
+class RecordEvents(Message):
+    """Keep all events of the processes of your node from now on.
+
+    Attributes:
+        number: Counts the recordings.
+        most: How many events are kept.
+    """
+
+    number: Number
+    most: Number
+
+
+@message
+class AskEvents(Message):
+    """Send the events of a recording, which ends; or the newest of each process.
+
+    Attributes:
+        number: Counts the questions; the answers repeat it.
+        recording: The number of the recording; 0 for the newest events.
+    """
+
+    number: Number
+    recording: Number
+
+
+@message
+class EventsHere(Message):
+    """Events of a process of another node, or a part of them; they come with it.
+
+    Attributes:
+        number: Of the question.
+        process: Whose events.
+        lost: How many are missing.
+        spans: The names of its spans.
+        left: How many parts of the answer are still to come, of all processes.
+    """
+
+    number: Number
+    process: str
+    lost: Number
+    spans: tuple[str, ...]
+    left: Number
 
 
 # --- between a handle and the process that compiled the graph

@@ -30,7 +30,7 @@ class Failpoint(NamedTuple):
         has_tensors: Whether that op uses a communicator.
     """
 
-    kind: Literal["inspect", "start", "groups", "op", "status", "transfer", "stop"]
+    kind: Literal["inspect", "host", "start", "groups", "op", "status", "transfer", "stop"]
     process: str = ""
     execution: int = 0
     op: Op | None = None

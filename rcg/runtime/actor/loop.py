@@ -118,6 +118,7 @@ class Loop:
             )
         finally:
             try:
+                self._node.unlink()
                 self._node.unpin()
                 self._close_groups(failure is None)
             finally:

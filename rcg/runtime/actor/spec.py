@@ -8,12 +8,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from rcg.ir.channels import ChannelSpec
+from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.options import Options
 from rcg.runtime.actor.groups import GroupStart
 from rcg.runtime.node.layout import Layout
 
-__all__ = ["Start"]
+__all__ = ["HostStart", "Start"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStart:
+    """Everything an actor needs to be the host of its node.
+
+    Attributes:
+        graph_id: Hex id of the graph.
+        node: The node, as the plan names it.
+        plan: What runs.
+        secret: The graph's secret.
+        driver: The endpoint of the driver's process, over TCP.
+        options: Of the graph.
+        label: What errors call this actor.
+        version: The driver's version of rcg.
+        abi: The driver's layout of shared memory.
+    """
+
+    graph_id: str
+    node: str
+    plan: Plan
+    secret: str
+    driver: str
+    options: Options
+    label: str
+    version: str
+    abi: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +53,10 @@ class Start:
         program: What to run.
         channels: The channels that it reads and writes.
         layout: The numbers of processes and channels on this node.
-        address: The endpoint of the driver's process.
+        address: The endpoint of the host of this node.
+        stores: The endpoint of the driver's process, where the stores of groups are.
+        gates: The endpoint of the host of each node to which this program sends frames.
+        crossings: The nodes to which each of its channels crosses.
         secret: Proves to it that the driver sent us.
         groups: The communicator groups that it is in, in the order of the plan.
         constants: The constants and templates that the program names.
@@ -41,6 +72,9 @@ class Start:
     channels: Mapping[str, ChannelSpec]
     layout: Layout
     address: str
+    stores: str
+    gates: Mapping[str, str]
+    crossings: Mapping[str, tuple[str, ...]]
     secret: str
     groups: tuple[GroupStart, ...]
     constants: Mapping[str, Any]

@@ -26,9 +26,10 @@ from rcg.ir.channels import LOCAL
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.groups import OpenGroups, graphs_that_queue
 from rcg.runtime.actor.loop import Loop
-from rcg.runtime.actor.spec import Start
+from rcg.runtime.actor.spec import HostStart, Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.linking import connect_gates
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.serialization.foreign import import_torch
@@ -37,7 +38,7 @@ from rcg.version import __version__
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["inspect_actor", "start"]
+__all__ = ["check_version", "inspect_actor", "start"]
 
 
 # Ray hides the GPUs of an actor that asked for none, unless it is told not to.
@@ -86,6 +87,15 @@ def inspect_actor(
     }
 
 
+def check_version(spec: Start | HostStart) -> None:
+    """Raise PlacementError if this process has another rcg than the driver."""
+    if (spec.version, spec.abi) != (__version__, ABI_VERSION):
+        raise PlacementError(
+            f"this process has rcg {__version__} (shared memory layout {ABI_VERSION}), the "
+            f"driver has {spec.version} ({spec.abi}): install the same version on every node"
+        )
+
+
 def _has(package: str) -> bool:
     """Return whether a package is there, without importing it, which takes seconds."""
     return importlib.util.find_spec(package) is not None
@@ -106,11 +116,7 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
         OutOfDescriptors: This process, or the driver's, has none left.
     """
-    if (spec.version, spec.abi) != (__version__, ABI_VERSION):
-        raise PlacementError(
-            f"this process has rcg {__version__} (shared memory layout {ABI_VERSION}), the "
-            f"driver has {spec.version} ({spec.abi}): install the same version on every node"
-        )
+    check_version(spec)
     failpoints.reach(failpoints.Failpoint("start", spec.program.process))
     queues: dict[str, deque[Any]] = {
         channel.id: deque()
@@ -174,7 +180,7 @@ def _joined(
     groups = OpenGroups(
         spec.program.process,
         spec.groups,
-        lambda group: ControlStore(spec.address, spec.graph_id, spec.secret, group),
+        lambda group: ControlStore(spec.stores, spec.graph_id, spec.secret, group),
         spec.graph_id,
     )
     try:
@@ -191,6 +197,8 @@ def _joined(
             handover=handover,
         )
         control.close_descriptors()
+        connections = connect_gates(spec.gates, spec.graph_id, spec.secret, spec.program.process)
+        node.link(connections, spec.crossings, control.link_lost)
         loop = Loop(instance, spec, node, control, groups)
     except BaseException as error:
         why = out_of_descriptors(error, "to take part in a compiled graph") or error

@@ -27,6 +27,7 @@ from rcg.wire.messages import (
     Failed,
     Hello,
     Here,
+    LinkLost,
     Message,
     Prepared,
     ProfileTorch,
@@ -46,7 +47,7 @@ _MAX_DESCRIPTORS: Final = 128
 _MAX_FRAMES: Final = 40
 _MAX_LINE: Final = 400
 _MAX_TEXT: Final = 16_000
-_MAX_JSON_BYTES: Final = sockets.MAX_MESSAGE_BYTES * 3 // 4
+_MAX_JSON_BYTES: Final = sockets.MAX_MESSAGE_BYTES * 3 // 8  # a host quotes it once more
 
 
 class Watched(Protocol):
@@ -98,6 +99,7 @@ class ControlClient:
                 f"this process cannot reach the driver's control socket ({error}): driver and "
                 "actors on a node must share a network namespace (one container, or host network)"
             ) from error
+        self._process = process
         self._joined = joined
         self._socket = joined.connection
         self._is_over = False
@@ -178,6 +180,12 @@ class ControlClient:
         with contextlib.suppress(OSError):  # the driver has ended
             sockets.send(self._socket, Done())
         self._may_close_groups.wait(timeout_s)
+
+    def link_lost(self, node: str, text: str) -> None:
+        """Report that the connection to the gate of a node has ended. Any thread."""
+        with contextlib.suppress(OSError):
+            told = LinkLost(process=self._process, node=node, text=text[:_MAX_LINE])
+            sockets.send(self._socket, told, may_wait=False)
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.

@@ -17,24 +17,28 @@ import contextlib
 import itertools
 import secrets
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from rcg.descriptors import out_of_descriptors
+from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
+from rcg.runtime.control.far_nodes import FarMember, FarNode, FarNodes
 from rcg.runtime.control.questions import Questions
-from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
+from rcg.runtime.control.welcome import accept_link, refuse, welcome
+from rcg.runtime.node.recordings import Recorded
+from rcg.runtime.node.snapshot import Snapshot
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import Clock
-from rcg.wire import liveness, sockets
+from rcg.wire import codec
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import (
     AddValue,
@@ -42,13 +46,20 @@ from rcg.wire.messages import (
     Broken,
     CloseGroups,
     Done,
+    EventsHere,
     Failed,
+    FromMember,
     GetValue,
     HasValues,
     Hello,
     Here,
+    JoinNode,
+    LinkLost,
+    MemberLost,
     Message,
+    NodeHere,
     Opening,
+    OpenLink,
     Prepared,
     ProfileTorch,
     SetValue,
@@ -57,13 +68,16 @@ from rcg.wire.messages import (
     TorchProfiled,
     Use,
     UseStore,
-    Welcome,
 )
 
 __all__ = ["GraphControl"]
 
 _log = Log()
 
+Member = Peer | FarMember
+
+# After this long without the news of a death, a lost connection between nodes is the cause itself.
+_DOUBT_S: Final = 2.0
 # The ending of a loop that ended without a request to stop and without an error.
 _UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")
 
@@ -79,6 +93,7 @@ class GraphControl:
             or its loop fails before a request to stop. It must not block.
         on_client: Called with the connection of a handle and its first message; it owns the
             connection from then on, unless it raises. On the endpoint's thread: must not block.
+        far_nodes: The other nodes of the graph.
 
     Raises:
         OutOfDescriptors: No descriptor is left for the endpoint of this process.
@@ -91,6 +106,7 @@ class GraphControl:
         descriptors_for: Callable[[str], tuple[int, list[int]]],
         on_gone: Callable[[str, Ending], None],
         on_client: Callable[[socket.socket, Opening], None],
+        far_nodes: Sequence[FarNode] = (),
     ) -> None:
         self.service_id = graph_id
         self.secret = secrets.token_hex(16)
@@ -103,13 +119,16 @@ class GraphControl:
         self._on_gone = on_gone
         self._on_client = on_client
         self._sleepers = Sleepers()
+        self.nodes = FarNodes(far_nodes, self._sleepers)
+        self._gate: tuple[Gate, Sequence[str]] | None = None
+        self._doubts: dict[str, str] = {}  # connections between nodes that ended, by their sender
         self._questions = Questions(self._sleepers)
         self._torch_numbers = itertools.count(1)
         self._torch_asked: deque[ProfileTorch] = deque()  # requests that are to be sent
         self._torch_told: dict[str, tuple[int, str]] = {}  # the last answer of each member
-        self._members: dict[str, Peer] = {}  # those whose loops run; of the endpoint's thread
+        self._members: dict[str, Member] = {}  # whose loops run; of the endpoint's thread
         self._stores = Stores()
-        self._done: dict[str, Peer] = {}  # those that wait for others to close their groups
+        self._done: dict[str, Member] = {}  # those that wait for others to close their groups
         self._may_all_be_done = False  # since somebody looked
         self._over: set[str] = set()
         self._has_told_stop = False
@@ -121,6 +140,68 @@ class GraphControl:
     def address(self) -> str:
         """Where the endpoint listens."""
         return self._endpoint.address
+
+    # --- other nodes, any thread
+
+    def listen(self, node_ip: str) -> str:
+        """Listen for other nodes at this node's address; returns where, as text.
+
+        Raises:
+            PlacementError: No port is free.
+        """
+        return str(self._endpoint.listen_tcp(node_ip))
+
+    def open_gate(self, gate: Gate, senders: Sequence[str]) -> None:
+        """Accept connections for frames from these processes of other nodes."""
+        self._gate = gate, senders
+
+    def wait_nodes(self, deadline: Deadline) -> list[str]:
+        """Wait until the hosts of all other nodes have joined; returns those that have not."""
+        self._sleepers.wait(
+            lambda: not self.nodes.missing() or self._is_closed, deadline.remaining_s()
+        )
+        return self.nodes.missing()
+
+    def snapshots(self, timeout_s: float) -> list[Snapshot]:
+        """Return what the processes of other nodes do, or did when they were last seen."""
+        if self.serves_here:
+            timeout_s = 0.0
+        return self.nodes.snapshots(self._notify, timeout_s, lambda: self._is_closed)
+
+    def end_nodes(self, *, is_closed: bool, culprit: str = "") -> None:
+        """End every wait on the other nodes; returns at once."""
+        self.nodes.end(self._notify, is_closed=is_closed, culprit=culprit)
+
+    def record_nodes(self, most: int) -> int:
+        """Keep all events of other nodes from now on; returns the number of the recording."""
+        return self.nodes.record(self._notify, most)
+
+    def events_of_nodes(self, recording: int, timeout_s: float) -> list[Recorded]:
+        """Return the events that other nodes have recorded, or with 0 their newest.
+
+        Args:
+            recording: Its number; it ends.
+            timeout_s: How long to wait for a node that sends nothing.
+        """
+        if self.serves_here:
+            return []
+        return self.nodes.events(self._notify, recording, timeout_s, lambda: self._is_closed)
+
+    def link_lost(self, process: str, node: str, text: str) -> None:
+        """Note that a connection over which frames of a process go to a node has ended.
+
+        Mostly a process of the graph has died, which is told at the same time in other ways. If
+        nothing of the kind is heard for a while, the connection itself is the cause.
+        """
+        if self._was_told() or self.gone:
+            return
+        timer = threading.Timer(_DOUBT_S, self._doubt, (process, f"{text}: {process} -> {node}"))
+        timer.daemon = True
+        timer.start()
+
+    def _doubt(self, process: str, text: str) -> None:
+        self._doubts[process] = text
+        self._notify()
 
     # --- any thread
 
@@ -230,6 +311,10 @@ class GraphControl:
 
     def look(self) -> None:
         """Send the requests of other threads."""
+        self.nodes.look()
+        while self._doubts and not self._was_told() and not self.gone:
+            process, text = self._doubts.popitem()
+            self._leave(process, Ending(How.UNREACHABLE, text))
         question = self._questions.take_question()
         if question is not None:
             self._tell_members(question)
@@ -245,24 +330,39 @@ class GraphControl:
             self._tell(self._done.values(), CloseGroups())
 
     def lost(self, peer: Peer, ending: Ending) -> None:
-        """A member's connection or process has ended, or its loop."""
-        if self._stores.lost(peer) or self._members.pop(peer.name, None) is None:
+        """A member's connection or process has ended, or its loop; or the link of a node."""
+        if self._stores.lost(peer):
+            return
+        node = self.nodes.left(peer)
+        if node is None:
+            self._leave(peer.name, ending)
+            return
+        for process in node.members:
+            if process in self._members:
+                address = self.nodes.addresses[node.name]
+                why = ending.why or f"the connection to node {node.name} ({address}) ended"
+                self._leave(process, Ending(How.UNREACHABLE, why))
+            self._mark_over(process)
+
+    def _leave(self, process: str, ending: Ending) -> None:
+        """A member is gone, or its loop has failed."""
+        if self._members.pop(process, None) is None:
             return
         self._stores.end()
         try:
             if not self._was_told():
-                self.gone_ns[peer.name] = now_ns()
-                self.gone.add(peer.name)
-                self._on_gone(peer.name, ending)
+                self.gone_ns[process] = now_ns()
+                self.gone.add(process)
+                self._on_gone(process, ending)
                 self._tell_members(Broken())
         finally:
-            self._mark_over(peer.name)
+            self._mark_over(process)
 
     def fail(self, why: str) -> None:
         """Count all members as gone."""
         for peer in list(self._members.values()):
             with shielding():
-                self.lost(peer, Ending(How.FAILED, why))
+                self._leave(peer.name, Ending(How.FAILED, why))
         self.released()
 
     def released(self) -> None:
@@ -279,22 +379,67 @@ class GraphControl:
         process = hello.process
         if process not in self.processes or process in self.pids:
             return False
-        board, arenas = self._descriptors_for(process)
-        present = [fd for fd in arenas if fd >= 0]
-        welcome = Welcome(arenas=tuple(fd >= 0 for fd in arenas))
-        try:
-            peer.pidfd = liveness.pidfd_of(peer.pid)
-            sockets.send(peer.connection, welcome, [board, *present], may_wait=False)
-            if self._has_told_stop:
-                sockets.send(peer.connection, Stop(), may_wait=False)
-        except OSError as error:
-            _refuse(peer.connection, error, "to accept a process of its graph")
+        if not welcome(peer, self._descriptors_for(process)):
             return False
+        if self._has_told_stop:
+            with contextlib.suppress(OSError):
+                peer.send(Stop())
         peer.name = process
-        self._members[process] = peer
-        self._questions.know_clock(process, hello.clock)
-        self.pids[process] = peer.pid
+        self._take_in(peer, hello)
         return True
+
+    def _take_in(self, member: Member, hello: Hello) -> None:
+        self._members[member.name] = member
+        self._questions.know_clock(member.name, hello.clock)
+        self.pids[member.name] = member.pid
+
+    def _join_node(self, peer: Peer, opening: JoinNode) -> bool:
+        return not self._is_stopping and self.nodes.join(peer, opening)
+
+    def _from_member(self, peer: Peer, told: FromMember) -> bool:
+        """Handle what a member of another node says."""
+        if not self.nodes.is_home(peer, told.process):
+            raise ValueError(f"{told.process} is not on its node")
+        message = codec.decode(told.text.encode())
+        if isinstance(message, Hello):
+            if told.process in self.pids or told.process not in self.processes:
+                raise ValueError(f"{told.process} has joined already")
+            member = FarMember(told.process, told.pid, peer)
+            self._take_in(member, message)
+            if self._has_told_stop:
+                self._tell([member], Stop())
+            return True
+        handler = self._FROM_FAR.get(type(message))
+        if handler is None:
+            raise ValueError("it is not expected of a member")
+        member = FarMember(told.process, told.pid, peer)
+        handler(self, member, message)
+        return True
+
+    def _member_lost(self, peer: Peer, told: MemberLost) -> bool:
+        if not self.nodes.is_home(peer, told.process) or told.how not in How.__members__:
+            raise ValueError(f"{told.process} is not on its node")
+        self._leave(told.process, Ending(How[told.how], told.why))
+        self._mark_over(told.process)
+        return True
+
+    def _link_lost(self, peer: Peer, told: LinkLost) -> bool:
+        self.link_lost(told.process, told.node, told.text)
+        return True
+
+    def _node_here(self, peer: Peer, told: NodeHere) -> bool:
+        self.nodes.hear(peer, told)
+        return True
+
+    def _events_here(self, peer: Peer, told: EventsHere) -> bool:
+        self.nodes.take_events(peer, told, peer.body)
+        return True
+
+    def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
+        if self._gate is None or self._is_stopping:
+            return False
+        gate, senders = self._gate
+        return accept_link(peer, opening.process, gate, senders)
 
     def _pass_on(self, peer: Peer, opening: Opening) -> bool:
         if self._is_stopping:
@@ -303,40 +448,40 @@ class GraphControl:
             self._on_client(peer.connection, opening)
             peer.hand_over()
         except Exception as problem:  # noqa: BLE001 - the trouble of one client is no other's
-            _refuse(peer.connection, problem, "to serve another user of its graph")
+            refuse(peer, problem, "to serve another user of its graph")
             _log.warning(
                 "rcg: a client of graph %s could not be served: %r", self.service_id, problem
             )
         return False
 
-    def _hear(self, peer: Peer, answer: Here) -> bool:
+    def _hear(self, peer: Member, answer: Here) -> bool:
         self._questions.hear(peer.name, answer)
         return True
 
-    def _torch_profiled(self, peer: Peer, answer: TorchProfiled) -> bool:
+    def _torch_profiled(self, peer: Member, answer: TorchProfiled) -> bool:
         self._torch_told[peer.name] = answer.number, answer.trouble
         self._sleepers.wake()
         return True
 
-    def _prepared(self, peer: Peer, _: Prepared) -> bool:
+    def _prepared(self, peer: Member, _: Prepared) -> bool:
         self.prepared.add(peer.name)
         return True
 
-    def _on_done(self, peer: Peer, _: Done) -> bool:
+    def _on_done(self, peer: Member, _: Done) -> bool:
         self._done[peer.name] = peer
         self._may_all_be_done = True
         return True
 
-    def _stopped(self, peer: Peer, _: Stopped) -> bool:
+    def _stopped(self, peer: Member, _: Stopped) -> bool:
         # Unasked only the poison that follows the first failure may end a loop.
         if not self._was_told() and not self.gone:
-            self.lost(peer, _UNASKED)
+            self._leave(peer.name, _UNASKED)
         self._members.pop(peer.name, None)
         self._mark_over(peer.name)
         return False
 
-    def _failed(self, peer: Peer, message: Failed) -> bool:
-        self.lost(peer, Ending(How.FAILED, message.text))
+    def _failed(self, peer: Member, message: Failed) -> bool:
+        self._leave(peer.name, Ending(How.FAILED, message.text))
         return False
 
     def _open_store(self, peer: Peer, opening: UseStore) -> bool:
@@ -345,8 +490,24 @@ class GraphControl:
     def _use_store(self, peer: Peer, message: Message) -> bool:
         return self._stores.handle(peer, message)
 
+    # What members of other nodes may say.
+    _FROM_FAR: ClassVar[Mapping[type[Message], Callable[[Any, FarMember, Any], bool]]] = {
+        Here: _hear,
+        TorchProfiled: _torch_profiled,
+        Prepared: _prepared,
+        Done: _on_done,
+        Stopped: _stopped,
+        Failed: _failed,
+    }
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,
+        JoinNode: _join_node,
+        FromMember: _from_member,
+        MemberLost: _member_lost,
+        LinkLost: _link_lost,
+        NodeHere: _node_here,
+        EventsHere: _events_here,
+        OpenLink: _open_link,
         Use: _pass_on,
         AskReport: _pass_on,
         Here: _hear,
@@ -364,10 +525,10 @@ class GraphControl:
     def _tell_members(self, message: Message) -> None:
         self._tell(self._members.values(), message)
 
-    def _tell(self, peers: Iterable[Peer], message: Message) -> None:
+    def _tell(self, peers: Iterable[Member], message: Message) -> None:
         for peer in peers:
             with contextlib.suppress(OSError):  # also one that is stopped and does not read
-                sockets.send(peer.connection, message, may_wait=False)
+                peer.send(message)
 
     def _was_told(self) -> bool:
         """Return whether members have been asked to stop."""
@@ -378,11 +539,3 @@ class GraphControl:
         self._done.pop(process, None)
         self._may_all_be_done = True
         self._sleepers.wake()
-
-
-def _refuse(connection: socket.socket, error: BaseException, purpose: str) -> None:
-    """Send the reason, if it is that there are no descriptors left."""
-    told = out_of_descriptors(error, purpose)
-    if told is not None:
-        with contextlib.suppress(OSError):
-            sockets.send(connection, refusal_of(told), may_wait=False)

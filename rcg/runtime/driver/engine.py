@@ -354,7 +354,7 @@ class Engine:
             limit=window.limit,
             used_bytes=found.used_bytes,
             cap_bytes=found.cap_bytes,
-            stashes=sum(node.memory().stashes for node in self.session.nodes),
+            stashes=sum(node.memory().stashes for node in self.session.views()),
             processes=tuple(map(ProcessStatistics.of, found.processes)),
         )
 

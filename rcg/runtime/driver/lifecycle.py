@@ -18,43 +18,38 @@ from rcg import cluster
 from rcg.comm.rays import RaysOpener
 from rcg.comm.registry import find_communicator
 from rcg.errors import (
-    ActorDiedError,
     ChannelTimeout,
     CompileError,
     PlacementError,
-    RcgError,
     UnsupportedNodeError,
 )
 from rcg.ir.channels import Group
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import Site
 from rcg.ir.plan import Bindings, Plan
-from rcg.ir.programs import Program
-from rcg.log import Log
+from rcg.ir.programs import FIRST_NODE, Program
 from rcg.options import Deadline, Options
 from rcg.runtime.actor.groups import GroupStart, Opener
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.start import inspect_actor, start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
+from rcg.runtime.driver.answers import Methods, Named, answer_of, gather
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.group_checks import Owned, check_gpus, check_queues
 from rcg.runtime.driver.live import main_threads_taken
+from rcg.runtime.driver.nodes import Hosts, crossings_of, open_nodes
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import ABI_VERSION
 from rcg.serialization import array_types
 from rcg.version import __version__
 
 __all__ = ["Located", "check_groups", "launch", "locate"]
 
-_log = Log()
-
-# After this long, compiling says which actors have not answered.
-_SILENT_WAIT_S: Final = 5.0
-# Between two checks for answers, deaths, and loops that have connected.
-_POLL_S: Final = 0.2
+# Between two checks for loops that have connected.
 _CONNECTED_POLL_S: Final = 0.005
 
 
@@ -82,9 +77,6 @@ class Located:
             actor: () if owned.lacks_torch or owned.lacks_cupy else owned.gpus
             for actor, owned in self.owned.items()
         }
-
-
-Methods = Mapping[str, Mapping[str, Site | None]]
 
 
 def locate(
@@ -118,7 +110,7 @@ def locate(
             found[actor] = inspect_actor(_own_instance(), names, actor in tensor_nodes)
         else:
             calls[actor] = cluster.ask(handle, inspect_actor, names, actor in tensor_nodes)
-    found.update(_gather(calls, _Named(bindings, methods), deadline, "answer"))
+    found.update(gather(calls, Named(bindings, methods), deadline, "answer"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
         if description["lacks_torch"] and actor in tensor_nodes:
@@ -179,7 +171,7 @@ def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
     for actor, handle in bindings.actors.items():
         graph = taken.get(cluster.actor_id(handle))
         if graph is not None:
-            named = _Named(bindings, methods)
+            named = Named(bindings, methods)
             raise CompileError(
                 f'{named.name(actor)} gave its main thread to {graph} (thread="main"), so it can '
                 "take part in no other graph: tear that one down first, or compile it with "
@@ -225,104 +217,6 @@ def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Sit
         )
 
 
-class _Named:
-    """Names actors in errors: by their handle, and by the first place where the graph uses them."""
-
-    def __init__(self, bindings: Bindings, methods: Methods | None = None) -> None:
-        self._bindings = bindings
-        self._methods = methods or {}
-
-    def name(self, actor: str) -> str:
-        """Return the handle's text."""
-        return repr(self._bindings.actors[actor])
-
-    def id(self, actor: str) -> str:
-        """Return Ray's id of the actor, in hex."""
-        return cluster.actor_id(self._bindings.actors[actor])
-
-    def facts(self, actor: str) -> dict[str, Any]:
-        """Return the facts of an error about this actor."""
-        handle = self._bindings.actors[actor]
-        bound = next(iter(self._methods.get(actor, {}).items()), None)
-        return {
-            "actor": self.name(actor),
-            "node": None if bound is None else f"{cluster.actor_label(handle)}.{bound[0]}",
-            "site": None if bound is None else bound[1],
-        }
-
-
-def _gather(
-    calls: Mapping[str, Any],
-    named: _Named,
-    deadline: Deadline,
-    verb: str,
-    session: Session | None = None,
-) -> dict[str, Any]:
-    """Wait for the answers of several actors; raises the first error as rcg's own.
-
-    With a session it also raises when one dies that has answered already.
-    """
-    pending = dict(calls)
-    answers: dict[str, Any] = {}
-    begun = Deadline(_SILENT_WAIT_S)
-    has_told = False
-    while pending:
-        left = deadline.remaining_s()
-        refs = list(pending.values())
-        cluster.wait(refs, timeout_s=_POLL_S if left is None else min(_POLL_S, left))
-        ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
-        for actor in [a for a, ref in pending.items() if ref in ready]:
-            answers[actor] = _answer(actor, pending.pop(actor), named)
-        if pending and session is not None:
-            gone = set(map(session.plan.host_of, session.control.gone.copy()))
-            if gone - set(pending):  # one that has not answered says itself what is wrong
-                session.check_running()
-        names = ", ".join(map(named.name, pending))
-        if pending and deadline.expired:
-            raise ChannelTimeout(
-                f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
-                f"{names}. They may still be running a method or starting up; raise `timeout`, or "
-                "look at them with `ray stack`.",
-                timeout_s=deadline.timeout_s,
-            )
-        if pending and begun.expired and not has_told:
-            has_told = True
-            _log.warning(
-                "rcg: compile() waits for %s to %s (still starting, or busy with a method?)",
-                names,
-                verb,
-            )
-    return answers
-
-
-def _answer(actor: str, ref: Any, named: _Named) -> Any:
-    name, facts = named.name(actor), named.facts(actor)
-    try:
-        return cluster.get(ref)
-    except RcgError:
-        raise
-    except Exception as error:
-        if cluster.is_actor_death(error):
-            raise ActorDiedError(
-                f"{name} is dead, so the graph cannot be compiled: {error}",
-                actor_id=named.id(actor),
-                **facts,
-            ) from error
-        own = cluster.cause_of(error)
-        if isinstance(own, RcgError):
-            raise own from None  # it says all, and Ray's traceback says nothing more
-        if isinstance(own, ImportError):
-            raise PlacementError(
-                f"the process of {name} cannot import rcg ({own}): install rcg "
-                f"{__version__} on that node, or give it in the actor's runtime_env "
-                '({"pip": ["rcg"]})',
-                **facts,
-            ) from error
-        raise CompileError(
-            f"{name} could not start its part of the graph: {error}", **facts
-        ) from error
-
-
 def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline) -> CompiledDAG:
     """Start the loops of a plan on its actors and return the graph, ready to execute.
 
@@ -331,7 +225,6 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         ActorDiedError, PlacementError, ChannelTimeout: As in ``locate``; what was started is
             stopped again.
     """
-    _check_one_node(plan, bindings)
     graph_id = uuid.uuid4().hex
     host = NodeHost(plan, options, make_codec())
     try:
@@ -340,7 +233,8 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         host.close()
         raise
     try:
-        _start_loops(session, bindings, deadline)
+        hosts = open_nodes(session, bindings, deadline)
+        _start_loops(session, bindings, deadline, hosts)
         session.check_running()
         session.seal()
         engine = Engine(session, CompiledDAG)
@@ -354,27 +248,13 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         raise
 
 
-def _check_one_node(plan: Plan, bindings: Bindings) -> None:
-    """Refuse a plan over several nodes: the processes of other nodes cannot be reached yet."""
-    named = _Named(bindings)
-    for node in plan.nodes[1:]:
-        actor = node.processes[0]
-        raise PlacementError(
-            f"{named.name(actor)} is on the node {node.key}, but the driver is on "
-            f"{plan.nodes[0].key}: graphs over several nodes are planned, but cannot run yet. "
-            "Place the actor with the driver, for example with NodeAffinitySchedulingStrategy.",
-            actor=named.name(actor),
-            location=node.key,
-        )
-
-
-def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> None:
+def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts: Hosts) -> None:
     own = cluster.current_actor_id()
     calls: dict[str, Any] = {}
     openers = {group.id: _opener_of(group, bindings) for group in session.plan.groups}
     for actor, handle in bindings.actors.items():
         spec, *lanes = [
-            _start_for(session, process, handle, bindings, openers)
+            _start_for(session, process, handle, bindings, openers, hosts)
             for process in (actor, *_lanes_of(session.plan, actor))
         ]
         if own is not None and cluster.actor_id(handle) == own:
@@ -387,10 +267,10 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline) -> No
         else:
             calls[actor] = cluster.submit(handle, start, spec, lanes)
     if session.options.thread == "main":
-        _wait_connected(session, calls, _Named(bindings), deadline)
+        _wait_connected(session, calls, Named(bindings), deadline)
     else:
-        _gather(calls, _Named(bindings), deadline, "start", session)
-    _wait_prepared(session, _Named(bindings), deadline)
+        gather(calls, Named(bindings), deadline, "start", session)
+    _wait_prepared(session, Named(bindings), deadline)
 
 
 def _lanes_of(plan: Plan, actor: str) -> list[str]:
@@ -404,7 +284,7 @@ def _opener_of(group: Group, bindings: Bindings) -> Opener:
     return find_communicator(group.backend)
 
 
-def _wait_prepared(session: Session, named: _Named, deadline: Deadline) -> None:
+def _wait_prepared(session: Session, named: Named, deadline: Deadline) -> None:
     """Wait until the members of all groups have met.
 
     Raises:
@@ -426,17 +306,17 @@ def _wait_prepared(session: Session, named: _Named, deadline: Deadline) -> None:
 
 
 def _wait_connected(
-    session: Session, calls: Mapping[str, Any], named: _Named, deadline: Deadline
+    session: Session, calls: Mapping[str, Any], named: Named, deadline: Deadline
 ) -> None:
     """Wait for loops whose start call returns only when the graph ends."""
     while missing := _not_connected(session, calls):
         ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_CONNECTED_POLL_S)
         for actor in missing:
             if calls[actor] in ready:
-                _answer(actor, calls[actor], named)
+                answer_of(actor, calls[actor], named)
         session.check_running()
         if deadline.expired:
-            _gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
+            gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
 
 
 def _not_connected(session: Session, calls: Mapping[str, Any]) -> list[str]:
@@ -451,8 +331,11 @@ def _start_for(
     handle: Any,
     bindings: Bindings,
     openers: Mapping[str, Opener],
+    hosts: Hosts,
 ) -> Start:
     program = session.plan.program(process)
+    node = session.plan.node_of(process)
+    crossings = crossings_of(session.plan, process)
     named = _constants_of(program)
     return Start(
         graph_id=session.graph_id,
@@ -462,8 +345,11 @@ def _start_for(
             for channel in session.plan.channels
             if process == channel.writer or process in channel.readers
         },
-        layout=session.node.layout,
-        address=session.control.address,
+        layout=Layout.of(session.plan, node),
+        address=hosts.members[node],
+        stores=hosts.members[node] if node == FIRST_NODE else hosts.gates[FIRST_NODE],
+        gates={each: hosts.gates[each] for nodes in crossings.values() for each in nodes},
+        crossings=crossings,
         secret=session.control.secret,
         groups=tuple(
             [

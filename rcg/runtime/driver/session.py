@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal
+from rcg.channels.crossing import Gate
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     ActorDiedError,
@@ -30,9 +31,12 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import Deadline, Options
+from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
+from rcg.runtime.node.snapshot import NodeView
 from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
@@ -62,7 +66,6 @@ class Session:
 
     Attributes:
         node: This process's place on its node.
-        nodes: Every node of the graph.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Session:
         self.options = options
         self.host = host
         self.node: Node = host.node
-        self.nodes: tuple[Node, ...] = (host.node,)
+        self.gate: Gate | None = None  # of this node, once it is open
         self.pid = os.getpid()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
@@ -91,11 +94,32 @@ class Session:
         self.on_client: Callable[[socket.socket, Opening], None] = lambda connection, _: (
             connection.close()
         )
+        gates = {gate.id for gate in plan.gates}
         self.control = GraphControl(
             graph_id,
-            [program.process for program in plan.programs if program.process != DRIVER],
+            [
+                program.process
+                for program in plan.programs
+                if program.process != DRIVER and program.process not in gates
+            ],
             *self._calls_of_control(),
+            far_nodes=[
+                FarNode(
+                    Layout.of(plan, node.id),
+                    tuple([each for each in plan.processes_of(node.id) if each not in gates]),
+                )
+                for node in plan.nodes[1:]
+            ],
         )
+
+    def views(self, patience_s: float = 0.0) -> list[NodeView]:
+        """Return what the processes of each node do.
+
+        Args:
+            patience_s: How long to wait for other nodes; those that do not answer are returned as
+                they were last seen. With 0 nobody is asked.
+        """
+        return [self.node, *self.control.snapshots(patience_s)]
 
     def _calls_of_control(
         self,
@@ -180,10 +204,10 @@ class Session:
         if self._gone is None:
             self._gone = process, ending
         self.is_over = True
-        for node in self.nodes:
-            node.end_broken(process)  # the first death counts
-            if ending.how is not How.FAILED:
-                node.forget(process)  # a process that lives releases its claims itself
+        self.node.end_broken(process)  # the first death counts
+        if ending.how is not How.FAILED and process in self.node.layout.members:
+            self.node.forget(process)  # a process that lives releases its claims itself
+        self.control.end_nodes(is_closed=False, culprit=process)
         _call_each(self._on_end)
 
     # --- errors
@@ -220,6 +244,13 @@ class Session:
         last += "".join([f"; {lane} in: {self.last_words(lane)}" for lane in lanes])
         if ending.how is How.FAILED:
             return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
+        if ending.how is How.UNREACHABLE and self._is_alive(process):
+            return ChannelBroken(
+                f"{label} cannot be reached any more, although Ray still runs it: {ending.why}. It "
+                f"was last seen in: {last}. Look at the network between the nodes, tear this graph "
+                "down and compile a new one.",
+                peer=label,
+            )
         why = "Ray was shut down."
         if cluster.is_connected():
             try:
@@ -236,9 +267,21 @@ class Session:
             actor_id=cluster.actor_id(self.handles[process]),
         )
 
+    def _is_alive(self, process: str) -> bool:
+        """Whether Ray reaches an actor, or does not know better within a moment."""
+        if not cluster.is_connected():
+            return False
+        try:
+            cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
+        except TimeoutError:
+            return True
+        except Exception:  # noqa: BLE001 - whatever Ray says, it does not reach the actor
+            return False
+        return True
+
     def last_words(self, process: str) -> str:
         """Return the last op of a process, from the flight recorder."""
-        for activity in activities(self.nodes, self.plan):
+        for activity in activities(self.views(), self.plan):
             if activity.process == process:
                 return f"{activity.op}, execution {activity.execution}"
         return "unknown"
@@ -250,21 +293,22 @@ class Session:
             patience_s: How long to wait for the stacks of live processes; 0 asks for none.
         """
         stacks = self.control.ask_where(patience_s)
-        memory = [node.memory() for node in self.nodes]
+        nodes = self.views(patience_s)
+        memory = [node.memory() for node in nodes]
         dead = set(self.control.gone)
         return Report(
             graph_id=self.graph_id,
             state="closed" if self._is_closed else "broken" if dead else "running",
             processes=tuple(
                 activities(
-                    self.nodes,
+                    nodes,
                     self.plan,
                     stacks=stacks,
                     dead=dead,
                     ended=self.control.over,
                 )
             ),
-            backlogs=tuple(backlogs(self.nodes, self.plan)),
+            backlogs=tuple(backlogs(nodes, self.plan)),
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),
             asked=patience_s > 0,
@@ -325,6 +369,9 @@ class Session:
             self._let_go()
 
     def _let_go(self) -> None:
+        self.node.unlink()
+        if self.gate is not None:
+            self.gate.close()
         self.control.close()
         self.host.close()
 
@@ -334,8 +381,8 @@ class Session:
         if os.getpid() != self.pid:
             return False
         self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
-        for node in self.nodes:
-            node.end_closed()
+        self.node.end_closed()
+        self.control.end_nodes(is_closed=True)
         _call_each(self._on_end)
         _call_each(self._on_close)
         return True
@@ -351,7 +398,9 @@ class Session:
         if not cluster.is_connected():
             return  # they ended with the cluster
         pids = {
-            pid for process, pid in self.control.pids.items() if process not in self.control.gone
+            pid
+            for process, pid in self.control.pids.items()
+            if process in self.node.layout.members and process not in self.control.gone
         }
         pidfds = [liveness.open_pidfd(pid) for pid in pids if pid != os.getpid()]
         for process in processes:

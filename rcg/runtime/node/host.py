@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rcg import _native
+from rcg.channels.base import NoMemory
+from rcg.channels.crossing import Gate, Passage
 from rcg.errors import OutOfSharedMemory
+from rcg.ir.ops import Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
 from rcg.options import Options
@@ -26,7 +31,8 @@ class NodeHost:
         node: The node of the plan, whose host this process is.
 
     Attributes:
-        node: This process's place there.
+        node: This process's place there: the driver's on its node, elsewhere that of the gate,
+            which looks at the other members.
         layout: The numbers of processes and channels.
         cap_bytes: How much memory values may take.
 
@@ -46,11 +52,12 @@ class NodeHost:
                 self._segments.board,
                 self._segments.arenas,
                 self.layout,
-                self.layout.host,
+                self.layout.host if node == FIRST_NODE else node,
                 options,
                 codec,
                 is_looping=False,
             )
+            self._options, self._codec = options, codec
         except OSError as error:
             self.close()
             raise OutOfSharedMemory(
@@ -65,6 +72,50 @@ class NodeHost:
     def descriptors(self) -> tuple[int, list[int]]:
         """Return the descriptors of the board and of each arena, for another member."""
         return self._segments.board, self._segments.arenas
+
+    def open_gate(
+        self,
+        plan: Plan,
+        lost: Callable[[str, str], object],
+        refusal: Callable[[str, NoMemory], bytes],
+    ) -> Gate | None:
+        """Return the gate of this node; None if nothing arrives here.
+
+        Args:
+            plan: The plan of the graph.
+            lost: Called with the process that sent, and a text, when a connection has ended.
+            refusal: Returns what a failure carries in place of a frame without memory.
+
+        Raises:
+            OSError: There is no memory, descriptor or thread for it.
+        """
+        name = self.layout.node
+        if name not in self.layout.members:
+            return None
+        node = self.node
+        if node.process != name:
+            node = Node(
+                self._segments.board,
+                self._segments.arenas,
+                self.layout,
+                name,
+                self._options,
+                self._codec,
+                is_looping=False,
+            )
+        writers = {channel.id: channel.writer for channel in plan.channels}
+        passages = [
+            Passage(
+                op.channel,
+                self.layout.passes[op.channel],
+                self.layout.rings[op.channel],
+                at,
+                writers[op.channel],
+            )
+            for at, op in enumerate(plan.program(name).ops)
+            if isinstance(op, Pass)
+        ]
+        return Gate(node.member, passages, lost, refusal)
 
     def drain(self, max_events: int) -> _native.Drain:
         """Return a drain, which copies the events of all members for a profile.

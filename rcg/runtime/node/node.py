@@ -8,6 +8,7 @@ end all waits. Processes and channels have their names from the plan.
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from rcg import _native
 from rcg.channels import shm
 from rcg.channels.base import Groups
+from rcg.channels.crossing import Links
 from rcg.errors import InternalError
 from rcg.options import Options
 from rcg.runtime.node.arrays import Lender, empty_in
@@ -135,12 +137,48 @@ class Node:
         self.survey = member.survey
         self.expect = member.expect
         self.lend: Lender = member.loan
+        self._links: Links | None = None
 
     def pins(self, device: str) -> Pins | None:
         """See ``Endpoint``."""
         if not self._is_looping or device in ("default", "cpu"):
             return None
         return self._pins.setdefault(device, Pins(device, shm.BUFFER_TYPES[:1]))
+
+    # --- other nodes
+
+    def link(
+        self,
+        connections: Mapping[str, socket.socket],
+        crossings: Mapping[str, Sequence[str]],
+        failed: Callable[[str, str], object],
+    ) -> None:
+        """Send frames to other nodes from now on; before any channel is opened.
+
+        Args:
+            connections: The connection to the gate of each node, by its name.
+            crossings: The nodes to which each channel crosses.
+            failed: Called with a node and a text if a connection fails; it must not block.
+
+        Raises:
+            OSError: There is no descriptor or thread for it.
+        """
+        if connections:
+            self._links = Links(self.member, connections, self.layout.passes, crossings, failed)
+
+    def carry(self, channel: str, writer: Any) -> None:
+        """See ``Endpoint``."""
+        if self._links is not None:
+            self._links.carry(channel, writer)
+
+    def queued(self) -> dict[str, tuple[int, int]]:
+        """Return (bytes sent so far, frames that wait to be sent) for each other node."""
+        return {} if self._links is None else self._links.queued()
+
+    def unlink(self) -> None:
+        """Send nothing more to other nodes. Idempotent."""
+        if self._links is not None:
+            self._links.close()
 
     # --- the end
 

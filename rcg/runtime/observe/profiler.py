@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol
 
@@ -26,11 +24,13 @@ from rcg.profiles import Profile
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
+from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, LaneTrace, OpenOp
-from rcg.trace.recorder import State, events_from
+from rcg.trace.recorder import State
 from rcg.trace.trace import Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
@@ -40,13 +40,15 @@ __all__ = ["MAX_EVENTS", "Profiler", "RecordedGraph", "newest", "profiler_of"]
 MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
 
-# The larger rings of the native core hold the events of the fastest graphs for 80 ms.
-_DRAIN_PERIOD_NS: Final = 5_000_000
 # How long writes that are under way are waited for at the end, and how often they are looked at.
 _SETTLE_TIMEOUT_S: Final = 0.02
 _SETTLE_POLL_S: Final = 0.0002
 # How long members whose clocks are not ours may take to tell.
 _CLOCKS_TIMEOUT_S: Final = 0.4
+# How long another node may be silent while it sends its events.
+_EVENTS_TIMEOUT_S: Final = 5.0
+# How long other nodes may take to tell which ops their processes are in.
+_LOOK_TIMEOUT_S: Final = 0.5
 # How long torch's profiler may take to start in an actor, where it loads a library, or to stop.
 _TORCH_TIMEOUT_S: Final = 30.0
 
@@ -255,7 +257,7 @@ class _Recording:
         self._has_torch = False
         self._opened: dict[str, OpenOp] | None = None
         try:
-            drain = self._drain = session.host.drain(most)
+            self._recording = Recording(session.host, most)
         except OSError as error:
             session.check_running()  # it ended meanwhile, and its memory is gone
             raise OutOfSharedMemory(
@@ -263,12 +265,8 @@ class _Recording:
                 "MiB for each process of the graph. Drop results that are still held, or make "
                 "/dev/shm larger."
             ) from error
-        # No code waits for a drain without references.
-        weakref.finalize(self, drain.stop)
-        self._thread = threading.Thread(
-            target=drain.run, args=(_DRAIN_PERIOD_NS,), name="rcg-profile", daemon=True
-        )
-        self._thread.start()
+        self._far = session.control.record_nodes(most)
+        self._found: list[Recorded] | None = None
 
     def profile_torch(self, is_on: bool) -> None:
         """Start torch's profiler in the actors, or stop it; warns where it does not run."""
@@ -290,15 +288,13 @@ class _Recording:
             # First, so that an op which ends from now on does not count as open.
             opened = _open_ops(self._session)
             self._opened = opened if self._opened is None else self._opened
-        self._drain.stop()
+        self._recording.stop()
+        if self._found is None:
+            self._found = self._session.control.events_of_nodes(self._far, _EVENTS_TIMEOUT_S)
 
     def graph(self, end_ns: int) -> GraphTrace:
         """Return the events recorded until a point in time."""
-        self._thread.join()
-        found = {}
-        for process, number in self._session.node.layout.members.items():
-            lost, records = self._drain.take(number)
-            found[process] = lost, events_from(records)
+        found = [*self._recording.recorded(), *(self._found or ())]
         return _graph_trace(self._session, found, self._opened or {}, end_ns)
 
 
@@ -324,9 +320,8 @@ def newest(session: RecordedGraph) -> Trace:
     """Return the content of the flight recorder of a graph: the newest 4096 events per process."""
     end_ns, began = now_ns(), time.time()
     opened = _open_ops(session)
-    found = {}
-    for process in session.node.layout.members:
-        found[process] = 0, session.node.newest_events(process)
+    far = session.control.events_of_nodes(0, _EVENTS_TIMEOUT_S)
+    found = [*newest_events(session.node), *far]
     graph = _graph_trace(session, found, opened, end_ns)
     # Begin where the events of all processes begin: the busiest one has no earlier events.
     start_ns = max(
@@ -341,6 +336,7 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
     node = session.node
     specs = session.plan.channels_by_id()
     ended = session.control.over - session.control.gone
+    numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
     found = {}
     for process in node.layout.members:
         now = node.now(process)
@@ -349,34 +345,60 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
         if not now.since_ns or process in ended or (process == DRIVER and not waiting_ns):
             continue
         peer = NO_PEER
+        if process == node.layout.node:
+            continue  # a gate is between frames most of the time
         if waiting_ns and channel is not None:
             spec = specs[channel]
             late = [spec.writer]
             if spec.writer == process:
                 # It is only known which readers have not taken the last frame.
-                unread = zip(spec.readers, node.unread(channel), strict=True)
+                unread = zip(node.layout.readers_of(channel), node.unread(channel), strict=True)
                 late = [reader for reader, count in unread if count] or [*spec.readers]
-            peer = node.layout.members[late[0]]
+            peer = numbers[late[0]]
         if process == DRIVER:
             if channel is None:
                 continue  # the thread that serves asyncio waits for nothing particular
             waiting_ns = now.since_ns  # waits of its main thread are cut into slices
         found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
+    return found | _open_ops_elsewhere(session, ended)
+
+
+def _open_ops_elsewhere(session: RecordedGraph, ended: Collection[str]) -> dict[str, OpenOp]:
+    """Return the op that each process of other nodes is in, as far as their hosts know."""
+    found = {}
+    numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
+    specs = session.plan.channels_by_id()
+    gates = {gate.id for gate in session.plan.gates}
+    for snapshot in session.control.snapshots(_LOOK_TIMEOUT_S):
+        for process in snapshot.layout.members:
+            now = snapshot.now(process)
+            if not now.since_ns or process in ended or process in gates:
+                continue
+            waiting_ns, peer = 0, NO_PEER
+            channel = snapshot.layout.channel(now.ring)
+            if now.state is State.WAITING and channel is not None:
+                spec = specs[channel]
+                waiting_ns = now.since_ns
+                peer = numbers[spec.readers[0] if spec.writer == process else spec.writer]
+            found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
     return found
 
 
 def _graph_trace(
     session: RecordedGraph,
-    found: Mapping[str, tuple[int, Events]],
+    found: Iterable[Recorded],
     opened: Mapping[str, OpenOp],
     end_ns: int,
 ) -> GraphTrace:
     """Return the record of each process until a point in time, on the driver's clock."""
     clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_TIMEOUT_S)}
     pids = {DRIVER: session.pid, **session.control.pids}
+    recorded = {each.process: each for each in found}
     lanes = []
-    for process, (lost, events) in found.items():
-        clock = clocks.get(process, Clock())
+    for process in [program.process for program in session.plan.programs]:
+        known = recorded.get(process, Recorded(process, 0, np.empty(0, EVENT), ()))
+        events = _with_numbers(session.plan, known)
+        clock = clocks.get(session.plan.host_of(process), Clock())
         op = opened.get(process)
         if op is not None and len(events) and (events["start_ns"] == op.since_ns).any():
             op = None  # it ended before we looked at the events
@@ -395,16 +417,50 @@ def _graph_trace(
                 process=process,
                 label=session.plan.label(process),
                 events=events,
-                spans=session.node.spans(process),
-                node=platform.node(),
-                pid=pids.get(process, 0),
+                spans=known.spans,
+                node=_machine_of(session, process),
+                pid=pids.get(session.plan.host_of(process), 0),
                 clock=clock,
-                lost=lost,
+                lost=known.lost,
                 open=op,
             )
         )
     limit = session.options.max_inflight_executions
     return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit)
+
+
+def _with_numbers(plan: Plan, recorded: Recorded) -> Events:
+    """Return events whose peers are numbers of lanes: recorders have those of their own node.
+
+    Where a process has waited for its gate, it has waited for the one that sends the value.
+    """
+    events = recorded.events
+    if not plan.nodes or not len(events):
+        return events
+    node = plan.node_of(recorded.process)
+    lanes = {program.process: at for at, program in enumerate(plan.programs)}
+    members = [lanes[process] for process in Layout.of(plan, node).members]
+    channels = plan.channels_by_id()
+    ops = plan.program(recorded.process).ops
+    writers = [
+        lanes[channels[op.channels_in[0]].writer] if op.channels_in else NO_PEER for op in ops
+    ]
+    events = events.copy()
+    has_peer = events["peer"] < len(members)
+    peers = np.array([*members, NO_PEER], "u4")[np.where(has_peer, events["peer"], len(members))]
+    if node in lanes and ops:
+        at = np.where(events["op"] < len(ops), events["op"], 0)
+        peers = np.where(peers == lanes[node], np.array(writers, "u4")[at], peers)
+    events["peer"] = peers
+    return events
+
+
+def _machine_of(session: RecordedGraph, process: str) -> str:
+    """Return the machine of a process, for people: its name, or the address of another one."""
+    node = session.control.nodes.node_of(session.plan.host_of(process))
+    if node is None:
+        return platform.node()
+    return session.control.nodes.addresses.get(node.name, node.name)
 
 
 def _with_last(events: Events, op: OpenOp, died_ns: int) -> Events:

@@ -19,7 +19,7 @@ from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op
 from rcg.ir.plan import Plan
-from rcg.runtime.node.node import Node
+from rcg.runtime.node.snapshot import NodeView
 from rcg.text import bytes_text, table, visible
 from rcg.trace.recorder import State
 
@@ -212,7 +212,7 @@ class Reports(tuple[Report, ...], Displayed):
 
 
 def activities(
-    nodes: Iterable[Node],
+    nodes: Iterable[NodeView],
     plan: Plan,
     *,
     stacks: Mapping[str, list[str]] | None = None,
@@ -239,7 +239,7 @@ def activities(
 
 
 def _activity(
-    node: Node, plan: Plan, process: str, known: str | None, stack: Sequence[str] | None
+    node: NodeView, plan: Plan, process: str, known: str | None, stack: Sequence[str] | None
 ) -> Activity:
     """Return what one process does; ``known`` is its state, if that is known otherwise."""
     now, counted = node.now(process), node.counters(process)
@@ -255,7 +255,7 @@ def _activity(
         waiting_for = spec.readers if spec.writer == process else (spec.writer,)
         if spec.writer == process and spec.kind == TENSOR:
             # Those that have not taken its frame.
-            unread = zip(spec.readers, node.unread(channel), strict=True)
+            unread = zip(node.layout.readers_of(channel), node.unread(channel), strict=True)
             waiting_for = tuple(reader for reader, count in unread if count) or waiting_for
     exchange = ""
     if known is None and op is not None and state is not State.IDLE:
@@ -295,13 +295,24 @@ def _exchange(plan: Plan, process: str, op: Op, *, is_waiting: bool) -> str:
     return f"with {', '.join(plan.label(each) for each in others if each != process)} @{group}"
 
 
-def backlogs(nodes: Iterable[Node], plan: Plan) -> list[Backlog]:
-    """Return the channels on which values wait to be read. Statuses of collectives are none."""
-    return [
-        Backlog(channel.id, plan.label(channel.writer), plan.label(reader), length, channel.slots)
-        for node in nodes
-        for channel in plan.channels
-        if channel.kind != STATUS and channel.id in node.layout.rings
-        for reader, length in zip(channel.readers, node.unread(channel.id), strict=True)
-        if length > 0
-    ]
+def backlogs(nodes: Iterable[NodeView], plan: Plan) -> list[Backlog]:
+    """Return the channels on which values wait to be read. Statuses of collectives are none.
+
+    What waits to be sent to other nodes waits for these.
+    """
+    crossings = plan.crossings()
+    found = []
+    for node in nodes:
+        for channel in plan.channels:
+            if channel.kind == STATUS or channel.id not in node.layout.rings:
+                continue
+            readers = node.layout.readers_of(channel.id)
+            for reader, length in zip(readers, node.unread(channel.id), strict=True):
+                if length <= 0:
+                    continue
+                label = plan.label(reader)
+                if reader == channel.writer:
+                    label = f"node {', '.join(crossings[channel.id])}"
+                writer = plan.label(channel.writer)
+                found.append(Backlog(channel.id, writer, label, length, channel.slots))
+    return found

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels between nodes: the links by which a process sends frames, and the gate that takes them.
+
+::
+
+    writer's node                                  readers' node
+    write --> ring --> reader                      gate --> ring --> readers
+                `----> link, from the same slot --TCP--^
+
+A frame is encoded once and lies in the ring of the writer's node. The writer's process reads that
+ring, too, and sends each frame to the gates of the other nodes that have readers. A gate publishes
+it in a ring of its own node, so for readers a channel is a ring wherever they are.
+
+The connections are made elsewhere, and have proved that they belong to the graph.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from rcg import _native
+from rcg.channels.base import NoMemory
+
+__all__ = ["Gate", "Links", "Passage", "loss_text"]
+
+
+class Links:
+    """A process's connections to the gates of other nodes.
+
+    Args:
+        member: The process's member of its node's shared memory.
+        connections: The connection to each node, by the node's name; closed by ``close``.
+        passes: The number of each channel that crosses.
+        crossings: The nodes to which each of these goes.
+        failed: Called once with the name of a node and a text if a connection fails, from a thread
+            of the links. It must not block.
+    """
+
+    def __init__(
+        self,
+        member: _native.Member,
+        connections: Mapping[str, socket.socket],
+        passes: Mapping[str, int],
+        crossings: Mapping[str, Sequence[str]],
+        failed: Callable[[str, str], object],
+    ) -> None:
+        self._connections = dict(connections)
+        self._nodes = list(self._connections)
+        self._passes = passes
+        self._crossings = crossings
+
+        def on_failure(link: int, error: int) -> None:
+            failed(self._nodes[link], os.strerror(error))
+
+        fds = [each.fileno() for each in self._connections.values()]
+        self._links = _native.Links(member, fds, on_failure)
+
+    def carry(self, channel: str, writer: _native.Writer) -> None:
+        """Have the frames of a writer go to the other nodes that read its channel."""
+        nodes = self._crossings.get(channel, ())
+        if nodes:
+            bits = sum(1 << self._nodes.index(node) for node in nodes)
+            writer.send_by(self._links, self._passes[channel], bits)
+
+    def queued(self) -> dict[str, tuple[int, int]]:
+        """Return (bytes sent so far, frames that wait to be sent), by node."""
+        found = self._links.statistics()
+        return {
+            node: (sent, waiting)
+            for node, (sent, waiting, _) in zip(self._nodes, found, strict=True)
+        }
+
+    def close(self) -> None:
+        """Send nothing more, and close the connections. Idempotent, any thread."""
+        self._links.stop()
+        for connection in self._connections.values():
+            connection.close()
+
+
+class Passage(NamedTuple):
+    """A channel that arrives at a node.
+
+    Attributes:
+        channel: Its id in the plan.
+        number: Its number on the way between nodes.
+        ring: The number of its ring on this node.
+        op: The Pass in the gate's program.
+        writer: The process that sends it.
+    """
+
+    channel: str
+    number: int
+    ring: int
+    op: int
+    writer: str
+
+
+_WHY: Final[Mapping[int, str]] = {
+    _native.LOST_CLOSED: "the connection was closed",
+    _native.LOST_SYSTEM: "the connection failed",
+    _native.LOST_FRAME: "something arrived that is no frame of rcg's",
+    _native.LOST_CHANNEL: "a frame arrived of a channel that this process does not send",
+    _native.LOST_ORDER: "frames are missing or came twice",
+    _native.LOST_MEMORY: "this process has no memory left",
+}
+
+
+def loss_text(why: int, error: int, channel: str | None, expected: int, found: int) -> str:
+    """Return what happened to a connection, as a gate tells it."""
+    text = _WHY.get(why, "it ended")
+    if channel is not None and why in (_native.LOST_ORDER, _native.LOST_CHANNEL):
+        text += f" (channel {channel}"
+        if why == _native.LOST_ORDER:
+            text += f": execution {found} came, {expected} was next"
+        text += ")"
+    if why == _native.LOST_CLOSED and error:
+        return f"{text} within a frame"
+    return f"{text}: {os.strerror(error)}" if why == _native.LOST_SYSTEM and error else text
+
+
+class Gate:
+    """Publishes frames from other nodes in the rings of its own.
+
+    Args:
+        member: A member of the node's shared memory, which is the gate's alone from now on, but for
+            looking at the recorders and rings of others, and ending their waits.
+        passages: What arrives.
+        lost: Called with the process that sent, the channel or None, and a text when a connection
+            has ended, from the gate's thread. It must not block.
+        refusal: Returns what a ``Failure`` frame carries in place of a frame of a channel for which
+            there is no memory.
+    """
+
+    def __init__(
+        self,
+        member: _native.Member,
+        passages: Sequence[Passage],
+        lost: Callable[[str, str], object],
+        refusal: Callable[[str, NoMemory], bytes],
+    ) -> None:
+        self._senders = list(dict.fromkeys(passage.writer for passage in passages))
+        self._passages = passages
+        channels = {passage.number: passage.channel for passage in passages}
+
+        def on_loss(
+            sender: int, channel: int, why: int, error: int, expected: int, found: int
+        ) -> None:
+            text = loss_text(why, error, channels.get(channel), expected, found)
+            lost(self._senders[sender], text)
+
+        def on_refusal(
+            channel: int, execution: int, wanted: int, used: int, cap: int, reason: int
+        ) -> bytes:
+            return refusal(channels[channel], NoMemory(wanted, used, cap, reason))
+
+        entries = [(each.number, each.ring, each.op) for each in passages]
+        self._gate = _native.Gate(member, entries, on_loss, on_refusal)
+
+    def accept(self, process: str, connection: socket.socket) -> None:
+        """Take over a connection, from which frames of a process come.
+
+        Raises:
+            ValueError: That process sends nothing to this node.
+            OSError: There is no memory for it.
+        """
+        allowed = [at for at, each in enumerate(self._passages) if each.writer == process]
+        if not allowed:
+            raise ValueError(f"{process} sends nothing to this node")
+        connection.setblocking(True)
+        fd = os.dup(connection.fileno())
+        try:
+            self._gate.add(fd, self._senders.index(process), allowed)
+        except BaseException:
+            os.close(fd)
+            raise
+        connection.close()
+
+    def passed(self) -> tuple[int, int]:
+        """Return (frames, bytes) that have passed so far."""
+        return self._gate.statistics()
+
+    def close(self) -> None:
+        """Publish nothing more. Idempotent, any thread."""
+        self._gate.stop()

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other nodes of a graph, as its driver has them: a link to the host of each.
+
+A member of another node is a *far member*: what is said to it goes over the link of its node, and
+what it says comes from there. To ``GraphControl`` it is a peer like those on the driver's own node.
+The newest snapshot of each node is kept, also when the node is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rcg.runtime.control.services import Peer
+from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.recordings import Recorded
+from rcg.runtime.node.snapshot import Snapshot
+from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.trace.model import EVENT
+from rcg.trace.recorder import events_from
+from rcg.wire import codec
+from rcg.wire.messages import (
+    AskEvents,
+    AskNode,
+    EndNode,
+    EventsHere,
+    JoinNode,
+    Message,
+    NodeHere,
+    Ready,
+    RecordEvents,
+    ToMember,
+)
+
+__all__ = ["FarMember", "FarNode", "FarNodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class FarNode:
+    """Another node of a graph.
+
+    Attributes:
+        layout: The numbers of its processes and channels.
+        members: The processes there that join, its host first.
+    """
+
+    layout: Layout
+    members: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name in the plan."""
+        return self.layout.node
+
+
+class FarMember:
+    """A member on another node, as a peer that messages are sent to.
+
+    Attributes:
+        name: Its name in the plan.
+        pid: Its process, on its own machine.
+        link: The connection to the host of its node.
+    """
+
+    __slots__ = ("link", "name", "pid")
+
+    def __init__(self, name: str, pid: int, link: Peer) -> None:
+        self.name = name
+        self.pid = pid
+        self.link = link
+
+    def send(self, message: Message) -> None:
+        """Send it a message; see ``Peer.send``."""
+        self.link.send(ToMember(process=self.name, text=codec.encode(message).decode()))
+
+
+class FarNodes:
+    """The other nodes of one graph. The endpoint's thread changes it; any thread may look.
+
+    Args:
+        nodes: These nodes.
+        sleepers: Woken when something has arrived.
+    """
+
+    def __init__(self, nodes: Sequence[FarNode], sleepers: Sleepers) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._sleepers = sleepers
+        self._home = {member: node.name for node in nodes for member in node.members}
+        self.links: dict[str, Peer] = {}
+        self.addresses: dict[str, str] = {}  # of the hosts' endpoints, over TCP
+        self.clocks: dict[str, str] = {}
+        self._joined: set[str] = set()
+        self._snapshots = {
+            name: Snapshot.unknown(node.layout) for name, node in self._nodes.items()
+        }
+        self._numbers = itertools.count(1)
+        self._asked: deque[int] = deque()
+        self._answered: dict[str, int] = dict.fromkeys(self._nodes, 0)
+        self._wanted: deque[Message] = deque()  # that other threads want to be sent
+        # By the number of the question: the nodes that are not complete, and what came.
+        self._pending: dict[int, set[str]] = {}
+        self._events: dict[int, list[tuple[EventsHere, bytes]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    # --- any thread
+
+    def node_of(self, process: str) -> FarNode | None:
+        """Return the node of a process; None if it is on the driver's."""
+        name = self._home.get(process)
+        return None if name is None else self._nodes[name]
+
+    def missing(self) -> list[str]:
+        """Return the nodes whose hosts have not joined."""
+        return [name for name in self._nodes if name not in self._joined]
+
+    def snapshots(
+        self, notify: Callable[[], None], timeout_s: float, is_over: Callable[[], bool]
+    ) -> list[Snapshot]:
+        """Return what each node does; those that do not answer in time as they were last seen.
+
+        Args:
+            notify: Has the endpoint's thread send the question.
+            timeout_s: How long to wait for answers; 0 asks nobody.
+            is_over: Whether nobody will answer.
+        """
+        if timeout_s and self.links and not is_over():
+            number = next(self._numbers)
+            self._asked.append(number)
+            notify()
+
+            def is_complete() -> bool:
+                return is_over() or all(
+                    self._answered[name] >= number for name in self.links.copy()
+                )
+
+            self._sleepers.wait(is_complete, timeout_s)
+        return list(self._snapshots.values())
+
+    def end(self, notify: Callable[[], None], *, is_closed: bool, culprit: str = "") -> None:
+        """End every wait on these nodes; returns at once."""
+        if self._nodes:
+            self._wanted.append(EndNode(is_closed=is_closed, culprit=culprit))
+            notify()
+
+    def record(self, notify: Callable[[], None], most: int) -> int:
+        """Keep all events of these nodes from now on; returns the number of the recording."""
+        number = next(self._numbers)
+        if self.links:
+            self._wanted.append(RecordEvents(number=number, most=most))
+            notify()
+        return number
+
+    def events(
+        self,
+        notify: Callable[[], None],
+        recording: int,
+        timeout_s: float,
+        is_over: Callable[[], bool],
+    ) -> list[Recorded]:
+        """Return the events of a recording, which ends; or with 0 the newest of each process.
+
+        Those of a node that is gone, or does not send anything for ``timeout_s``, are missing.
+        """
+        number = next(self._numbers)
+        self._events[number] = []
+        self._pending[number] = set(self.links.copy())
+        try:
+            if self._pending[number] and not is_over():
+                self._wanted.append(AskEvents(number=number, recording=recording))
+                notify()
+            seen = -1
+            while self._pending[number] and seen < len(self._events[number]) and not is_over():
+                seen = len(self._events[number])
+                self._sleepers.wait(
+                    lambda: not self._pending[number] & self.links.keys() or is_over(), timeout_s
+                )
+                self._pending[number] &= self.links.keys()
+            return _joined(self._events[number])
+        finally:
+            del self._pending[number], self._events[number]
+
+    # --- the endpoint's thread
+
+    def look(self) -> None:
+        """Send what other threads want to be sent."""
+        for message in emptied(self._wanted):
+            self.tell(message)
+        asked = max(emptied(self._asked), default=0)
+        if asked:
+            self.tell(AskNode(number=asked))
+
+    def tell(self, message: Message) -> None:
+        """Send a message to every host."""
+        for link in list(self.links.values()):
+            with contextlib.suppress(OSError):
+                link.send(message)
+
+    def join(self, peer: Peer, opening: JoinNode) -> bool:
+        """Take in a host; returns whether it belongs to the graph."""
+        name = opening.node
+        if name not in self._nodes or name in self._joined:
+            return False
+        peer.send(Ready())
+        peer.name = name
+        self.addresses[name] = opening.address
+        self.clocks[name] = opening.clock
+        self.links[name] = peer
+        self._joined.add(name)
+        self._sleepers.wake()
+        return True
+
+    def hear(self, peer: Peer, message: NodeHere) -> None:
+        """Take the snapshot of a node.
+
+        Raises:
+            ValueError: It is none.
+        """
+        node = self._nodes[peer.name]
+        self._snapshots[peer.name] = Snapshot.parse(message.text, node.layout)
+        self._answered[peer.name] = max(self._answered[peer.name], message.number)
+        self._sleepers.wake()
+
+    def take_events(self, peer: Peer, message: EventsHere, data: bytes) -> None:
+        """Take a part of the events of a node.
+
+        Raises:
+            ValueError: They are not of this node, or no events.
+        """
+        if message.process not in self._nodes[peer.name].layout.members:
+            raise ValueError(f"{message.process} is not on node {peer.name}")
+        if len(data) % EVENT.itemsize:
+            raise ValueError("these are no events")
+        found = self._events.get(message.number)
+        if found is None:
+            return  # nobody waits for them any more
+        found.append((message, data))
+        if not message.left:
+            self._pending.get(message.number, set()).discard(peer.name)
+            self._sleepers.wake()
+
+    def left(self, peer: Peer) -> FarNode | None:
+        """Note that a link has ended; returns its node, None if the peer is no host."""
+        if self.links.get(peer.name) is not peer:
+            return None
+        del self.links[peer.name]
+        self._sleepers.wake()
+        return self._nodes[peer.name]
+
+    def is_home(self, peer: Peer, process: str) -> bool:
+        """Whether a host may speak for a process."""
+        return self.links.get(peer.name) is peer and self._home.get(process) == peer.name
+
+
+def _joined(parts: list[tuple[EventsHere, bytes]]) -> list[Recorded]:
+    """Return the events of each process, of which parts have come in order."""
+    data: dict[str, list[bytes]] = {}
+    first: dict[str, EventsHere] = {}
+    for message, events in parts:
+        first.setdefault(message.process, message)
+        data.setdefault(message.process, []).append(events)
+    return [
+        Recorded(process, each.lost, events_from(b"".join(data[process])), each.spans)
+        for process, each in first.items()
+    ]

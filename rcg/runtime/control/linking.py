@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connecting a process to the gates of other nodes, over which its frames go."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from rcg.errors import PlacementError
+from rcg.runtime.control.joining import check_user, join
+from rcg.wire.messages import OpenLink, Ready
+
+__all__ = ["connect_gates"]
+
+_JOIN_TIMEOUT_S: Final = 30.0
+
+
+def connect_gates(
+    gates: Mapping[str, str], graph_id: str, secret: str, process: str
+) -> dict[str, socket.socket]:
+    """Return a connection to the gate of each node.
+
+    Args:
+        gates: The address of the endpoint of each node's host, by the node's name.
+        graph_id: The graph.
+        secret: The graph's secret.
+        process: The process that sends, as the plan names it.
+
+    Raises:
+        PlacementError: A node cannot be reached.
+        OutOfDescriptors: There is no descriptor left, in this process or in the host.
+    """
+    found: dict[str, socket.socket] = {}
+    try:
+        for node, address in gates.items():
+            opening = OpenLink(graph=graph_id, secret=secret, process=process, node=node)
+            try:
+                joined = join(address, opening, _JOIN_TIMEOUT_S, check_user)
+            except ConnectionAbortedError as error:
+                raise PlacementError(f"the graph has ended on node {node}") from error
+            except (OSError, ValueError) as error:
+                raise PlacementError(
+                    f"{process} cannot reach the gate of node {node}: {error}", location=address
+                ) from error
+            if not isinstance(joined.message, Ready):
+                joined.close()
+                raise PlacementError(f"the process that answered at {address} is no host")
+            found[node] = joined.connection.hand_over()
+    except BaseException:
+        for connection in found.values():
+            connection.close()
+        raise
+    return found

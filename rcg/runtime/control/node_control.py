@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One graph at the endpoint of another node's host: its members join here, and the driver is told.
+
+The members of a node connect to its host, which has their shared memory, and watch its process.
+The host has one connection to the driver, its *link*. What a member says goes on to the driver, and
+what the driver says comes back, so the driver's ``GraphControl`` has the members of all nodes
+alike. A death is seen here, by pidfd, and told. When the link ends, for whatever reason, the graph
+is over on this node: all waits end, and the members' connections are closed.
+
+The endpoint's thread hears the members, and a thread of its own hears the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from rcg.channels.crossing import Gate
+from rcg.error_text import shielding
+from rcg.errors import PlacementError
+from rcg.log import Log
+from rcg.runtime.control import endpoint
+from rcg.runtime.control.endpoint import Endpoint
+from rcg.runtime.control.joining import join
+from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.control.welcome import accept_link, welcome
+from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.recordings import Recorded, Recording, newest_events
+from rcg.runtime.node.snapshot import describe_node
+from rcg.trace.clocks import clock_identity
+from rcg.trace.model import EVENT
+from rcg.wire import codec, sockets
+from rcg.wire.liveness import Ending
+from rcg.wire.messages import (
+    AskEvents,
+    AskNode,
+    Done,
+    EndNode,
+    EventsHere,
+    Failed,
+    FromMember,
+    Hello,
+    Here,
+    JoinNode,
+    LinkLost,
+    MemberLost,
+    Message,
+    NodeHere,
+    OpenLink,
+    Prepared,
+    Ready,
+    RecordEvents,
+    Stopped,
+    ToMember,
+    TorchProfiled,
+)
+
+__all__ = ["NodeControl"]
+
+_log = Log()
+
+_JOIN_TIMEOUT_S: Final = 30.0
+_PERIOD_S: Final = 1.0  # between two snapshots that nobody asked for
+_PART_EVENTS: Final = 512  # of one message
+_MOST_SPANS: Final = 256
+
+
+class NodeControl:
+    """The control of one graph, in the host of a node that is not the driver's.
+
+    Args:
+        graph_id: The graph.
+        secret: The graph's secret.
+        host: The memory of this node; closed with this.
+        gate: What publishes the frames of other nodes here; closed with this.
+        processes: The members that will connect.
+        senders: The processes of other nodes that send frames here.
+
+    Raises:
+        OutOfDescriptors: No descriptor is left for the endpoint of this process.
+    """
+
+    def __init__(
+        self,
+        graph_id: str,
+        secret: str,
+        host: NodeHost,
+        processes: Sequence[str],
+        senders: Sequence[str],
+    ) -> None:
+        self.service_id = graph_id
+        self.secret = secret
+        self._host = host
+        self._node = host.node
+        self._processes = processes
+        self._senders = senders
+        self._members: dict[str, Peer] = {}  # of the endpoint's thread, which alone changes it
+        self._over: set[str] = set()
+        self._link: socket.socket | None = None
+        self._gate: Gate | None = None
+        self._recordings: dict[int, Recording] = {}
+        self._is_closed = False
+        self._endpoint: Endpoint = endpoint.serve(self)
+
+    @property
+    def address(self) -> str:
+        """Where the members of this node join."""
+        return self._endpoint.address
+
+    def open(self, gate: Gate, node_ip: str, driver: str, timeout_s: float | None) -> None:
+        """Listen for other nodes, and connect to the driver.
+
+        Args:
+            gate: Publishes what they send.
+            node_ip: The address of this node.
+            driver: The address of the driver's endpoint.
+            timeout_s: How long connecting may take.
+
+        Raises:
+            PlacementError: The driver cannot be reached, or no port is free.
+        """
+        self._gate = gate
+        address = self._endpoint.listen_tcp(node_ip)
+        opening = JoinNode(
+            graph=self.service_id,
+            secret=self.secret,
+            node=self._node.layout.node,
+            pid=os.getpid(),
+            clock=clock_identity(),
+            address=str(address),
+        )
+        try:
+            joined = join(driver, opening, timeout_s or _JOIN_TIMEOUT_S, _any_process)
+        except ConnectionAbortedError as error:
+            raise PlacementError("the driver's graph has ended") from error
+        except (OSError, ValueError) as error:
+            raise PlacementError(
+                f"the host of node {self._node.layout.node} cannot reach the driver: {error}",
+                location=node_ip,
+            ) from error
+        if not isinstance(joined.message, Ready):
+            joined.close()
+            raise PlacementError("the process that answered is not the driver")
+        self._link = joined.connection
+        name = f"rcg-link-{self._node.layout.node}-{self.service_id[:6]}"
+        threading.Thread(target=self._listen, name=name, daemon=True).start()
+
+    # --- any thread
+
+    def link_lost(self, process: str, text: str) -> None:
+        """Tell that a connection ended over which frames of a process came."""
+        self._tell_driver(LinkLost(process=process, node=self._node.layout.node, text=text))
+
+    def _tell_driver(self, message: Message) -> None:
+        link = self._link
+        if link is not None:
+            with contextlib.suppress(OSError, ValueError):  # the listening thread sees its end
+                sockets.send(link, message, may_wait=False)
+
+    def close(self) -> None:
+        """End it: the graph is over on this node. Idempotent, any thread."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._node.end_broken("")  # the first end stands
+        if self._gate is not None:
+            self._gate.close()
+        self._endpoint.close(self)
+        self._host.close()
+        link = self._link
+        if link is not None:
+            link.close()
+
+    # --- the thread that hears the driver
+
+    def _listen(self) -> None:
+        link = self._link
+        assert link is not None  # noqa: S101 - set before the thread starts
+        try:
+            waiter = sockets.Waiter(link, -1)
+            last = ""
+            while not self._is_closed:
+                try:
+                    waiter.wait(_PERIOD_S)
+                except TimeoutError:
+                    last = self._tell_news(last)
+                    continue
+                with sockets.receive(link) as received:
+                    if received.message is None:
+                        return
+                    self._hear_driver(received.message)
+        except (OSError, ValueError):
+            return  # the end of the link, whoever ended it
+        except BaseException:  # noqa: BLE001 - members must not go on without a driver
+            _log.exception("rcg: the link of graph %s failed", self.service_id)
+        finally:
+            with shielding():
+                self.close()
+
+    def _tell_news(self, last: str) -> str:
+        """Send a snapshot if anything has changed since the last one; returns what changed."""
+        now = "".join(f"{self._node.now(each)}" for each in self._node.layout.members)
+        if now != last:
+            self._tell_driver(NodeHere(number=0, text=describe_node(self._node)))
+        return now
+
+    def _hear_driver(self, message: Message) -> None:
+        match message:
+            case ToMember(process=process, text=text):
+                peer = self._members.get(process)
+                if peer is not None:
+                    with contextlib.suppress(OSError):  # also one that is stopped and does not read
+                        peer.send(codec.decode(text.encode()))
+            case EndNode(is_closed=True):
+                self._node.end_closed()
+            case EndNode(culprit=culprit):
+                self._node.end_broken(culprit)
+            case RecordEvents(number=number, most=most):
+                with contextlib.suppress(OSError):  # the answer will have no events
+                    self._recordings[number] = Recording(self._host, most)
+            case AskEvents():
+                self._start_telling(message)
+            case AskNode(number=number):
+                self._tell_driver(NodeHere(number=number, text=describe_node(self._node)))
+            case _:
+                raise ValueError("the host of a node expects no such message")
+
+    def _start_telling(self, asked: AskEvents) -> None:
+        """Send the events on a thread of its own: they may be many."""
+        recording = self._recordings.pop(asked.recording, None)
+        if recording is not None:
+            recording.stop()
+        if asked.recording and recording is None:
+            found: Iterator[Recorded] = iter(())  # it could not begin
+        else:
+            found = newest_events(self._node) if recording is None else recording.recorded()
+        threading.Thread(
+            target=self._tell_events, args=(asked.number, found), name="rcg-events", daemon=True
+        ).start()
+
+    def _tell_events(self, number: int, found: Iterator[Recorded]) -> None:
+        parts = [part for each in found for part in _parts_of(each)]
+        if not parts:
+            parts = [(Recorded(self._node.process, 0, np.empty(0, EVENT), ()), b"")]
+        link = self._link
+        for left, (each, data) in zip(reversed(range(len(parts))), parts, strict=True):
+            told = EventsHere(
+                number=number,
+                process=each.process,
+                lost=each.lost,
+                spans=each.spans[:_MOST_SPANS],
+                left=left,
+            )
+            try:
+                if link is not None:
+                    sockets.send(link, told, body=data)
+            except (OSError, ValueError):
+                return  # the end of the link
+
+    # --- called by the endpoint's thread
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to hear. Any thread."""
+        return self._is_closed
+
+    def look(self) -> None:
+        """Nothing is left to be done."""
+
+    def lost(self, peer: Peer, ending: Ending) -> None:
+        """A member's connection or process has ended."""
+        if self._members.pop(peer.name, None) is not None:
+            self._tell_driver(
+                MemberLost(process=peer.name, how=ending.how.name, why=ending.why[:1000])
+            )
+
+    def fail(self, why: str) -> None:
+        """End the graph on this node: its members cannot be watched any more."""
+        _log.warning("rcg: graph %s ends on this node: %s", self.service_id, why)
+        link = self._link
+        if link is not None:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+
+    def released(self) -> None:
+        """Nothing will be heard any more."""
+        self._members.clear()
+
+    # --- the endpoint's thread: handlers of messages
+
+    def _welcome(self, peer: Peer, hello: Hello) -> bool:
+        process = hello.process
+        if process not in self._processes or process in self._members or process in self._over:
+            return False
+        if not welcome(peer, self._host.descriptors()):
+            return False
+        peer.name = process
+        self._members[process] = peer
+        self._pass_on(peer, hello)
+        return True
+
+    def _pass_on(self, peer: Peer, message: Message) -> bool:
+        text = codec.encode(message).decode()
+        self._tell_driver(FromMember(process=peer.name, pid=peer.pid, text=text))
+        return True
+
+    def _ended(self, peer: Peer, message: Message) -> bool:
+        self._over.add(peer.name)
+        self._members.pop(peer.name, None)
+        self._pass_on(peer, message)
+        return False
+
+    def _lost_link(self, peer: Peer, message: LinkLost) -> bool:
+        self._tell_driver(message)
+        return True
+
+    def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
+        gate = self._gate
+        if gate is None or opening.node != self._node.layout.node:
+            return False
+        return accept_link(peer, opening.process, gate, self._senders)
+
+    handlers: ClassVar[Mapping[type[Message], Handler]] = {
+        Hello: _welcome,
+        OpenLink: _open_link,
+        Stopped: _ended,
+        Failed: _ended,
+        LinkLost: _lost_link,
+        **dict.fromkeys((Here, TorchProfiled, Prepared, Done), _pass_on),
+    }
+
+
+def _any_process(_: int, __: int) -> None:
+    """Accept any process at the other end: it has proved that it knows the secret."""
+
+
+def _parts_of(found: Recorded) -> Iterator[tuple[Recorded, bytes]]:
+    """Yield the events of a process in parts that fit a message; the first has the spans."""
+    for start in range(0, max(1, len(found.events)), _PART_EVENTS):
+        part = found.events[start : start + _PART_EVENTS]
+        if start:
+            found = found._replace(lost=0, spans=())
+        yield found, part.tobytes()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for the answers of actors that are asked to take part in a graph, and naming them.
+
+What goes wrong becomes an error of rcg's that names the actor and the place where it was bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rcg import cluster
+from rcg.errors import ActorDiedError, ChannelTimeout, CompileError, PlacementError, RcgError
+from rcg.ir.nodes import Site
+from rcg.ir.plan import Bindings
+from rcg.log import Log
+from rcg.options import Deadline
+from rcg.runtime.driver.session import Session
+from rcg.version import __version__
+
+__all__ = ["Methods", "Named", "answer_of", "gather"]
+
+_log = Log()
+
+# After this long, compiling says which actors have not answered.
+_SILENT_WAIT_S: Final = 5.0
+# Between two checks for answers and deaths.
+_POLL_S: Final = 0.2
+
+Methods = Mapping[str, Mapping[str, Site | None]]
+"""The methods called on each actor, and where the user bound them."""
+
+
+class Named:
+    """Names actors in errors: by their handle, and by the first place where the graph uses them."""
+
+    def __init__(self, bindings: Bindings, methods: Methods | None = None) -> None:
+        self._bindings = bindings
+        self._methods = methods or {}
+
+    def name(self, actor: str) -> str:
+        """Return the handle's text."""
+        return repr(self._bindings.actors[actor])
+
+    def id(self, actor: str) -> str:
+        """Return Ray's id of the actor, in hex."""
+        return cluster.actor_id(self._bindings.actors[actor])
+
+    def facts(self, actor: str) -> dict[str, Any]:
+        """Return the facts of an error about this actor."""
+        handle = self._bindings.actors[actor]
+        bound = next(iter(self._methods.get(actor, {}).items()), None)
+        return {
+            "actor": self.name(actor),
+            "node": None if bound is None else f"{cluster.actor_label(handle)}.{bound[0]}",
+            "site": None if bound is None else bound[1],
+        }
+
+
+def gather(
+    calls: Mapping[str, Any],
+    named: Named,
+    deadline: Deadline,
+    verb: str,
+    session: Session | None = None,
+) -> dict[str, Any]:
+    """Wait for the answers of several actors; raises the first error as rcg's own.
+
+    Args:
+        calls: The call of each actor.
+        named: Names them.
+        deadline: When waiting ends.
+        verb: What they were asked to do, for texts.
+        session: With one, it also raises when an actor dies that has answered already.
+    """
+    pending = dict(calls)
+    answers: dict[str, Any] = {}
+    begun = Deadline(_SILENT_WAIT_S)
+    has_told = False
+    while pending:
+        left = deadline.remaining_s()
+        refs = list(pending.values())
+        cluster.wait(refs, timeout_s=_POLL_S if left is None else min(_POLL_S, left))
+        ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
+        for actor in [a for a, ref in pending.items() if ref in ready]:
+            answers[actor] = answer_of(actor, pending.pop(actor), named)
+        if pending and session is not None:
+            gone = set(map(session.plan.host_of, session.control.gone.copy()))
+            if gone - set(pending):  # one that has not answered says itself what is wrong
+                session.check_running()
+        names = ", ".join(map(named.name, pending))
+        if pending and deadline.expired:
+            raise ChannelTimeout(
+                f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
+                f"{names}. They may still be running a method or starting up; raise `timeout`, or "
+                "look at them with `ray stack`.",
+                timeout_s=deadline.timeout_s,
+            )
+        if pending and begun.expired and not has_told:
+            has_told = True
+            _log.warning(
+                "rcg: compile() waits for %s to %s (still starting, or busy with a method?)",
+                names,
+                verb,
+            )
+    return answers
+
+
+def answer_of(actor: str, ref: Any, named: Named) -> Any:
+    """Return the answer of an actor's call, which is there; raises its error as rcg's own."""
+    name, facts = named.name(actor), named.facts(actor)
+    try:
+        return cluster.get(ref)
+    except RcgError:
+        raise
+    except Exception as error:
+        if cluster.is_actor_death(error):
+            raise ActorDiedError(
+                f"{name} is dead, so the graph cannot be compiled: {error}",
+                actor_id=named.id(actor),
+                **facts,
+            ) from error
+        own = cluster.cause_of(error)
+        if isinstance(own, RcgError):
+            raise own from None  # it says all, and Ray's traceback says nothing more
+        if isinstance(own, ImportError):
+            raise PlacementError(
+                f"the process of {name} cannot import rcg ({own}): install rcg "
+                f"{__version__} on that node, or give it in the actor's runtime_env "
+                '({"pip": ["rcg"]})',
+                **facts,
+            ) from error
+        raise CompileError(
+            f"{name} could not start its part of the graph: {error}", **facts
+        ) from error

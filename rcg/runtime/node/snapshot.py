@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes of another node do, as its host saw it at one moment.
+
+A snapshot is read like a ``Node`` (see ``NodeView``), so reports and statistics need no second way
+for other nodes. It travels as JSON, and the last one stays when the node is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from rcg.checked import items, parse, record, whole
+from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.node import MemoryUse, Node
+from rcg.trace.clocks import now_ns
+from rcg.trace.recorder import Counters, Now, State
+
+__all__ = ["NodeView", "Snapshot", "describe_node"]
+
+_MOST: Final = 1 << 63
+
+
+class NodeView(Protocol):
+    """What a report needs of a node: the node itself, or a snapshot of another one."""
+
+    @property
+    def layout(self) -> Layout:
+        """The numbers of its processes and channels."""
+
+    def now(self, process: str, /) -> Now:
+        """Return what a process does now."""
+
+    def counters(self, process: str, /) -> Counters:
+        """Return the counters of a process."""
+
+    def unread(self, channel: str, /) -> list[int]:
+        """Return how many frames of a channel each reader of its ring has not read yet."""
+
+    def memory(self) -> MemoryUse:
+        """Return how much shared memory the graph has there."""
+
+
+def describe_node(node: Node) -> str:
+    """Return what the processes of this process's node do, in JSON, for ``Snapshot.parse``."""
+    layout = node.layout
+    return json.dumps(
+        {
+            "at_ns": now_ns(),
+            "processes": [
+                [*node.now(process), *node.counters(process)] for process in layout.members
+            ],
+            "rings": [node.unread(channel) for channel in layout.rings],
+            "memory": list(node.memory()),
+        },
+        separators=(",", ":"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the processes of a node did at one moment.
+
+    Attributes:
+        layout: The numbers of the node's processes and channels.
+        taken_ns: When it arrived here, on this process's clock.
+    """
+
+    layout: Layout
+    taken_ns: int
+    _processes: dict[str, tuple[Now, Counters]]
+    _rings: dict[str, list[int]]
+    _memory: MemoryUse
+
+    @classmethod
+    def parse(cls, text: str, layout: Layout) -> Snapshot:
+        """Read what a host sent; times become those of this process's clock.
+
+        Raises:
+            ValueError: It is not what ``describe_node`` returns for this layout.
+        """
+        held = record(parse(text), "a snapshot")
+        taken_ns = now_ns()
+        at_ns = whole(held.get("at_ns"), "at_ns", 0, _MOST)
+        rows, rings = items(held, "processes"), items(held, "rings")
+        if len(rows) != len(layout.members) or len(rings) != len(layout.rings):
+            raise ValueError("a snapshot must be of all processes and rings of its node")
+        processes = {}
+        for process, row in zip(layout.members, rows, strict=True):
+            pid, op, execution, since_ns, state, ring, events, *counters = _numbers(row, 10)
+            if since_ns:
+                since_ns = max(1, taken_ns - max(0, at_ns - since_ns))
+            now = Now(pid, op, execution, since_ns, State(state), ring, events)
+            processes[process] = now, Counters(*counters)
+        unread = {
+            channel: _numbers(row, len(layout.readers[channel]))
+            for channel, row in zip(layout.rings, rings, strict=True)
+        }
+        memory = MemoryUse(*_numbers(held.get("memory"), len(MemoryUse._fields)))
+        return cls(layout, taken_ns, processes, unread, memory)
+
+    @classmethod
+    def unknown(cls, layout: Layout) -> Snapshot:
+        """Return the snapshot of a node that has told nothing yet."""
+        nothing = Now(0, 0, 0, 0, State.IDLE, 0, 0), Counters(0, 0, 0)
+        return cls(
+            layout,
+            now_ns(),
+            dict.fromkeys(layout.members, nothing),
+            {channel: [0] * len(layout.readers[channel]) for channel in layout.rings},
+            MemoryUse(0, 0, 0, 0),
+        )
+
+    def now(self, process: str, /) -> Now:
+        """See ``NodeView``."""
+        return self._processes[process][0]
+
+    def counters(self, process: str, /) -> Counters:
+        """See ``NodeView``."""
+        return self._processes[process][1]
+
+    def unread(self, channel: str, /) -> list[int]:
+        """See ``NodeView``."""
+        return self._rings[channel]
+
+    def memory(self) -> MemoryUse:
+        """See ``NodeView``."""
+        return self._memory
+
+
+def _numbers(value: Any, count: int) -> list[int]:
+    if not isinstance(value, list) or len(value) != count:
+        raise ValueError(f"a snapshot needs {count} numbers here")
+    return [whole(each, "a number of a snapshot", 0, _MOST) for each in value]

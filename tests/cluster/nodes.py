@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters of several Ray nodes on this machine, for tests of what crosses between nodes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["cluster_of", "on_node"]
+
+
+@contextlib.contextmanager
+def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
+    """Run so many nodes with ``ray.cluster_utils``; the first is the driver's.
+
+    Node number i has the resource ``node{i}``, by which a test places its actors.
+    """
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": cpus,
+            "include_dashboard": False,
+            "resources": {"node0": 1000},
+        },
+    )
+    try:
+        for number in range(1, nodes):
+            cluster.add_node(num_cpus=cpus, resources={f"node{number}": 1000})
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def on_node(cls: Any, number: int) -> Any:
+    """Return an actor class whose actors are made on node number ``number``."""
+    return cls.options(num_cpus=0, resources={f"node{number}": 0.001})
