@@ -28,9 +28,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
-__all__ = ["Communicator", "Membership", "ReduceOp", "Store"]
+__all__ = ["LOOPBACK", "Communicator", "Membership", "ReduceOp", "Store"]
 
 
 class ReduceOp(Enum):
@@ -80,6 +80,10 @@ class Store(Protocol):
         """End every wait; idempotent."""
 
 
+LOOPBACK: Final = "127.0.0.1"
+"""The address of the loopback device, which reaches this machine only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
     """What one rank needs to open its end of a group.
@@ -90,6 +94,8 @@ class Membership:
         labels: What errors call each rank; its length is the size of the group.
         store: Where the ranks meet; no other group uses its keys.
         timeout_s: How long ``open`` may take; None for no limit.
+        host: The address at which other ranks reach this one: in numbers, and that of the loopback
+            device if all ranks are on one machine.
     """
 
     group: str
@@ -97,6 +103,7 @@ class Membership:
     labels: tuple[str, ...]
     store: Store
     timeout_s: float | None = None
+    host: str = LOOPBACK
 
     @property
     def size(self) -> int:

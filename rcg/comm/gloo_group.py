@@ -2,7 +2,8 @@
 """Building a process group of Gloo: it is connected when it is there, and can be aborted.
 
 The group is built directly and never registered with ``torch.distributed``, so the user's default
-group stays as it is. Its sockets use the loopback device.
+group stays as it is. Its sockets listen at the address of this rank alone: that of the loopback
+device, unless ranks are on other nodes.
 
 Gloo cannot cancel anything. What ends its calls is the shutdown of the sockets between the ranks,
 so these are found among the descriptors of the process: a connection belongs to the group if one
@@ -22,7 +23,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -35,15 +36,9 @@ from rcg.options import Deadline
 
 __all__ = ["Group", "build", "distributed"]
 
-_HOST: Final = "127.0.0.1"
 _CONNECT_TIMEOUT_S: Final = 1.5
 _TIMEOUTS_OF_A_CONNECTION: Final = 5  # Gloo waits for a connection that many times its timeout
 _ATTEMPTS: Final = 5
-# A ``sockaddr_in`` on the loopback device, as it stands in the addresses that Gloo publishes.
-_ADDRESS: Final = re.compile(
-    re.escape(struct.pack("=H", socket.AF_INET)) + rb"(..)" + socket.inet_aton(_HOST) + rb"\0{8}",
-    re.DOTALL,
-)
 _OK: Final = b""
 
 
@@ -88,10 +83,11 @@ def build(membership: Membership) -> Group:
     """Meet the other ranks and connect to them; see ``Communicator.open``."""
     dist = distributed()  # importing it takes seconds: before the others are made to wait
     deadline = Deadline(membership.timeout_s)
-    exchange(membership, "here", _OK, deadline)
+    told = exchange(membership, "here", membership.host.encode(), deadline)
+    hosts = frozenset(answer.decode(errors="replace") for answer in told)
     failures: list[str] = []
     for attempt in range(_ATTEMPTS):
-        group, failure = _try_build(dist, membership, f"{attempt}", deadline)
+        group, failure = _try_build(dist, membership, hosts, f"{attempt}", deadline)
         try:
             answers = exchange(membership, f"{attempt}/built", failure.encode()[:1000], deadline)
         except BaseException:
@@ -115,7 +111,7 @@ def build(membership: Membership) -> Group:
 
 
 def _try_build(
-    dist: Any, membership: Membership, step: str, deadline: Deadline
+    dist: Any, membership: Membership, hosts: frozenset[str], step: str, deadline: Deadline
 ) -> tuple[Group | None, str]:
     """Build the group; returns why that failed, or ''.
 
@@ -123,17 +119,17 @@ def _try_build(
         GroupAborted: The store was closed.
         TimeoutError: The time was up.
     """
-    store = _store_class()(membership, step, deadline)
+    store = _store_class()(membership, hosts, step, deadline)
     process_group: Any = None
     try:
         options = dist.ProcessGroupGloo._Options()
         left = deadline.remaining_s()
         wait_s = _CONNECT_TIMEOUT_S if left is None else min(left, _CONNECT_TIMEOUT_S)
         options._timeout = timedelta(seconds=max(wait_s, 0.05) / _TIMEOUTS_OF_A_CONNECTION)
-        device = dist.ProcessGroupGloo.create_device(hostname=_HOST, lazy_init=False)
+        device = dist.ProcessGroupGloo.create_device(hostname=membership.host, lazy_init=False)
         options._devices = [device]
         process_group = dist.ProcessGroupGloo(store, membership.rank, membership.size, options)
-        return Group(process_group, _connections(store.listeners, membership)), ""
+        return Group(process_group, _connections(store.listeners, hosts, membership)), ""
     except (GroupAborted, TimeoutError):
         raise
     except (RuntimeError, ValueError, LookupError, MemoryError, OSError, CommError) as error:
@@ -159,8 +155,11 @@ def _store_class() -> Any:
             listeners: The ports of the other ranks, and of this one.
         """
 
-        def __init__(self, membership: Membership, step: str, deadline: Deadline) -> None:
+        def __init__(
+            self, membership: Membership, hosts: frozenset[str], step: str, deadline: Deadline
+        ) -> None:
             super().__init__()
+            self._addresses = [_address_at(host) for host in hosts]
             self._store = membership.store
             self._step = step
             self._deadline = deadline
@@ -179,12 +178,12 @@ def _store_class() -> Any:
 
         def set(self, key: str, value: bytes | str) -> None:
             data = value.encode() if isinstance(value, str) else bytes(value)
-            self.listeners[1].update(_ports_in(data))
+            self.listeners[1].update(_ports_in(data, self._addresses))
             self._call(self._store.set, *self._names([key]), data)
 
         def get(self, key: str) -> bytes:
             found: bytes = self._get([key])[0]
-            self.listeners[0].update(_ports_in(found) - self.listeners[1])
+            self.listeners[0].update(_ports_in(found, self._addresses) - self.listeners[1])
             return found
 
         def _get(self, keys: Any) -> Any:
@@ -208,12 +207,31 @@ def _store_class() -> Any:
     return GroupStore
 
 
-def _ports_in(data: bytes) -> set[int]:
-    return {int.from_bytes(port, "big") for port in _ADDRESS.findall(data)}
+def _ports_in(data: bytes, addresses: Sequence[re.Pattern[bytes]]) -> set[int]:
+    """Return the ports of all addresses that stand in what Gloo publishes."""
+    found = [port for address in addresses for port in address.findall(data)]
+    return {int.from_bytes(port, "big") for port in found}
+
+
+def _address_at(host: str) -> re.Pattern[bytes]:
+    """Return what finds the port of an address at a host among those that Gloo publishes.
+
+    It is a ``sockaddr_in`` or ``sockaddr_in6``, as the kernel has it.
+    """
+    family = _family_of(host)
+    packed = re.escape(socket.inet_pton(family, host))
+    before, after = (rb"", rb"\0{8}") if family == socket.AF_INET else (rb".{4}", rb"")
+    return re.compile(
+        re.escape(struct.pack("=H", family)) + rb"(..)" + before + packed + after, re.DOTALL
+    )
+
+
+def _family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _connections(
-    listeners: tuple[set[int], set[int]], membership: Membership
+    listeners: tuple[set[int], set[int]], hosts: frozenset[str], membership: Membership
 ) -> tuple[socket.socket, ...]:
     """Return own descriptors of the connections to the other ranks.
 
@@ -228,7 +246,7 @@ def _connections(
             candidate = _duplicate_of_socket(int(name))
             if candidate is None:
                 continue
-            here, there = _ports_of(candidate)
+            here, there = _ports_of(candidate, hosts)
             if here in ours or there in theirs:
                 found.append(candidate)
             else:
@@ -271,12 +289,13 @@ def _duplicate_of_socket(fd: int) -> socket.socket | None:
         raise
 
 
-def _ports_of(connection: socket.socket) -> tuple[int, int]:
-    """Return the (local, remote) port of a connection on the loopback device; -1 if it is none."""
+def _ports_of(connection: socket.socket, hosts: frozenset[str]) -> tuple[int, int]:
+    """Return the (local, remote) port of a connection between these hosts; -1 if it is none."""
     try:
-        if connection.family != socket.AF_INET or connection.type != socket.SOCK_STREAM:
+        is_inet = connection.family in (socket.AF_INET, socket.AF_INET6)
+        if not is_inet or connection.type != socket.SOCK_STREAM:
             return -1, -1
         here, there = connection.getsockname(), connection.getpeername()
     except OSError:  # it listens, or is not connected
         return -1, -1
-    return (here[1], there[1]) if here[0] == there[0] == _HOST else (-1, -1)
+    return (here[1], there[1]) if {here[0], there[0]} <= hosts else (-1, -1)

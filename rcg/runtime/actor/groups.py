@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
+from rcg import cluster
 from rcg.comm import Communicator, Membership, Store
+from rcg.comm.base import LOOPBACK
 from rcg.error_text import describe_error, shielding
 from rcg.errors import CommError, GroupAborted, RcgError
 from rcg.ir.channels import Group
@@ -49,11 +51,13 @@ class GroupStart:
         group: The group, of the plan.
         labels: What errors call each member.
         opener: What opens this process's end of it: a registered communicator, or a user's.
+        is_across_nodes: Whether its members are on several nodes.
     """
 
     group: Group
     labels: tuple[str, ...]
     opener: Opener
+    is_across_nodes: bool = False
 
 
 class _Announced:
@@ -170,7 +174,8 @@ class OpenGroups:
             if self._aborted is not None:
                 raise GroupAborted(self._aborted, group=name)
             rank = start.group.members.index(self._process)
-            return start.opener.open(Membership(name, rank, start.labels, store, timeout_s))
+            host = cluster.node_ip() if start.is_across_nodes else LOOPBACK
+            return start.opener.open(Membership(name, rank, start.labels, store, timeout_s, host))
         except (RcgError, TimeoutError):
             raise
         except Exception as error:

@@ -353,7 +353,12 @@ def _start_for(
         secret=session.control.secret,
         groups=tuple(
             [
-                GroupStart(group, tuple(map(session.plan.label, group.members)), openers[group.id])
+                GroupStart(
+                    group,
+                    tuple(map(session.plan.label, group.members)),
+                    openers[group.id],
+                    len(set(map(session.plan.node_of, group.members))) > 1,
+                )
                 for group in session.plan.groups
                 if process in group.members
             ]
