@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proofs that a process knows a secret: they hold for one connection, one message, one direction."""
+"""Proofs of knowing a secret: they hold for one connection, one message and one direction."""
 
 from __future__ import annotations
 

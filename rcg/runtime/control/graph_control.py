@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
@@ -29,12 +28,14 @@ from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.questions import Questions
 from rcg.runtime.control.reception import refusal_of
+from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import Clock
-from rcg.wire import liveness, sockets
+from rcg.wire import liveness
+from rcg.wire.addresses import TcpAddress
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import (
     AddValue,
@@ -59,6 +60,7 @@ from rcg.wire.messages import (
     UseStore,
     Welcome,
 )
+from rcg.wire.sockets import Connection
 
 __all__ = ["GraphControl"]
 
@@ -90,7 +92,7 @@ class GraphControl:
         processes: Sequence[str],
         descriptors_for: Callable[[str], tuple[int, list[int]]],
         on_gone: Callable[[str, Ending], None],
-        on_client: Callable[[socket.socket, Opening], None],
+        on_client: Callable[[Connection, Opening], None],
     ) -> None:
         self.service_id = graph_id
         self.secret = secrets.token_hex(16)
@@ -115,6 +117,7 @@ class GraphControl:
         self._has_told_stop = False
         self._is_stopping = False
         self._is_closed = False
+        self.tcp_address: TcpAddress | None = None  # where other nodes reach the endpoint
         self._endpoint: Endpoint = endpoint.serve(self)
 
     @property
@@ -123,6 +126,15 @@ class GraphControl:
         return self._endpoint.address
 
     # --- any thread
+
+    def listen_tcp(self, host: str) -> TcpAddress:
+        """Be reached from other nodes, too; see ``Endpoint.listen_tcp``."""
+        self.tcp_address = self._endpoint.listen_tcp(host)
+        return self.tcp_address
+
+    def refusals(self) -> Refusals:
+        """Return how many connections of other nodes this process has refused, by reason."""
+        return self._endpoint.refusals()
 
     def stop(self) -> None:
         """Tell every member to stop; returns at once."""
@@ -279,16 +291,18 @@ class GraphControl:
         process = hello.process
         if process not in self.processes or process in self.pids:
             return False
+        if peer.is_remote:  # its node has shared memory of its own
+            return False
         board, arenas = self._descriptors_for(process)
         present = [fd for fd in arenas if fd >= 0]
         welcome = Welcome(arenas=tuple(fd >= 0 for fd in arenas))
         try:
             peer.pidfd = liveness.pidfd_of(peer.pid)
-            sockets.send(peer.connection, welcome, [board, *present], may_wait=False)
+            peer.send(welcome, [board, *present])
             if self._has_told_stop:
-                sockets.send(peer.connection, Stop(), may_wait=False)
+                peer.send(Stop())
         except OSError as error:
-            _refuse(peer.connection, error, "to accept a process of its graph")
+            _refuse(peer, error, "to accept a process of its graph")
             return False
         peer.name = process
         self._members[process] = peer
@@ -300,10 +314,10 @@ class GraphControl:
         if self._is_stopping:
             return False
         try:
-            self._on_client(peer.connection, opening)
-            peer.hand_over()
+            self._on_client(peer.hand_over_messages(), opening)
         except Exception as problem:  # noqa: BLE001 - the trouble of one client is no other's
-            _refuse(peer.connection, problem, "to serve another user of its graph")
+            peer.take_back()
+            _refuse(peer, problem, "to serve another user of its graph")
             _log.warning(
                 "rcg: a client of graph %s could not be served: %r", self.service_id, problem
             )
@@ -367,7 +381,7 @@ class GraphControl:
     def _tell(self, peers: Iterable[Peer], message: Message) -> None:
         for peer in peers:
             with contextlib.suppress(OSError):  # also one that is stopped and does not read
-                sockets.send(peer.connection, message, may_wait=False)
+                peer.send(message)
 
     def _was_told(self) -> bool:
         """Return whether members have been asked to stop."""
@@ -380,9 +394,9 @@ class GraphControl:
         self._sleepers.wake()
 
 
-def _refuse(connection: socket.socket, error: BaseException, purpose: str) -> None:
+def _refuse(peer: Peer, error: BaseException, purpose: str) -> None:
     """Send the reason, if it is that there are no descriptors left."""
     told = out_of_descriptors(error, purpose)
     if told is not None:
         with contextlib.suppress(OSError):
-            sockets.send(connection, refusal_of(told), may_wait=False)
+            peer.send(refusal_of(told))
