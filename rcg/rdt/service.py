@@ -129,7 +129,7 @@ class Service:
         """Do nothing."""
 
     def _open(self, peer: Peer, message: UseTensors) -> bool:
-        connection = peer.hand_over()
+        connection = peer.hand_over_messages()
         threading.Thread(
             target=self._serve,
             args=(connection, message.key),

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import select
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any, Final
+
+from rcg.wire.sockets import Connection
 
 __all__ = ["Lost", "Running", "Watch"]
 
@@ -27,7 +28,7 @@ class Watch:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: Connection,
         pidfd: int,
         *,
         may_speak: bool = True,

@@ -59,12 +59,12 @@ def open_pidfd(pid: int) -> int:
 
 
 def pidfd_of(pid: int) -> Descriptor:
-    """Return ``open_pidfd`` with an owner. This very process needs no watching: it has none.
+    """Return ``open_pidfd`` with an owner: none for this very process, and for an unknown one (0).
 
     Raises:
         OSError: This process has no descriptor left, so a death would go unseen.
     """
-    if pid == os.getpid():
+    if pid in (0, os.getpid()):
         return Descriptor()
     try:
         return Descriptor(os.pidfd_open, pid)

@@ -2,7 +2,13 @@
 """The messages of the control socket, one class each; ``codec`` checks their fields.
 
 A process connects to the endpoint of the process that compiled a graph. Its first message is an
-``Opening``, which contains the id and the secret of the graph::
+``Opening``, which contains the id and the secret of the graph. From another node the secret is not
+sent, but proven (``proof``)::
+
+    process on another node         the process that it connects to
+                               <--  Challenge
+      Prove + an Opening       -->
+                               <--  Proven             and then, as on one node:
 
     member of the graph             the process that compiled it
       Hello                    -->
@@ -91,8 +97,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       AskGroups                -->
                                <--  GroupsHere
 
-Instead of the first answer there may be ``Again`` (too many connections are silent), ``Refused``
-(the process has no descriptor left) or ``UnknownGraph``.
+Instead of the first answer, ``Challenge`` or ``Proven`` there may be ``Again`` (too many
+connections are silent), ``Refused`` (the process has no descriptor left) or ``UnknownGraph``.
 """
 
 from __future__ import annotations
@@ -113,6 +119,7 @@ __all__ = [
     "AskTransfers",
     "Broken",
     "Carrying",
+    "Challenge",
     "CloseGroups",
     "Completed",
     "Done",
@@ -143,6 +150,8 @@ __all__ = [
     "Prepared",
     "Presence",
     "ProfileTorch",
+    "Prove",
+    "Proven",
     "PullTensors",
     "Ready",
     "RecordEvents",
@@ -267,6 +276,46 @@ class UseTensors(Opening):
 
     key: str
     pid: Number
+
+
+# --- before it, over TCP
+
+
+@message
+class Challenge(Message):
+    """Prove that you know the secret. The first message of a listener for other nodes.
+
+    Attributes:
+        nonce: A text that it uses only once.
+    """
+
+    nonce: str
+
+
+@message
+class Prove(Message):
+    """The answer to ``Challenge``; beside it is an ``Opening`` whose secret is left out.
+
+    Attributes:
+        graph: The id of the graph that is meant.
+        nonce: A text that is used only once.
+        proof: The HMAC over both texts and the opening, in hex.
+    """
+
+    graph: str
+    nonce: str
+    proof: str
+
+
+@message
+class Proven(Message):
+    """The process knows the secret as well.
+
+    Attributes:
+        proof: Its own HMAC, in hex.
+    """
+
+    proof: str
 
 
 # --- answers to it

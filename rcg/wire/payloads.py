@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded values on their way through a local socket: in the message or, if large, in a memfd.
+"""Encoded values on their way through a connection: in the message or, if large, in a memfd.
 
-A received payload is copied to the heap once, so held values keep no mapping and no descriptor.
+To another node no memfd can be passed. There its bytes travel in pieces (``packets.LargeBody``),
+and the receiver takes memory for each piece as it comes. A received payload is copied to the heap
+once, so held values keep no mapping and no descriptor.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from rcg.descriptors import Descriptor
 from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Encoded, Failure, loads
 from rcg.wire import sockets
 from rcg.wire.messages import Carrying, Message
-from rcg.wire.sockets import Received
+from rcg.wire.packets import LargeBody, PacketStream
+from rcg.wire.sockets import Connection, Received
 
 __all__ = [
     "Payload",
@@ -92,7 +95,9 @@ class PreparedPayloads:
         start = _aligned(len(head))
         size = start + end
         self._message = replace(message, size_bytes=size, table_bytes=len(head))
+        self._size = size
         self._memfd = Descriptor()
+        self._large: LargeBody | None = None  # on its way to another node
         self._body = b""
         parts = [(0, head), *((start + at, part) for at, part in parts)]
         if size <= _MAX_INLINE_BYTES:
@@ -111,7 +116,7 @@ class PreparedPayloads:
             self.close()
             raise
 
-    def send(self, connection: socket.socket, *, may_wait: bool = True, **changes: int) -> None:
+    def send(self, connection: Connection, *, may_wait: bool = True, **changes: int) -> None:
         """Send it.
 
         Args:
@@ -120,16 +125,31 @@ class PreparedPayloads:
             **changes: Fields of the message that were not known before.
 
         Raises:
-            BlockingIOError: The peer does not read.
+            BlockingIOError: The peer does not read. Another attempt goes on from there.
             OSError: The connection is over.
         """
-        fds = [self._memfd.fd] if self._memfd.fd >= 0 else []
         message = replace(self._message, **changes) if changes else self._message
-        sockets.send(connection, message, fds, body=self._body, may_wait=may_wait)
+        if self._memfd.fd < 0:
+            sockets.send(connection, message, body=self._body, may_wait=may_wait)
+        elif isinstance(connection, PacketStream):
+            if self._large is None or self._large.stream is not connection:
+                self._drop()
+                self._large = LargeBody(connection, self._memfd.fd, self._size)
+            self._large.send(sockets.packed(message), 0 if may_wait else socket.MSG_DONTWAIT)
+            self._large = None
+        else:
+            sockets.send(connection, message, [self._memfd.fd], may_wait=may_wait)
 
     def close(self) -> None:
         """Let go of it; idempotent."""
+        self._drop()
         self._memfd.close()
+
+    def _drop(self) -> None:
+        """Give up what was sent only in part."""
+        if self._large is not None:
+            self._large.drop()
+            self._large = None
 
     def __enter__(self) -> PreparedPayloads:
         return self
@@ -146,7 +166,7 @@ def _write_all(fd: int, part: Any, at: int) -> None:
         left, at = left[count:], at + count
 
 
-def send_payloads(connection: socket.socket, message: Carrying, values: Sequence[Encoded]) -> None:
+def send_payloads(connection: Connection, message: Carrying, values: Sequence[Encoded]) -> None:
     """Send a message with encoded values; ``open_payloads`` is its other end.
 
     Raises:
@@ -187,9 +207,7 @@ def open_payloads(received: Received) -> list[Payload]:
     return [_payload(whole[start:], row) for row in table]
 
 
-def send_buffers(
-    connection: socket.socket, message: Message, buffers: Sequence[memoryview]
-) -> None:
+def send_buffers(connection: Connection, message: Message, buffers: Sequence[memoryview]) -> None:
     """Send a message with bytes, of which the other side knows the sizes; see ``open_buffers``.
 
     Raises:
@@ -208,7 +226,10 @@ def send_buffers(
         os.posix_fallocate(memfd.fd, 0, size)
         for at, each in zip(starts, buffers, strict=True):
             _write_all(memfd.fd, each, at)
-        sockets.send(connection, message, [memfd.fd])
+        if isinstance(connection, PacketStream):
+            LargeBody(connection, memfd.fd, size).send(sockets.packed(message))
+        else:
+            sockets.send(connection, message, [memfd.fd])
     finally:
         memfd.close()
 
@@ -245,9 +266,12 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
 def _contents(received: Received, size: int) -> bytearray:
     """Return the bytes of a payload, from the message's body or from the file that came with it."""
     if not received.fds:
+        if received.lacks_memory:
+            raise MemoryError("there is no memory for a value")
         if len(received.body) != size:
             raise ValueError("the payload does not have the size in its header")
-        return bytearray(received.body)
+        # What came in pieces lies in memory of its own already.
+        return received.body if isinstance(received.body, bytearray) else bytearray(received.body)
     fd = received.fds[0]
     found = os.fstat(fd)
     # The sender has taken memory for so much, so a number alone makes this process take none.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of an endpoint: strangers, peers of services, and the deaths of their processes.
 
-The first message of a connection names a service and proves by its secret that it may use it. From
+The first message of a connection names a service and proves that it may use it (``entry``). From
 then on the connection is a peer of that service, and each message goes to the handler that the
 table of the service has for it. A wrong message ends its own connection and nothing else; a handler
 that fails ends its own service.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import select
 import time
 from collections import deque
@@ -24,11 +23,14 @@ from typing import Any
 from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielding
 from rcg.log import Log
+from rcg.runtime.control.doors import Door, LocalDoor
+from rcg.runtime.control.entry import Entered, entered
 from rcg.runtime.control.reception import Reception
+from rcg.runtime.control.refusals import Refusals, Tally
 from rcg.runtime.control.services import Handler, Peer, Service
 from rcg.wire import sockets
 from rcg.wire.liveness import EXIT_TIMEOUT_S, Ending, How
-from rcg.wire.messages import Message, Opening, UnknownGraph
+from rcg.wire.messages import Message, Opening
 
 __all__ = ["Connections"]
 
@@ -39,7 +41,7 @@ class Connections:
     """The connections of the endpoint, on its thread.
 
     Args:
-        address: Where to listen.
+        address: Where to listen on this node.
         services: The services that first messages may name, by id.
         news: The queue of services that have work to do.
 
@@ -59,11 +61,14 @@ class Connections:
             os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
         )
         self._poller.register(self._doorbell.fd, select.POLLIN)
+        self._tally = Tally()  # of connections from other nodes
+        self._is_closed = False
         try:
-            self.reception = Reception(address, self._poller)
+            self.reception = Reception(LocalDoor(address), self._poller, Tally())
         except BaseException:
             self._doorbell.close()
             raise
+        self._receptions = [self.reception]  # the others: for other nodes
 
     def ring(self) -> None:
         """End the wait of ``serve_round``. Any thread."""
@@ -72,12 +77,29 @@ class Connections:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(doorbell.fd, 1)
 
+    def open(self, door: Door) -> None:
+        """Also listen at a door for other nodes. Any thread.
+
+        Raises:
+            OSError: There is no descriptor left.
+        """
+        made = Reception(door, self._poller, self._tally)
+        self._receptions.append(made)
+        # ``close`` sets this first and looks at the list then: one of the two sees the other.
+        if self._is_closed:
+            made.close()
+        self.ring()  # so that the poller looks there
+
+    def refusals(self) -> Refusals:
+        """Return how many connections of other nodes were refused. Any thread."""
+        return self._tally.so_far
+
     def serve_round(self) -> None:
         """Wait for news and handle them, at most one message of each connection."""
-        reception = self.reception
+        receptions = self._receptions.copy()
         wake = -1 if self._doorbell is None else self._doorbell.fd
-        spoken: list[int] = []
-        has_visitor = False
+        spoken: list[tuple[Reception, int]] = []
+        visited: list[Reception] = []
         # Closed after the loop: otherwise a new descriptor could get the number of one of which
         # there is still news to come.
         finished: list[Peer] = []
@@ -87,14 +109,14 @@ class Connections:
             if fd == wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(wake)
-            elif reception.is_listener(fd):
-                has_visitor = True
-            elif fd in reception:
-                spoken.append(fd)
             elif fd in self._watched:
                 finished.append(self._lose(self._watched[fd], Ending(How.DIED)))
-            elif fd in self._peers and not self._hear(self._peers[fd]):
-                finished.append(self._forget(self._peers[fd]))
+            elif fd in self._peers:
+                if not self._hear(self._peers[fd]):
+                    finished.append(self._forget(self._peers[fd]))
+            else:
+                visited += [each for each in receptions if each.is_listener(fd)]
+                spoken += [(each, fd) for each in receptions if fd in each]
         now = time.monotonic()
         for peer, until in list(self._hung_up.items()):
             if now < until:
@@ -102,11 +124,12 @@ class Connections:
             finished.append(self._lose(peer, Ending(How.LEFT)))
         for peer in finished:
             peer.close()
-        for fd in spoken:
-            self._open(fd)
-        reception.look()
+        for reception, fd in spoken:
+            self._open(reception, fd)
+        for reception in receptions:
+            reception.look()
         # After all that have spoken were served: a silent one is ended to make room.
-        if has_visitor:
+        for reception in visited:
             reception.accept()
 
     def release(self, service: Service) -> None:
@@ -129,15 +152,19 @@ class Connections:
         _log.exception("rcg: the control of graph %s failed", service.service_id)
 
     def close(self) -> None:
-        """Close the address and all connections."""
+        """Close all addresses and connections."""
         self._doorbell = None
-        self.reception.close()
+        self._is_closed = True
+        for reception in self._receptions.copy():
+            reception.close()
         self._close_peers()
 
     def abandon(self) -> None:
         """Close this process's copies of the descriptors: in a forked child."""
         self._doorbell = None
-        self.reception.abandon()
+        self._is_closed = True
+        for reception in self._receptions.copy():
+            reception.abandon()
         self._close_peers()
 
     def _close_peers(self) -> None:
@@ -148,57 +175,80 @@ class Connections:
     # --- strangers and peers
 
     def _timeout_ms(self) -> float | None:
-        found = self.reception.timeout_ms()
+        known = [each.timeout_ms() for each in self._receptions.copy()]
         for until in self._hung_up.values():
-            left = max(0.0, until - time.monotonic()) * 1000 + 1
-            return left if found is None else min(left, found)
-        return found
+            known.append(max(0.0, until - time.monotonic()) * 1000 + 1)
+            break
+        return min((each for each in known if each is not None), default=None)
 
-    def _open(self, fd: int) -> None:
+    def _open(self, reception: Reception, fd: int) -> None:
         """Handle the first message of a connection."""
-        connection = self.reception.stranger(fd)
+        connection = reception.stranger(fd).connection
         peer: Peer | None = None
         is_kept = False
         try:
-            with sockets.receive(connection) as received:
-                opening = received.message
-            if isinstance(opening, Opening):
-                service = self._services.get(opening.graph)
-                if service is None or service.is_over:
-                    sockets.send(connection, UnknownGraph(), may_wait=False)
-                elif _is_same(opening.secret, service.secret):
-                    handler = service.handlers.get(type(opening))
-                    if handler is not None:
-                        peer = Peer(connection, service)
-                        is_kept = self._handle(peer, handler, opening)
-        except (OSError, ValueError):
-            pass  # this connection ends below, and no other
+            found = self._entered(reception, fd)
+        except BlockingIOError:
+            return  # a part of a message: the rest may come in time
+        if found is not None:
+            service, opening = found
+            handler = service.handlers.get(type(opening))
+            if handler is not None:
+                peer = Peer(connection, service)
+                with contextlib.suppress(OSError, ValueError):  # this connection ends, no other
+                    is_kept = self._handle(peer, handler, opening)
         if peer is not None and is_kept:
             self._peers[fd] = peer
-            self.reception.forget(fd)  # at each moment one of the two has it, for a forked child
+            reception.forget(fd)  # at each moment one of the two has it, for a forked child
             if peer.pidfd.fd >= 0:
                 self._watched[peer.pidfd.fd] = peer
                 self._poller.register(peer.pidfd.fd, select.POLLIN)
             self._news.append(peer.service)
             return
         self._poller.unregister(fd)
-        self.reception.forget(fd)
+        reception.forget(fd)
         if peer is not None:
             peer.close()
         else:
             connection.close()
 
+    def _entered(self, reception: Reception, fd: int) -> Entered | None:
+        """Return what a connection that has spoken may use and wants; None if it is refused.
+
+        Raises:
+            BlockingIOError: Not all of its message is there.
+        """
+        stranger = reception.stranger(fd)
+        try:
+            received = sockets.receive(stranger.connection, may_wait=False)
+        except BlockingIOError:
+            raise
+        except (OSError, ValueError):
+            reception.tally.count("garbage")
+            return None
+        with received:
+            try:
+                return entered(stranger, received, self._services, reception.tally)
+            except (OSError, ValueError):
+                return None
+
     def _hear(self, peer: Peer) -> bool:
         """Handle one message; returns whether to go on listening to the peer."""
         service = peer.service
+        why = ""
         try:
-            with sockets.receive(peer.connection) as received:
-                message = received.message
+            try:
+                received = sockets.receive(peer.connection, may_wait=False)
+            except BlockingIOError:
+                return True  # a part of a message
+            with received:
+                message, why = received.message, received.why
                 if message is not None:
                     handler = service.handlers.get(type(message))
                     if handler is None or isinstance(message, Opening):
                         raise ValueError("it is not expected here")
                     self._news.append(service)
+                    peer.body = received.body
                     return self._handle(peer, handler, message)
         except OSError:
             pass  # as if it had hung up
@@ -207,10 +257,10 @@ class Connections:
             return False
         if peer.pidfd.fd >= 0:
             # The kernel closes the connections of a process first. Its end may be about to come.
-            self._poller.unregister(peer.connection)
+            self._poller.unregister(peer.fd)
             self._hung_up[peer] = time.monotonic() + EXIT_TIMEOUT_S
             return True
-        self._tell_lost(peer, Ending(How.LEFT))
+        self._tell_lost(peer, Ending(How.LEFT, why))
         return False
 
     def _tell_lost(self, peer: Peer, ending: Ending) -> None:
@@ -223,7 +273,7 @@ class Connections:
 
     def _forget(self, peer: Peer) -> Peer:
         """Listen to a peer no more; returns it, to be closed."""
-        fd = peer.connection.fileno()
+        fd = peer.fd
         if self._peers.pop(fd, None) is not None and self._hung_up.pop(peer, None) is None:
             self._poller.unregister(fd)
         if self._watched.pop(peer.pidfd.fd, None) is not None:
@@ -244,7 +294,3 @@ class Connections:
         except BaseException as problem:  # noqa: BLE001 - a death must not go unseen
             self.fail(peer.service, problem)
             return False
-
-
-def _is_same(secret: str, expected: str) -> bool:
-    return secrets.compare_digest(secret.encode(), expected.encode())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoint of this process: one address, one listening socket, one thread for all its graphs.
 
-It listens on an abstract AF_UNIX address (no file; it disappears with the process). Connections
-reach services there, such as the control of a graph. The endpoint starts with the first service and
-ends with the last. A forked child has none: it closes its copies of the descriptors.
+It listens on an abstract AF_UNIX address (no file; it disappears with the process) and, once a
+service asks for it, at a TCP address for other nodes. Connections reach services there, such as the
+control of a graph. The endpoint starts with the first service and ends with the last. A forked
+child has none: it closes its copies of the descriptors.
 
 There is no lock: state changes in single steps, and a thread checks the state of another one after
 a change of its own. So a signal handler or ``__del__`` may use the endpoint at any point.
@@ -20,8 +21,11 @@ from typing import Final
 from rcg.descriptors import telling_exhaustion
 from rcg.error_text import shielding
 from rcg.runtime.control.connections import Connections
+from rcg.runtime.control.doors import TcpDoor
+from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.wire.addresses import TcpAddress
 
 __all__ = ["Endpoint", "serve"]
 
@@ -82,6 +86,7 @@ class Endpoint:
         self._pid = os.getpid()
         self.address = address or f"\0rcg-{self._pid}-{secrets.token_hex(8)}"
         self._services: dict[str, Service] = {}
+        self._doors: dict[str, TcpDoor] = {}  # for other nodes, by host
         self._news: deque[Service] = deque()  # those that have something to do on the thread
         self._sleepers = Sleepers()
         self._is_ending = False  # it takes no service any more
@@ -126,6 +131,43 @@ class Endpoint:
             return False
         self._sleepers.wake()  # the endpoint does not end, so `close` need not wait for that
         return True
+
+    def listen_tcp(self, host: str) -> TcpAddress:
+        """Be reached from other nodes, too, at an address of this machine; idempotent.
+
+        All services of the process share the port, which is closed with the endpoint.
+
+        Args:
+            host: The address, in numbers; connections to others of this machine are not heard.
+
+        Raises:
+            PlacementError: No port of ``RCG_PORT_RANGE`` is free there, or the address is another
+                machine's.
+            OutOfDescriptors: There is none left.
+            ValueError: A variable holds nothing that rcg understands, or ``host`` is no address.
+            ConnectionAbortedError: The endpoint has ended.
+        """
+        if self._is_over or self._pid != os.getpid():
+            raise ConnectionAbortedError("the endpoint has ended")
+        known = self._doors.get(host)
+        if known is not None:
+            return known.address
+        with telling_exhaustion("to be reached from other nodes"):
+            made = TcpDoor(host)
+            first = self._doors.setdefault(host, made)
+            if first is not made:  # another thread was faster
+                made.listener.close()
+                return first.address
+            try:
+                self._connections.open(made)
+            except BaseException:
+                del self._doors[host]
+                raise
+        return made.address
+
+    def refusals(self) -> Refusals:
+        """Return how many connections of other nodes were refused so far, by reason."""
+        return self._connections.refusals()
 
     def abandon_service(self, service: Service) -> None:
         """Undo ``add``, for a service that no peer knows yet."""

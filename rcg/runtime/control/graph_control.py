@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.far_nodes import FarMember, FarNode, FarNodes
 from rcg.runtime.control.questions import Questions
+from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
 from rcg.runtime.control.welcome import accept_link, refuse, welcome
@@ -39,6 +39,7 @@ from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import Clock
 from rcg.wire import codec
+from rcg.wire.addresses import TcpAddress
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import (
     AddValue,
@@ -69,6 +70,7 @@ from rcg.wire.messages import (
     Use,
     UseStore,
 )
+from rcg.wire.sockets import Connection
 
 __all__ = ["GraphControl"]
 
@@ -105,7 +107,7 @@ class GraphControl:
         processes: Sequence[str],
         descriptors_for: Callable[[str], tuple[int, list[int]]],
         on_gone: Callable[[str, Ending], None],
-        on_client: Callable[[socket.socket, Opening], None],
+        on_client: Callable[[Connection, Opening], None],
         far_nodes: Sequence[FarNode] = (),
     ) -> None:
         self.service_id = graph_id
@@ -134,6 +136,7 @@ class GraphControl:
         self._has_told_stop = False
         self._is_stopping = False
         self._is_closed = False
+        self.tcp_address: TcpAddress | None = None  # where other nodes reach the endpoint
         self._endpoint: Endpoint = endpoint.serve(self)
 
     @property
@@ -142,14 +145,6 @@ class GraphControl:
         return self._endpoint.address
 
     # --- other nodes, any thread
-
-    def listen(self, node_ip: str) -> str:
-        """Listen for other nodes at this node's address; returns where, as text.
-
-        Raises:
-            PlacementError: No port is free.
-        """
-        return str(self._endpoint.listen_tcp(node_ip))
 
     def open_gate(self, gate: Gate, senders: Sequence[str]) -> None:
         """Accept connections for frames from these processes of other nodes."""
@@ -204,6 +199,15 @@ class GraphControl:
         self._notify()
 
     # --- any thread
+
+    def listen_tcp(self, host: str) -> TcpAddress:
+        """Be reached from other nodes, too; see ``Endpoint.listen_tcp``."""
+        self.tcp_address = self._endpoint.listen_tcp(host)
+        return self.tcp_address
+
+    def refusals(self) -> Refusals:
+        """Return how many connections of other nodes this process has refused, by reason."""
+        return self._endpoint.refusals()
 
     def stop(self) -> None:
         """Tell every member to stop; returns at once."""
@@ -379,6 +383,8 @@ class GraphControl:
         process = hello.process
         if process not in self.processes or process in self.pids:
             return False
+        if peer.is_remote:  # its node has shared memory of its own
+            return False
         if not welcome(peer, self._descriptors_for(process)):
             return False
         if self._has_told_stop:
@@ -432,7 +438,7 @@ class GraphControl:
         return True
 
     def _events_here(self, peer: Peer, told: EventsHere) -> bool:
-        self.nodes.take_events(peer, told, peer.body)
+        self.nodes.take_events(peer, told, bytes(peer.body))
         return True
 
     def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
@@ -445,9 +451,9 @@ class GraphControl:
         if self._is_stopping:
             return False
         try:
-            self._on_client(peer.connection, opening)
-            peer.hand_over()
+            self._on_client(peer.hand_over_messages(), opening)
         except Exception as problem:  # noqa: BLE001 - the trouble of one client is no other's
+            peer.take_back()
             refuse(peer, problem, "to serve another user of its graph")
             _log.warning(
                 "rcg: a client of graph %s could not be served: %r", self.service_id, problem

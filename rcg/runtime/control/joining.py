@@ -1,22 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting to the endpoint of another process: the same for members of graphs and for handles."""
+"""Connecting to the endpoint of another process: the same for members of graphs and for handles.
+
+On one node both sides know each other's process from the kernel. To another node the connection is
+TCP, and both sides prove that they know the graph's secret (``rcg.wire.proof``).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from rcg.descriptors import Descriptor, telling_exhaustion
 from rcg.errors import PlacementError
-from rcg.options import Deadline
+from rcg.options import Deadline, peer_timeout_s
 from rcg.runtime.control.reception import refused
-from rcg.wire import liveness, sockets
-from rcg.wire.messages import Again, Message, Opening, Refused, UnknownGraph
-from rcg.wire.sockets import Received
+from rcg.wire import liveness, proof, sockets
+from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
+from rcg.wire.messages import (
+    Again,
+    Challenge,
+    Message,
+    Opening,
+    Proven,
+    Refused,
+    UnknownGraph,
+)
+from rcg.wire.packets import PacketStream
+from rcg.wire.sockets import Connection, Received
 
 __all__ = ["Joined", "check_user", "join"]
+
+
+_RETRY_S: Final = 0.01  # to a process of another node that ended the connection
+_REFUSALS: Final = (Again, Refused, UnknownGraph, type(None))
 
 
 @dataclass(slots=True)
@@ -25,11 +47,12 @@ class Joined:
 
     Attributes:
         connection: Its calls have no timeout.
-        pidfd: Becomes readable at the end of that process, if the kernel supports it.
+        pidfd: Becomes readable at the end of that process, if the kernel supports it and it is on
+            this node.
         answer: The first message of the other side, with its payload and descriptors.
     """
 
-    connection: socket.socket
+    connection: Connection
     pidfd: Descriptor
     answer: Received
 
@@ -59,7 +82,7 @@ def check_user(_: int, uid: int) -> None:
 
 
 def join(
-    address: str,
+    address: str | TcpAddress,
     opening: Opening,
     timeout_s: float,
     check: Callable[[int, int], None],
@@ -69,10 +92,11 @@ def join(
     """Connect, send the first message, and wait for the answer.
 
     Args:
-        address: Where the other process listens.
+        address: Where the other process listens: an abstract address, or one of TCP or its text.
         opening: The first message.
         timeout_s: For all of it.
-        check: Called with the peer's (pid, uid) before anything is sent; raises to refuse it.
+        check: Called with the peer's (pid, uid) before anything is sent; raises to refuse it. Not
+            for TCP: there the peer proves that it knows the secret.
         descriptors: How many come with the answer.
 
     Raises:
@@ -80,15 +104,26 @@ def join(
         ConnectionAbortedError: The graph has ended.
         TimeoutError: There was no answer in time.
         ProcessLookupError: The peer ended meanwhile.
-        OSError: It cannot be reached.
+        PermissionError: What answers there does not know the secret.
+        OSError: It cannot be reached. The text names both ends, if it is on another node.
         ValueError: The answer is no message.
     """
     deadline = Deadline(timeout_s)
+    remote: TcpAddress | None = None
+    if isinstance(address, TcpAddress):
+        remote = address
+    elif is_tcp(address):
+        remote = TcpAddress.parse(address)
+    attempt: Callable[[], Joined]
+    if remote is None:
+        attempt = partial(_try_join, str(address), opening, deadline, check, descriptors)
+    else:
+        attempt = partial(_try_tcp, remote, opening, deadline)
     with telling_exhaustion("to join a compiled graph"):
         is_first = True
         while True:
             try:
-                joined = _try_join(address, opening, deadline, check, descriptors)
+                joined = attempt()
             except ConnectionRefusedError:
                 if is_first:
                     raise
@@ -109,6 +144,8 @@ def join(
                     joined.close()
                     if deadline.expired:
                         raise TimeoutError("too many processes connect at once")
+                    if remote is not None:
+                        time.sleep(_RETRY_S)
                 case _:
                     return joined
 
@@ -144,3 +181,71 @@ def _try_join(
         connection.close()
         pidfd.close()
         raise
+
+
+def _try_tcp(address: TcpAddress, opening: Opening, deadline: Deadline) -> Joined:
+    peer_timeout = peer_timeout_s()
+    stream = PacketStream(connect_tcp(address, deadline.remaining_s() or 0.001))
+    try:
+        stream.keep_alive(peer_timeout)
+        stream.settimeout(deadline.remaining_s())
+        answer = _answer_of(stream, opening, deadline)
+        stream.settimeout(None)
+        return Joined(stream, Descriptor(), answer)
+    except BaseException as error:
+        stream.close()
+        if isinstance(error, TimeoutError):
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"{ends_of(address)}: connected, but there was no answer in time: the process may "
+                "be suspended, or something else listens there",
+            ) from error
+        if isinstance(error, PermissionError):
+            raise PermissionError(errno.EACCES, f"{ends_of(address)}: {error.strerror}") from error
+        if isinstance(error, ValueError):
+            raise ValueError(f"{ends_of(address)}: {error}") from error
+        raise
+
+
+def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Received:
+    """Prove that the secret is known, and return the first answer of a peer that does the same.
+
+    Whoever has not proven that may only refuse.
+
+    Raises:
+        PermissionError: It does not know the secret.
+        ConnectionAbortedError: It ended the connection instead.
+        ValueError: It sent something else.
+    """
+    first = _received(stream, deadline)
+    asked = first.message
+    if not isinstance(asked, Challenge):
+        return _refusal(first)
+    sent, body = proof.prove(opening, asked)
+    with contextlib.suppress(ConnectionError):  # the reason can still be read
+        sockets.send(stream, sent, body=body)
+    second = _received(stream, deadline)
+    answered = second.message
+    if answered is None and not second.is_reset:
+        raise ConnectionAbortedError(
+            errno.ECONNABORTED, "the graph has ended, or has another secret"
+        )
+    if not isinstance(answered, Proven):
+        return _refusal(second)
+    if not proof.is_answer(answered, sent, body, opening.secret, asked):
+        raise PermissionError(
+            errno.EACCES, "what answers there does not know the secret of the graph"
+        )
+    stream.takes_bodies = True
+    return _received(stream, deadline)
+
+
+def _received(stream: PacketStream, deadline: Deadline) -> Received:
+    sockets.wait_for_message(stream, -1, deadline.remaining_s())
+    return sockets.receive(stream)
+
+
+def _refusal(received: Received) -> Received:
+    if not isinstance(received.message, _REFUSALS):
+        raise ValueError("what answers there is no process of rcg")
+    return received

@@ -9,7 +9,9 @@ from typing import Final
 
 from rcg.errors import PlacementError
 from rcg.runtime.control.joining import check_user, join
+from rcg.wire.keepalive import lift_limit
 from rcg.wire.messages import OpenLink, Ready
+from rcg.wire.packets import PacketStream
 
 __all__ = ["connect_gates"]
 
@@ -46,7 +48,10 @@ def connect_gates(
             if not isinstance(joined.message, Ready):
                 joined.close()
                 raise PlacementError(f"the process that answered at {address} is no host")
-            found[node] = joined.connection.hand_over()
+            connection = joined.connection
+            bare = connection.detach() if isinstance(connection, PacketStream) else connection
+            lift_limit(bare)  # its other end may be suspended; the link of the node tells a cut
+            found[node] = bare
     except BaseException:
         for connection in found.values():
             connection.close()

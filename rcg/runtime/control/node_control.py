@@ -60,6 +60,7 @@ from rcg.wire.messages import (
     ToMember,
     TorchProfiled,
 )
+from rcg.wire.packets import PacketStream
 
 __all__ = ["NodeControl"]
 
@@ -102,7 +103,7 @@ class NodeControl:
         self._senders = senders
         self._members: dict[str, Peer] = {}  # of the endpoint's thread, which alone changes it
         self._over: set[str] = set()
-        self._link: socket.socket | None = None
+        self._link: PacketStream | None = None
         self._gate: Gate | None = None
         self._recordings: dict[int, Recording] = {}
         self._is_closed = False
@@ -144,10 +145,11 @@ class NodeControl:
                 f"the host of node {self._node.layout.node} cannot reach the driver: {error}",
                 location=node_ip,
             ) from error
-        if not isinstance(joined.message, Ready):
+        link = joined.connection
+        if not isinstance(joined.message, Ready) or not isinstance(link, PacketStream):
             joined.close()
             raise PlacementError("the process that answered is not the driver")
-        self._link = joined.connection
+        self._link = link
         name = f"rcg-link-{self._node.layout.node}-{self.service_id[:6]}"
         threading.Thread(target=self._listen, name=name, daemon=True).start()
 
@@ -161,7 +163,7 @@ class NodeControl:
         link = self._link
         if link is not None:
             with contextlib.suppress(OSError, ValueError):  # the listening thread sees its end
-                sockets.send(link, message, may_wait=False)
+                link.post(sockets.packed(message))
 
     def close(self) -> None:
         """End it: the graph is over on this node. Idempotent, any thread."""

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listening socket, and the connections that have not sent a message yet: strangers.
+"""A listening socket, and the connections that have not sent a message yet: strangers.
 
-Every process of the machine can connect, so strangers are limited in number and in time. A stranger
-above the limit ends the one that has been silent for longest, so a process that speaks is served,
-however many others are silent. The one that is ended gets a message to connect again: it may only
-be slow.
+Every process of the machine can connect, or of the network, so strangers are limited in number and
+in time. A stranger above the limit ends the one that has been silent for longest, so a process that
+speaks is served, however many others are silent. The one that is ended gets a message to connect
+again: it may only be slow.
 
 A process that has no descriptor left cannot accept a connection, and so cannot refuse it. It keeps
 one descriptor in reserve, and closes that to accept the connection and refuse it with the reason.
-Used by one thread; knows nothing of graphs.
+An endpoint has one reception for its own node and one for each address that other nodes reach, each
+with limits of its own: a flood from the network ends no stranger of this node. Used by one thread;
+knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -23,14 +25,31 @@ from typing import Final
 
 from rcg.descriptors import Descriptor, out_of_descriptors
 from rcg.errors import OutOfDescriptors
+from rcg.runtime.control.doors import Door, Stranger
+from rcg.runtime.control.refusals import Reason, Tally
 from rcg.wire import sockets
 from rcg.wire.messages import Again, Refused
+from rcg.wire.sockets import Connection
 
 __all__ = ["MAX_STRANGERS", "Reception", "refusal_of", "refused"]
 
 MAX_STRANGERS: Final = 64
 _SILENCE_TIMEOUT_S: Final = 10.0  # more than a process needs to send its first message
 _ACCEPT_RETRY_S: Final = 0.05  # while connections cannot be accepted
+# The network's errors about a connection that was on its way: the next one may be all right.
+_PASSING: Final = (
+    errno.EAGAIN,
+    errno.ECONNABORTED,
+    errno.ENETDOWN,
+    errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+    errno.EPERM,
+)
 
 
 def refusal_of(error: OutOfDescriptors) -> Refused:
@@ -44,11 +63,12 @@ def refused(message: Refused) -> OutOfDescriptors:
 
 
 class Reception:
-    """Listens on an address and keeps the connections that have not sent a message yet.
+    """Listens at a door and keeps the connections that have not sent a message yet.
 
     Args:
-        address: Abstract.
+        door: Closed with the reception, also if that cannot be made.
         poller: Learns of the listening socket and of each connection.
+        tally: Counts the strangers that are ended.
         max_strangers: How many such connections are kept.
         timeout_s: How long each of them may be silent.
 
@@ -58,8 +78,9 @@ class Reception:
 
     def __init__(
         self,
-        address: str,
+        door: Door,
         poller: select.poll,
+        tally: Tally,
         *,
         max_strangers: int = MAX_STRANGERS,
         timeout_s: float = _SILENCE_TIMEOUT_S,
@@ -67,9 +88,11 @@ class Reception:
         self._poller = poller
         self._max_strangers = max_strangers
         self._timeout_s = timeout_s
-        self._strangers: dict[int, tuple[float, socket.socket]] = {}  # the oldest first
+        self._strangers: dict[int, tuple[float, Stranger]] = {}  # the oldest first
         self._paused_until: float | None = None
-        self._listener = sockets.listen(address)
+        self._door = door
+        self._listener = door.listener
+        self.tally = tally
         try:
             self._reserve = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
         except BaseException:
@@ -101,14 +124,16 @@ class Reception:
         if self._paused_until is not None and now >= self._paused_until:
             self._paused_until = None
             self._poller.register(self._listener, select.POLLIN)
-        for fd, (since, connection) in list(self._strangers.items()):
+        for fd, (since, stranger) in list(self._strangers.items()):
             if now < since + self._timeout_s:
                 break
-            if not _has_spoken(connection):  # else its turn comes
-                self._end(fd)
+            # One that has spoken is about to be served. From another node a part of a message may
+            # come again and again, so there the time is up in any case. It may connect again.
+            if stranger.asked is not None or not _has_spoken(stranger.connection):
+                self._end(fd, "silent")
 
-    def stranger(self, fd: int) -> socket.socket:
-        """Return a stranger's connection."""
+    def stranger(self, fd: int) -> Stranger:
+        """Return a stranger."""
         return self._strangers[fd][1]
 
     def forget(self, fd: int) -> None:
@@ -120,17 +145,21 @@ class Reception:
         if len(self._strangers) >= self._max_strangers and not self._evict():
             return  # all of them have spoken: they go first
         try:
-            connection, _ = self._listener.accept()
+            accepted, _ = self._listener.accept()
         except OSError as error:
             self._not_accepted(error)
             return
         self._keep_reserve()
-        if sockets.peer_of(connection)[1] != os.getuid():
-            connection.close()
+        try:
+            stranger = self._door.admit(accepted)
+        except OSError:
+            self.tally.count("silent")  # it went away again
             return
-        connection.setblocking(True)
-        self._strangers[connection.fileno()] = time.monotonic(), connection
-        self._poller.register(connection, select.POLLIN)
+        if stranger is None:
+            return
+        fd = stranger.connection.fileno()
+        self._strangers[fd] = time.monotonic(), stranger
+        self._poller.register(fd, select.POLLIN)
 
     def close(self) -> None:
         """Close the address and the strangers."""
@@ -143,8 +172,8 @@ class Reception:
 
     def abandon(self) -> None:
         """Close the descriptors of this process alone: in a forked child."""
-        for _, connection in self._strangers.values():
-            connection.close()
+        for _, stranger in self._strangers.values():
+            stranger.connection.close()
         self._strangers.clear()
         self._listener.close()
         self._reserve.close()
@@ -153,14 +182,15 @@ class Reception:
 
     def _evict(self) -> bool:
         """End the stranger that has been silent for longest; False if none is silent."""
-        for fd, (_, connection) in self._strangers.items():
-            if not _has_spoken(connection):
-                self._end(fd)
+        for fd, (_, stranger) in self._strangers.items():
+            if not _has_spoken(stranger.connection):
+                self._end(fd, "flood")
                 return True
         return False
 
-    def _end(self, fd: int) -> None:
-        _, connection = self._strangers.pop(fd)
+    def _end(self, fd: int, reason: Reason) -> None:
+        self.tally.count(reason)
+        connection = self._strangers.pop(fd)[1].connection
         self._poller.unregister(fd)
         with contextlib.suppress(OSError):
             sockets.send(connection, Again(), may_wait=False)
@@ -168,7 +198,7 @@ class Reception:
 
     def _not_accepted(self, error: OSError) -> None:
         """There is still something to accept: make room for it, refuse it, or pause."""
-        if error.errno in (errno.EAGAIN, errno.ECONNABORTED):
+        if error.errno in _PASSING:
             return  # it went away again
         told = out_of_descriptors(error, "to accept a connection to its graphs")
         if told is not None and (self._evict() or self._refuse(told)):
@@ -184,12 +214,14 @@ class Reception:
             return False
         self._reserve.close()
         try:
-            connection, _ = self._listener.accept()
+            accepted, _ = self._listener.accept()
         except OSError:
             return False  # another thread took the descriptor
-        with contextlib.suppress(OSError):
-            sockets.send(connection, refusal_of(told), may_wait=False)
-        connection.close()
+        with accepted, contextlib.suppress(OSError):
+            stranger = self._door.admit(accepted)
+            if stranger is not None:
+                with stranger.connection as connection:
+                    sockets.send(connection, refusal_of(told), may_wait=False)
         self._keep_reserve()
         return True
 
@@ -199,8 +231,8 @@ class Reception:
                 self._reserve = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
 
 
-def _has_spoken(connection: socket.socket) -> bool:
+def _has_spoken(connection: Connection) -> bool:
     """Whether there is something to receive, be it the end."""
     poller = select.poll()
-    poller.register(connection, select.POLLIN)
+    poller.register(connection.fileno(), select.POLLIN)
     return bool(poller.poll(0))

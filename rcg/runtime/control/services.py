@@ -9,43 +9,117 @@ all services of the process: nothing may block.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rcg.descriptors import Descriptor
 from rcg.wire import sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import Message
+from rcg.wire.packets import PacketStream
+from rcg.wire.sockets import Connection
 
 __all__ = ["Handler", "Peer", "Service"]
 
 
 class Peer:
-    """A connection whose first message named a service.
+    """A connection whose first message named a service, and proved that it may use it.
 
     Attributes:
         connection: Closed by ``close``, unless it was handed over.
-        pid: The process at the other end.
+        fd: Its descriptor, also after it was handed over.
+        is_remote: Whether it comes from another node: no descriptors go there.
+        address: Where the other end is, for people.
+        pid: The process at the other end; 0 if the kernel does not know it.
         pidfd: Becomes readable at the end of that process. The handler of the first
             message opens it, if the end of the process matters to the service.
         service: The service that it named.
         name: Its name within the service.
+        body: The bytes that came with the message that is being handled.
     """
 
-    __slots__ = ("_is_handed_over", "connection", "name", "pid", "pidfd", "service")
+    __slots__ = (
+        "_is_handed_over",
+        "address",
+        "body",
+        "connection",
+        "fd",
+        "is_remote",
+        "name",
+        "pid",
+        "pidfd",
+        "service",
+    )
 
-    def __init__(self, connection: socket.socket, service: Service) -> None:
+    def __init__(self, connection: Connection, service: Service) -> None:
         self.connection = connection
-        self.pid = sockets.peer_of(connection)[0]
+        self.fd = connection.fileno()
+        self.is_remote = isinstance(connection, PacketStream)
+        self.pid = max(0, sockets.peer_of(connection)[0])
+        self.address = (
+            connection.address if isinstance(connection, PacketStream) else f"process {self.pid}"
+        )
         self.pidfd = Descriptor()
         self.service = service
         self.name = ""
+        self.body: bytes | bytearray = b""
         self._is_handed_over = False
 
+    def send(
+        self,
+        message: Message,
+        fds: Sequence[int] = (),
+        body: bytes | bytearray = b"",
+        *,
+        may_wait: bool = False,
+    ) -> None:
+        """Send a message. On the endpoint's thread it must not wait.
+
+        Args:
+            message: The message.
+            fds: Descriptors that go with it.
+            body: Bytes that go with it.
+            may_wait: Whether to wait while the peer does not read.
+
+        Raises:
+            BlockingIOError: The peer does not read; of this node, because to another node the
+                message is sent later then.
+            OSError: The connection is over.
+            ValueError: A field of the message has a wrong value, or there are descriptors for
+                another node.
+        """
+        if isinstance(self.connection, PacketStream) and not may_wait and not fds:
+            self.connection.post(sockets.packed(message, body))
+        else:
+            sockets.send(self.connection, message, fds, body=body, may_wait=may_wait)
+
     def hand_over(self) -> socket.socket:
-        """Return the connection, which ``close`` does not close from now on."""
+        """Return the bare socket, which ``close`` does not close from now on.
+
+        Nothing was read of what followed the last message, and all messages were sent.
+
+        Raises:
+            ConnectionError: The peer of another node has sent a part of a message, or does not
+                read.
+        """
+        found = self.connection
+        bare = found.detach() if isinstance(found, PacketStream) else found
+        self._is_handed_over = True
+        return bare
+
+    def hand_over_messages(self) -> Connection:
+        """Return the connection, which ``close`` does not close from now on.
+
+        Its calls wait, and values of any size may come, because the peer has proven who it is.
+        """
+        if isinstance(self.connection, PacketStream):
+            self.connection.takes_bodies = True
         self._is_handed_over = True
         return self.connection
+
+    def take_back(self) -> None:
+        """Undo ``hand_over_messages``."""
+        self._is_handed_over = False
 
     def close(self) -> None:
         """Close its connection and descriptors; idempotent."""
@@ -64,7 +138,7 @@ class Service(Protocol):
 
     Attributes:
         service_id: The id that first messages name.
-        secret: The secret that first messages must contain.
+        secret: The secret that first messages must contain, or prove to know.
         handlers: The handlers of messages, by class. First messages are ``Opening``.
     """
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rcg.runtime.control.services import Peer
-from rcg.wire import sockets
 from rcg.wire.messages import (
     AddValue,
     GetValue,
@@ -64,7 +63,7 @@ class Stores:
         """
         if self._has_ended:
             return False
-        sockets.send(peer.connection, Ready(), may_wait=False)
+        peer.send(Ready())
         self._peers[peer] = self._stores.setdefault(opening.group, _Store())
         return True
 
@@ -82,17 +81,17 @@ class Stores:
             case SetValue():
                 self._set(store, message.key, message.value)
             case GetValue() if message.key in store.values:
-                _answer(peer, Value(number=message.number, value=store.values[message.key]))
+                peer.send(Value(number=message.number, value=store.values[message.key]))
             case GetValue():
                 store.waiting.setdefault(message.key, []).append((peer, message.number))
             case HasValues():
                 is_there = all(key in store.values for key in message.keys)
-                _answer(peer, Presence(number=message.number, is_there=is_there))
+                peer.send(Presence(number=message.number, is_there=is_there))
             case AddValue():
                 found = base64.b64decode(store.values.get(message.key, "MA=="))
                 total = int(found) + message.amount
                 # First the answer: a total out of range is an error there.
-                _answer(peer, Total(number=message.number, total=total))
+                peer.send(Total(number=message.number, total=total))
                 self._set(store, message.key, base64.b64encode(b"%d" % total).decode())
             case _:
                 raise ValueError("it is not expected here")
@@ -121,11 +120,7 @@ class Stores:
         store.values[key] = value
         for peer, number in store.waiting.pop(key, ()):
             with _ending(peer):
-                _answer(peer, Value(number=number, value=value))
-
-
-def _answer(peer: Peer, message: Message) -> None:
-    sockets.send(peer.connection, message, may_wait=False)
+                peer.send(Value(number=number, value=value))
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from rcg.descriptors import out_of_descriptors
 from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.control.services import Peer
 from rcg.wire import liveness
+from rcg.wire.keepalive import lift_limit
 from rcg.wire.messages import Ready, Welcome
 
 __all__ = ["accept_link", "refuse", "welcome"]
@@ -54,5 +55,7 @@ def accept_link(peer: Peer, process: str, gate: Gate, senders: Collection[str]) 
     if process not in senders:
         return False
     peer.send(Ready())
-    gate.accept(process, peer.hand_over())
+    connection = peer.hand_over()
+    lift_limit(connection)  # as at its other end
+    gate.accept(process, connection)
     return False

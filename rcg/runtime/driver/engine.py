@@ -298,6 +298,7 @@ class Engine:
             is_multi=self.plan.is_multi,
             get_timeout_s=self.get_timeout_s,
             submit_timeout_s=session.options.submit_timeout_s,
+            tcp=str(session.control.tcp_address or ""),
         )
 
     def report_within(self, patience_s: float) -> str:

@@ -66,7 +66,7 @@ def open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> Host
     local = {FIRST_NODE: control.address}
     if not plan.nodes:
         return Hosts(local, {})
-    listening = control.listen(cluster.node_ip())
+    listening = str(control.listen_tcp(cluster.node_ip()))
     session.gate = session.host.open_gate(
         plan, lambda process, text: control.link_lost(process, FIRST_NODE, text), refusal
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -41,6 +40,7 @@ from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
+from rcg.wire.sockets import Connection
 
 __all__ = ["Session"]
 
@@ -91,7 +91,7 @@ class Session:
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
         # Serves handles of other processes; set once there is a graph to use.
-        self.on_client: Callable[[socket.socket, Opening], None] = lambda connection, _: (
+        self.on_client: Callable[[Connection, Opening], None] = lambda connection, _: (
             connection.close()
         )
         gates = {gate.id for gate in plan.gates}
@@ -126,7 +126,7 @@ class Session:
     ) -> tuple[
         Callable[[str], tuple[int, list[int]]],
         Callable[[str, Ending], None],
-        Callable[[socket.socket, Opening], None],
+        Callable[[Connection, Opening], None],
     ]:
         """Return the functions that the control of the graph calls.
 
@@ -146,7 +146,7 @@ class Session:
             if session is not None:
                 session._member_gone(process, ending)
 
-        def client_came(connection: socket.socket, opening: Opening) -> None:
+        def client_came(connection: Connection, opening: Opening) -> None:
             session = reference()
             if session is None:
                 connection.close()

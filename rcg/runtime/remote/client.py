@@ -33,7 +33,8 @@ from rcg.runtime.sleepers import Sleepers, emptied, set_done
 from rcg.serialization import Failure
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import How
-from rcg.wire.messages import Completed, Ready, Rejected, Submitted, Use
+from rcg.wire.messages import Completed, Ready, Rejected, Submitted, UnknownGraph, Use
+from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
 from rcg.wire.sockets import Received
 
@@ -249,8 +250,12 @@ class Client:
                     break
                 with sockets.receive(self._socket, 1) as received:
                     if received.message is None:
-                        if liveness.how_it_ended(pidfd) is How.DIED:
-                            error = owner_gone(self.facts)
+                        # The owner of another node says it if the graph was torn down.
+                        is_remote = isinstance(self._socket, PacketStream)
+                        if is_remote or liveness.how_it_ended(pidfd) is How.DIED:
+                            error = owner_gone(self.facts, received.why)
+                        break
+                    if isinstance(received.message, UnknownGraph):
                         break
                     self._take(received)
         except BaseException as problem:  # noqa: BLE001 - no waiter may wait for ever

@@ -17,6 +17,7 @@ from rcg.errors import ChannelBroken, ChannelClosed, ChannelTimeout, PlacementEr
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.joining import Joined, join
 from rcg.serialization import KIND_BYTES
+from rcg.wire.addresses import is_tcp
 from rcg.wire.messages import AskReport, Opening, Reported
 from rcg.wire.payloads import open_payloads
 
@@ -36,7 +37,12 @@ JOIN_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HandleFacts:
-    """The facts that a handle has about its graph."""
+    """The facts that a handle has about its graph.
+
+    Attributes:
+        address: Where its owner is reached.
+        tcp: Where it is reached from other nodes, as text; "" if it is not.
+    """
 
     graph_id: str
     address: str
@@ -49,6 +55,7 @@ class HandleFacts:
     is_multi: bool
     get_timeout_s: float | None
     submit_timeout_s: float | None
+    tcp: str = ""
 
 
 def join_owner(
@@ -70,11 +77,15 @@ def join_owner(
             raise owner_gone(facts)
 
     opening = kind(graph=facts.graph_id, secret=facts.secret)
+    here = cluster.node_id() if cluster.is_connected() else None
+    is_elsewhere = facts.node is not None and here is not None and facts.node != here
+    address = facts.tcp if is_elsewhere and facts.tcp else facts.address
+    if is_tcp(address):
+        return _join_elsewhere(facts, address, opening, timeout_s)
     try:
-        joined = join(facts.address, opening, timeout_s, check, descriptors=descriptors)
+        joined = join(address, opening, timeout_s, check, descriptors=descriptors)
     except ConnectionRefusedError:
-        here = cluster.node_id() if cluster.is_connected() else None
-        if facts.node is not None and here is not None and facts.node != here:
+        if is_elsewhere:
             raise PlacementError(
                 f"this handle works on the node of the process that compiled the graph, "
                 f"{facts.node}, and this is node {here}",
@@ -92,6 +103,20 @@ def join_owner(
             raise
         raise no_answer(facts, str(error), timeout_s) from error
     return joined
+
+
+def _join_elsewhere(facts: HandleFacts, address: str, opening: Opening, timeout_s: float) -> Joined:
+    """Connect to an owner on another node; raises as ``join_owner``."""
+    try:
+        return join(address, opening, timeout_s, lambda *_: None)
+    except ConnectionAbortedError:
+        raise torn_down(facts) from None
+    except TimeoutError as error:
+        raise no_answer(facts, str(error), timeout_s) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, RcgError):
+            raise
+        raise owner_gone(facts, str(error)) from error
 
 
 def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
@@ -135,10 +160,11 @@ def not_understood(facts: HandleFacts) -> ChannelBroken:
     )
 
 
-def owner_gone(facts: HandleFacts) -> ChannelBroken:
-    """Return the error for an owner that has ended."""
+def owner_gone(facts: HandleFacts, why: str = "") -> ChannelBroken:
+    """Return the error for an owner that has ended, or cannot be reached for a reason."""
+    how = f"cannot be reached: {why}" if why else "is gone"
     return ChannelBroken(
-        f"the process {facts.owner_pid}, which compiled the graph, is gone. Its actors are usable: "
+        f"the process {facts.owner_pid}, which compiled the graph, {how}. Its actors are usable: "
         "compile a new graph in another process.",
         peer=str(facts.owner_pid),
     )

@@ -43,10 +43,12 @@ from rcg.wire.messages import (
     Rejected,
     Reported,
     Submitted,
+    UnknownGraph,
     Use,
 )
+from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import PreparedPayloads, open_payloads, send_payloads
-from rcg.wire.sockets import Received
+from rcg.wire.sockets import Connection, Received
 
 __all__ = ["Feed", "HandleServer", "ServedGraph"]
 
@@ -104,7 +106,7 @@ class HandleServer:
     def __init__(self, dag: Callable[[], ServedGraph | None]) -> None:
         self._dag = dag
 
-    def serve(self, connection: socket.socket, opening: Opening) -> None:
+    def serve(self, connection: Connection, opening: Opening) -> None:
         """Serve one connection on threads of its own; returns at once.
 
         Args:
@@ -131,7 +133,7 @@ class HandleServer:
         threading.Thread(target=target, name=f"rcg-serve-{dag.get_id()[:6]}", daemon=True).start()
 
 
-def _send_report(connection: socket.socket, dag: ServedGraph) -> None:
+def _send_report(connection: Connection, dag: ServedGraph) -> None:
     with connection, contextlib.suppress(OSError):
         text = dag.report_within(STACKS_TIMEOUT_S).encode("utf-8", "replace")
         try:
@@ -145,7 +147,7 @@ def _send_report(connection: socket.socket, dag: ServedGraph) -> None:
 class _Connection:
     """One connection of a client."""
 
-    def __init__(self, connection: socket.socket, dag: ServedGraph) -> None:
+    def __init__(self, connection: Connection, dag: ServedGraph) -> None:
         self._connection = connection
         self._dag = weakref.ref(dag)
         self._feed = dag.feed
@@ -160,7 +162,7 @@ class _Connection:
 
     def run(self) -> None:
         """Submit the client's executions, until it disconnects or the graph is closed."""
-        self._feed.on_close(self._hang_up)
+        self._feed.on_close(self._end)
         try:
             threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
             sockets.send(self._connection, Ready())
@@ -175,7 +177,7 @@ class _Connection:
             pass  # it hung up, or sent a wrong message, or there is no thread left
         finally:
             self._hang_up()
-            self._feed.forget_close(self._hang_up)
+            self._feed.forget_close(self._end)
             self._connection.close()
             self._pidfd.close()
 
@@ -211,6 +213,14 @@ class _Connection:
     def _reject(self, number: int, error: RcgError) -> None:
         failure = encoded_failure(capture_own(error))
         send_payloads(self._connection, Rejected(number=number), [failure])
+
+    def _end(self) -> None:
+        """Hang up because the graph is torn down; as ``_hang_up``."""
+        if isinstance(self._connection, PacketStream):
+            # Nothing else tells a process of another node whether this one has ended.
+            with contextlib.suppress(OSError):
+                sockets.send(self._connection, UnknownGraph(), may_wait=False)
+        self._hang_up()
 
     def _hang_up(self) -> None:
         """End both threads. Any thread, also one that must not block."""

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doors of an endpoint: an abstract address for its own node, TCP addresses for others.
+
+A door says how it listens, and what happens first with a connection that comes through it. On this
+node the kernel tells whose process the peer is. From another node anybody may come, so the
+connection is sent a challenge before it is heard.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Protocol
+
+from rcg import options
+from rcg.wire import addresses, proof, sockets
+from rcg.wire.messages import Challenge
+from rcg.wire.packets import PacketStream
+from rcg.wire.sockets import Connection
+
+__all__ = ["Door", "LocalDoor", "Stranger", "TcpDoor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A connection that has not said yet what it wants.
+
+    Attributes:
+        connection: The connection.
+        asked: What it must answer; None if it need not.
+    """
+
+    connection: Connection
+    asked: Challenge | None = None
+
+
+class Door(Protocol):
+    """Where an endpoint listens.
+
+    Attributes:
+        listener: The listening socket; its ``accept`` does not wait.
+    """
+
+    listener: socket.socket
+
+    def admit(self, accepted: socket.socket) -> Stranger | None:
+        """Return the connection of an accepted socket, or close it if it may not come in.
+
+        Raises:
+            OSError: It is over.
+        """
+
+
+class LocalDoor:
+    """Listens on an abstract address, for processes of this user.
+
+    Args:
+        address: The address.
+
+    Raises:
+        OSError: There is no descriptor left, or another process listens there.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.listener = sockets.listen(address)
+
+    def admit(self, accepted: socket.socket) -> Stranger | None:
+        """Let in processes of this user alone."""
+        if sockets.peer_of(accepted)[1] != os.getuid():
+            accepted.close()
+            return None
+        accepted.setblocking(True)
+        return Stranger(accepted)
+
+
+class TcpDoor:
+    """Listens at one address of this machine, for other nodes.
+
+    Args:
+        host: The address.
+
+    Attributes:
+        address: With the port.
+
+    Raises:
+        PlacementError: No port of ``RCG_PORT_RANGE`` is free there.
+        ValueError: A variable holds nothing that rcg understands, or ``host`` is no address.
+        OSError: There is no descriptor left.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._peer_timeout_s = options.peer_timeout_s()
+        self.listener, self.address = addresses.listen_tcp(host, options.port_range())
+
+    def admit(self, accepted: socket.socket) -> Stranger | None:
+        """Challenge a connection."""
+        stream = PacketStream(accepted)
+        try:
+            stream.keep_alive(self._peer_timeout_s)
+            asked = proof.challenge()
+            stream.post(sockets.packed(asked))
+            return Stranger(stream, asked)
+        except BaseException:
+            stream.close()
+            raise
