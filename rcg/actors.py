@@ -218,7 +218,7 @@ def _call(
     refuse_compiled_refs((*args, *kwargs.values()))
     taken = taken_by(args, kwargs)
     if taken:
-        args, kwargs = passed(args, kwargs, handle)
+        args, kwargs = passed(args, kwargs, handle, name)
     asked, transport = options.get("tensor_transport"), None
     count = options.get("num_returns")
     if taken or asked is not None or cluster.actor_method_transport(handle, name):

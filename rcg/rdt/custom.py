@@ -268,14 +268,15 @@ class _Attempt:
         while True:
             connection = self._connection = self._connections.to(self._holder)
             with connection.lock:
-                if connection.is_closed:  # because another transfer has failed
-                    continue
-                try:
-                    return self._received_by(connection)
-                except BaseException:
-                    # Before anybody else has the lock: what comes on it now is not known.
-                    self._connections.drop(connection)
-                    raise
+                # Closed because another transfer has failed; or the actor runs again.
+                if not connection.has_ended:
+                    try:
+                        return self._received_by(connection)
+                    except BaseException:
+                        # Before anybody else has the lock: what comes on it now is not known.
+                        self._connections.drop(connection)
+                        raise
+            self._connections.drop(connection)
 
     def _received_by(self, connection: Connection) -> Any:
         self._number = connection.ask_to_send(self._key, cluster.dumps(self._told))

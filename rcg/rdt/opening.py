@@ -16,8 +16,9 @@ from rcg.rdt.contents import Whole, taken_apart
 from rcg.rdt.custom import Objects, objects_of, pull
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.groups import filled
+from rcg.rdt.memberships import usable_groups
 from rcg.rdt.objects import taken_out, with_objects
-from rcg.rdt.process import Here, here, usable_groups
+from rcg.rdt.process import Here, here
 from rcg.rdt.pulling import Wanted
 from rcg.rdt.store import Entry
 from rcg.rdt.targets import checked_targets

@@ -143,8 +143,10 @@ class Connections:
                 self._end_groups(rest, error)
                 return [*found, *[without_frames(error)] * len(rest)]
             with connection.lock:
-                if not connection.is_closed:
+                if not connection.has_ended:
                     self._fetch_by(connection, rest, found)
+                    continue
+            self.drop(connection)  # an actor that runs again is reached by another one
         return [each.told() if type(each) is _Refused else each for each in found]
 
     def _fetch_by(

@@ -14,6 +14,7 @@ from rcg.rdt.pullers import holders_of, submit
 from rcg.rdt.refs import Unopened
 
 __all__ = [
+    "WithValues",
     "awaited",
     "called",
     "constructed",
@@ -93,6 +94,28 @@ async def awaited(
     with closed(False):
         value = await function(actor, *args, **kwargs)
     return _returned(value, function, told)
+
+
+class WithValues:
+    """A function that a user sends to an actor, which opens its arguments.
+
+    Args:
+        function: The function; its first argument is the actor.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, actor: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it with the values of its arguments."""
+        args, kwargs = opened_arguments(args, kwargs, actor)
+        with closed(False):
+            return self._function(actor, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WithValues, (self._function,)
 
 
 def opened_arguments(

@@ -1148,6 +1148,16 @@ def test_static_methods_and_class_methods_get_values(pair, constructed):
     assert [get(each) for each in c.count.remote(three)] == [0, 1, 2]
 
 
+def test_a_function_that_is_sent_to_an_actor_gets_values(pair):
+    a, b = pair
+
+    def totals(actor, first, *, second):
+        return type(actor).__name__, float(first.sum()), float(second.sum())
+
+    sent = b.__ray_call__.remote(totals, a.make.remote(1), second=a.make.remote(2))
+    assert get(sent) == ("Worker", BIG, 2.0 * BIG)
+
+
 def test_generators_cannot_keep_tensors(actors):
     with pytest.raises(ValueError, match=r"Stream.items has a tensor_transport, but it is a gener"):
 
