@@ -132,12 +132,16 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     keeper = ours.keeper
     ours.note_peer(maker, label)
     if isinstance(made, list):
-        for at, each in enumerate(made):
-            keeper.keep(each, f"{key}.{at}", holder)
-        return [TensorRef(each, plain, maker, label) for each in made]
+        keys = [f"{key}.{at}" for at in range(len(made))]
+        for each, its_key in zip(made, keys, strict=True):
+            keeper.keep(each, its_key, holder)
+        return [
+            TensorRef(each, plain, maker, label, its_key)
+            for each, its_key in zip(made, keys, strict=True)
+        ]
     if cluster.is_object_ref(made):
         keeper.keep(made, key, holder)
-        return TensorRef(made, plain, maker, label)
+        return TensorRef(made, plain, maker, label, key)
     return made  # a generator, or nothing
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.comm.registry import find_communicator
-from rcg.errors import ActorDiedError, CommError, PlacementError, Unavailable
+from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Unavailable
 from rcg.options import Deadline
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
@@ -99,7 +99,7 @@ def create_collective_group(
     ids = [cluster.actor_id(each) for each in handles]
     if len(set(ids)) != len(ids):
         raise ValueError(f"All actors must be unique, got: {list(actors)}")
-    if name is not None and name in _made:
+    if name is not None and name in _made and _has_members(_made[name]):
         raise ValueError(f"there is a group of the name {name!r} already")
     group = name or f"group-{os.getpid()}-{next(_numbers)}"
     connections: list[Connection] = []
@@ -219,9 +219,12 @@ def destroy_all_collective_groups() -> None:
 
 
 def _has_members(group: CommunicatorHandle) -> bool:
-    return any(
-        each.name == group.name for actor in group.actors for each in groups_of(_plain(actor)) or ()
-    )
+    """Return whether an actor is in a group; one that is stopped may be."""
+    try:
+        found = [groups_of(_plain(each)) or () for each in group.actors]
+    except (RcgError, OSError):
+        return True
+    return any(each.name == group.name for groups in found for each in groups)
 
 
 def _has_left(actor: Any, group: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from rcg import cluster
+from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Holder
 from rcg.rdt.watching import Lost, Watch
@@ -67,8 +68,8 @@ class Connection:
             if isinstance(error, RcgError):
                 raise
             raise Transfer(
-                f"{holder.label}, which holds the tensors, does not answer: {error}"
-            ) from (error)
+                f"{holder.label}, which holds the tensors, does not answer: {describe_error(error)}"
+            ) from error
         self._waiter = sockets.Waiter(self._joined.connection, self._joined.pidfd.fd)
         if not isinstance(self._joined.message, Ready):
             self.close()

@@ -88,8 +88,9 @@ class Here:
         self.service = Service(self.store, self.groups, self.got, secret, address)
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
-        # References that ``put`` has returned here, by the object.
-        self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        # References to what this process makes that are held here, by the id of each: those to
+        # one object are equal.
+        self._refs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # The actors that make or take tensors in calls of this process: their names by their ids.
         self.peers: dict[str, str] = {}
         self._prefix = secrets.token_hex(8)
@@ -115,9 +116,13 @@ class Here:
         """Return the id of an object that this process is about to ask for."""
         return f"{self._prefix}-{next(self._numbers)}"
 
+    def note_ref(self, ref: Any) -> None:
+        """Note a reference to what this process makes, for as long as it lives."""
+        self._refs[id(ref)] = ref
+
     def holds_ref_to(self, entry: Entry) -> bool:
-        """Whether a reference to an object that was put here is held here."""
-        return entry.key in self.refs
+        """Whether a reference to an object of this process is held here."""
+        return any(each.key == entry.key for each in list(self._refs.values()))
 
 
 def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:

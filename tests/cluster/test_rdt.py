@@ -120,6 +120,12 @@ class Worker:
             other(self, n)  # as Ray calls it
         return [(str(each.message), each.lineno) for each in got]
 
+    def warnings_of_waiting(self, *_):
+        with warnings.catch_warnings(record=True) as got, contextlib.suppress(TimeoutError):
+            warnings.simplefilter("always")
+            wait_tensor_freed(self.kept, 1)
+        return " ".join(str(each.message) for each in got)
+
     def freed_and_plus(self, n, timeout=None):
         wait_tensor_freed(self.kept, timeout)
         self.kept += n
@@ -627,6 +633,17 @@ def test_wait_tensor_freed_says_what_it_waits_for(pair):
     assert ref is not None
     with pytest.raises(TypeError, match="takes a torch tensor"):
         wait_tensor_freed("no tensor")
+
+
+def test_wait_tensor_freed_says_that_the_caller_itself_has_a_reference(pair):
+    a, _ = pair
+    ref = a.keep.remote(1)
+    get(a.hold.remote([ref]))
+    text = "this process itself holds a reference"
+    assert text in get(a.warnings_of_waiting.remote())
+    get(a.drop.remote())
+    assert "the call that waits has itself taken" in get(a.warnings_of_waiting.remote(ref))
+    assert get(a.warnings_of_waiting.remote()) == ""
 
 
 def test_what_was_freed_under_a_reference_of_another_is_told(pair):
@@ -1289,6 +1306,17 @@ def test_a_group_may_have_the_name_of_an_earlier_one(actors):
         assert get(b.total.remote(a.make.remote(n))) == n * BIG
         assert get(a.total.remote(b.make.remote(n))) == n * BIG
         destroy_collective_group("again")
+
+
+def test_the_name_of_a_group_whose_actors_have_gone_is_free(actors):
+    (a,) = actors(1, Actor, max_restarts=0)
+    create_collective_group([a], backend="gloo", name="gone")
+    with pytest.raises(ValueError, match="there is a group of the name 'gone' already"):
+        create_collective_group(actors(2), backend="gloo", name="gone")
+    rcg.kill(a)
+    with pytest.raises(ray.exceptions.RayActorError):
+        get(a.pid.remote())
+    create_collective_group(actors(2), backend="gloo", name="gone")
 
 
 def test_what_is_awaited_waits_for_no_other(pair):
