@@ -50,7 +50,7 @@ def sealed(value: Any, transport: str, key: str, where: str) -> Any:
     contents, payloads, versions = taken_apart(value, ours.codec)
     if not payloads:
         return value
-    chosen.check_devices(contents.devices, where)
+    chosen.check_devices(contents.devices, where, value)
     return _kept(ours, Entry(key, value, contents, payloads, chosen.name, where, versions))
 
 
