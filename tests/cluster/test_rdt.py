@@ -18,6 +18,7 @@ import pytest
 import ray
 
 import rcg
+from rcg.dag import InputNode
 from rcg.errors import ActorDiedError, Transfer
 from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import (
@@ -1173,6 +1174,26 @@ def test_a_function_that_is_sent_to_an_actor_gets_values(pair):
 
     sent = b.__ray_call__.remote(totals, a.make.remote(1), second=a.make.remote(2))
     assert get(sent) == ("Worker", BIG, 2.0 * BIG)
+
+
+def test_a_dag_that_is_not_compiled_takes_references(pair):
+    a, b = pair
+    with InputNode() as inp:
+        alone = b.total.bind(inp, again=inp)
+    with InputNode() as inp:
+        within = b.same.bind([inp, {"n": 1}])
+    ref = a.make.remote(2)
+    assert get(alone.execute(ref)) == 4.0 * BIG
+    assert get(within.execute(ref))[0].sum() == 2.0 * BIG
+    del ref
+    eventually(lambda: held_by(a) == 0)
+
+
+def test_a_dag_that_is_not_compiled_keeps_the_transport_of_a_call_from_ray(pair):
+    a, b = pair
+    with InputNode() as inp:
+        dag = b.total.bind(a.plain_make.options(tensor_transport="gloo").bind(inp))
+    assert get(dag.execute(3)) == 30.0
 
 
 def test_generators_cannot_keep_tensors(actors):
