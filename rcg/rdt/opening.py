@@ -207,6 +207,7 @@ def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked
     Raises:
         ValueError: There is no group of both processes, or more than one.
         Transfer: It was closed.
+        ActorDiedError: It was closed, and the process that holds the tensors is gone.
     """
     if not transport.needs_group:
         return ""
@@ -224,6 +225,7 @@ def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked
         return ""  # a task, or a driver, which no group can have
     why = ours.groups.why_ended(holder.key, backend)
     if why:
+        ours.connections.check_lives(holder)  # or no group would help
         raise Transfer(
             f"tensors of {holder.label} cannot come: {why}. The actors are usable: "
             "create_collective_group makes them a new group"
