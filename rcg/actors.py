@@ -17,6 +17,7 @@ from typing import Any, NoReturn, overload
 
 from rcg import cluster
 from rcg.dag.authoring import bind_method
+from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
@@ -46,9 +47,7 @@ __all__ = [
     "wrap_actor",
 ]
 
-# Options of methods that Ray does not see.
-_OWN_OPTIONS = frozenset({"cost_s", "tensor_transport"})
-_OWN_DECLARATIONS = _OWN_OPTIONS | {"receive_into"}
+_OWN_DECLARATIONS = OWN_OPTIONS | {"receive_into"}
 
 Nodes = ClassMethodNode | tuple[ClassMethodNode, ...]
 
@@ -168,7 +167,7 @@ class ActorMethod:
         """
         if options.get("tensor_transport") is not None:
             find_transport(options["tensor_transport"])
-        rays = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+        rays = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
         return BoundOptions(self, self._method.options(**rays), options)
 
     def __getattr__(self, name: str) -> Any:
@@ -218,7 +217,7 @@ def _call(
     refuse_compiled_refs((*args, *kwargs.values()))
     taken = taken_by(args, kwargs)
     if taken:
-        args, kwargs = passed(args, kwargs, handle)
+        args, kwargs = passed(args, kwargs, handle, name)
     asked, transport = options.get("tensor_transport"), None
     count = options.get("num_returns")
     if taken or asked is not None or cluster.actor_method_transport(handle, name):
@@ -226,7 +225,7 @@ def _call(
             count = cluster.actor_method_num_returns(handle, name)
         if taken and count == 0:
             # What it takes is held until it has a result: one that nobody sees.
-            rays = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
+            rays = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
             ray_method = getattr(handle, name).options(**{**rays, "num_returns": 1})
         transport = transport_for(handle, name, asked, count)
     if transport is None:

@@ -57,6 +57,7 @@ __all__ = [
     "is_actor_death",
     "is_actor_handle",
     "is_actor_method",
+    "is_actor_unavailable",
     "is_connected",
     "is_in_task",
     "is_object_ref",
@@ -537,6 +538,11 @@ def as_user_error(error: Any) -> Exception:
 def is_actor_death(error: BaseException) -> bool:
     """Return whether the error says that the process of an actor is gone, for now or for good."""
     return isinstance(error, ray.exceptions.RayActorError)
+
+
+def is_actor_unavailable(error: BaseException) -> bool:
+    """Return whether the error says that an actor may answer later: it is being started again."""
+    return isinstance(error, ray.exceptions.ActorUnavailableError)
 
 
 def cause_of(error: BaseException) -> BaseException | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rcg import cluster
 from rcg.dag.records import (
@@ -27,7 +27,10 @@ from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
 from rcg.option_kinds import checked_cost_s
 
-__all__ = ["AsRecord", "bind_call"]
+__all__ = ["OWN_OPTIONS", "AsRecord", "bind_call"]
+
+OWN_OPTIONS: Final = frozenset({"cost_s", "tensor_transport"})
+"""Options of calls that Ray does not see: it would take the transport for its own."""
 
 # Returns the record of a node, or None for a value that is not a node.
 AsRecord = Callable[[object], ValueRecord | None]
@@ -85,7 +88,7 @@ def bind_call(
         method=method,
         args=frozen_args,
         kwargs=frozen_kwargs,
-        options=tuple([each for each in options.items() if each[0] != "cost_s"]),
+        options=tuple([each for each in options.items() if each[0] not in OWN_OPTIONS]),
         num_returns=num_returns,
         cost_s=_cost_s(options, name=name, site=site),
     )

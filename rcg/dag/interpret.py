@@ -8,7 +8,7 @@ ObjectRefs. This room knows nothing of graphs, plans or channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rcg import cluster
@@ -31,6 +31,7 @@ from rcg.dag.records import (
 )
 from rcg.ir.containers import Template
 from rcg.ir.signature import ExecutionSignature
+from rcg.rdt.calls import held_until, passed, taken_by
 
 __all__ = ["interpret"]
 
@@ -98,10 +99,34 @@ def _submit(call: CallRecord, values: Mapping[Record, Any]) -> Any:
     method = getattr(call.handle, call.method)
     if call.options:
         method = method.options(**dict(call.options))
-    return method.remote(
-        *[_resolve(argument, values) for argument in call.args],
-        **{key: _resolve(argument, values) for key, argument in call.kwargs},
-    )
+    args = [_resolve(argument, values) for argument in call.args]
+    kwargs = {key: _resolve(argument, values) for key, argument in call.kwargs}
+    return _sent(method.remote, args, kwargs, label_of(call), call.handle)
+
+
+def _sent(
+    remote: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    what: str,
+    handle: Any = None,
+) -> Any:
+    """Call a method, or a task, which gets the values of references to tensors.
+
+    Args:
+        remote: Ray's ``remote``.
+        args: The arguments.
+        kwargs: The keyword arguments.
+        what: The call, for people.
+        handle: The actor; None for a task.
+    """
+    taken = taken_by(args, kwargs)
+    if not taken:
+        return remote(*args, **kwargs)
+    args, kwargs = passed(tuple(args), kwargs, handle)
+    made = remote(*args, **kwargs)
+    held_until(taken, made, what)
+    return made
 
 
 def _combine(record: CollectiveRecord, values: Mapping[Record, Any]) -> list[list[Any]]:
@@ -122,7 +147,8 @@ def _combine(record: CollectiveRecord, values: Mapping[Record, Any]) -> list[lis
     )
     tensors = [values[value] for member in by_rank for value in member.inputs]
     total = count * len(members)
-    refs = _RESULTS_TASK.options(num_returns=total).remote(combination, *tensors)
+    task = _RESULTS_TASK.options(num_returns=total)
+    refs = _sent(task.remote, [combination, *tensors], {}, label_of(record))
     listed = refs if total > 1 else [refs]
     return [
         listed[count * rank : count * (rank + 1)]
@@ -141,7 +167,8 @@ def _resolve(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
         case Constant(value=value):
             return value
         case Nested(template=template, nodes=nodes):
-            return _FILL_TASK.remote(template, *[values[node] for node in nodes])
+            parts = [values[node] for node in nodes]
+            return _sent(_FILL_TASK.remote, [template, *parts], {}, "an argument of a DAG")
         case _:
             return values[argument]
 

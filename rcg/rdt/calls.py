@@ -7,13 +7,15 @@ What cannot work is said here, in the process that calls, before anything is sen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rcg import cluster
 from rcg.rdt import collective_groups
 from rcg.rdt.custom import check_reaches
-from rcg.rdt.process import actor_holder, here, usable_groups
+from rcg.rdt.memberships import groups_of, usable_groups
+from rcg.rdt.process import actor_holder, here
 from rcg.rdt.refs import TensorRef, Unopened
+from rcg.rdt.running import WithValues
 from rcg.rdt.transports import Told, Transport, find_transport, told
 
 __all__ = [
@@ -26,9 +28,12 @@ __all__ = [
     "unopened",
 ]
 
+_OF_RAY: Final = "__ray_call__"
+"""A method that Ray adds to every class of actors: it calls its first argument with the others."""
+
 
 def passed(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], handle: Any = None
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], handle: Any = None, method: str = ""
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call as Ray takes them: references to tensors become Ray's own.
 
@@ -36,10 +41,13 @@ def passed(
         args: The arguments.
         kwargs: The keyword arguments.
         handle: Ray's handle of the actor that is called; None for a task.
+        method: The name of the method.
 
     Raises:
         ValueError: The actor cannot get the tensors.
     """
+    if method == _OF_RAY and args:
+        args = WithValues(args[0]), *args[1:]
 
     def lowered(value: Any) -> Any:
         if type(value) is not TensorRef:
@@ -124,12 +132,16 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     keeper = ours.keeper
     ours.note_peer(maker, label)
     if isinstance(made, list):
-        for at, each in enumerate(made):
-            keeper.keep(each, f"{key}.{at}", holder)
-        return [TensorRef(each, plain, maker, label) for each in made]
+        keys = [f"{key}.{at}" for at in range(len(made))]
+        for each, its_key in zip(made, keys, strict=True):
+            keeper.keep(each, its_key, holder)
+        return [
+            TensorRef(each, plain, maker, label, its_key)
+            for each, its_key in zip(made, keys, strict=True)
+        ]
     if cluster.is_object_ref(made):
         keeper.keep(made, key, holder)
-        return TensorRef(made, plain, maker, label)
+        return TensorRef(made, plain, maker, label, key)
     return made  # a generator, or nothing
 
 
@@ -179,8 +191,7 @@ def _check_sends(handle: Any, transport: Transport) -> None:
     """Check that an actor is in a group of a transport."""
     if collective_groups.groups_with([cluster.actor_id(handle)], transport.name):
         return
-    found = collective_groups.groups_of(handle)
-    if not any(backend == transport.name for _, backend, _ in found or ()):
+    if not any(each.backend == transport.name for each in groups_of(handle) or ()):
         raise ValueError(
             f"{handle!r} does not have tensor transport {transport.name.upper()} available. If "
             "using a collective-based transport, please create a communicator with "
@@ -200,9 +211,9 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
         return
     maker_key = actor_holder(ref.maker).key
     found = [
-        (name, members)
-        for name, backend, members in collective_groups.groups_of(handle) or ()
-        if backend == transport.name and maker_key in members
+        (each.name, each.members)
+        for each in groups_of(handle) or ()
+        if each.backend == transport.name and maker_key in each.members
     ]
     names = [name for name, _ in usable_groups(found)]
     if len(names) == 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.comm.registry import find_communicator
-from rcg.errors import ActorDiedError, CommError, PlacementError, Unavailable
+from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Unavailable
 from rcg.options import Deadline
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
-from rcg.rdt.process import actor_holder
-from rcg.wire.messages import AskGroups, GroupChanged, GroupsHere, JoinGroup, LeaveGroup
+from rcg.rdt.memberships import groups_of
+from rcg.rdt.process import actor_holder, actor_of
+from rcg.wire.messages import GroupChanged, JoinGroup, LeaveGroup
 
 __all__ = [
     "CommunicatorHandle",
@@ -32,7 +34,6 @@ __all__ = [
     "destroy_all_collective_groups",
     "destroy_collective_group",
     "get_collective_groups",
-    "groups_of",
     "groups_with",
 ]
 
@@ -98,7 +99,7 @@ def create_collective_group(
     ids = [cluster.actor_id(each) for each in handles]
     if len(set(ids)) != len(ids):
         raise ValueError(f"All actors must be unique, got: {list(actors)}")
-    if name is not None and name in _made:
+    if name is not None and name in _made and _has_members(_made[name]):
         raise ValueError(f"there is a group of the name {name!r} already")
     group = name or f"group-{os.getpid()}-{next(_numbers)}"
     connections: list[Connection] = []
@@ -144,14 +145,31 @@ def create_collective_group(
 def get_collective_groups(
     actors: Sequence[Any], backend: str | None = None
 ) -> list[CommunicatorHandle]:
-    """Return the groups that all of these actors are members of, made by this process.
+    """Return the groups that all of these actors are members of.
+
+    Those that another process has made, which may be gone, are among them if these actors are all
+    their members.
 
     Args:
         actors: Handles of actors.
         backend: Of which backend; None for all.
+
+    Raises:
+        Transfer, TimeoutError: An actor does not answer, because it is stopped.
     """
     chosen = None if backend is None else _backend_of(backend)
-    return groups_with([cluster.actor_id(_plain(each)) for each in actors], chosen)
+    by_id = {cluster.actor_id(_plain(each)): each for each in actors}
+    made_here = groups_with([*by_id], chosen)
+    known = {each.name for each in made_here}
+    of_others: dict[str, CommunicatorHandle] = {}
+    for actor in actors:
+        for found in groups_of(_plain(actor)) or ():
+            ids = list(map(actor_of, found.members))
+            is_wanted = chosen in (None, found.backend) and found.name not in known
+            if is_wanted and set(ids) == set(by_id):
+                members = tuple(by_id[each] for each in ids)
+                of_others[found.name] = CommunicatorHandle(found.name, found.backend, members)
+    return [*made_here, *of_others.values()]
 
 
 def groups_with(ids: Sequence[str], backend: str | None) -> list[CommunicatorHandle]:
@@ -166,20 +184,26 @@ def groups_with(ids: Sequence[str], backend: str | None) -> list[CommunicatorHan
 def destroy_collective_group(group_or_name: CommunicatorHandle | str) -> None:
     """Close a group. Its actors can be put into others.
 
+    Args:
+        group_or_name: The group; or the name of one that this process has made.
+
     Raises:
-        ValueError: There is no group of that name.
+        ValueError: There is no such group.
         Transfer: An actor does not answer, because it is stopped. The others have left the group;
             it can be destroyed again.
     """
     name = group_or_name if isinstance(group_or_name, str) else group_or_name.name
     group = _made.get(name)
+    if isinstance(group_or_name, CommunicatorHandle) and group_or_name != group:
+        group = group_or_name if _has_members(group_or_name) else None  # another process made it
     if group is None:
         raise ValueError(f"No group with name {name} found.")
     with ThreadPoolExecutor(_MOST_AT_ONCE, "rcg-leave") as pool:
         left = [pool.submit(_has_left, actor, name) for actor in group.actors]
     for each in left:
         each.result()
-    _made.pop(name, None)
+    if _made.get(name) == group:
+        del _made[name]
 
 
 def destroy_all_collective_groups() -> None:
@@ -194,6 +218,15 @@ def destroy_all_collective_groups() -> None:
         raise errors[0]
 
 
+def _has_members(group: CommunicatorHandle) -> bool:
+    """Return whether an actor is in a group; one that is stopped may be."""
+    try:
+        found = [groups_of(_plain(each)) or () for each in group.actors]
+    except (RcgError, OSError):
+        return True
+    return any(each.name == group.name for groups in found for each in groups)
+
+
 def _has_left(actor: Any, group: str) -> None:
     try:
         connection = Connection(_holder_of(_plain(actor)), "", _LEAVE_TIMEOUT_S)
@@ -203,22 +236,6 @@ def _has_left(actor: Any, group: str) -> None:
         _leave(connection, group)
     finally:
         connection.close()
-
-
-def groups_of(handle: Any) -> list[tuple[str, str, frozenset[str]]] | None:
-    """Return (name, backend, members' stores) of an actor's groups; None if it is not reached."""
-    try:
-        connection = Connection(_holder_of(handle), "")
-    except (ActorDiedError, PlacementError):
-        return None
-    try:
-        found = connection.asked(lambda number: AskGroups(number=number), GroupsHere)
-    finally:
-        connection.close()
-    return [
-        (name, backend, frozenset(members.split()))
-        for name, backend, members in zip(found.names, found.backends, found.members, strict=True)
-    ]
 
 
 def _backend_of(backend: str) -> str:
@@ -243,7 +260,7 @@ def _plain(actor: Any) -> Any:
 
 
 def _connected(handle: Any, deadline: Deadline) -> Connection:
-    """Connect to an actor, which may be being created."""
+    """Connect to an actor, which may be being created, or started again."""
     if not cluster.is_actor_handle(handle):
         raise ValueError(f"a collective group is made of actors, found {handle!r}")
     holder = _holder_of(handle)
@@ -255,11 +272,10 @@ def _connected(handle: Any, deadline: Deadline) -> Connection:
             if probe is None:
                 probe = cluster.probe(handle)
         ready, _ = cluster.wait([probe], timeout_s=_RETRY_S)
-        if ready:
-            try:
-                cluster.get(probe)  # raises if it is dead
-            except Exception as error:
-                raise ActorDiedError(f"{holder.label} is dead: {error}") from error
+        if ready and not _has_started(probe, holder):
+            probe = None
+            time.sleep(_RETRY_S)
+        elif ready:
             try:
                 return Connection(holder, "")
             except ActorDiedError:
@@ -269,6 +285,17 @@ def _connected(handle: Any, deadline: Deadline) -> Connection:
                 ) from None
         if deadline.expired:
             raise CommError(f"{holder.label} did not start within {_READY_TIMEOUT_S:.0f} s")
+
+
+def _has_started(probe: Any, holder: Holder) -> bool:
+    """Return whether an actor has answered; False if it is being started again."""
+    try:
+        cluster.get(probe)
+    except Exception as error:
+        if cluster.is_actor_unavailable(error):
+            return False
+        raise ActorDiedError(f"{holder.label} is dead: {error}") from error
+    return True
 
 
 def _leave(connection: Connection, group: str) -> None:

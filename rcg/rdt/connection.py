@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from rcg import cluster
+from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
 from rcg.rdt.envelope import Holder
 from rcg.rdt.watching import Lost, Watch
@@ -67,8 +68,8 @@ class Connection:
             if isinstance(error, RcgError):
                 raise
             raise Transfer(
-                f"{holder.label}, which holds the tensors, does not answer: {error}"
-            ) from (error)
+                f"{holder.label}, which holds the tensors, does not answer: {describe_error(error)}"
+            ) from error
         self._waiter = sockets.Waiter(self._joined.connection, self._joined.pidfd.fd)
         if not isinstance(self._joined.message, Ready):
             self.close()
@@ -175,20 +176,30 @@ class Connection:
         except OSError as error:
             raise self.gone() from error
 
-    def asked(self, make: Callable[[int], Message], answer: type[_A], body: bytes = b"") -> _A:
+    def asked(
+        self,
+        make: Callable[[int], Message],
+        answer: type[_A],
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> _A:
         """Ask for an answer of a class.
 
         Args:
             make: Returns the question, with this number.
             answer: The class.
             body: Bytes that go with the question.
+            timeout_s: How long it may take; None sets no limit.
 
         Raises:
             ActorDiedError: The process is gone.
+            TimeoutError: It did not answer in time.
             Transfer: The answer was another.
         """
         with self.lock:
             self._send(make(next(self._numbers)), body)
+            if not self._waiter.wait(timeout_s):
+                raise self.gone()
             received = self.next()
         with received:
             if not isinstance(received.message, answer):
@@ -209,6 +220,11 @@ class Connection:
         """Say that nobody needs objects any more; raises as ``keep``."""
         for some in _batches(keys):
             self._send(FreeTensors(keys=some), may_wait=False)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is closed or the process is gone; of one on which nothing is said now."""
+        return self.is_closed or self.ends_soon(0)
 
     def ends_soon(self, within_s: float = _ENDING_S) -> bool:
         """Return whether the process is gone; of a connection on which it says nothing now.

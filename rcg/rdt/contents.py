@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from rcg.rdt.writes import Versions, tensors_in
+from rcg.rdt.parts import tensors_in
+from rcg.rdt.writes import Versions
 from rcg.serialization import Codec, loads_with
 from rcg.serialization.devices import EVERY_DEVICE
 from rcg.serialization.payloads import (

@@ -20,6 +20,7 @@ from rcg.log import Log
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.objects import size_of, taken_out, with_objects
+from rcg.rdt.parts import device_of
 from rcg.rdt.pulling import Connections, at_each_holder
 from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import Transport
@@ -140,8 +141,8 @@ def objects_of(
     data, objects, references = taken_out(value, kind)
     if not objects:
         return None
-    devices = tuple(map(_device_of, objects))
-    transport.check_devices(devices, where)
+    devices = tuple(map(device_of, objects))
+    transport.check_devices(devices, where, value)
     manager = _manager_of(transport)
     metadata = manager.extract_tensor_transport_metadata(key, objects)
     sizes = tuple(map(size_of, objects))
@@ -268,14 +269,15 @@ class _Attempt:
         while True:
             connection = self._connection = self._connections.to(self._holder)
             with connection.lock:
-                if connection.is_closed:  # because another transfer has failed
-                    continue
-                try:
-                    return self._received_by(connection)
-                except BaseException:
-                    # Before anybody else has the lock: what comes on it now is not known.
-                    self._connections.drop(connection)
-                    raise
+                # Closed because another transfer has failed; or the actor runs again.
+                if not connection.has_ended:
+                    try:
+                        return self._received_by(connection)
+                    except BaseException:
+                        # Before anybody else has the lock: what comes on it now is not known.
+                        self._connections.drop(connection)
+                        raise
+            self._connections.drop(connection)
 
     def _received_by(self, connection: Connection) -> Any:
         self._number = connection.ask_to_send(self._key, cluster.dumps(self._told))
@@ -352,15 +354,3 @@ def _tensor_type() -> type:
 
     found: type = torch.Tensor
     return found
-
-
-def _device_of(thing: Any) -> str:
-    """Return the type of the device of a tensor or an array: ``cpu``."""
-    device = getattr(thing, "device", "cpu")
-    if callable(device):
-        device = device()
-    for name in ("type", "platform"):
-        found = getattr(device, name, None)
-        if isinstance(found, str):
-            return found
-    return str(device).partition(":")[0].lower()

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Final
 
 from rcg.error_text import describe_error
 from rcg.options import timeout_from_user
@@ -11,7 +14,25 @@ from rcg.rdt.process import existing
 from rcg.rdt.store import Entry, memory_of
 from rcg.warn import warn_user
 
-__all__ = ["wait_tensor_freed"]
+__all__ = ["taking", "wait_tensor_freed"]
+
+
+# The objects of this process that the running call has taken as arguments.
+_taken: Final[ContextVar[frozenset[str]]] = ContextVar("rcg_rdt_taken", default=frozenset())
+
+
+@contextlib.contextmanager
+def taking(keys: frozenset[str]) -> Iterator[None]:
+    """Have a call run that has taken objects of this process as arguments.
+
+    Args:
+        keys: The ids of the objects.
+    """
+    token = _taken.set(keys)
+    try:
+        yield
+    finally:
+        _taken.reset(token)
 
 
 def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
@@ -43,6 +64,7 @@ def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
     if ours is None:
         return  # this process has never kept one
     has_warned: list[bool] = []
+    taken_here = _taken.get()
 
     def meanwhile(entries: list[Entry]) -> None:
         if not has_warned:
@@ -52,6 +74,13 @@ def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
                 warn_user(
                     f"wait_tensor_freed waits for {', '.join(own)}, and this process itself holds "
                     "a reference to it: drop that (`del ref`)",
+                    UserWarning,
+                )
+            taken = [each.key for each in entries if each.key in taken_here]
+            if taken:
+                warn_user(
+                    f"wait_tensor_freed waits for {', '.join(taken)}, which the call that waits "
+                    "has itself taken as an argument: it is freed when the call ends, not before",
                     UserWarning,
                 )
 

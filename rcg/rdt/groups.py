@@ -237,8 +237,9 @@ class MemberGroups:
             group = self._groups.get(name)
             if group is None:
                 ended = self._ended.get(name)
-                why = "this process is not a member" if ended is None else ended.why
-                raise CommError(f"group {name}: {why}", group=name)
+                if ended is not None:
+                    raise CommError(f"group {name} was closed: {ended.why}", group=name)
+                raise CommError(f"group {name}: this process is not a member", group=name)
             if other not in group.keys:
                 raise CommError(f"group {name}: the other process is not a member", group=name)
             rank = _HOLDER if is_holder else _PULLER

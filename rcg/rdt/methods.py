@@ -79,7 +79,8 @@ def derived(cls: type) -> type:
                 f"{cls.__name__}.{name} has a tensor_transport, but it is a generator, whose "
                 "tensors cannot be passed by reference: have it return a list, or leave that out"
             )
-        if is_users and inspect.isfunction(inspect.getattr_static(cls, name)):
+        # A partialmethod, or another descriptor of the user's, gives a function, too.
+        if is_users and not isinstance(inspect.getattr_static(cls, name), staticmethod):
             members[name] = _wrapped(function)
     for name in dir(cls):
         found = inspect.getattr_static(cls, name, None)

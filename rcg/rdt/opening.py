@@ -16,8 +16,9 @@ from rcg.rdt.contents import Whole, taken_apart
 from rcg.rdt.custom import Objects, objects_of, pull
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.groups import filled
+from rcg.rdt.memberships import usable_groups
 from rcg.rdt.objects import taken_out, with_objects
-from rcg.rdt.process import Here, here, usable_groups
+from rcg.rdt.process import Here, here
 from rcg.rdt.pulling import Wanted
 from rcg.rdt.store import Entry
 from rcg.rdt.targets import checked_targets
@@ -49,7 +50,7 @@ def sealed(value: Any, transport: str, key: str, where: str) -> Any:
     contents, payloads, versions = taken_apart(value, ours.codec)
     if not payloads:
         return value
-    chosen.check_devices(contents.devices, where)
+    chosen.check_devices(contents.devices, where, value)
     return _kept(ours, Entry(key, value, contents, payloads, chosen.name, where, versions))
 
 
@@ -206,6 +207,7 @@ def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked
     Raises:
         ValueError: There is no group of both processes, or more than one.
         Transfer: It was closed.
+        ActorDiedError: It was closed, and the process that holds the tensors is gone.
     """
     if not transport.needs_group:
         return ""
@@ -223,6 +225,7 @@ def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked
         return ""  # a task, or a driver, which no group can have
     why = ours.groups.why_ended(holder.key, backend)
     if why:
+        ours.connections.check_lives(holder)  # or no group would help
         raise Transfer(
             f"tensors of {holder.label} cannot come: {why}. The actors are usable: "
             "create_collective_group makes them a new group"

@@ -19,8 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
 from rcg.errors import RcgError
@@ -35,7 +34,6 @@ from rcg.runtime.codec import make_codec
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.observe.transfers import record_from
 from rcg.serialization import Codec
-from rcg.wire import sockets
 
 if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
     from rcg.trace.model import TensorTransfer
@@ -43,18 +41,17 @@ if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
 __all__ = [
     "Here",
     "actor_holder",
+    "actor_of",
     "existing",
     "here",
     "is_reachable",
     "leave_session",
     "start_actor",
-    "usable_groups",
 ]
 
 _log = Log()
 
 _PREFIX: Final = "tensors-"  # of the ids of stores
-_CONNECT_S: Final = 1.0
 _NEWS_TIMEOUT_S: Final = 0.5  # news are told again
 _MOST_GOT: Final = 10_000
 _MOST_PEERS: Final = 10_000
@@ -91,8 +88,9 @@ class Here:
         self.service = Service(self.store, self.groups, self.got, secret, address)
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
-        # References that ``put`` has returned here, by the object.
-        self.refs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        # References to what this process makes that are held here, by the id of each: those to
+        # one object are equal.
+        self._refs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # The actors that make or take tensors in calls of this process: their names by their ids.
         self.peers: dict[str, str] = {}
         self._prefix = secrets.token_hex(8)
@@ -111,16 +109,20 @@ class Here:
 
     def label_of(self, key: str) -> str:
         """Return the name of the process whose store has an id, as far as it is known here."""
-        found = key.removeprefix(_PREFIX)
+        found = actor_of(key)
         return self.peers.get(found, f"process {found[:8]}")
 
     def new_key(self) -> str:
         """Return the id of an object that this process is about to ask for."""
         return f"{self._prefix}-{next(self._numbers)}"
 
+    def note_ref(self, ref: Any) -> None:
+        """Note a reference to what this process makes, for as long as it lives."""
+        self._refs[id(ref)] = ref
+
     def holds_ref_to(self, entry: Entry) -> bool:
-        """Whether a reference to an object that was put here is held here."""
-        return entry.key in self.refs
+        """Whether a reference to an object of this process is held here."""
+        return any(each.key == entry.key for each in list(self._refs.values()))
 
 
 def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
@@ -129,8 +131,6 @@ def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
 
     return observing.transfers_between(start_ns, end_ns)
 
-
-_Keys = TypeVar("_Keys", bound=Iterable[str])
 
 _here: list[Here] = []
 _unreachable: Final[list[int]] = []  # this process, if it is an actor that cannot listen
@@ -205,26 +205,9 @@ def actor_holder(actor: str, label: str = "") -> Holder:
     return Holder(_address_of(actor), _key_of(actor), actor, label, actor, cluster.node_id())
 
 
-def _is_listening(key: str) -> bool:
-    """Return whether the actor whose store has this id lives, on this node."""
-    try:
-        sockets.connect(_address_of(key.removeprefix(_PREFIX)), _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def usable_groups(groups: list[tuple[str, _Keys]]) -> list[tuple[str, _Keys]]:
-    """Return those of several groups of the same actors that a transfer could use.
-
-    One of which a member is gone has been replaced; if all have lost one, the newest is best.
-
-    Args:
-        groups: For each its name, and the ids of the stores of its members.
-    """
-    if len(groups) < 2:
-        return groups
-    return [each for each in groups if all(map(_is_listening, each[1]))] or groups[-1:]
+def actor_of(key: str) -> str:
+    """Return the id of the actor whose store has an id."""
+    return key.removeprefix(_PREFIX)
 
 
 def _address_of(actor: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.error_text import describe_error
-from rcg.errors import CommError, Transfer
+from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups, filled
@@ -100,6 +100,10 @@ class Connections:
                 del self._open[holder.address, holder.key]
         connection.close()
 
+    def check_lives(self, holder: Holder) -> None:
+        """Raise as ``Connection`` does if a process cannot be reached."""
+        Connection(holder, self._key, self._timeout_s).close()
+
     def take_ended(self) -> set[str]:
         """Drop the connections to processes that are gone; returns their addresses."""
         with self._lock:
@@ -143,8 +147,10 @@ class Connections:
                 self._end_groups(rest, error)
                 return [*found, *[without_frames(error)] * len(rest)]
             with connection.lock:
-                if not connection.is_closed:
+                if not connection.has_ended:
                     self._fetch_by(connection, rest, found)
+                    continue
+            self.drop(connection)  # an actor that runs again is reached by another one
         return [each.told() if type(each) is _Refused else each for each in found]
 
     def _fetch_by(
@@ -200,8 +206,10 @@ class Connections:
     def _end_groups(self, wanted: Sequence[Wanted], error: Exception) -> None:
         is_system_error = type(error) is not _Refused or error.is_system_error
         if is_system_error:
+            is_gone = isinstance(error, ActorDiedError)
+            why = f"{wanted[0].envelope.holder.label} has ended" if is_gone else str(error)
             for group in {each.group for each in wanted if each.group}:
-                self._groups.leave(group, str(error))
+                self._groups.leave(group, why)
 
     def _take(
         self, connection: Connection, wanted: Wanted, number: int, times: list[int]

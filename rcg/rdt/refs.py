@@ -35,6 +35,7 @@ class TensorRef:
         transport: How the tensors travel.
         maker: The id of the actor that makes the value, in hex; "" for another process.
         maker_label: What messages call it.
+        key: The object's id in the store of that process.
     """
 
     __slots__ = (
@@ -42,20 +43,27 @@ class TensorRef:
         "_arriving",
         "_has_warned",
         "_inner",
+        "_key",
         "_label",
         "_maker",
         "_takers",
         "_transport",
     )
 
-    def __init__(self, inner: Any, transport: str | Told, maker: str, maker_label: str) -> None:
+    def __init__(
+        self, inner: Any, transport: str | Told, maker: str, maker_label: str, key: str
+    ) -> None:
         self._inner = inner
+        self._key = key
         self._transport = str(transport)
         self._maker = maker
         self._label = maker_label
         self._takers: set[str] = set()  # the actors that it was passed to
         self._has_warned = False
         self._arriving: _Arriving | None = None
+        ours = existing()
+        if ours is not None and ours.holder.actor == maker:
+            ours.note_ref(self)
 
     @property
     def inner(self) -> Any:
@@ -70,6 +78,11 @@ class TensorRef:
     def transport(self) -> str:
         """How the tensors travel, in lower case."""
         return self._transport
+
+    @property
+    def key(self) -> str:
+        """The object's id in the store of the process that makes it."""
+        return self._key
 
     @property
     def maker(self) -> str:
@@ -141,7 +154,8 @@ class TensorRef:
         return f"TensorRef({self.hex()}, {self._transport})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TensorRef, (self._inner, told(self._transport), self._maker, self._label)
+        transport = told(self._transport)
+        return TensorRef, (self._inner, transport, self._maker, self._label, self._key)
 
 
 class _Arriving(NamedTuple):
@@ -281,8 +295,7 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
     key = ours.new_key()
     envelope = sealed(value, chosen.name, key, "The value")
     inner = cluster.put(envelope)
-    ref = TensorRef(inner, chosen.name, ours.holder.actor, ours.holder.label)
+    ref = TensorRef(inner, chosen.name, ours.holder.actor, ours.holder.label, key)
     if type(envelope) is Envelope:
         ours.keeper.keep(inner, key, ours.holder)
-        ours.refs[key] = ref
     return ref

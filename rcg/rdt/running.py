@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from rcg.rdt import opening
 from rcg.rdt.envelope import Envelope, closed, opened_by_methods
+from rcg.rdt.freed import taking
 from rcg.rdt.process import existing, is_reachable, start_actor
 from rcg.rdt.pullers import holders_of, submit
 from rcg.rdt.refs import Unopened
 
 __all__ = [
+    "WithValues",
     "awaited",
     "called",
     "constructed",
@@ -29,6 +32,7 @@ Arguments = tuple[tuple[Any, ...], Named]
 Targets = Mapping[int | str, tuple[str, str]]
 
 _NONE: Final[Targets] = {}
+_NO_CONTEXT: Final = nullcontext()
 
 
 def constructed(
@@ -74,8 +78,9 @@ def called(
     Returns:
         What the method returns, or what travels in its place.
     """
+    running = _running(args, kwargs)
     args, kwargs = opened_arguments(args, kwargs, actor, targets)
-    with closed(False):  # what it unpickles itself is opened at once
+    with running, closed(False):  # what it unpickles itself is opened at once
         value = function(actor, *args, **kwargs)
     return _returned(value, function, told)
 
@@ -89,10 +94,34 @@ async def awaited(
     told: object,
 ) -> Any:
     """As ``called``, of a coroutine."""
+    running = _running(args, kwargs)
     args, kwargs = await opened_later(args, kwargs, actor, targets)
-    with closed(False):
+    with running, closed(False):
         value = await function(actor, *args, **kwargs)
     return _returned(value, function, told)
+
+
+class WithValues:
+    """A function that a user sends to an actor, which opens its arguments.
+
+    Args:
+        function: The function; its first argument is the actor.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, actor: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it with the values of its arguments."""
+        running = _running(args, kwargs)
+        args, kwargs = opened_arguments(args, kwargs, actor)
+        with running, closed(False):
+            return self._function(actor, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WithValues, (self._function,)
 
 
 def opened_arguments(
@@ -159,6 +188,20 @@ def sealed_return(value: Any, told: object, name: str) -> Any:
 
 def _has_envelope(args: tuple[Any, ...], kwargs: Named) -> bool:
     return Envelope in map(type, args) or Envelope in map(type, kwargs.values())
+
+
+def _running(args: tuple[Any, ...], kwargs: Named) -> AbstractContextManager[None]:
+    """Return the context of a call that has these arguments, before they are opened."""
+    ours = existing()
+    if ours is None or not _has_envelope(args, kwargs):
+        return _NO_CONTEXT
+    key = ours.holder.key
+    own = [
+        each.key
+        for each in (*args, *kwargs.values())
+        if type(each) is Envelope and each.holder.key == key
+    ]
+    return taking(frozenset(own)) if own else _NO_CONTEXT
 
 
 def _opened(args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets) -> Arguments:

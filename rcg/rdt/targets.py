@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rcg.rdt.contents import Contents, Whole
-from rcg.rdt.writes import tensors_in
+from rcg.rdt.parts import tensors_in
 from rcg.serialization.payloads import bytes_of
 from rcg.text import plural
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from rcg.comm.base import Communicator
 from rcg.comm.registry import communicator_names, find_communicator, register_communicator
 from rcg.errors import TensorMismatch
+from rcg.rdt.parts import device_of, place_of
 
 __all__ = [
     "OBJECT_STORE",
@@ -61,12 +62,13 @@ class Transport:
     manager: type | None = None
     data_type: type | None = None
 
-    def check_devices(self, devices: Iterable[str], where: str) -> None:
+    def check_devices(self, devices: Iterable[str], where: str, value: Any) -> None:
         """Check that tensors can travel.
 
         Args:
             devices: The type of the device of each.
             where: What errors call the value that they are in.
+            value: The value, in which errors name the place of a tensor.
 
         Raises:
             TensorMismatch: They are on a device that it does not serve, or on several.
@@ -75,18 +77,33 @@ class Transport:
         if len(found) > 1:
             raise TensorMismatch(
                 "All tensors in an RDT object must have the same device type. "
-                f"{where} has tensors on {', '.join(found)}",
+                f"{where} has tensors on "
+                f"{', '.join(each + self._place(value, each) for each in found)}",
                 expected="one type of device",
                 found=", ".join(found),
             )
         if self.devices is not None and found[0] not in self.devices:
             raise TensorMismatch(
                 f"Tensor transport backend {self.name.upper()} does not support tensor transfer "
-                f"on device {found[0]}. {where} has tensors there: move them to "
+                f"on device {found[0]}. {where} has tensors there"
+                f"{self._place(value, found[0])}: move them to "
                 f"{' or '.join(sorted(self.devices))}, or choose another tensor_transport",
                 expected=", ".join(sorted(self.devices)),
                 found=found[0],
             )
+
+    def _place(self, value: Any, device: str) -> str:
+        """Return where a value has a tensor on a device, for an error: `` (value['a'])``."""
+        kind = self.data_type
+
+        def is_wanted(part: Any) -> bool:
+            is_tensor = (
+                hasattr(type(part), "untyped_storage") if kind is None else (isinstance(part, kind))
+            )
+            return is_tensor and device_of(part) == device
+
+        found = place_of(value, is_wanted)
+        return f" ({found})" if found else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.manager is None:

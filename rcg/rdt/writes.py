@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["Versions", "tensors_in", "warn_of_write"]
-
-_MOST_PARTS: Final = 2000
+__all__ = ["Versions", "warn_of_write"]
 
 
 class Versions:
@@ -60,40 +58,6 @@ def warn_of_write(tensor: Any, maker: str, writer: Callable[..., Any] | None) ->
         warnings.warn(text, UserWarning, stacklevel=2)
     else:
         warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno)
-
-
-def tensors_in(value: Any) -> list[Any]:
-    """Return the tensors in a value: in lists, tuples, dicts and attributes, of any depth.
-
-    At most ``_MOST_PARTS`` parts are looked at: a warning is not worth more.
-    """
-    found: list[Any] = []
-    seen: set[int] = set()
-    ahead = [value]
-    for _ in range(_MOST_PARTS):
-        if not ahead:
-            break
-        part = ahead.pop()
-        if hasattr(type(part), "untyped_storage"):
-            found.append(part)
-        elif id(part) not in seen and not isinstance(part, str | bytes | int | float | type):
-            seen.add(id(part))
-            if isinstance(part, dict):
-                ahead += part.values()
-            elif isinstance(part, list | tuple):
-                ahead += part
-            else:
-                ahead += _attributes(part).values()
-    return found
-
-
-def _attributes(part: Any) -> dict[str, Any]:
-    """Return the attributes that an object has in a dict; its own ``__getattr__`` is not asked."""
-    try:
-        found = object.__getattribute__(part, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _count(tensor: Any) -> int | None:

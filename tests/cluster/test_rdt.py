@@ -18,6 +18,7 @@ import pytest
 import ray
 
 import rcg
+from rcg.dag import InputNode
 from rcg.errors import ActorDiedError, Transfer
 from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import (
@@ -119,6 +120,12 @@ class Worker:
             other = type(self).kept_plus
             other(self, n)  # as Ray calls it
         return [(str(each.message), each.lineno) for each in got]
+
+    def warnings_of_waiting(self, *_):
+        with warnings.catch_warnings(record=True) as got, contextlib.suppress(TimeoutError):
+            warnings.simplefilter("always")
+            wait_tensor_freed(self.kept, 1)
+        return " ".join(str(each.message) for each in got)
 
     def freed_and_plus(self, n, timeout=None):
         wait_tensor_freed(self.kept, timeout)
@@ -531,8 +538,14 @@ def test_a_maker_that_dies_fails_its_takers(actors, transport):
     ref = (a.make if transport == "gloo" else a.make_anywhere).remote(1)
     assert get(b.total.remote(ref)) == BIG
     os.kill(get(a.pid.remote()), signal.SIGKILL)
-    with pytest.raises(ActorDiedError, match="has ended"):
-        get(b.total.remote(ref))
+    for _ in range(2):  # the group is closed after the first
+        with pytest.raises(ActorDiedError, match="has ended"):
+            get(b.total.remote(ref))
+    if transport == "gloo":
+        with pytest.raises(
+            Transfer, match=r"group \S+ was closed: Actor\(Worker, \w+\) has ended$"
+        ):
+            get(c.total.remote(b.make.remote(2)))
     # Those that live on can be grouped anew, and their old group has an end.
     create_collective_group([b, c], backend="gloo")
     if transport == "gloo":
@@ -627,6 +640,17 @@ def test_wait_tensor_freed_says_what_it_waits_for(pair):
     assert ref is not None
     with pytest.raises(TypeError, match="takes a torch tensor"):
         wait_tensor_freed("no tensor")
+
+
+def test_wait_tensor_freed_says_that_the_caller_itself_has_a_reference(pair):
+    a, _ = pair
+    ref = a.keep.remote(1)
+    get(a.hold.remote([ref]))
+    text = "this process itself holds a reference"
+    assert text in get(a.warnings_of_waiting.remote())
+    get(a.drop.remote())
+    assert "the call that waits has itself taken" in get(a.warnings_of_waiting.remote(ref))
+    assert get(a.warnings_of_waiting.remote()) == ""
 
 
 def test_what_was_freed_under_a_reference_of_another_is_told(pair):
@@ -1148,6 +1172,36 @@ def test_static_methods_and_class_methods_get_values(pair, constructed):
     assert [get(each) for each in c.count.remote(three)] == [0, 1, 2]
 
 
+def test_a_function_that_is_sent_to_an_actor_gets_values(pair):
+    a, b = pair
+
+    def totals(actor, first, *, second):
+        return type(actor).__name__, float(first.sum()), float(second.sum())
+
+    sent = b.__ray_call__.remote(totals, a.make.remote(1), second=a.make.remote(2))
+    assert get(sent) == ("Worker", BIG, 2.0 * BIG)
+
+
+def test_a_dag_that_is_not_compiled_takes_references(pair):
+    a, b = pair
+    with InputNode() as inp:
+        alone = b.total.bind(inp, again=inp)
+    with InputNode() as inp:
+        within = b.same.bind([inp, {"n": 1}])
+    ref = a.make.remote(2)
+    assert get(alone.execute(ref)) == 4.0 * BIG
+    assert get(within.execute(ref))[0].sum() == 2.0 * BIG
+    del ref
+    eventually(lambda: held_by(a) == 0)
+
+
+def test_a_dag_that_is_not_compiled_keeps_the_transport_of_a_call_from_ray(pair):
+    a, b = pair
+    with InputNode() as inp:
+        dag = b.total.bind(a.plain_make.options(tensor_transport="gloo").bind(inp))
+    assert get(dag.execute(3)) == 30.0
+
+
 def test_generators_cannot_keep_tensors(actors):
     with pytest.raises(ValueError, match=r"Stream.items has a tensor_transport, but it is a gener"):
 
@@ -1279,6 +1333,17 @@ def test_a_group_may_have_the_name_of_an_earlier_one(actors):
         assert get(b.total.remote(a.make.remote(n))) == n * BIG
         assert get(a.total.remote(b.make.remote(n))) == n * BIG
         destroy_collective_group("again")
+
+
+def test_the_name_of_a_group_whose_actors_have_gone_is_free(actors):
+    (a,) = actors(1, Actor, max_restarts=0)
+    create_collective_group([a], backend="gloo", name="gone")
+    with pytest.raises(ValueError, match="there is a group of the name 'gone' already"):
+        create_collective_group(actors(2), backend="gloo", name="gone")
+    rcg.kill(a)
+    with pytest.raises(ray.exceptions.RayActorError):
+        get(a.pid.remote())
+    create_collective_group(actors(2), backend="gloo", name="gone")
 
 
 def test_what_is_awaited_waits_for_no_other(pair):

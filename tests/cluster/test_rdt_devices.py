@@ -8,6 +8,7 @@ those for NCCL and CUDA IPC (``tests.fake_cuda``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ class Worker:
 
     def on_host(self) -> Any:
         return torch.ones(3)
+
+    def within(self) -> Any:
+        return {"n": 1, "model": SimpleNamespace(weight=["no", None, torch.ones(3)])}
 
     def look(self, *tensors: Any) -> Any:
         found = [(each.device.type, fake_device.host_view(each).sum().item()) for each in tensors]
@@ -107,9 +111,19 @@ def test_the_driver_gets_them_through_the_object_store(pair):
     assert copied.device.type == "fake" and fake_device.host_view(copied).sum() == 50
 
 
-@pytest.mark.parametrize("method", ["mixed", "on_host"])
-def test_tensors_elsewhere_are_refused_where_they_are_made(pair, method):
-    with pytest.raises(rcg.errors.TensorMismatch, match="cpu"):
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("mixed", r"Worker.mixed has tensors on cpu \(value\[0\]\), fake \(value\[1\]\)"),
+        (
+            "on_host",
+            r"on device cpu. .*Worker.on_host has tensors there \(value\): move them to fake",
+        ),
+        ("within", r"tensors there \(value\['model'\].weight\[2\]\)"),
+    ],
+)
+def test_tensors_elsewhere_are_refused_where_they_are_made(pair, method, text):
+    with pytest.raises(rcg.errors.TensorMismatch, match=text):
         get(pair[1].look.remote(call(getattr(pair[0], method))))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import rcg
 from rcg import cluster
+from rcg.rdt import running
 from rcg.rdt.methods import derived
 from rcg.rdt.transports import find_transport
 from rcg.runtime.actor.plain import plain_of
@@ -110,3 +112,20 @@ def test_transports_are_known_by_name_in_any_case() -> None:
     for wrong in ("smoke", "", 3, None):
         with pytest.raises(ValueError, match=r"Invalid tensor transport: .* Known are "):
             find_transport(wrong)
+
+
+def test_a_method_that_another_descriptor_gives_opens_its_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Scaled:
+        def scaled(self, value: Any, factor: int) -> Any:
+            return value, factor
+
+        doubled = functools.partialmethod(scaled, factor=2)
+
+    monkeypatch.setattr(
+        running, "opened_arguments", lambda args, named, *_: (tuple(map(str.upper, args)), named)
+    )
+    made: Any = derived(Scaled)()
+    assert HIDDEN in inspect.signature(type(made).doubled).parameters
+    assert made.doubled("value") == ("VALUE", 2)
