@@ -37,6 +37,10 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024
 _CONNECT_RETRY_S: Final = 0.01
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
+# As plain numbers: the operators of `socket.MsgFlag` are functions of Python.
+_BYTES_LOST: Final = int(socket.MSG_TRUNC)
+_DESCRIPTORS_LOST: Final = int(socket.MSG_CTRUNC)
+_CLOSES_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 
 
 def listen(address: str) -> socket.socket:
@@ -93,7 +97,7 @@ def send(
     message: Message,
     fds: Sequence[int] = (),
     *,
-    body: bytes | bytearray = b"",
+    body: bytes | bytearray | memoryview = b"",
     may_wait: bool = True,
 ) -> None:
     """Send one message.
@@ -110,7 +114,7 @@ def send(
         OSError: The connection is over.
         ValueError: A field of the message has a wrong value.
     """
-    data = encode(message) + b"\0" + body
+    data = b"".join((encode(message), b"\0", body))
     flags = 0 if may_wait else socket.MSG_DONTWAIT
     if fds:
         socket.send_fds(connection, [data], list(fds), flags)
@@ -187,17 +191,19 @@ class Received:
         try:
             # Received and stored within one call into C, where no signal handler of Python runs.
             self._messages.extend(
-                starmap(connection.recvmsg, ((MAX_MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC),))
+                starmap(connection.recvmsg, ((MAX_MESSAGE_BYTES, space, _CLOSES_ON_EXEC),))
             )
         except ConnectionError:
             self.is_reset = True
             return
-        data, _, flags, _ = self._messages[0]
+        data, ancillary, flags, _ = self._messages[0]
+        if not ancillary:
+            self._fds = []
         if not data and not self._owned():
             return
-        if flags & socket.MSG_TRUNC:
+        if flags & _BYTES_LOST:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
-        if flags & socket.MSG_CTRUNC:
+        if flags & _DESCRIPTORS_LOST:
             if len(self._owned()) >= descriptors:
                 raise ValueError("the message has more descriptors than any message may have")
             self.is_short = True
@@ -216,7 +222,9 @@ class Received:
 
     def close(self) -> None:
         """Close the descriptors that came with it; idempotent."""
-        close_all(self._owned())
+        fds = self._owned()
+        if fds:
+            close_all(fds)
 
     def __enter__(self) -> Received:
         return self
