@@ -220,20 +220,21 @@ def _call(
         args, kwargs = passed(args, kwargs, handle, name)
     asked, transport = options.get("tensor_transport"), None
     count = options.get("num_returns")
-    if taken or asked is not None or cluster.actor_method_transport(handle, name):
+    declared = cluster.actor_method_transport(handle, name)
+    if taken or asked is not None or declared:
         if count is None:
             count = cluster.actor_method_num_returns(handle, name)
         if taken and count == 0:
             # What it takes is held until it has a result: one that nobody sees.
             rays = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
             ray_method = getattr(handle, name).options(**{**rays, "num_returns": 1})
-        transport = transport_for(handle, name, asked, count)
+        transport = transport_for(handle, name, declared, asked, count)
     if transport is None:
         made = ray_method.remote(*args, **kwargs)
     else:
         made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
     if taken:
-        held_until(taken, made, f"{cluster.actor_label(handle)}.{name}")
+        held_until(taken, made, lambda: f"{cluster.actor_label(handle)}.{name}")
         if count == 0:
             return None
     return made if transport is None else returned(made, transport, handle)
@@ -246,7 +247,7 @@ def _created(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return wrap_actor(ray_class.remote(*args, **kwargs))
     args, kwargs = unopened(args, kwargs)
     made = ray_class.remote(*args, **kwargs)
-    held_until(taken, cluster.probe(made), "the constructor of an actor")
+    held_until(taken, cluster.probe(made), lambda: "the constructor of an actor")
     return wrap_actor(made)
 
 
@@ -498,7 +499,7 @@ def _with_values(
             return remote(*args, **kwargs)
         args, kwargs = passed(args, kwargs)
         made = (silent or remote)(*args, **kwargs)
-        held_until(taken, made, f"the task {name}")
+        held_until(taken, made, lambda: f"the task {name}")
         return None if silent else made
 
     return with_values

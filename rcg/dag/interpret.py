@@ -125,7 +125,7 @@ def _sent(
         return remote(*args, **kwargs)
     args, kwargs = passed(tuple(args), kwargs, handle)
     made = remote(*args, **kwargs)
-    held_until(taken, made, what)
+    held_until(taken, made, lambda: what)
     return made
 
 

@@ -6,7 +6,7 @@ What cannot work is said here, in the process that calls, before anything is sen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rcg import cluster
@@ -56,7 +56,7 @@ def passed(
             _check_passed(value, handle)
             actor = cluster.actor_id(handle)
             value.passed_to(actor)
-            here().note_peer(actor, repr(handle))
+            here().note_peer(actor, handle)
         return value.inner
 
     named = {name: lowered(each) for name, each in kwargs.items()}
@@ -80,13 +80,14 @@ def _unopened(value: Any) -> Any:
 
 
 def transport_for(
-    handle: Any, name: str, asked: str | None, num_returns: object
+    handle: Any, name: str, declared: str | None, asked: str | None, num_returns: object
 ) -> str | Told | None:
     """Return what the hidden keyword of a call says; None if it is to be left out.
 
     Args:
         handle: Ray's handle of the actor.
         name: The method.
+        declared: What its handle says of it (``cluster.actor_method_transport``).
         asked: The transport that the call asks for, if any.
         num_returns: How many values it returns.
 
@@ -94,7 +95,6 @@ def transport_for(
         ValueError: The actor is not one of rcg's, or cannot send by this transport, or the method
             is a generator.
     """
-    declared = cluster.actor_method_transport(handle, name)
     if num_returns == 0 or (asked is None and not declared):
         return None
     if declared is None:
@@ -127,10 +127,9 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     """
     transport, _, key = str(said).partition(":")
     plain = transport.partition("*")[0]
-    maker, label = cluster.actor_id(handle), repr(handle)
-    ours, holder = here(), actor_holder(maker, label)
-    keeper = ours.keeper
-    ours.note_peer(maker, label)
+    ours, maker = here(), cluster.actor_id(handle)
+    label = ours.note_peer(maker, handle)
+    keeper, holder = ours.keeper, actor_holder(maker, label)
     if isinstance(made, list):
         keys = [f"{key}.{at}" for at in range(len(made))]
         for each, its_key in zip(made, keys, strict=True):
@@ -145,13 +144,13 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     return made  # a generator, or nothing
 
 
-def held_until(taken: Sequence[TensorRef], made: Any, what: str) -> None:
+def held_until(taken: Sequence[TensorRef], made: Any, what: Callable[[], str]) -> None:
     """Hold references that a call takes until its results are there.
 
     Args:
         taken: The references.
         made: What Ray's call returned.
-        what: The call, for people.
+        what: Returns what messages call the call.
     """
     results = made if isinstance(made, list) else [made]
     waited = [each for each in map(_plain_of, results) if each is not None]

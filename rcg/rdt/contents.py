@@ -51,9 +51,6 @@ class Whole:
         """Return the value over the bytes of its tensors."""
         return self.table.put_back(payloads[0])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _whole, tuple(self.table)
-
 
 class Parts:
     """A value without the bytes of its tensors, and where these belong.
@@ -121,10 +118,6 @@ def taken_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any], Versions
     skeleton, table, payloads = take_out(encoded, EVERY_DEVICE)
     versions = Versions(tensors_in(value) if payloads else ())
     return Parts(skeleton, table, references), payloads, versions
-
-
-def _whole(*table: Any) -> Whole:
-    return Whole(LoneTable(*table))
 
 
 def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...], references: Sequence[Any]) -> Parts:

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-from rcg.rdt.contents import Contents
+from rcg.rdt.contents import Contents, Whole
 from rcg.rdt.objects import taken_out
+from rcg.serialization.payloads import LoneTable
 from rcg.text import bytes_text, plural, short_label
 
 __all__ = ["Envelope", "Holder", "closed", "open_with", "opened_by_methods"]
@@ -61,7 +62,10 @@ class Envelope:
         self.contents = contents
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.key, tuple(self.holder), self.transport, self.contents)
+        # What is nested costs Ray's pickler most: for each object it asks several functions.
+        contents = self.contents
+        packed = tuple(contents.table) if type(contents) is Whole else contents
+        return _arrived, (self.key, tuple(self.holder), self.transport, packed)
 
     def __repr__(self) -> str:
         sizes = self.contents.sizes
@@ -108,7 +112,8 @@ class closed:  # noqa: N801 - used as a function
         _is_closed.reset(self._token)
 
 
-def _arrived(key: str, holder: tuple[str, ...], transport: str, contents: Contents) -> Any:
+def _arrived(key: str, holder: tuple[str, ...], transport: str, packed: Any) -> Any:
+    contents = Whole(LoneTable(*packed)) if type(packed) is tuple else packed
     envelope = Envelope(key, Holder(*holder), transport, contents)
     is_closed = _is_closed.get()
     if is_closed or (is_closed is None and _by_methods):

@@ -22,7 +22,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
@@ -99,12 +99,12 @@ class _Call:
     Attributes:
         taken: These.
         results: Ray's references to its results.
-        what: The call, for people.
+        what: Returns what messages call the call.
     """
 
     taken: Sequence[Any]
     results: list[Any]
-    what: str
+    what: Callable[[], str]
 
 
 class Keeper:
@@ -149,13 +149,13 @@ class Keeper:
         self._new.append((found, Kept(key, holder, found, ref)))
         self.look()
 
-    def hold(self, taken: Sequence[Any], results: list[Any], what: str) -> None:
+    def hold(self, taken: Sequence[Any], results: list[Any], what: Callable[[], str]) -> None:
         """Hold references until the results of the call that takes them are there.
 
         Args:
             taken: The references.
             results: Ray's references to the results.
-            what: The call, for people.
+            what: Returns what messages call the call.
         """
         self._new_calls.append(_Call(taken, results, what))
         self.look()
@@ -182,7 +182,7 @@ class Keeper:
             if len(cluster.ready_of(call.results)) == len(call.results):
                 continue
             for ref in call.taken:
-                found.setdefault(ref.binary(), []).append(call.what)
+                found.setdefault(ref.binary(), []).append(call.what())
         return found
 
     def watch_store(self) -> None:

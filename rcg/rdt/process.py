@@ -100,12 +100,24 @@ class Here:
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
 
-    def note_peer(self, actor: str, label: str) -> None:
-        """Note an actor that makes or takes tensors in a call of this process; the newest stay."""
-        self.peers[actor] = label
+    def note_peer(self, actor: str, handle: Any) -> str:
+        """Note an actor that makes or takes tensors in a call of this process; the newest stay.
+
+        Args:
+            actor: Its id, in hex.
+            handle: Ray's handle of it.
+
+        Returns:
+            What messages call it.
+        """
+        label = self.peers.get(actor)
+        if label is not None:
+            return label
+        label = self.peers[actor] = repr(handle)
         if len(self.peers) > _MOST_PEERS:
             with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread did
                 del self.peers[next(iter(self.peers))]
+        return label
 
     def label_of(self, key: str) -> str:
         """Return the name of the process whose store has an id, as far as it is known here."""

@@ -10,23 +10,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
+from rcg.rdt.contents import Whole
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups, filled
 from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import OBJECT_STORE
 from rcg.wire.messages import ObjectsHere, TensorsComing, TensorsGone, TensorsHere
-from rcg.wire.payloads import open_buffers, open_payloads
+from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
 
 __all__ = ["Connections", "Got", "Wanted", "at_each_holder"]
 
 _AHEAD: Final = 16  # questions, while the first is answered
+_SMALL_BYTES: Final = 24 << 10  # for which memory is taken before they are there
 
 
 class Got(NamedTuple):
@@ -228,6 +230,9 @@ class Connections:
         """
         envelope, group, into = wanted
         holder, sizes = envelope.holder, envelope.contents.sizes
+        # A small tensor comes in the message; its room is made while the other process answers.
+        is_small = type(envelope.contents) is Whole and sizes[0] <= _SMALL_BYTES
+        room = _Arriving(sizes) if is_small else None
         with connection.next() as received:
             times.append(time.monotonic_ns())
             if getattr(received.message, "number", None) != number:
@@ -237,7 +242,7 @@ class Connections:
                     text = f"{holder.label} cannot send tensors: {gone.text}"
                     raise _Refused(text, gone.is_system_error)
                 case TensorsHere():
-                    payloads = _in_message(received, sizes)
+                    payloads = (room or _Arriving(sizes)).take(received)
                     return payloads if into is None else filled(into, payloads)
                 case ObjectsHere():
                     return list(open_payloads(received)[0].decode())
@@ -304,11 +309,39 @@ def at_each_holder(
     return [found.get(at, lost) for at in range(len(envelopes))]
 
 
-def _in_message(received: Received, sizes: Sequence[int]) -> Sequence[Any]:
-    import torch
+class _Arriving:
+    """Memory for the tensors of an object that come in a message, and the tensors over it.
 
-    try:
-        buffers = open_buffers(received, sizes)
-    except (OSError, ValueError, MemoryError) as error:
-        raise Transfer(f"tensors of {sum(sizes)} bytes did not arrive: {error}") from error
-    return [torch.frombuffer(each, dtype=torch.uint8) for each in buffers]
+    Args:
+        sizes: The bytes of each.
+
+    Raises:
+        Transfer: There is no memory.
+    """
+
+    __slots__ = ("_room", "tensors")
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        import torch
+
+        try:
+            self._room: Room = room_for(sizes)
+        except MemoryError as error:
+            raise _not_arrived(sizes, error) from error
+        self.tensors = [torch.frombuffer(each, dtype=torch.uint8) for each in self._room.parts]
+
+    def take(self, received: Received) -> Sequence[Any]:
+        """Return the tensors that have come with a message.
+
+        Raises:
+            Transfer: They have not.
+        """
+        try:
+            open_buffers(received, self._room)
+        except (OSError, ValueError) as error:
+            raise _not_arrived(map(len, self._room.parts), error) from error
+        return self.tensors
+
+
+def _not_arrived(sizes: Iterable[int], error: Exception) -> Transfer:
+    return Transfer(f"tensors of {sum(sizes)} bytes did not arrive: {error}")

@@ -41,6 +41,10 @@ class Message:
 _M = TypeVar("_M", bound=Message)
 _Check = Callable[[object], Any]
 
+# Made once: `json.loads` and `json.dumps` look for more than a message may have.
+_read: Final = json.JSONDecoder().raw_decode
+_written: Final = json.JSONEncoder().encode
+
 
 class _Kind(NamedTuple):
     """One class of messages for the codec: its name in JSON, and its fields' checks."""
@@ -78,8 +82,13 @@ def encode(message: Message) -> bytes:
         ValueError: A field has a value that its type does not allow.
     """
     kind = _by_class[type(message)]
-    found = {name: getattr(message, name) for name in kind.checks}
-    return json.dumps({"type": kind.name, **_checked(kind, found)}).encode()
+    found = _checked(kind, {name: getattr(message, name) for name in kind.checks})
+    fields = [f', "{name}": {_text_of(value)}' for name, value in found.items()]
+    return f'{{"type": "{kind.name}"{"".join(fields)}}}'.encode()
+
+
+def _text_of(value: Any) -> str:
+    return str(value) if type(value) is int else _written(value)
 
 
 def decode(data: bytes) -> Message:
@@ -90,10 +99,11 @@ def decode(data: bytes) -> Message:
             surplus, of a wrong type or out of range.
     """
     try:
-        found = json.loads(data)
+        text = data.decode()
+        found, end = _read(text)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or end < len(text):
         raise ValueError("this is not a message of rcg")
     name = found.pop("type", None)
     kind = _by_name.get(name) if isinstance(name, str) else None
@@ -109,10 +119,9 @@ def _checked(kind: _Kind, found: dict[str, Any]) -> dict[str, Any]:
     """Return the fields as a message holds them."""
     name = ""
     try:
-        checked = {}
         for name, check in kind.checks.items():
-            checked[name] = check(found[name])
-        return checked
+            found[name] = check(found[name])
+        return found
     except ValueError as problem:
         raise ValueError(f"{name!r} of a message {kind.name!r} {problem}") from None
 
@@ -135,6 +144,8 @@ def _text(found: object) -> str:
     """Return a text; what cannot be encoded or printed is replaced."""
     if not isinstance(found, str):
         raise ValueError("must be a text")
+    if found.isascii() and "\0" not in found:
+        return found
     return found.encode("utf-8", "replace").decode().replace("\0", "\\0")
 
 

@@ -16,7 +16,7 @@ import socket
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rcg.descriptors import Descriptor
 from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Encoded, Failure, loads
@@ -28,8 +28,10 @@ from rcg.wire.sockets import Connection, Received
 __all__ = [
     "Payload",
     "PreparedPayloads",
+    "Room",
     "open_buffers",
     "open_payloads",
+    "room_for",
     "send_buffers",
     "send_payloads",
 ]
@@ -216,9 +218,10 @@ def send_buffers(connection: Connection, message: Message, buffers: Sequence[mem
     sizes = [each.nbytes for each in buffers]
     starts, size = _places(sizes)
     if size <= _MAX_INLINE_BYTES:
-        body = bytearray(size)
-        for at, each in zip(starts, buffers, strict=True):
-            body[at : at + each.nbytes] = each
+        body: bytearray | memoryview = buffers[0] if len(buffers) == 1 else bytearray(size)
+        if len(buffers) != 1:
+            for at, each in zip(starts, buffers, strict=True):
+                body[at : at + each.nbytes] = each
         sockets.send(connection, message, body=body)
         return
     memfd = Descriptor(os.memfd_create, "rcg-payload", os.MFD_CLOEXEC)
@@ -234,24 +237,42 @@ def send_buffers(connection: Connection, message: Message, buffers: Sequence[mem
         memfd.close()
 
 
-def open_buffers(received: Received, sizes: Sequence[int]) -> list[memoryview]:
-    """Return the bytes that came with a message, in memory of this process; closes its descriptors.
+class Room(NamedTuple):
+    """Memory for the bytes that come with a message.
 
-    Args:
-        received: The message.
-        sizes: The bytes of each part.
+    Attributes:
+        whole: The memory.
+        parts: The place of each part in it.
+    """
+
+    whole: bytearray
+    parts: list[memoryview]
+
+
+def room_for(sizes: Sequence[int]) -> Room:
+    """Return memory for parts of these sizes.
+
+    Raises:
+        MemoryError: There is none.
+    """
+    starts, size = _places(sizes)
+    whole = bytearray(size)
+    view = memoryview(whole)
+    return Room(whole, [view[at : at + each] for at, each in zip(starts, sizes, strict=True)])
+
+
+def open_buffers(received: Received, room: Room) -> None:
+    """Take the bytes that came with a message into memory; closes its descriptors.
 
     Raises:
         OSError: The memfd did not arrive, because this process has no descriptor left.
         ValueError: They are not of this size.
-        MemoryError: There is no memory for them.
     """
     if received.is_short:
         raise OSError(errno.EMFILE, "a value did not arrive")
-    starts, size = _places(sizes)
-    whole = memoryview(_contents(received, size))
+    _check_size(received, len(room.whole))
+    _take_into(received, room.whole)
     received.close()
-    return [whole[at : at + each] for at, each in zip(starts, sizes, strict=True)]
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -265,19 +286,36 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 def _contents(received: Received, size: int) -> bytearray:
     """Return the bytes of a payload, from the message's body or from the file that came with it."""
-    if not received.fds:
-        if received.lacks_memory:
-            raise MemoryError("there is no memory for a value")
-        if len(received.body) != size:
-            raise ValueError("the payload does not have the size in its header")
-        # What came in pieces lies in memory of its own already.
-        return received.body if isinstance(received.body, bytearray) else bytearray(received.body)
-    fd = received.fds[0]
-    found = os.fstat(fd)
-    # The sender has taken memory for so much, so a number alone makes this process take none.
-    if not stat.S_ISREG(found.st_mode) or min(found.st_size, found.st_blocks * _BLOCK_BYTES) < size:
-        raise ValueError("the payload does not have the size in its header")
+    if received.lacks_memory:
+        raise MemoryError("there is no memory for a value")
+    _check_size(received, size)
+    if not received.fds and isinstance(received.body, bytearray):
+        return received.body  # what came in pieces lies in memory of its own already
     memory = bytearray(size)
+    _take_into(received, memory)
+    return memory
+
+
+def _check_size(received: Received, size: int) -> None:
+    """Check that so many bytes came: in the message's body, or in the file that came with it.
+
+    The sender has taken memory for so much, so a number alone makes this process take none.
+    """
+    fits = len(received.body) == size
+    if received.fds:
+        found = os.fstat(received.fds[0])
+        fits = stat.S_ISREG(found.st_mode) and size <= min(
+            found.st_size, found.st_blocks * _BLOCK_BYTES
+        )
+    if not fits:
+        raise ValueError("the payload does not have the size in its header")
+
+
+def _take_into(received: Received, memory: bytearray) -> None:
+    if not received.fds:
+        memoryview(memory)[:] = received.body
+        return
+    fd, size = received.fds[0], len(memory)
     with memoryview(memory) as view:
         at = 0
         while at < size:
@@ -285,7 +323,6 @@ def _contents(received: Received, size: int) -> bytearray:
             if not count:
                 raise ValueError("the payload is shorter than it says")
             at += count
-    return memory
 
 
 def _payload(content: memoryview, row: Any) -> Payload:

@@ -44,6 +44,10 @@ Connection = socket.socket | PacketStream
 _CONNECT_RETRY_S: Final = 0.01
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
+# As plain numbers: the operators of `socket.MsgFlag` are functions of Python.
+_BYTES_LOST: Final = int(socket.MSG_TRUNC)
+_DESCRIPTORS_LOST: Final = int(socket.MSG_CTRUNC)
+_CLOSES_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 
 
 def listen(address: str) -> socket.socket:
@@ -98,13 +102,13 @@ def peer_of(connection: Connection) -> tuple[int, int]:
     return pid, uid
 
 
-def packed(message: Message, body: bytes | bytearray = b"") -> bytes:
+def packed(message: Message, body: bytes | bytearray | memoryview = b"") -> bytes:
     """Return a message, and bytes that go with it, as they are sent.
 
     Raises:
         ValueError: A field of the message has a wrong value.
     """
-    return encode(message) + b"\0" + body
+    return b"".join((encode(message), b"\0", body))
 
 
 def send(
@@ -112,7 +116,7 @@ def send(
     message: Message,
     fds: Sequence[int] = (),
     *,
-    body: bytes | bytearray = b"",
+    body: bytes | bytearray | memoryview = b"",
     may_wait: bool = True,
 ) -> None:
     """Send one message.
@@ -230,7 +234,7 @@ class Received:
 
     def _take_from(self, connection: Connection, descriptors: int, may_wait: bool) -> None:
         space = socket.CMSG_LEN(descriptors * _DESCRIPTOR_BYTES) if descriptors else 0
-        flags = socket.MSG_CMSG_CLOEXEC | (0 if may_wait else socket.MSG_DONTWAIT)
+        flags = _CLOSES_ON_EXEC | (0 if may_wait else socket.MSG_DONTWAIT)
         try:
             # Received and stored within one call into C, where no signal handler of Python runs.
             self._messages.extend(starmap(connection.recvmsg, ((MAX_MESSAGE_BYTES, space, flags),)))
@@ -239,11 +243,13 @@ class Received:
             self.why = error.strerror or "" if isinstance(connection, PacketStream) else ""
             return
         data, ancillary, flags, _ = self._messages[0]
+        if not ancillary:
+            self._fds = []
         if not data and not self._owned():
             return
-        if flags & socket.MSG_TRUNC:
+        if flags & _BYTES_LOST:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
-        if flags & socket.MSG_CTRUNC:
+        if flags & _DESCRIPTORS_LOST:
             if len(self._owned()) >= descriptors:
                 raise ValueError("the message has more descriptors than any message may have")
             self.is_short = True
@@ -266,7 +272,9 @@ class Received:
 
     def close(self) -> None:
         """Close the descriptors that came with it; idempotent."""
-        close_all(self._owned())
+        fds = self._owned()
+        if fds:
+            close_all(fds)
 
     def __enter__(self) -> Received:
         return self

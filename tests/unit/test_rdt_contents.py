@@ -13,7 +13,7 @@ from rcg.rdt.contents import Parts, Whole, taken_apart
 from rcg.runtime.codec import make_codec
 from rcg.wire import sockets
 from rcg.wire.messages import TensorsHere
-from rcg.wire.payloads import open_buffers, send_buffers
+from rcg.wire.payloads import open_buffers, room_for, send_buffers
 
 torch = pytest.importorskip("torch")
 
@@ -71,16 +71,17 @@ def test_bytes_arrive_as_they_were_whatever_their_size(ends, sizes):
     send_buffers(ends[0], TensorsHere(number=7), [memoryview(each) for each in parts])
     with sockets.receive(ends[1], 1) as received:
         assert received.message == TensorsHere(number=7)
-        found = open_buffers(received, sizes)
-    assert [bytes(each) for each in found] == parts
-    assert not any(each.readonly for each in found)
+        room = room_for(sizes)
+        open_buffers(received, room)
+    assert [bytes(each) for each in room.parts] == parts
+    assert not any(each.readonly for each in room.parts)
 
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
 def test_bytes_of_another_size_are_refused(ends, size):
     send_buffers(ends[0], TensorsHere(number=0), [memoryview(bytes(size))])
     with sockets.receive(ends[1], 1) as received, pytest.raises(ValueError, match="size"):
-        open_buffers(received, [size + 100_000])
+        open_buffers(received, room_for([size + 100_000]))
 
 
 class Attributes(dict):
