@@ -14,7 +14,7 @@ from rcg.errors import DeadlockError
 from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.model import GraphTrace
-from tests.unit.random_graphs import cases
+from tests.unit.random_graphs import cases, placements
 
 
 @dataclass
@@ -33,11 +33,11 @@ class Simulated:
 def simulated(
     draw: st.DrawFn, *, is_driver_draining: bool | None = None, has_tensors: bool = False
 ) -> Simulated:
-    """A random plan with random whole costs, replayed with a random window."""
+    """A random plan with random whole costs, on random nodes, replayed with a random window."""
     case = draw(cases(max_calls=6, max_actors=3, has_tensors=has_tensors))
     window = draw(st.integers(1, 4))
-    nodes = {actor.id: "node" for actor in case.graph.actors}
-    plan = compile_graph(case.graph, nodes, "node", draw(st.integers(1, 4))).plan
+    nodes, driver = draw(placements(case.graph, most=3))
+    plan = compile_graph(case.graph, nodes, driver, draw(st.integers(1, 4))).plan
     each: dict[tuple[str, int], float] = {}
     waking: dict[tuple[str, int], float] = {}
     for program in plan.programs:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "takers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +95,13 @@ class Layout:
     def writer_of(self, channel: str) -> str:
         """Return the process that writes the ring of a channel."""
         return list(self.members)[self.writers[channel]]
+
+
+def takers_of(layout: Layout, plan: Plan, channel: str) -> list[tuple[str, ...]]:
+    """Return for whom each reader of a channel's ring on a node takes its frames.
+
+    A reader does so for itself, a writer that reads its own ring for the gates of other nodes.
+    """
+    writer = layout.writer_of(channel)
+    gates = plan.crossings().get(channel, ())
+    return [gates if reader == writer else (reader,) for reader in layout.readers_of(channel)]

@@ -24,7 +24,7 @@ from rcg.profiles import Profile
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost
-from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.layout import Layout, takers_of
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.observe.transfers import transfers_between
@@ -335,8 +335,8 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
     """Return the op that each process is in now; no entry if it is between ops or has ended."""
     node = session.node
     specs = session.plan.channels_by_id()
-    ended = session.control.over - session.control.gone
     numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
+    ended = session.control.over - session.control.gone
     found = {}
     for process in node.layout.members:
         now = node.now(process)
@@ -350,10 +350,11 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
         if waiting_ns and channel is not None:
             spec = specs[channel]
             late = [spec.writer]
-            if spec.writer == process:
+            if node.layout.writer_of(channel) == process:
                 # It is only known which readers have not taken the last frame.
-                unread = zip(node.layout.readers_of(channel), node.unread(channel), strict=True)
-                late = [reader for reader, count in unread if count] or [*spec.readers]
+                takers = takers_of(node.layout, session.plan, channel)
+                unread = zip(takers, node.unread(channel), strict=True)
+                late = [*next((each for each, count in unread if count), takers[0])]
             peer = numbers[late[0]]
         if process == DRIVER:
             if channel is None:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from rcg.display import Displayed, Mimebundle, Views
@@ -19,6 +20,7 @@ from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op
 from rcg.ir.plan import Plan
+from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.snapshot import NodeView
 from rcg.text import bytes_text, table, visible
 from rcg.trace.recorder import State
@@ -252,11 +254,15 @@ def _activity(
     waiting_for: tuple[str, ...] = ()
     if known is None and state is State.WAITING and channel is not None:
         spec = plan.channels_by_id()[channel]
-        waiting_for = spec.readers if spec.writer == process else (spec.writer,)
-        if spec.writer == process and spec.kind == TENSOR:
-            # Those that have not taken its frame.
-            unread = zip(node.layout.readers_of(channel), node.unread(channel), strict=True)
-            waiting_for = tuple(reader for reader, count in unread if count) or waiting_for
+        waiting_for = (spec.writer,)
+        if node.layout.writer_of(channel) == process:
+            takers = takers_of(node.layout, plan, channel)
+            waiting_for = tuple(chain(*takers))
+            if spec.kind == TENSOR:
+                # Those that have not taken its frame.
+                unread = zip(takers, node.unread(channel), strict=True)
+                late = chain(*[each for each, count in unread if count])
+                waiting_for = tuple(late) or waiting_for
     exchange = ""
     if known is None and op is not None and state is not State.IDLE:
         exchange = _exchange(plan, process, op, is_waiting=bool(waiting_for))
@@ -298,21 +304,18 @@ def _exchange(plan: Plan, process: str, op: Op, *, is_waiting: bool) -> str:
 def backlogs(nodes: Iterable[NodeView], plan: Plan) -> list[Backlog]:
     """Return the channels on which values wait to be read. Statuses of collectives are none.
 
-    What waits to be sent to other nodes waits for these.
+    Of a channel that crosses, each node has a part: what waits to be sent to other nodes waits for
+    their gates, and what has arrived comes from the gate there.
     """
-    crossings = plan.crossings()
     found = []
     for node in nodes:
         for channel in plan.channels:
             if channel.kind == STATUS or channel.id not in node.layout.rings:
                 continue
-            readers = node.layout.readers_of(channel.id)
-            for reader, length in zip(readers, node.unread(channel.id), strict=True):
-                if length <= 0:
-                    continue
-                label = plan.label(reader)
-                if reader == channel.writer:
-                    label = f"node {', '.join(crossings[channel.id])}"
-                writer = plan.label(channel.writer)
-                found.append(Backlog(channel.id, writer, label, length, channel.slots))
+            writer = plan.label(node.layout.writer_of(channel.id))
+            takers = takers_of(node.layout, plan, channel.id)
+            for names, length in zip(takers, node.unread(channel.id), strict=True):
+                if length > 0:
+                    reader = ", ".join(map(plan.label, names))
+                    found.append(Backlog(channel.id, writer, reader, length, channel.slots))
     return found

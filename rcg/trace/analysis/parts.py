@@ -8,6 +8,8 @@ collective  | waiting for the other ranks | serialization | communication |
 Call        | waiting for another graph's method | compute |          and every other op
 ```
 
+A gate's Pass is like a Read: it waits for a frame from another node, and publishes it.
+
 A Write of tensors waits until its readers have taken the frame, and a Read of tensors until the
 writer begins to send (``rendezvous.with_waits``).
 
@@ -28,7 +30,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.ops import Collective, Op
+from rcg.ir.ops import Collective, Op, Pass
 from rcg.ir.programs import Program
 from rcg.trace.analysis.intervals import Times, disjoint, without
 from rcg.trace.analysis.rendezvous import with_waits
@@ -154,7 +156,7 @@ def shapes_of(program: Program) -> npt.NDArray[np.int64]:
 def _shape(op: Op) -> int:
     if isinstance(op, Collective):
         return COLLECTIVE
-    if op.values_in:
+    if op.values_in or isinstance(op, Pass):
         return READ
     return WRITE if op.values_out else OTHER
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Collective, Op
+from rcg.ir.ops import Collective, Op, Pass
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.intervals import Cover, Times
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
@@ -196,7 +196,8 @@ def _by_peer(
 def _peer_of(
     graph: GraphTrace, lane: LaneTrace, op: Op, channels: Mapping[str, ChannelSpec]
 ) -> str:
-    peers = [channels[channel].writer for channel in op.channels_in]
+    passed = (op.channel,) if isinstance(op, Pass) else ()
+    peers = [channels[channel].writer for channel in (*op.channels_in, *passed)]
     if not isinstance(op, Collective):
         for channel in op.channels_out:
             peers += [reader for reader in channels[channel].readers if reader != lane.process]
@@ -233,8 +234,9 @@ def _bubble(
     graph: GraphTrace, parts: list[Parts], executions: Executions, last: int | None
 ) -> float | None:
     first = executions.first_submission_ns
-    # Lanes wait by design: an actor is as busy as its calls.
+    # Lanes and gates wait by design: an actor is as busy as its calls.
     others = {DRIVER, *(lane.id for lane in graph.plan.lanes)}
+    others |= {gate.id for gate in graph.plan.gates}
     actors = [
         each for lane, each in zip(graph.lanes, parts, strict=True) if lane.process not in others
     ]

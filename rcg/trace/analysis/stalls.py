@@ -75,11 +75,12 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
         end_ns: End of the trace.
     """
     waits = _waits(graph)
+    gates = {gate.id for gate in graph.plan.gates}  # these only wait for what others send
     longest = int(executions.latency_ns.max(initial=0))
     in_flight = set(executions.index[executions.fetched_ns == UNSEEN].tolist())
     found = []
     for lane in graph.lanes:
-        if lane.open is None or lane.process in waits or lane.process == DRIVER:
+        if lane.open is None or lane.process in (*waits, *gates, DRIVER):
             continue
         waiting = tuple(
             other.label for other in graph.lanes if lane.process in waits_for(waits, other.process)

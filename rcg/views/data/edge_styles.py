@@ -13,6 +13,8 @@ __all__ = [
     "COLLECTIVE",
     "FALLBACK",
     "LOCAL",
+    "SHM",
+    "TCP",
     "EdgeStyle",
     "is_known",
     "kind_of_channel",
@@ -28,6 +30,12 @@ COLLECTIVE: Final = "collective"
 FALLBACK: Final = "fallback"
 """The kind of an edge in shared memory, because the driver is at one of its ends, of a value that
 other processes get over a communicator."""
+
+SHM: Final = "shm"
+"""The kind of an edge through shared memory."""
+
+TCP: Final = "tcp"
+"""The kind of an edge to another node, of a value that travels through shared memory on a node."""
 
 _COMMUNICATOR: Final = "communicator "
 """The beginning of the kind of edges over a user's own communicator; its name follows."""
@@ -59,9 +67,9 @@ class EdgeStyle:
 _STYLES: Final = {
     kind.name: kind
     for kind in (
-        EdgeStyle("shm", "shared memory", "--->", "#0072b2", "#56b4e9", "", 1.5),
+        EdgeStyle(SHM, "shared memory", "--->", "#0072b2", "#56b4e9", "", 1.5),
         EdgeStyle(LOCAL, "same process", "--->", "#6b7280", "#9ca3af", "1.5 3.5", 1.5),
-        EdgeStyle("tcp", "TCP", "~~~>", "#b37400", "#e69f00", "7 4", 1.5),
+        EdgeStyle(TCP, "TCP", "~~~>", "#b37400", "#e69f00", "7 4", 1.5),
         EdgeStyle("tensor", "accelerator", "+++>", "#d55e00", "#ff8a3d", "14 3", 2.5),
         EdgeStyle("gloo", "Gloo", "+++>", "#d55e00", "#ff8a3d", "10 2", 2.5),
         EdgeStyle("nccl", "NCCL", "+++>", "#d55e00", "#ff8a3d", "", 2.5),
@@ -72,7 +80,7 @@ _STYLES: Final = {
     )
 }
 
-_KIND_OF_CHANNEL: Final = {"ring": "shm"}
+_KIND_OF_CHANNEL: Final = {"ring": SHM}
 
 
 def kind_of_channel(channel_kind: str, backend: str | None = None) -> str:

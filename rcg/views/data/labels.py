@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from rcg.text import brief, bytes_text, plural, visible
@@ -132,6 +133,7 @@ class TopologyLabels:
         if channel is None:
             return [*lines, "inside the process"]
         hints = hints_text(channel)
+        channel = replace(channel, kind=edge.kind)  # one channel may have near and far readers
         return [*lines, f"by {channel_text(channel)}", *([hints] if hints else [])]
 
     def process_text(self, process: str) -> str:

@@ -41,7 +41,7 @@ from rcg.ir.ops import Call, Collective, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
-from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, kind_of_channel
+from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
 from rcg.views.data.origins import Origins
 
 __all__ = [
@@ -114,8 +114,9 @@ class TopologyEdge:
     Attributes:
         source: The node that makes the value.
         target: The node that takes it.
-        kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ``gloo`` over a
-            communicator, ``collective`` from or to a collective in the same process, ...
+        kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ``tcp`` to
+            another node, ``gloo`` over a communicator, ``collective`` from or to a collective in
+            the same process, ...
         channel: The channel that carries it; None inside a process. Other edges of the value, and
             other values, may use the same channel.
         arguments: The arguments of the target that it is: positions and names of arguments, ranks
@@ -136,7 +137,8 @@ class Channel:
 
     Attributes:
         id: Its id in the plan.
-        kind: How it carries values, as of edges.
+        kind: How it carries values, as of edges; ``tcp`` if all its readers are on other nodes than
+            its writer.
         slots: How many frames it holds.
         values: How many values travel in one frame.
         group: The group that carries its tensors; None without one.
@@ -267,6 +269,9 @@ class _Search:
         self.nodes: list[TopologyNode] = []
         self.edges: dict[tuple[int, int], tuple[str | None, list[str]]] = {}
         self._plan = plan
+        self._nodes = plan.nodes_by_process()
+        self._writers = {channel.id: channel.writer for channel in plan.channels}
+        self._far: set[tuple[int, int]] = set()  # edges between nodes of the cluster
         self.kinds = self._kinds_of_channels()
         # A slot holds the value of a node, or a container with the values of several. A part of a
         # value gets a node when another node takes it. Parts that no node takes are not drawn.
@@ -326,10 +331,16 @@ class _Search:
         for spec in self._plan.channels:
             kind = kind_of_channel(spec.kind, backends.get(spec.group or ""))
             is_of_driver = DRIVER in (spec.writer, *spec.readers)
-            if is_of_driver and kind == "shm" and not over_groups.isdisjoint(spec.nodes):
+            if all(self._is_far(spec.id, reader) for reader in spec.readers):
+                kind = _between_nodes(kind)
+            elif is_of_driver and kind == SHM and not over_groups.isdisjoint(spec.nodes):
                 kind = FALLBACK
             kinds[spec.id] = kind
         return kinds
+
+    def _is_far(self, channel: str, reader: str) -> bool:
+        """Return whether a channel crosses on its way to a reader."""
+        return self._nodes[self._writers[channel]] != self._nodes[reader]
 
     def _make_inputs(self, driver: Program) -> None:
         whole = self._add("input", DRIVER, "")
@@ -362,7 +373,9 @@ class _Search:
         """Add an edge to a node from each value that is in a slot."""
         for origin in self._origins.of(process, slot):
             source = self._node_of(self._made[origin.process, origin.slot])
-            _, arguments = self.edges.setdefault((source, target), (origin.channel, []))
+            channel, arguments = self.edges.setdefault((source, target), (origin.channel, []))
+            if channel is not None and self._is_far(channel, process):
+                self._far.add((source, target))
             if argument not in arguments:
                 arguments.append(argument)
 
@@ -378,7 +391,8 @@ class _Search:
 
     def kind_of(self, source: int, target: int, channel: str | None) -> str:
         if channel is not None:
-            return self.kinds[channel]
+            kind = self.kinds[channel]
+            return _between_nodes(kind) if (source, target) in self._far else kind
         is_collective = "collective" in (self.nodes[source].kind, self.nodes[target].kind)
         return COLLECTIVE if is_collective else LOCAL
 
@@ -413,6 +427,11 @@ class _Search:
             call = node.owner if is_part and node.owner is not None else end
             order += [end == self._output, call, int(node.name) + 1 if is_part else 0]
         return tuple(order)
+
+
+def _between_nodes(kind: str) -> str:
+    """Return the kind of an edge between nodes; communicators are the same everywhere."""
+    return TCP if kind in (SHM, FALLBACK) else kind
 
 
 def _arguments(call: Call) -> Iterator[tuple[str, int]]:

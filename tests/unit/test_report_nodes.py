@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of channels that cross: each node has its part of them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from rcg.channels import open_reader, open_writer
+from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
+from rcg.options import Options
+from rcg.runtime.node.layout import takers_of
+from rcg.runtime.node.node import Node
+from rcg.runtime.node.segments import Segments
+from rcg.runtime.observe.report import Backlog, activities, backlogs
+from rcg.serialization import Codec
+
+PLAN = Plan.from_text("""
+plan positional=1 keywords=[] returns=one
+actor a0 'Stage' ''
+actor a1 'Beside' ''
+actor a2 'Far' ''
+actor a3 'Farther' ''
+node n0 'cafe' driver a0 a1
+node n1 'beef' a2
+node n2 'f00d' a3
+gate n0 in driver
+gate n1 in a2
+gate n2 in a3
+channel c0 driver -> a0 ring node=0 slots=4
+channel c1 a0 -> a1 a2 a3 ring node=1 slots=4
+channel c2 a1 -> driver ring node=2 slots=4
+channel c3 a2 -> driver ring node=3 slots=4
+channel c4 a3 -> driver ring node=4 slots=4
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Read c2 -> s1
+  Read c3 -> s2
+  Read c4 -> s3
+  Output s1
+program a0
+  Read c0 -> s0
+  Write s0 -> c1
+program a1
+  Read c1 -> s0
+  Write s0 -> c2
+program a2
+  Read c1 -> s0
+  Write s0 -> c3
+program a3
+  Read c1 -> s0
+  Write s0 -> c4
+program n0
+  Pass c3
+  Pass c4
+program n1
+  Pass c1
+program n2
+  Pass c1
+""")
+
+
+@pytest.fixture
+def segments() -> Iterator[dict[str, Segments]]:
+    PLAN.check()
+    made = {node.id: Segments(PLAN, cap_bytes=1 << 20, node=node.id) for node in PLAN.nodes}
+    yield made
+    for each in made.values():
+        each.close()
+
+
+def joined(segments: Segments, process: str) -> Node:
+    return Node(
+        segments.board,
+        segments.arenas,
+        segments.layout,
+        process,
+        Options(),
+        Codec(pickle.Pickler),
+        is_looping=True,
+    )
+
+
+def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Segments]) -> None:
+    channel = PLAN.channels_by_id()["c1"]
+    near, far = joined(segments["n0"], "a0"), joined(segments["n1"], "n1")
+    writer = open_writer(channel, 1, near)
+    for value in range(3):
+        writer.write(value)
+    open_reader(channel, 0, joined(segments["n0"], "a1")).read(0)
+    assert backlogs([near, far], PLAN) == [
+        Backlog("c1", "a0 (Stage)", "a1 (Beside)", 2, 4),
+        Backlog("c1", "a0 (Stage)", "n1 (Far), n2 (Farther)", 3, 4),
+    ]
+    open_writer(channel, 0, far).write(0)
+    assert backlogs([far], PLAN) == [Backlog("c1", "n1 (Far)", "a2 (Far)", 1, 4)]
+    assert takers_of(near.layout, PLAN, "c1") == [("a1",), ("n1", "n2")]
+    assert takers_of(far.layout, PLAN, "c1") == [("a2",)]
+    # Its writer reads it like any other reader, and sends what it reads on.
+    own = open_reader(channel, 1, near)
+    assert [own.read(0) for _ in range(3)] == [0, 1, 2]
+    assert near.unread("c1") == [2, 0]
+
+
+def test_a_report_lists_the_processes_of_each_node(segments: dict[str, Segments]) -> None:
+    nodes = [joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")]
+    found = [(each.process, each.label) for each in activities(nodes, PLAN)]
+    assert found == [
+        (DRIVER, DRIVER),
+        ("a0", "a0 (Stage)"),
+        ("a1", "a1 (Beside)"),
+        ("n0", "n0"),
+        ("a2", "a2 (Far)"),
+        ("n1", "n1 (Far)"),
+    ]

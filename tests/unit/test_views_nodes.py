@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans and traces over several nodes of the cluster, as people see them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rcg.ir.plan import Plan
+from rcg.profiles import Profile
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.parts import TimeKind, parts_of
+from rcg.trace.analysis.shares import shares_of
+from rcg.trace.analysis.stalls import stall_of
+from rcg.trace.model import NO_PEER, GraphTrace, OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.data.labels import TopologyLabels
+from rcg.views.data.topology import topology_of
+from rcg.views.data.topology_payload import topology_payload
+from rcg.views.svg.pictures import predicted_schedule, timeline_picture
+from rcg.views.svg.topology import svg_of
+from rcg.views.text.ascii import ascii_of
+from tests.unit.traces import event, graph_trace
+
+TEXT = """
+plan positional=1 keywords=[] returns=one
+actor a0 'Stage' ''
+actor a1 'Beside' ''
+actor a2 'Far' ''
+node n0 'cafe' driver a0 a1
+node n1 'beef' a2
+gate n0 in driver
+gate n1 in a2
+channel c0 driver -> a0 ring node=0 slots=4
+channel c1 a0 -> a1 a2 ring node=1 slots=4
+channel c2 a2 -> a1 ring node=2 slots=4
+channel c3 a1 -> driver ring node=3 slots=4
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c3 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Call a0.make(s0) -> s1 #1
+  Write s1 -> c1
+program a1
+  Read c1 -> s0
+  Read c2 -> s1
+  Call a1.join(s0, s1) -> s2 #3
+  Write s2 -> c3
+program a2
+  Read c1 -> s0
+  Call a2.work(s0) -> s1 #2
+  Write s1 -> c2
+program n0
+  Pass c2
+program n1
+  Pass c1
+"""
+
+GATE = [event(0, 0, 0, 130, waited=120, bytes=64), event(0, 1, 130, 260, waited=110, bytes=64)]
+ROWS = {
+    "driver": [event(1, 0, 0, 10), event(3, 0, 10, 300, waited=280)],
+    "a0": [event(0, 0, 0, 20, waited=10), event(1, 0, 20, 90), event(2, 0, 90, 100)],
+    "a1": [
+        event(0, 0, 0, 105, waited=90),
+        event(1, 0, 105, 220, waited=100),
+        event(2, 0, 220, 280),
+        event(3, 0, 280, 290),
+    ],
+    "a2": [event(0, 0, 0, 140, waited=125), event(1, 0, 140, 180), event(2, 0, 180, 190)],
+    "n0": [event(0, 0, 0, 210, waited=195, bytes=64)],
+    "n1": GATE,
+}
+
+
+@pytest.fixture
+def plan() -> Plan:
+    made = Plan.from_text(TEXT)
+    made.check()
+    return made
+
+
+@pytest.fixture
+def record() -> GraphTrace:
+    waiting = OpenOp(0, 1, 210, 210, NO_PEER)
+    return graph_trace(ROWS, plan=TEXT, limit=4, opens={"n0": waiting})
+
+
+def test_an_edge_to_another_node_is_tcp_and_one_beside_it_shared_memory(plan: Plan) -> None:
+    """Also where one channel has both."""
+    topology = topology_of(plan)
+    edges = {
+        f"{topology.nodes[edge.source]} {topology.nodes[edge.target]}": (edge.kind, edge.channel)
+        for edge in topology.edges
+    }
+    assert edges == {
+        "input a0.make": ("shm", "c0"),
+        "a0.make a1.join": ("shm", "c1"),
+        "a0.make a2.work": ("tcp", "c1"),
+        "a2.work a1.join": ("tcp", "c2"),
+        "a1.join output": ("shm", "c3"),
+    }
+    assert {each.id: each.kind for each in topology.channels} == {
+        "c0": "shm",
+        "c1": "shm",
+        "c2": "tcp",
+        "c3": "shm",
+    }
+    labels = TopologyLabels(topology)
+    for edge in topology.edges:
+        assert ("TCP" in labels.edge_lines(edge)[-1]) == (edge.kind == "tcp")
+
+
+def test_pictures_and_text_say_tcp(plan: Plan) -> None:
+    topology = topology_of(plan)
+    assert "TCP" in svg_of(topology)
+    text = ascii_of(topology)
+    assert "~~~> : Represents TCP data channels" in text
+    assert text.count("~~~>") == 3  # two edges, and the legend
+    kinds = topology_payload(plan, None).head["kinds"]
+    assert kinds["tcp"]["title"] == "TCP"
+
+
+def test_a_gate_waits_for_frames_and_communicates(record: GraphTrace) -> None:
+    gate = record.lane("n1")
+    parts = parts_of(record, gate)
+    assert {TimeKind(kind) for kind in parts.kind} == {TimeKind.WAITING, TimeKind.COMMUNICATION}
+    times = {
+        kind: int(parts.duration_ns[parts.kind == kind].sum())
+        for kind in (TimeKind.WAITING, TimeKind.COMMUNICATION)
+    }
+    assert times == {TimeKind.WAITING: 230, TimeKind.COMMUNICATION: 30}
+
+
+def test_a_gate_waits_for_the_writer_and_is_not_idle_like_an_actor(record: GraphTrace) -> None:
+    shares = shares_of(record, 0, 300)
+    gate = next(each for each in shares.lanes if each.process == "n1")
+    assert list(gate.waiting_for) == ["a0 (Stage)"]
+    without = {process: rows for process, rows in ROWS.items() if process[0] != "n"}
+    alone = shares_of(graph_trace(without, plan=TEXT, limit=4), 0, 300)
+    assert shares.bubble == alone.bubble
+
+
+def test_a_gate_is_a_lane_of_pictures_and_files(record: GraphTrace, tmp_path: Path) -> None:
+    trace = Trace((record,), 0, 300)
+    profile = Profile(trace)
+    assert "n1 (Far)" in str(profile)
+    assert "n1 (Far)" in (timeline_picture(trace, record) or "")
+    profile.save_html(tmp_path / "run.html")
+    assert "pass c1" in (tmp_path / "run.html").read_text()
+    trace.save(tmp_path / "run.rcg")
+    assert Trace.load(tmp_path / "run.rcg").graphs[0].plan == record.plan
+    trace.to_chrome(tmp_path / "run.json")
+    assert "pass c1" in (tmp_path / "run.json").read_text()
+
+
+def test_a_schedule_is_predicted_without_gates(plan: Plan) -> None:
+    assert "a2 (Far)" in predicted_schedule(plan, 4)
+
+
+def test_a_gate_that_waits_is_no_stall(record: GraphTrace) -> None:
+    long_open = replace(
+        record.lane("n1"), open=OpenOp(0, 1, 300, 0, NO_PEER)
+    )  # as if it did not say that it waits
+    lanes = tuple(long_open if each.process == "n1" else each for each in record.lanes)
+    found = executions_of(record)
+    assert stall_of(replace(record, lanes=lanes), found, 0, 10_000_000_000) is None
