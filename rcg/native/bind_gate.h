@@ -134,12 +134,19 @@ static PyObject *gate_add_connection(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* stop(): publish nothing more; any number of times */
+/* stop(): publish nothing more; any number of times. It lets go of `lost` and `refused`, which mostly hold the owner of
+ * this object: the garbage collector does not see them. */
 static PyObject *gate_stop_passing(PyObject *self, PyObject *unused) {
+    GateObject *o = (GateObject *)self;
+    bool has_ended;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    gate_stop(&((GateObject *)self)->core);
+    has_ended = gate_stop(&o->core);
     Py_END_ALLOW_THREADS
+    if (has_ended) {
+        Py_CLEAR(o->lost);
+        Py_CLEAR(o->refused);
+    }
     Py_RETURN_NONE;
 }
 

@@ -60,12 +60,16 @@ static PyObject *links_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)o;
 }
 
-/* stop(): send nothing more; any number of times */
+/* stop(): send nothing more; any number of times. It lets go of `failed`, which mostly holds the owner of this object:
+ * the garbage collector does not see it. */
 static PyObject *links_stop_sending(PyObject *self, PyObject *unused) {
+    LinksObject *o = (LinksObject *)self;
+    bool has_ended;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    links_stop(&((LinksObject *)self)->core);
+    has_ended = links_stop(&o->core);
     Py_END_ALLOW_THREADS
+    if (has_ended) Py_CLEAR(o->failed);
     Py_RETURN_NONE;
 }
 

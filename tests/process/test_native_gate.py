@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import queue
 import random
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -424,3 +426,22 @@ def test_send_by_refuses_what_cannot_be():
         _native.Links(member, [], lambda *_: None)
     links.stop()
     far.close()
+
+
+def test_what_was_stopped_holds_its_owner_no_more(nodes: Nodes):
+    class Owner:
+        gate: Any
+        links: Any
+
+        def hear(self, *_: int) -> bytes:
+            return b""
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    owner.gate = _native.Gate(nodes.there.member(0), [], owner.hear, owner.hear)
+    owner.links = _native.Links(nodes.sender, [nodes.near.fileno()], owner.hear)
+    for each in (owner.gate, owner.links) * 2:
+        each.stop()
+    del owner, each
+    gc.collect()
+    assert gone() is None
