@@ -206,7 +206,7 @@ class Victims:
 def does(graph: Any, label: str) -> list[Activity]:
     """What the processes of this label do now."""
     session = graph._engine.session
-    found = activities(session.nodes, graph.plan)
+    found = activities(session.views(patience_s=1.0), graph.plan)
     return [activity for activity in found if label in activity.label]
 
 
