@@ -43,7 +43,7 @@ from typing import Any, Final
 from rcg.options import Deadline
 from rcg.wire import keepalive
 
-__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream"]
+__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream", "peer_name"]
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
@@ -133,7 +133,7 @@ class PacketStream:
         connection.setblocking(False)  # waiting is done here
         with contextlib.suppress(OSError):  # no TCP
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.address = address or _peer_name(connection)
+        self.address = address or peer_name(connection)
         _open.add(self)
 
     # --- as a socket
@@ -149,10 +149,6 @@ class PacketStream:
     def setblocking(self, flag: bool) -> None:
         """Set whether calls wait."""
         self._timeout_s = None if flag else 0.0
-
-    def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Return an option of the socket. The kernel does not know the process at the other end."""
-        return self._socket.getsockopt(level, option, size)
 
     def shutdown(self, how: int) -> None:
         """End one or both directions, for every process that has the socket."""
@@ -569,7 +565,8 @@ def _cut() -> ConnectionError:
     return ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
 
 
-def _peer_name(connection: socket.socket) -> str:
+def peer_name(connection: socket.socket) -> str:
+    """Return where the other end of a connection is, for people."""
     try:
         found = connection.getpeername()
     except OSError:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rcg import options
-from rcg.wire import addresses, proof, sockets
+from rcg.wire import addresses, proof, sockets, tls
 from rcg.wire.messages import Challenge
-from rcg.wire.packets import PacketStream
+from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection
 
 __all__ = ["Door", "LocalDoor", "Stranger", "TcpDoor"]
@@ -91,13 +91,20 @@ class TcpDoor:
 
     def __init__(self, host: str) -> None:
         self._peer_timeout_s = options.peer_timeout_s()
+        files = options.tls_files()
+        self._tls = None if files is None else tls.server_context(files)
         self.listener, self.address = addresses.listen_tcp(host, options.port_range())
 
     def admit(self, accepted: socket.socket) -> Stranger | None:
         """Challenge a connection."""
-        stream = PacketStream(accepted)
+        if self._tls is None:
+            stream = PacketStream(accepted)
+        else:
+            name = peer_name(accepted)
+            stream = PacketStream(tls.secured(accepted, self._tls, self._peer_timeout_s), name)
         try:
-            stream.keep_alive(self._peer_timeout_s)
+            if self._tls is None:
+                stream.keep_alive(self._peer_timeout_s)
             asked = proof.challenge()
             stream.post(sockets.packed(asked))
             return Stranger(stream, asked)
