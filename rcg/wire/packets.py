@@ -34,7 +34,6 @@ import os
 import select
 import socket
 import struct
-import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import starmap
@@ -42,6 +41,7 @@ from typing import Any, Final
 
 from rcg.options import Deadline
 from rcg.wire import keepalive
+from rcg.wire.forks import closed_in_children
 
 __all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream", "peer_name"]
 
@@ -61,9 +61,6 @@ _LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _Received = tuple["bytes | bytearray", list[tuple[int, int, Any]], int, Any]
-
-# All that are open, which a forked child closes: nothing else would tell the peers of their end.
-_open: Final[weakref.WeakSet[PacketStream]] = weakref.WeakSet()
 
 
 class _Packet:
@@ -134,7 +131,7 @@ class PacketStream:
         with contextlib.suppress(OSError):  # no TCP
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = address or peer_name(connection)
-        _open.add(self)
+        closed_in_children(self)
 
     # --- as a socket
 
@@ -575,11 +572,3 @@ def peer_name(connection: socket.socket) -> str:
         host, port = found[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return "a peer"
-
-
-def _close_all() -> None:
-    for stream in list(_open):
-        stream.close()
-
-
-os.register_at_fork(after_in_child=_close_all)

@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import socket
 import ssl
 import threading
-import weakref
 from typing import Final
 
 from rcg.options import TlsFiles
 from rcg.wire import keepalive
+from rcg.wire.forks import closed_in_children
 
 __all__ = ["client_context", "secured", "server_context", "shake_hands"]
 
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
-
-_open: Final[weakref.WeakSet[_Pump]] = weakref.WeakSet()
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -115,7 +112,7 @@ class _Pump:
         self._has_local_ended = False
         for each in (tls, local):
             each.setblocking(False)
-        _open.add(self)
+        closed_in_children(self)
 
     def run(self) -> None:
         """Move bytes until both sides have ended, or one is gone."""
@@ -214,11 +211,3 @@ class _Pump:
         if not ready and keepalive.is_cut(self._tls, limit_s):
             raise ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
         return not local and (self._local.fileno(), select.POLLHUP) in ready
-
-
-def _close_all() -> None:
-    for pump in list(_open):
-        pump.close()
-
-
-os.register_at_fork(after_in_child=_close_all)

@@ -13,8 +13,9 @@ import socket
 from dataclasses import dataclass
 from typing import Protocol
 
-from rcg import options
+from rcg.options import peer_timeout_s, port_range, tls_files
 from rcg.wire import addresses, proof, sockets, tls
+from rcg.wire.forks import forget_accepted
 from rcg.wire.messages import Challenge
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection
@@ -51,6 +52,9 @@ class Door(Protocol):
             OSError: It is over.
         """
 
+    def close(self) -> None:
+        """Listen no more; idempotent."""
+
 
 class LocalDoor:
     """Listens on an abstract address, for processes of this user.
@@ -73,6 +77,10 @@ class LocalDoor:
         accepted.setblocking(True)
         return Stranger(accepted)
 
+    def close(self) -> None:
+        """Listen no more; idempotent."""
+        self.listener.close()
+
 
 class TcpDoor:
     """Listens at one address of this machine, for other nodes.
@@ -90,10 +98,11 @@ class TcpDoor:
     """
 
     def __init__(self, host: str) -> None:
-        self._peer_timeout_s = options.peer_timeout_s()
-        files = options.tls_files()
+        self._pid = os.getpid()
+        self._peer_timeout_s = peer_timeout_s()
+        files = tls_files()
         self._tls = None if files is None else tls.server_context(files)
-        self.listener, self.address = addresses.listen_tcp(host, options.port_range())
+        self.listener, self.address = addresses.listen_tcp(host, port_range())
 
     def admit(self, accepted: socket.socket) -> Stranger | None:
         """Challenge a connection."""
@@ -111,3 +120,13 @@ class TcpDoor:
         except BaseException:
             stream.close()
             raise
+
+    def close(self) -> None:
+        """Listen no more; idempotent. In a forked child this also ends what others accepted.
+
+        The child is a copy of its parent at any moment: a thread that is not in the child may just
+        have accepted a connection that nothing of Python's knows of yet.
+        """
+        if self._pid != os.getpid() and self.listener.fileno() >= 0:
+            forget_accepted(self.listener)
+        self.listener.close()
