@@ -26,6 +26,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.observe.report import Activity, activities
+from tests.cluster.nodes import is_spread
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
 
 # Two come from outside, two happen in the process itself. The kernel's out-of-memory killer is the
@@ -121,9 +122,9 @@ class Living(Plain):
     def tripled(self, tensor):
         return 3 * tensor
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self, is_hosting=False) -> dict[str, Any]:
         """Wait until no loop is left here; returns what the process still holds of graphs."""
-        return settled()
+        return settled(is_hosting=is_hosting)
 
 
 class Mortal(Living):
@@ -297,6 +298,17 @@ def _kernel_threads() -> list[str]:
         with contextlib.suppress(OSError):  # ended since
             found.append(comm.read_text())
     return found
+
+
+def check_ended(actors: list[Any]) -> None:
+    """The loops of actors have ended by themselves, and nothing of them is left.
+
+    An actor that hosts its node does so until the graph has ended on all nodes, and has been torn
+    down: its report is still wanted.
+    """
+    is_hosting = is_spread()
+    found = rcg.get([each.settle.remote(is_hosting) for each in actors])
+    assert found == [NOTHING for _ in actors]
 
 
 @contextlib.contextmanager
