@@ -75,9 +75,9 @@ class Links:
 
     def close(self) -> None:
         """Send nothing more, and close the connections. Idempotent, any thread."""
-        self._links.stop()
-        for connection in self._connections.values():
-            connection.close()
+        if self._links.stop():  # otherwise another thread is about to end those that use them
+            for connection in self._connections.values():
+                connection.close()
 
 
 class Passage(NamedTuple):
