@@ -75,11 +75,10 @@ class Links:
 
     def close(self) -> None:
         """Send nothing more, and close the connections. Idempotent, any thread."""
-        links, self._links = self._links, None  # which holds what is called, and so all of us
-        if links is not None:
-            links.stop()
-        for connection in self._connections.values():
-            connection.close()
+        links, self._links = self._links, None
+        if links is not None and links.stop():
+            for connection in self._connections.values():
+                connection.close()
 
 
 class Passage(NamedTuple):
