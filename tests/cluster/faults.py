@@ -213,7 +213,12 @@ def does(graph: Any, label: str) -> list[Activity]:
 
 def until_driver_waits(graph: Any) -> None:
     """Wait until somebody waits for a result of the graph."""
-    until(lambda: [each.state for each in does(graph, DRIVER)] == ["waiting"])
+
+    def is_waiting() -> bool:
+        found = [each.state for each in does(graph, DRIVER) if each.process == DRIVER]
+        return found == ["waiting"]
+
+    until(is_waiting)
 
 
 def until_reading(graph: Any, label: str, execution: int) -> None:
