@@ -253,7 +253,8 @@ class Client:
                         # The owner of another node says it if the graph was torn down.
                         is_remote = isinstance(self._socket, PacketStream)
                         if is_remote or liveness.how_it_ended(pidfd) is How.DIED:
-                            error = owner_gone(self.facts, received.why)
+                            why = f"is gone: {received.why}" if received.why else "is gone"
+                            error = owner_gone(self.facts, why)
                         break
                     if isinstance(received.message, UnknownGraph):
                         break

@@ -116,7 +116,7 @@ def _join_elsewhere(facts: HandleFacts, address: str, opening: Opening, timeout_
     except (OSError, ValueError) as error:
         if isinstance(error, RcgError):
             raise
-        raise owner_gone(facts, str(error)) from error
+        raise owner_gone(facts, f"cannot be reached: {error}") from error
 
 
 def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
@@ -160,9 +160,8 @@ def not_understood(facts: HandleFacts) -> ChannelBroken:
     )
 
 
-def owner_gone(facts: HandleFacts, why: str = "") -> ChannelBroken:
-    """Return the error for an owner that has ended, or cannot be reached for a reason."""
-    how = f"cannot be reached: {why}" if why else "is gone"
+def owner_gone(facts: HandleFacts, how: str = "is gone") -> ChannelBroken:
+    """Return the error for an owner that has ended, or cannot be reached."""
     return ChannelBroken(
         f"the process {facts.owner_pid}, which compiled the graph, {how}. Its actors are usable: "
         "compile a new graph in another process.",

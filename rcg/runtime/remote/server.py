@@ -31,7 +31,7 @@ from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.refs import FAILED, CompiledDAGRef
-from rcg.runtime.sleepers import Sleepers
+from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.serialization import KIND_BYTES, Encoded, Failure, encoded_failure
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
@@ -155,6 +155,7 @@ class _Connection:
         # Refs whose results the client has not been sent yet.
         self._pending: deque[CompiledDAGRef] = deque()
         self._news = Sleepers()
+        self._open = deque([True])
         self._is_over = False
         self._seen = 0
         self._num_inputs = len(dag.signature.keys)
@@ -162,7 +163,7 @@ class _Connection:
 
     def run(self) -> None:
         """Submit the client's executions, until it disconnects or the graph is closed."""
-        self._feed.on_close(self._end)
+        self._feed.on_close(self._hang_up)
         try:
             threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
             sockets.send(self._connection, Ready())
@@ -177,7 +178,7 @@ class _Connection:
             pass  # it hung up, or sent a wrong message, or there is no thread left
         finally:
             self._hang_up()
-            self._feed.forget_close(self._end)
+            self._feed.forget_close(self._hang_up)
             self._connection.close()
             self._pidfd.close()
 
@@ -214,20 +215,18 @@ class _Connection:
         failure = encoded_failure(capture_own(error))
         send_payloads(self._connection, Rejected(number=number), [failure])
 
-    def _end(self) -> None:
-        """Hang up because the graph is torn down; as ``_hang_up``."""
-        if isinstance(self._connection, PacketStream):
-            # Nothing else tells a process of another node whether this one has ended.
-            with contextlib.suppress(OSError):
-                sockets.send(self._connection, UnknownGraph(), may_wait=False)
-        self._hang_up()
-
     def _hang_up(self) -> None:
         """End both threads. Any thread, also one that must not block."""
         self._is_over = True
         self._news.wake()
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        # One thread alone, so that no other ends the connection before this one has said why.
+        for _ in emptied(self._open):
+            with contextlib.suppress(OSError):
+                if isinstance(self._connection, PacketStream):
+                    # Nothing else tells a process of another node that this one goes on.
+                    sockets.send(self._connection, UnknownGraph(), may_wait=False)
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):
             self._feed.interrupt()
 
