@@ -67,8 +67,10 @@ class Plan(PlanData, Displayed):
         return {channel.id: channel for channel in self.channels}
 
     def label(self, process: str) -> str:
-        """Return a process's name for people: ``a0 (Stage)``."""
+        """Return a process's name for people: ``a0 (Stage)``, ``n1 gate in a0 (Stage)``."""
         host = self.host_of(process)
+        if any(gate.id == process for gate in self.gates):
+            return f"{process} gate in {self.label(host)}"
         for actor in self.actors:
             if actor.id == host:
                 return f"{process} ({actor.label})"

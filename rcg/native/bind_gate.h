@@ -137,8 +137,7 @@ static PyObject *gate_add_connection(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* stop(): publish nothing more; any number of times. It lets go of `lost` and `refused`, which mostly hold the owner of
- * this object: the garbage collector does not see them. */
+/* stop() -> whether this call ended the thread: publish nothing more; any number of times */
 static PyObject *gate_stop_passing(PyObject *self, PyObject *unused) {
     GateObject *o = (GateObject *)self;
     bool has_ended;
@@ -146,11 +145,11 @@ static PyObject *gate_stop_passing(PyObject *self, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS
     has_ended = gate_stop(&o->core);
     Py_END_ALLOW_THREADS
-    if (has_ended) {
+    if (has_ended) { /* what is called mostly knows this object, and the collector does not see such cycles */
         Py_CLEAR(o->lost);
         Py_CLEAR(o->refused);
     }
-    Py_RETURN_NONE;
+    return PyBool_FromLong(has_ended);
 }
 
 /* statistics() -> (frames, bytes) that passed */
@@ -177,7 +176,7 @@ static void gate_dealloc(PyObject *self) {
 
 static PyMethodDef gate_methods[] = {
     {"add", gate_add_connection, METH_VARARGS, "add(fd, sender, passages): listen to a connection."},
-    {"stop", gate_stop_passing, METH_NOARGS, "stop(): publish nothing more; any number of times."},
+    {"stop", gate_stop_passing, METH_NOARGS, "stop() -> whether it ran: publish nothing more; any number of times."},
     {"statistics", gate_statistics, METH_NOARGS, "statistics() -> (frames, bytes) that passed."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot gate_slots[] = {

@@ -85,7 +85,7 @@ typedef struct Gate {
     uint32_t failure_kind;
     int poller, wake;
     pthread_t thread;
-    atomic_u32 has_thread;
+    _Atomic bool has_thread;
     atomic_u32 stop;
     pthread_mutex_t lock; /* of `coming` */
     Arrival *coming;      /* connections that the thread has to take over */
@@ -461,7 +461,7 @@ static int gate_open(Gate *g) {
     pthread_sigmask(SIG_SETMASK, &every, &before);
     int trouble = pthread_create(&g->thread, NULL, gate_run, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    atomic_store(&g->has_thread, !trouble);
+    g->has_thread = !trouble;
     errno = trouble;
     return trouble ? -1 : 0;
 }
@@ -492,10 +492,10 @@ static int gate_add(Gate *g, int fd, uint32_t sender, const uint32_t *allowed, u
     return 0;
 }
 
-/* Ends the thread, and returns whether this call has done it: from then on nothing of the owner is called. Without the
- * host's lock, which its calls may want; by any number of threads. A forked child has no thread. */
+/* Ends the thread; whether this call did. Without the host's lock, which its calls may want; idempotent. A forked
+ * child has no thread. */
 static bool gate_stop(Gate *g) {
-    if (!atomic_exchange(&g->has_thread, 0) || !member_is_ours(g->member)) return false;
+    if (!atomic_exchange(&g->has_thread, false) || !member_is_ours(g->member)) return false;
     atomic_store(&g->stop, 1);
     gate_wake(g);
     pthread_join(g->thread, NULL);

@@ -61,7 +61,7 @@ typedef struct Links {
     uint32_t nlinks;
     Link links[MOST_LINKS];
     pthread_t thread;
-    atomic_u32 has_thread;
+    _Atomic bool has_thread;
     int wake; /* eventfd */
     atomic_u32 stop;
     void (*failed)(void *owner, uint32_t link, int error); /* called by the thread */
@@ -310,16 +310,15 @@ static int links_open(Links *all, Member *m, const int *fds, uint32_t n,
     pthread_sigmask(SIG_SETMASK, &every, &before);
     int trouble = pthread_create(&all->thread, NULL, links_run, all);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    atomic_store(&all->has_thread, !trouble);
+    all->has_thread = !trouble;
     errno = trouble;
     return trouble ? -1 : 0;
 }
 
-/* Ends the thread, and drops what was not sent; returns whether this call has done it: from then on `failed` is not
- * called. Without the host's lock, which `failed` may want; by any number of threads. In a forked child there is no
- * thread. */
+/* Ends the thread, and drops what was not sent; whether this call did. Without the host's lock, which `failed` may
+ * want; idempotent. In a forked child there is no thread. */
 static bool links_stop(Links *all) {
-    if (!atomic_exchange(&all->has_thread, 0) || !member_is_ours(all->member)) return false;
+    if (!atomic_exchange(&all->has_thread, false) || !member_is_ours(all->member)) return false;
     atomic_store(&all->stop, 1);
     links_wake(all);
     pthread_join(all->thread, NULL);

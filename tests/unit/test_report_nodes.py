@@ -94,10 +94,10 @@ def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Se
     open_reader(channel, 0, joined(segments["n0"], "a1")).read(0)
     assert backlogs([near, far], PLAN) == [
         Backlog("c1", "a0 (Stage)", "a1 (Beside)", 2, 4),
-        Backlog("c1", "a0 (Stage)", "n1 (Far), n2 (Farther)", 3, 4),
+        Backlog("c1", "a0 (Stage)", "n1 gate in a2 (Far), n2 gate in a3 (Farther)", 3, 4),
     ]
     open_writer(channel, 0, far).write(0)
-    assert backlogs([far], PLAN) == [Backlog("c1", "n1 (Far)", "a2 (Far)", 1, 4)]
+    assert backlogs([far], PLAN) == [Backlog("c1", "n1 gate in a2 (Far)", "a2 (Far)", 1, 4)]
     assert takers_of(near.layout, PLAN, "c1") == [("a1",), ("n1", "n2")]
     assert takers_of(far.layout, PLAN, "c1") == [("a2",)]
     # Its writer reads it like any other reader, and sends what it reads on.
@@ -113,7 +113,7 @@ def test_a_report_lists_the_processes_of_each_node(segments: dict[str, Segments]
         (DRIVER, DRIVER),
         ("a0", "a0 (Stage)"),
         ("a1", "a1 (Beside)"),
-        ("n0", "n0"),
+        ("n0", "n0 gate in driver"),
         ("a2", "a2 (Far)"),
-        ("n1", "n1 (Far)"),
+        ("n1", "n1 gate in a2 (Far)"),
     ]

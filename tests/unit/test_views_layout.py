@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
 from rcg.views.data.arrangement import Sizes
 from rcg.views.data.blocks import Block, Connector, End, count_crossings
 from rcg.views.data.layers import layers_of
 from rcg.views.data.layout import Rect, TopologyLayout, lay_out
+from rcg.views.data.tags import tags_of
 from rcg.views.data.topology import Topology, topology_of
-from tests.unit.random_graphs import Case, cases
+from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
 
 
@@ -31,6 +33,8 @@ def sized(topology: Topology, widths: list[int]) -> Sizes:
         },
         actors={actor.id: float(widths[0]) for actor in topology.actors},
         head=40.0,
+        frames={frame.id: float(widths[-1]) for frame in topology.frames},
+        frame_head=25.0,
     )
 
 
@@ -61,7 +65,29 @@ def check(topology: Topology, layout: TopologyLayout) -> None:
                 assert box.y + 40 <= rect.y and rect.bottom <= box.bottom
             else:
                 assert not overlap(rect, box)
+    check_frames(topology, layout)
     check_lines(topology, layout)
+
+
+def check_frames(topology: Topology, layout: TopologyLayout) -> None:
+    used = {topology.frame_of(node) for node in topology.nodes}
+    assert layout.frames.keys() == used - {None}
+    for one, other in combinations(layout.frames.values(), 2):
+        assert not overlap(one, other)
+    for node in topology.nodes:
+        boxes = [layout.nodes[node.id], *filter(None, [layout.actors.get(node.process)])]
+        for name, frame in layout.frames.items():
+            for box in boxes:
+                if topology.frame_of(node) == name:
+                    assert frame.x < box.x and box.right < frame.right
+                    assert frame.y + 25 <= box.y and box.bottom < frame.bottom
+                else:
+                    assert not overlap(frame, box)
+    tags = tags_of(topology, layout)
+    kinds = {(edge.source, edge.target): edge.kind for edge in topology.edges}
+    assert all(kinds[ends] == "tcp" for ends in tags)
+    for one, other in combinations([*tags.values(), *layout.nodes.values()], 2):
+        assert not overlap(one, other)
 
 
 def check_lines(topology: Topology, layout: TopologyLayout) -> None:
@@ -87,6 +113,21 @@ def test_nothing_overlaps_in_random_graphs(case: Case, widths: list[int]) -> Non
     layout = lay_out(topology, sizes)
     check(topology, layout)
     assert lay_out(topology_of(planned(case.graph)), sizes) == layout
+
+
+@given(
+    cases(max_calls=16, max_actors=6).flatmap(
+        lambda case: st.tuples(st.just(case), placements(case.graph))
+    ),
+    st.lists(st.integers(20, 200), min_size=1, max_size=8),
+)
+def test_nothing_overlaps_where_there_are_several_nodes(
+    placed: tuple[Case, tuple[dict[str, str], str]], widths: list[int]
+) -> None:
+    """Boxes are in the frame of their node, and no frame is in the way of another."""
+    case, (nodes, driver) = placed
+    topology = topology_of(compile_graph(case.graph, nodes, driver, 4).plan)
+    check(topology, lay_out(topology, sized(topology, widths)))
 
 
 @pytest.mark.parametrize("plan", [scatter_gather(62), ring_of_stages(8, 8), ring_of_stages(63, 4)])
@@ -158,7 +199,7 @@ def test_a_value_for_the_driver_does_not_cross_others() -> None:
 
 def test_crossings_are_counted() -> None:
     block = Block(0, 0, 100.0, 0.0)
-    ends = [End(block, None, float(y)) for y in range(4)]
+    ends = [End((block,), float(y)) for y in range(4)]
 
     def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Connector]:
         return [Connector(ends[here], ends[there], gap) for here, there in pairs]

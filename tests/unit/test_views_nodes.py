@@ -22,6 +22,7 @@ from rcg.views.data.topology_payload import topology_payload
 from rcg.views.svg.pictures import predicted_schedule, timeline_picture
 from rcg.views.svg.topology import svg_of
 from rcg.views.text.ascii import ascii_of
+from rcg.views.text.dot import dot_of
 from tests.unit.traces import event, graph_trace
 
 TEXT = """
@@ -126,6 +127,40 @@ def test_pictures_and_text_say_tcp(plan: Plan) -> None:
     assert kinds["tcp"]["title"] == "TCP"
 
 
+def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
+    topology = topology_of(plan, addresses={"n1": "10.0.0.2"})
+    places = {str(node): topology.frame_of(node) for node in topology.nodes}
+    assert places == {
+        "input": "n0",
+        "a0.make": "n0",
+        "a1.join": "n0",
+        "a2.work": "n1",
+        "output": "n0",
+    }
+    drawn = svg_of(topology)
+    assert "n0 \N{MIDDLE DOT} cafe" in drawn  # the start of its id, where no address is known
+    assert "n1 \N{MIDDLE DOT} 10.0.0.2" in drawn
+    assert drawn.count('class="rcg-node-frame"') == 2
+    assert "n1 \N{MIDDLE DOT} 10.0.0.2: a2 (Far)" in ascii_of(topology)
+    source = dot_of(topology)
+    assert "subgraph cluster_n1" in source
+    assert source.count('label="TCP"') == 2
+    head = topology_payload(plan, None).head
+    assert [frame["node"] for frame in head["frames"]] == ["n0", "n1"]
+    assert sum(edge["tag"] is not None for edge in head["edges"]) == 2
+
+
+def test_one_node_has_no_frame_and_no_tag() -> None:
+    one = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("node", "gate")))
+    plan = Plan.from_text(one.partition("program n0")[0])
+    plan.check()
+    assert not topology_of(plan).frames
+    drawn = svg_of(topology_of(plan))
+    assert "rcg-node-frame" not in drawn and "rcg-tags" not in drawn
+    assert "cluster" not in dot_of(topology_of(plan)).replace("compiled_graph", "")
+    assert "Nodes of the cluster" not in ascii_of(topology_of(plan))
+
+
 def test_a_gate_waits_for_frames_and_communicates(record: GraphTrace) -> None:
     gate = record.lane("n1")
     parts = parts_of(record, gate)
@@ -149,8 +184,8 @@ def test_a_gate_waits_for_the_writer_and_is_not_idle_like_an_actor(record: Graph
 def test_a_gate_is_a_lane_of_pictures_and_files(record: GraphTrace, tmp_path: Path) -> None:
     trace = Trace((record,), 0, 300)
     profile = Profile(trace)
-    assert "n1 (Far)" in str(profile)
-    assert "n1 (Far)" in (timeline_picture(trace, record) or "")
+    assert "n1 gate in a2 (Far)" in str(profile)
+    assert "n1 gate in a2 (Far)" in (timeline_picture(trace, record) or "")
     profile.save_html(tmp_path / "run.html")
     assert "pass c1" in (tmp_path / "run.html").read_text()
     trace.save(tmp_path / "run.rcg")

@@ -81,7 +81,16 @@ export function fillTopology(card, { head }) {
   card.body.append(picture);
   card.subtitle.textContent = head.subtitle;
 
-  // Actors, lines, calls: from back to front.
+  // Nodes of the cluster, actors, lines, calls: from back to front.
+  for (const frame of head.frames) {
+    const [x, y, width, height] = frame.box;
+    picture.append(
+      drawn("g", { class: "rcg-node-frame", "data-node": frame.node },
+        drawn("title", {}, frame.tell.join("\n")),
+        drawn("rect", { class: "rcg-node-frame-rect", x, y, width, height, rx: 14 }),
+        drawn("text", { class: "rcg-node-frame-name", x: x + 14, y: y + 19 }, frame.label)),
+    );
+  }
   for (const actor of head.actors) {
     const [x, y, width, height] = actor.box;
     picture.append(
@@ -105,6 +114,13 @@ export function fillTopology(card, { head }) {
         drawn("path", { class: "rcg-edge-line", d: path, fill: "none", "stroke-width": kind.width, "stroke-dasharray": kind.dashes || null }),
         drawn("path", { class: "rcg-edge-tip", d: `M${x} ${y}l${-ARROW - 1} ${-ARROW / 2}v${ARROW}z` }),
       );
+      if (edge.tag) {
+        const [left, top, width, high] = edge.tag;
+        group.append(
+          drawn("rect", { class: "rcg-tag", x: left, y: top, width, height: high, rx: 4 }),
+          drawn("text", { class: "rcg-tag-text", x: left + width / 2, y: top + 11, "text-anchor": "middle" }, head.tag),
+        );
+      }
     } else {
       const [sx, , width] = head.nodes[edge.source].box;
       const [tx, ty, , height] = head.nodes[edge.target].box;
@@ -164,7 +180,7 @@ export function fillTopology(card, { head }) {
     const width = edge.moved.length * 6.2 + 4;
     return [...labelPoint(edge.points, width), width, 14];
   });
-  const isFree = withoutOverlaps(boxes, head.nodes.map((node) => node.box));
+  const isFree = withoutOverlaps(boxes, [...head.nodes.map((node) => node.box), ...head.edges.map((edge) => edge.tag).filter(Boolean)]);
   const amounts = new Map();
   labelled.forEach((edge, at) => {
     if (!isFree[at]) return;

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vertical positions of a topology's parts: which blocks there are, and their order.
 
-An actor, a node of the driver, and a value that skips layers each are a block. A block spans some
-layers and has a height. One order of all blocks, from top to bottom, decides which of two blocks
-that share a layer is above the other, so boxes cannot overlap.
+An actor, a node of the driver, and a value that skips layers each are a block. So is a node of the
+cluster, with what is there inside. A block spans some layers and has a height. One order of all
+blocks, from top to bottom, decides which of two blocks that share a layer is above the other, so
+boxes cannot overlap.
 
 The search moves each block to the median height of the blocks that it is connected to (after
 Gansner, Koutsofios, North and Vo, "A technique for drawing directed graphs", 1993). In small graphs
@@ -13,8 +14,8 @@ way. The result is deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 from typing import Final
@@ -23,16 +24,19 @@ from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings,
 from rcg.views.data.layers import layers_of
 from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
-__all__ = ["ACTOR_PAD", "Arrangement", "Sizes"]
+__all__ = ["ACTOR_PAD", "FRAME_PAD", "PORT_GAP", "Arrangement", "Sizes"]
 
 ACTOR_PAD: Final = 12.0
 """The space between the box of an actor and the boxes inside."""
+
+FRAME_PAD: Final = 12.0
+"""The space between the frame of a node of the cluster and the boxes inside."""
 
 PORT_GAP: Final = 9.0
 """The space between two lines that end at the same box."""
 
 _PART_GAP_DOWN: Final = 4.0
-_MARGINS: Final = {"actor": 9.0, "driver": 8.0, "lane": 6.0, "call": 5.0}
+_MARGINS: Final = {"frame": 9.0, "actor": 9.0, "driver": 8.0, "lane": 6.0, "call": 5.0}
 _MAX_SWEEPS: Final = 10
 _NUM_RELAXATIONS: Final = 24
 _CROSSING_COST: Final = 150.0  # as much as this height difference
@@ -47,11 +51,15 @@ class Sizes:
         nodes: The least width and height of each node.
         actors: The least width of the head of each actor's box.
         head: The height of that head.
+        frames: The least width of the name of each node of the cluster.
+        frame_head: The height of that name.
     """
 
     nodes: Mapping[int, tuple[float, float]]
     actors: Mapping[str, float]
     head: float
+    frames: Mapping[str, float] = field(default_factory=dict)
+    frame_head: float = 0.0
 
 
 class Arrangement:
@@ -61,6 +69,7 @@ class Arrangement:
         layers: The layer of each node.
         edges: The edges that are drawn as lines: not those from an owner to what it owns.
         actor_blocks: The block of each actor, by its process.
+        frame_blocks: The block of each node of the cluster, by its id.
     """
 
     def __init__(self, topology: Topology, sizes: Sizes) -> None:
@@ -79,8 +88,10 @@ class Arrangement:
             self._taken[edge.target] = self._taken.get(edge.target, 0) + 1
         self._stack = Stack()
         self.actor_blocks: dict[str, Block] = {}
+        self.frame_blocks: dict[str, Block] = {}
+        self._actor_ends: dict[str, End] = {}  # their upper ends
         self._ends: dict[int, End] = {}  # of nodes
-        self._lanes: dict[tuple[int, bool], End] = {}
+        self._lanes: dict[tuple[int, int], End] = {}
         self._make_blocks()
         self._make_lanes()
         self._lines = self._join()
@@ -96,7 +107,11 @@ class Arrangement:
 
     def y_of_lane(self, edge: TopologyEdge) -> float:
         """Return the y of the lane of an edge that skips layers."""
-        return self._lanes[edge.source, self._is_inside(edge)].y
+        return self._lanes[edge.source, self._depth(edge)].y
+
+    def y_of_actor(self, process: str) -> float:
+        """Return the y of the upper end of an actor's box."""
+        return self._actor_ends[process].y
 
     # Blocks
 
@@ -105,19 +120,17 @@ class Arrangement:
             if node.owner is not None:
                 continue
             layer, height = self.layers[node.id], self.height_of(node)
+            around = self._frame_blocks(node, layer)
             if node.kind == "call":
-                outer = self._actor_block(node.process, layer)
+                around = (*around, self._actor_block(node.process, layer, around))
                 own = Block(layer, layer, height, _MARGINS["call"])
-                self._inside(outer).blocks.append(own)
-                head = self._sizes.head
-                self._ends[node.id] = End(outer, own, head + height / 2)
             else:
-                outer = Block(layer, layer, height, _MARGINS["driver"])
-                own, head = None, 0.0
-                self._stack.blocks.append(outer)
-                self._ends[node.id] = End(outer, None, height / 2)
+                own = Block(layer, layer, height, _MARGINS["driver"])
+            self._inside(around).blocks.append(own)
+            head = sum((block.head for block in around), 0.0)
+            self._ends[node.id] = End((*around, own), head + height / 2)
             for part, offset in self.offsets_of(node, height):
-                self._ends[part.id] = End(outer, own, head + offset)
+                self._ends[part.id] = End((*around, own), head + offset)
 
     def height_of(self, node: TopologyNode) -> float:
         """Return the height of a node's box, with room for its parts and for arriving lines."""
@@ -137,43 +150,64 @@ class Arrangement:
         step = height / max(1, len(parts))
         return [(part, step * (position + 0.5)) for position, part in enumerate(parts)]
 
-    def _actor_block(self, process: str, layer: int) -> Block:
+    def _frame_blocks(self, node: TopologyNode, layer: int) -> tuple[Block, ...]:
+        """Return the block of the frame that a node is in; none outside of all."""
+        frame = self._topology.frame_of(node)
+        if frame is None:
+            return ()
+        block = self.frame_blocks.get(frame)
+        if block is None:
+            head = self._sizes.frame_head
+            block = Block(layer, layer, 0.0, _MARGINS["frame"], Stack(), head, FRAME_PAD)
+            self.frame_blocks[frame] = block
+            self._stack.blocks.append(block)
+        block.low, block.high = min(block.low, layer), max(block.high, layer)
+        return (block,)
+
+    def _actor_block(self, process: str, layer: int, around: tuple[Block, ...]) -> Block:
         block = self.actor_blocks.get(process)
         if block is None:
-            block = Block(layer, layer, 0.0, _MARGINS["actor"], inner=Stack())
+            head = self._sizes.head
+            block = Block(layer, layer, 0.0, _MARGINS["actor"], Stack(), head, ACTOR_PAD)
             self.actor_blocks[process] = block
-            self._stack.blocks.append(block)
+            self._actor_ends[process] = End(
+                (*around, block), sum((each.head for each in around), 0.0)
+            )
+            self._inside(around).blocks.append(block)
         block.low, block.high = min(block.low, layer), max(block.high, layer)
         return block
 
-    @staticmethod
-    def _inside(block: Block) -> Stack:
-        if block.inner is None:
-            block.inner = Stack()
-        return block.inner
+    def _inside(self, around: tuple[Block, ...]) -> Stack:
+        """Return the stack inside the last of these blocks; without any, the outermost one."""
+        inner = around[-1].inner if around else None
+        return self._stack if inner is None else inner
 
-    def _is_inside(self, edge: TopologyEdge) -> bool:
-        """Return whether an edge stays inside the box of an actor."""
-        source, target = self._topology.nodes[edge.source], self._topology.nodes[edge.target]
-        return source.process == target.process and source.process in self.actor_blocks
+    def _depth(self, edge: TopologyEdge) -> int:
+        """Return how many boxes, of actors or of nodes of the cluster, an edge stays inside of."""
+        here, there = self._ends[edge.source].blocks, self._ends[edge.target].blocks
+        return sum(one is other for one, other in zip(here, there, strict=False))
 
     def _make_lanes(self) -> None:
-        """Make a lane for each value that skips layers, one inside its actor and one outside."""
-        last: dict[tuple[int, bool], int] = {}
+        """Make a lane for each value that skips layers, one inside each box that it stays in."""
+        last: dict[tuple[int, int], int] = {}
         for edge in self.edges:
             if self.layers[edge.target] > self.layers[edge.source] + 1:
-                key = (edge.source, self._is_inside(edge))
+                key = (edge.source, self._depth(edge))
                 last[key] = max(last.get(key, 0), self.layers[edge.target])
-        for (source, is_inside), high in last.items():
+        actors = {id(block) for block in self.actor_blocks.values()}
+        for (source, depth), high in last.items():
             lane = Block(self.layers[source] + 1, high - 1, 0.0, _MARGINS["lane"])
-            end = self._ends[source]
-            if is_inside:
-                self._inside(end.block).blocks.append(lane)
-                self._lanes[source, True] = End(end.block, lane, self._sizes.head)
+            blocks = self._ends[source].blocks
+            around = blocks[:depth]
+            beside = self._inside(around).blocks
+            if around and id(around[-1]) in actors:
+                beside.append(lane)
             else:
                 # It starts next to the node that makes its value.
-                self._stack.blocks.insert(self._stack.blocks.index(end.block) + 1, lane)
-                self._lanes[source, False] = End(lane, None, 0.0)
+                beside.insert(beside.index(blocks[depth]) + 1, lane)
+            self._lanes[source, depth] = End(
+                (*around, lane), sum((each.head for each in around), 0.0)
+            )
 
     def _join(self) -> list[Connector]:
         """Return the lines between ends, and add them to their blocks."""
@@ -186,40 +220,28 @@ class Arrangement:
                 lines[id(here), id(there)] = Connector(here, there, gap)
         for line in lines.values():
             here, there = line.here, line.there
-            if here.block is not there.block:
-                here.block.after.append((here, there))
-                there.block.before.append((there, here))
-            if here.inner is not None:
-                here.inner.after.append((here, there))
-            if there.inner is not None:
-                there.inner.before.append((there, here))
+            for block in here.blocks:
+                if block not in there.blocks:
+                    block.after.append((here, there))
+            for block in there.blocks:
+                if block not in here.blocks:
+                    block.before.append((there, here))
         return list(lines.values())
 
     def ends_of(self, edge: TopologyEdge) -> list[End]:
         """Return the ends that an edge connects: source, its lane if it has one, target."""
         ends = [self._ends[edge.source], self._ends[edge.target]]
         if self.layers[edge.target] > self.layers[edge.source] + 1:
-            ends.insert(1, self._lanes[edge.source, self._is_inside(edge)])
+            ends.insert(1, self._lanes[edge.source, self._depth(edge)])
         return ends
 
     # Heights
 
-    def _stacks(self) -> list[Stack]:
-        return [
-            self._stack,
-            *(block.inner for block in self._stack.blocks if block.inner is not None),
-        ]
-
-    def _pack(self) -> float:
-        for block in self._stack.blocks:
-            if block.inner is not None:
-                block.height = self._sizes.head + block.inner.pack() + ACTOR_PAD
-        return self._stack.pack()
-
     def _relax(self, times: int) -> None:
         inner = [
-            (block.inner.neighbours(), block.height - self._sizes.head - ACTOR_PAD)
-            for block in self._stack.blocks
+            (block.inner.neighbours(), block.height - block.head - block.foot)
+            for stack in self._stack.stacks()
+            for block in stack.blocks
             if block.inner is not None
         ]
         outer = self._stack.neighbours()
@@ -233,7 +255,7 @@ class Arrangement:
 
     def _cost(self) -> float:
         """Return the cost of the order: the vertical length of the lines, and their crossings."""
-        self._pack()
+        self._stack.pack()
         self._relax(2)
         way = sum(abs(line.here.y - line.there.y) for line in self._lines)
         return way + _CROSSING_COST * count_crossings(self._lines)
@@ -243,20 +265,20 @@ class Arrangement:
         best, cost = self._orders(), self._cost()
         for _ in range(_MAX_SWEEPS):
             before = self._orders()
-            for stack in self._stacks():
+            for stack in self._stack.stacks():
                 stack.sort()
             if before == self._orders():
                 break
             found = self._cost()
             if found < cost:
                 best, cost = self._orders(), found
-        self._restore(best)
-        if len(self._stack.blocks) * len(self._lines) <= _MAX_TO_SWAP:
-            self._swap(cost)
-        self._pack()
+        for stack, blocks in best:
+            stack.blocks = blocks
+        self._swap(cost)
+        self._stack.pack()
         self._relax(_NUM_RELAXATIONS)
         # Whole numbers make sharp lines and short files. The margins are wide enough for rounding.
-        for stack in self._stacks():
+        for stack in self._stack.stacks():
             for block in stack.blocks:
                 block.y = round(block.y)
         top = min(block.y for block in self._stack.blocks)
@@ -264,28 +286,25 @@ class Arrangement:
             block.y -= top
 
     def _swap(self, cost: float) -> None:
-        """Swap neighbours as long as that lowers the cost. It is fast enough for small graphs."""
-        blocks = self._stack.blocks
+        """Swap neighbours as long as that lowers the cost, in graphs that are small enough."""
+        stacks = [self._stack, *(self._inside((each,)) for each in self.frame_blocks.values())]
+        if sum(len(stack.blocks) for stack in stacks) * len(self._lines) > _MAX_TO_SWAP:
+            return
         is_better = True
         while is_better:
             is_better = False
-            for at in range(len(blocks) - 1):
-                one, other = blocks[at : at + 2]
-                if one.low > other.high or other.low > one.high:
-                    continue
-                blocks[at : at + 2] = other, one
-                found = self._cost()
-                # Lower by at least 1, so that rounding errors cannot cause an endless loop.
-                if found <= cost - 1:
-                    cost, is_better = found, True
-                else:
-                    blocks[at : at + 2] = one, other
+            for blocks in [stack.blocks for stack in stacks]:
+                for at in range(len(blocks) - 1):
+                    one, other = blocks[at : at + 2]
+                    if one.low > other.high or other.low > one.high:
+                        continue
+                    blocks[at : at + 2] = other, one
+                    found = self._cost()
+                    # Lower by at least 1, so that rounding errors cannot cause an endless loop.
+                    if found <= cost - 1:
+                        cost, is_better = found, True
+                    else:
+                        blocks[at : at + 2] = one, other
 
-    def _orders(self) -> list[list[Block]]:
-        return [list(stack.blocks) for stack in self._stacks()]
-
-    def _restore(self, orders: Sequence[list[Block]]) -> None:
-        self._stack.blocks = list(orders[0])
-        inner = [block.inner for block in self._stack.blocks if block.inner is not None]
-        for stack, blocks in zip(inner, orders[1:], strict=True):
-            stack.blocks = list(blocks)
+    def _orders(self) -> list[tuple[Stack, list[Block]]]:
+        return [(stack, list(stack.blocks)) for stack in self._stack.stacks()]

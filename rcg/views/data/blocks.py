@@ -26,6 +26,8 @@ class Block:
         height: Its height.
         margin: The space above and below it.
         inner: The blocks inside it.
+        head: The space above those.
+        foot: The space below those.
         y: Distance from the upper end of its stack.
         before: Its connectors to the left: the end at this block, and the other end.
         after: Its connectors to the right: the end at this block, and the other end.
@@ -36,6 +38,8 @@ class Block:
     height: float
     margin: float
     inner: Stack | None = None
+    head: float = 0.0
+    foot: float = 0.0
     y: float = 0.0
     before: list[tuple[End, End]] = field(default_factory=list)
     after: list[tuple[End, End]] = field(default_factory=list)
@@ -43,17 +47,20 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class End:
-    """A point at a fixed height of a block, or of a block inside it."""
+    """A point at a fixed height of a block, which may be inside others.
 
-    block: Block
-    inner: Block | None
+    Attributes:
+        blocks: The block that it belongs to, after those around it.
+        offset: Its distance from the upper end of that block, and the heads of those around it.
+    """
+
+    blocks: tuple[Block, ...]
     offset: float
 
     @property
     def y(self) -> float:
-        """Distance from the upper end of the stack."""
-        inner = 0.0 if self.inner is None else self.inner.y
-        return self.block.y + inner + self.offset
+        """Distance from the upper end of the outermost stack."""
+        return sum(block.y for block in self.blocks) + self.offset
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +74,22 @@ class Stack:
         wanted = {id(block): block.y + block.height / 2 + _shift(block) for block in self.blocks}
         self.blocks.sort(key=lambda block: wanted[id(block)])
 
+    def stacks(self) -> list[Stack]:
+        """Return this stack and those inside its blocks, each before those inside its own."""
+        found = [self]
+        for block in self.blocks:
+            if block.inner is not None:
+                found += block.inner.stacks()
+        return found
+
     def pack(self) -> float:
-        """Move every block up as far as those before it allow; return the height of the stack."""
+        """Move every block up as far as those before it allow; return the height of the stack.
+
+        Blocks with others inside get the height that these need.
+        """
+        for block in self.blocks:
+            if block.inner is not None:
+                block.height = block.head + block.inner.pack() + block.foot
         ends: dict[int, float] = {}
         height = 0.0
         for block in self.blocks:

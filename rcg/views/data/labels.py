@@ -12,6 +12,7 @@ from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
 from rcg.views.data.topology import (
     Actor,
     Channel,
+    NodeFrame,
     Topology,
     TopologyEdge,
     TopologyGroup,
@@ -23,7 +24,9 @@ __all__ = [
     "MAX_NAME_WIDTH",
     "TopologyLabels",
     "channel_text",
+    "frame_text",
     "hints_text",
+    "node_head",
     "node_text",
     "slots_text",
 ]
@@ -59,6 +62,16 @@ def channel_text(channel: Channel) -> str:
     group = "" if channel.group is None else f" @{channel.group}"
     text = f"{channel.id} {DOT} {kind}{group} {DOT} {slots_text(channel)}"
     return text if channel.values == 1 else f"{text} {DOT} {channel.values} values in a frame"
+
+
+def frame_text(frame: NodeFrame) -> str:
+    """Return the name of a node of the cluster, with its address or the start of its id in Ray."""
+    return node_head(frame.id, frame.address or frame.key[:6])
+
+
+def node_head(node: str, place: str) -> str:
+    """Return the name of a node of the cluster: ``n1 · 10.0.0.2``."""
+    return f"{node} {DOT} {visible(place)}" if place else node
 
 
 def hints_text(channel: Channel) -> str:
@@ -141,6 +154,14 @@ class TopologyLabels:
         actor = self._actors.get(process.partition(".")[0])
         return process if actor is None else f"{process} ({brief(visible(actor.label))})"
 
+    def frame_lines(self, frame: NodeFrame) -> list[str]:
+        """Return a description of a node of the cluster: its name, its id in Ray, what is there."""
+        names = [self.process_text(process) for process in frame.processes[:_MAX_MEMBERS]]
+        more = len(frame.processes) - len(names)
+        names += [f"{more} more"] if more else []
+        key = [f"node {visible(frame.key)} in Ray"] if frame.key else []
+        return [frame_text(frame), *key, ", ".join(names)]
+
     def group_text(self, group: TopologyGroup) -> str:
         """Return a group as text: its id, its library and its members in the order of ranks."""
         names = [self.process_text(member) for member in group.members[:_MAX_MEMBERS]]
@@ -164,7 +185,9 @@ class TopologyLabels:
         collectives = sum(node.kind == "collective" for node in topology.nodes)
         counts = [(len(topology.actors), "actor"), (calls, "call")]
         counts += [(collectives, "collective")] if collectives else []
-        return [plural(*each) for each in (*counts, (len(topology.channels), "channel"))]
+        counts.append((len(topology.channels), "channel"))
+        counts += [(len(topology.frames), "node")] if topology.frames else []
+        return [plural(*each) for each in counts]
 
     def head_width(self, actor: Actor, identity: str) -> float:
         """Return the width of the head of an actor's box: its name above its id."""

@@ -13,6 +13,9 @@ the input. The box of an actor spans the layers of all its calls::
                             └──> loss ────────┘
                                └───────────┘
 
+Where the processes are on several nodes of the cluster, each node is a frame around its actors. The
+frame of the driver's node is also around the input and the output.
+
 A value that skips layers runs over them in a lane of its own, which all its readers share, so lines
 never cross a node. `arrangement` decides the heights; this file adds columns and routes. The parts
 of a call and the attributes of the input are placed at the right edge of their owner. The layout
@@ -22,12 +25,12 @@ does not depend on how it is drawn: it takes sizes and returns rectangles and li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 from typing import Final
 
-from rcg.views.data.arrangement import ACTOR_PAD, PORT_GAP, Arrangement, Sizes
+from rcg.views.data.arrangement import ACTOR_PAD, FRAME_PAD, PORT_GAP, Arrangement, Sizes
 from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 __all__ = ["Point", "Rect", "TopologyLayout", "lay_out"]
@@ -71,6 +74,7 @@ class TopologyLayout:
     Attributes:
         nodes: The box of each node.
         actors: The box around each actor's nodes.
+        frames: The frame around what is on each node of the cluster, by its id.
         routes: The points of each edge, by source and target. Two points of the same height are
             connected by a straight line. Two of different heights lie on both sides of the gap
             between two columns and are connected by a curve. There is no route from an owner to
@@ -84,6 +88,7 @@ class TopologyLayout:
     routes: Mapping[tuple[int, int], tuple[Point, ...]]
     width: float
     height: float
+    frames: Mapping[str, Rect] = field(default_factory=dict)
 
 
 def lay_out(topology: Topology, sizes: Sizes) -> TopologyLayout:
@@ -109,14 +114,24 @@ class _Layout:
         actors = {
             process: Rect(
                 left[block.low] - ACTOR_PAD,
-                block.y,
+                self._arrangement.y_of_actor(process),
                 right[block.high] - left[block.low] + 2 * ACTOR_PAD,
                 block.height,
             )
             for process, block in self._arrangement.actor_blocks.items()
         }
+        aside = ACTOR_PAD + FRAME_PAD
+        frames = {
+            name: Rect(
+                left[block.low] - aside,
+                block.y,
+                right[block.high] - left[block.low] + 2 * aside,
+                block.height,
+            )
+            for name, block in self._arrangement.frame_blocks.items()
+        }
         routes = self._routes(nodes, left, right)
-        boxes = [*nodes.values(), *actors.values()]
+        boxes = [*nodes.values(), *actors.values(), *frames.values()]
         points = [point for route in routes.values() for point in route]
         return TopologyLayout(
             nodes=nodes,
@@ -124,6 +139,7 @@ class _Layout:
             routes=routes,
             width=max(box.right for box in boxes),
             height=max([*(box.bottom for box in boxes), *(y for _, y in points)]),
+            frames=frames,
         )
 
     def _columns(self) -> tuple[list[float], list[float]]:
@@ -136,6 +152,10 @@ class _Layout:
                 widths[self._layers[node.id]] = max(widths[self._layers[node.id]], width)
         for process, block in self._arrangement.actor_blocks.items():
             widths[block.low] = max(widths[block.low], self._sizes.actors[process])
+        frames = self._arrangement.frame_blocks
+        for name, block in frames.items():
+            widths[block.low] = max(widths[block.low], self._sizes.frames[name])
+        aside = FRAME_PAD if frames else 0.0
         # A line that goes far up or down needs room for its curve.
         turns = [0.0] * num_layers
         for edge in self._arrangement.edges:
@@ -146,11 +166,11 @@ class _Layout:
             turns[last] = max(turns[last], heights[-1])
         left: list[float] = []
         right: list[float] = []
-        x = ACTOR_PAD
+        x = ACTOR_PAD + aside
         for layer in range(num_layers):
             left.append(x)
             right.append(x + ceil(widths[layer]))
-            gap = min(_MAX_COLUMN_GAP, _COLUMN_GAP + 0.06 * turns[layer])
+            gap = min(_MAX_COLUMN_GAP, _COLUMN_GAP + 2 * aside + 0.06 * turns[layer])
             x = right[layer] + round(gap)
         return left, right
 

@@ -47,6 +47,7 @@ from rcg.views.data.origins import Origins
 __all__ = [
     "Actor",
     "Channel",
+    "NodeFrame",
     "TopologyEdge",
     "TopologyNode",
     "NodeKind",
@@ -68,6 +69,23 @@ class Actor:
     id: str
     label: str
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFrame:
+    """A node of the cluster, which is drawn as a frame around what is there.
+
+    Attributes:
+        id: Its id in the plan.
+        key: Its id in Ray (hex, or empty).
+        address: Its address, or "" where it is not known.
+        processes: The driver and the actors there.
+    """
+
+    id: str
+    key: str
+    address: str
+    processes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +201,7 @@ class Topology:
         channels: The channels that carry values, in the order of the plan.
         is_multi: Whether an execution returns a list.
         groups: The groups, in the order of the plan.
+        frames: The nodes of the cluster, in the order of the plan; empty if there is only one.
     """
 
     nodes: tuple[TopologyNode, ...]
@@ -191,6 +210,17 @@ class Topology:
     channels: tuple[Channel, ...]
     is_multi: bool
     groups: tuple[TopologyGroup, ...] = ()
+    frames: tuple[NodeFrame, ...] = ()
+
+    def frame_of(self, node: TopologyNode) -> str | None:
+        """Return the id of the frame that a node is in.
+
+        Returns:
+            None without frames, and for a collective whose ranks are in several of them.
+        """
+        at = [process.partition(".")[0] for process, _ in node.ranks] or [node.process]
+        found = [frame.id for frame in self.frames if not set(at).isdisjoint(frame.processes)]
+        return found[0] if len(found) == 1 else None
 
     def actor(self, process: str) -> Actor | None:
         """Return the actor of a process; None for the driver."""
@@ -201,12 +231,17 @@ class Topology:
         return {"version": _JSON_VERSION, **asdict(self)}
 
 
-def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topology:
+def topology_of(
+    plan: Plan,
+    actor_ids: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> Topology:
     """Return the topology of a plan.
 
     Args:
         plan: The plan, from any pass of the compiler.
         actor_ids: The id in Ray, in hex, of each actor; None uses the ids in the plan.
+        addresses: The address of each node of the cluster, by its id in the plan, where known.
     """
     found = _Search(plan)
     numbers = found.number()
@@ -245,6 +280,10 @@ def topology_of(plan: Plan, actor_ids: Mapping[str, str] | None = None) -> Topol
         ),
         is_multi=plan.is_multi,
         groups=tuple(TopologyGroup(each.id, each.backend, each.members) for each in plan.groups),
+        frames=tuple(
+            NodeFrame(node.id, node.key, (addresses or {}).get(node.id, ""), node.processes)
+            for node in plan.nodes
+        ),
     )
 
 

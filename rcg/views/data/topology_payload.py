@@ -20,12 +20,14 @@ from rcg.views.data.labels import (
     MAX_NAME_WIDTH,
     MIN_NODE_WIDTH,
     TopologyLabels,
+    frame_text,
     node_text,
     size_text,
 )
 from rcg.views.data.layout import Rect, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
 from rcg.views.data.payload import ViewPayload
+from rcg.views.data.tags import TAG, tags_of
 from rcg.views.data.topology import (
     Actor,
     Topology,
@@ -38,6 +40,7 @@ from rcg.views.data.topology import (
 __all__ = ["topology_payload"]
 
 _HEAD: Final = 42.0
+_FRAME_HEAD: Final = 28.0
 _PAD: Final = 12.0
 _MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
 
@@ -61,7 +64,9 @@ class _TopologyHead:
     """Makes the head of the payload of one topology."""
 
     def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
-        self._topology: Topology = topology_of(plan)
+        lanes = () if record is None else record.lanes
+        addresses = {plan.node_of(lane.process): lane.node for lane in lanes if lane.node}
+        self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
         self._times: Times = (
             {} if record is None else {(each.process, each.op): each for each in ops_of(record)}
@@ -80,17 +85,28 @@ class _TopologyHead:
             for at, op in enumerate(program.ops)
             for channel in op.values_in
         }
-        self._lanes = {} if record is None else {each.process: each for each in record.lanes}
+        self._lanes = {each.process: each for each in lanes}
 
     def head(self) -> dict[str, Any]:
         topology, labels = self._topology, self._labels
         layout = lay_out(topology, self._sizes())
+        tags = tags_of(topology, layout)
         kinds = dict.fromkeys(edge.kind for edge in topology.edges if not labels.is_owned(edge))
         return {
             "width": layout.width,
             "height": layout.height,
             "subtitle": self._subtitle(),
             "kinds": {name: asdict(style_of(name)) for name in kinds},
+            "frames": [
+                {
+                    "node": frame.id,
+                    "label": shorten(frame_text(frame), MAX_NAME_WIDTH, SIZE, bold=True),
+                    "tell": labels.frame_lines(frame),
+                    "box": _box(layout.frames[frame.id]),
+                }
+                for frame in topology.frames
+            ],
+            "tag": TAG,
             "actors": [
                 {
                     "process": actor.id,
@@ -126,6 +142,9 @@ class _TopologyHead:
                     "moved": self._moved(edge),
                     "tell": self._tell_edge(edge),
                     "points": layout.routes.get((edge.source, edge.target)),
+                    "tag": _box(tags[ends])
+                    if (ends := (edge.source, edge.target)) in tags
+                    else None,
                 }
                 for edge in topology.edges
             ],
@@ -185,6 +204,11 @@ class _TopologyHead:
                 for actor in self._topology.actors
             },
             head=_HEAD,
+            frames={
+                frame.id: min(MAX_NAME_WIDTH, width_of(frame_text(frame), SIZE, bold=True))
+                for frame in self._topology.frames
+            },
+            frame_head=_FRAME_HEAD,
         )
 
     def _size(self, node: TopologyNode) -> tuple[float, float]:
@@ -202,8 +226,8 @@ class _TopologyHead:
 
     def _identity(self, actor: Actor) -> str:
         lane = self._lanes.get(actor.id)
-        node = f" {DOT} {visible(lane.node)}" if lane is not None and lane.node else ""
-        return actor.id + node
+        is_told = lane is not None and lane.node and not self._topology.frames
+        return f"{actor.id} {DOT} {visible(lane.node)}" if lane and is_told else actor.id
 
     def _subtitle(self) -> str:
         words = self._labels.counts()

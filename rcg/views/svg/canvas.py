@@ -44,6 +44,7 @@ class Paint:
 _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "ground": (Paint("fill", "#ffffff", "#0f1419"),),
     "actor": (Paint("fill", "#f1f3f5", "#1b222b"),),
+    "frame": (Paint("fill", "#fafbfc", "#131920"), Paint("stroke", "#c6ccd4", "#3b4654")),
     "box": (Paint("fill", "#ffffff", "#10161d"), Paint("stroke", "#c6ccd4", "#3b4654")),
     "text": (Paint("fill", "#16191d", "#eceff3"),),
     "joint": (Paint("stroke", "#c6ccd4", "#3b4654"),),

@@ -2,8 +2,9 @@
 """A topology as one SVG file: no script, no font, nothing to load.
 
 Actors are boxes with their name, calls are boxes inside them, and lines are values. The style of a
-line shows how the value travels (see ``rcg.views.data.edge_styles``). Measured figures can be shown
-as well: the time of a call in its box, the size of a value above its line.
+line shows how the value travels (see ``rcg.views.data.edge_styles``). Where there are several nodes
+of the cluster, each is a frame around what is there, and lines between them say TCP. Measured
+figures can be shown as well: the time of a call in its box, the size of a value above its line.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ from typing import Any, Final
 
 from rcg.text import brief, plural, time_text, visible
 from rcg.views.data.arrangement import Sizes
-from rcg.views.data.edge_styles import COLLECTIVE, EdgeStyle, style_of
+from rcg.views.data.edge_styles import COLLECTIVE, TCP, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.labels import (
     MAX_NAME_WIDTH,
     MIN_NODE_WIDTH,
     TopologyLabels,
     channel_text,
+    frame_text,
     node_text,
     size_text,
     slots_text,
 )
 from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
-from rcg.views.data.topology import Actor, Channel, Topology, TopologyEdge, TopologyNode
+from rcg.views.data.tags import TAG, tags_of
+from rcg.views.data.topology import (
+    Actor,
+    Channel,
+    NodeFrame,
+    Topology,
+    TopologyEdge,
+    TopologyNode,
+)
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
 __all__ = ["svg_of"]
@@ -37,6 +47,7 @@ _ARROW: Final = 7.0
 _NODE_PAD: Final = 12.0
 _PART_PAD: Final = 7.0
 _HEAD: Final = 44.0
+_FRAME_HEAD: Final = 30.0
 _LINE: Final = 15.0
 _LEGEND_LINE: Final = 34.0
 _AMOUNT_ROOM: Final = 66.0  # less than the gap between columns
@@ -128,12 +139,14 @@ class _Drawing:
         body = [
             *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
+            *[self._frame(frame, layout.frames[frame.id]) for frame in topology.frames],
             *[
                 self._actor(actor, layout.actors[actor.id])
                 for actor in topology.actors
                 if actor.id in layout.actors  # one that only takes part in collectives has no box
             ],
             *[self._edge(edge, layout) for edge in topology.edges],
+            *self._tags(layout),
             *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
             *self._amounts(layout),
             "</g>",
@@ -160,6 +173,11 @@ class _Drawing:
                 for actor in topology.actors
             },
             head=_HEAD,
+            frames={
+                frame.id: min(MAX_NAME_WIDTH, width_of(frame_text(frame), SIZE, bold=True))
+                for frame in topology.frames
+            },
+            frame_head=_FRAME_HEAD,
         )
 
     def _size(self, node: TopologyNode) -> tuple[float, float]:
@@ -189,6 +207,49 @@ class _Drawing:
         return [self._channels[channel] for channel in self._carried.get(node.id, ())]
 
     # Shapes
+
+    def _frame(self, frame: NodeFrame, rect: Rect) -> str:
+        told = "\n".join(self._labels.frame_lines(frame))
+        return (
+            f'<g class="rcg-node-frame"><title>{escape(told)}</title>'
+            f'<rect{self._canvas.paint("frame")}{_frame(rect)} rx="14" stroke-width="1.5"/>'
+            + self._text(
+                frame_text(frame),
+                rect.x + 14,
+                rect.y + 20,
+                MAX_NAME_WIDTH,
+                role="faint",
+                bold=True,
+            )
+            + "</g>"
+        )
+
+    def _tags(self, layout: TopologyLayout) -> list[str]:
+        """Return the tags of lines between nodes of the cluster."""
+        tags = tags_of(self._topology, layout)
+        if not tags:
+            return []
+        boxes = "".join(f'<rect{_frame(rect)} rx="4"/>' for rect in tags.values())
+        texts = "".join(
+            self._text(
+                TAG,
+                rect.x + rect.width / 2,
+                rect.y + 11.3,
+                rect.width,
+                role=f"tip-{_class(style_of(TCP))}",
+                size=SMALL,
+                bold=True,
+                anchor="middle",
+            )
+            for rect in tags.values()
+        )
+        return [
+            f'<g class="rcg-tags" pointer-events="none"><g{self._canvas.paint("ground")}>',
+            boxes,
+            "</g>",
+            texts,
+            "</g>",
+        ]
 
     def _actor(self, actor: Actor, rect: Rect) -> str:
         # The text is no wider than the first column, because lines may cross the box between

@@ -19,9 +19,9 @@ from typing import Final
 
 from rcg.text import visible
 from rcg.views.data.edge_styles import is_known, style_of
-from rcg.views.data.labels import TopologyLabels
+from rcg.views.data.labels import TopologyLabels, frame_text
 from rcg.views.data.layers import layers_of
-from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
+from rcg.views.data.topology import NodeFrame, Topology, TopologyEdge, TopologyNode
 
 __all__ = ["ascii_of"]
 
@@ -37,12 +37,20 @@ def ascii_of(topology: Topology) -> str:
     if topology.groups:
         labels = TopologyLabels(topology)
         lines += ["", "Groups:", *map(labels.group_text, topology.groups)]
+    if topology.frames:
+        labels = TopologyLabels(topology)
+        lines += ["", "Nodes of the cluster:"]
+        lines += [_frame_line(labels, frame) for frame in topology.frames]
     lines += ["", "Legend:", *_legend(topology), "", "Graph Built:", *_draw(topology)]
     return "\n".join(lines) + "\n"
 
 
 _PLAIN: Final = ("shm", "tcp", "tensor")
 """Kinds of edges that the arrow alone tells."""
+
+
+def _frame_line(labels: TopologyLabels, frame: NodeFrame) -> str:
+    return f"{frame_text(frame)}: {', '.join(map(labels.process_text, frame.processes))}"
 
 
 def _place(topology: Topology, edge: TopologyEdge) -> str:

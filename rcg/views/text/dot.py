@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from rcg.text import plural, visible
-from rcg.views.data.edge_styles import LOCAL, style_of
-from rcg.views.data.labels import TopologyLabels, hints_text
+from rcg.views.data.edge_styles import LOCAL, TCP, style_of
+from rcg.views.data.labels import TopologyLabels, frame_text, hints_text
 from rcg.views.data.topology import Actor, Channel, Topology, TopologyNode
 
 __all__ = ["dot_of"]
@@ -43,9 +43,20 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
             f"\t{node.id} [label={_quoted(_label(node, actors))} fillcolor={_colour(node, fills)} "
             f"shape={shape} style=filled]"
         )
+    for frame in topology.frames:
+        inside = [str(node.id) for node in topology.nodes if topology.frame_of(node) == frame.id]
+        lines += [
+            f"\tsubgraph cluster_{frame.id} {{",
+            f"\t\tlabel={_quoted([frame_text(frame)])}",
+            '\t\tstyle="rounded,dashed"',
+            f"\t\t{'; '.join(inside)}",
+            "\t}",
+        ]
     for edge in topology.edges:
         kind = style_of(edge.kind)
         attributes = [f'color="{kind.light}"', f"style={_style(edge.kind)}"]
+        if edge.kind == TCP and not channel_details:
+            attributes.insert(0, f"label={_quoted([kind.title])}")
         if channel_details:
             channel = None if edge.channel is None else channels[edge.channel]
             attributes.insert(0, f"label={_quoted(_details(edge.kind, channel))}")
