@@ -463,7 +463,7 @@ def test_what_is_stopped_knows_nobody_any_more():
     member = board.member(0)
     owners = [
         Owner(lambda call: _native.Links(member, [near.fileno()], call)),
-        Owner(lambda call: _native.Gate(member, [(0, 0, 0)], call, call)),
+        Owner(lambda call: _native.Gate(member, [(0, 0, 0, False)], call, call)),
     ]
     gone = [weakref.ref(owner) for owner in owners]
     assert [owner.owned.stop() for owner in owners] == [True, True]
@@ -487,22 +487,3 @@ def test_send_by_refuses_what_cannot_be():
         _native.Links(member, [], lambda *_: None)
     links.stop()
     far.close()
-
-
-def test_what_was_stopped_holds_its_owner_no_more(nodes: Nodes):
-    class Owner:
-        gate: Any
-        links: Any
-
-        def hear(self, *_: int) -> bytes:
-            return b""
-
-    owner = Owner()
-    gone = weakref.ref(owner)
-    owner.gate = _native.Gate(nodes.there.member(0), [], owner.hear, owner.hear)
-    owner.links = _native.Links(nodes.sender, [nodes.near.fileno()], owner.hear)
-    for each in (owner.gate, owner.links) * 2:
-        each.stop()
-    del owner, each
-    gc.collect()
-    assert gone() is None
