@@ -122,6 +122,10 @@ class Living(Plain):
     def tripled(self, tensor):
         return 3 * tensor
 
+    def node(self):
+        """The node of the cluster that it is on."""
+        return rcg.cluster.node_id()
+
     def settle(self, is_hosting=False) -> dict[str, Any]:
         """Wait until no loop is left here; returns what the process still holds of graphs."""
         return settled(is_hosting=is_hosting)
@@ -309,6 +313,16 @@ def check_ended(actors: list[Any]) -> None:
     is_hosting = is_spread()
     found = rcg.get([each.settle.remote(is_hosting) for each in actors])
     assert found == [NOTHING for _ in actors]
+
+
+def heard_without(victim: Any, actors: list[Any]) -> list[Any]:
+    """The actors that hear of the end of a graph while the victim is stopped.
+
+    The members of another node hear it from its host, which may be the victim.
+    """
+    node, *nodes = rcg.get([each.node.remote() for each in (victim, *actors)])
+    home = rcg.cluster.node_id()  # of which this process is the host
+    return [actor for actor, at in zip(actors, nodes, strict=True) if home == at or at != node]
 
 
 @contextlib.contextmanager
