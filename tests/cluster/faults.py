@@ -217,7 +217,11 @@ def does(graph: Any, label: str) -> list[Activity]:
 
 def until_driver_waits(graph: Any) -> None:
     """Wait until somebody waits for a result of the graph."""
-    until(lambda: [each.state for each in does(graph, DRIVER)] == ["waiting"])
+
+    def is_waiting() -> bool:
+        return [each.state for each in does(graph, DRIVER) if each.process == DRIVER] == ["waiting"]
+
+    until(is_waiting)  # not its gate, which waits for frames all the time
 
 
 def until_reading(graph: Any, label: str, execution: int) -> None:
