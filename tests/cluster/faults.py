@@ -209,19 +209,15 @@ class Victims:
 
 
 def does(graph: Any, label: str) -> list[Activity]:
-    """What the processes of this label do now."""
-    session = graph._engine.session
+    """What the processes of this label do now, but for gates, which wait for frames all the time."""
+    session, gates = graph._engine.session, {gate.id for gate in graph.plan.gates}
     found = activities(session.views(patience_s=1.0), graph.plan)
-    return [activity for activity in found if label in activity.label]
+    return [each for each in found if label in each.label and each.process not in gates]
 
 
 def until_driver_waits(graph: Any) -> None:
     """Wait until somebody waits for a result of the graph."""
-
-    def is_waiting() -> bool:
-        return [each.state for each in does(graph, DRIVER) if each.process == DRIVER] == ["waiting"]
-
-    until(is_waiting)  # not its gate, which waits for frames all the time
+    until(lambda: [each.state for each in does(graph, DRIVER)] == ["waiting"])
 
 
 def until_reading(graph: Any, label: str, execution: int) -> None:
