@@ -209,7 +209,7 @@ class Victims:
 
 
 def does(graph: Any, label: str) -> list[Activity]:
-    """What the processes of this label do now, but for gates, which wait for frames all the time."""
+    """What the processes of this label do now, but for gates: they always wait for frames."""
     session, gates = graph._engine.session, {gate.id for gate in graph.plan.gates}
     found = activities(session.views(patience_s=1.0), graph.plan)
     return [each for each in found if label in each.label and each.process not in gates]
