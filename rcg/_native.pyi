@@ -177,7 +177,7 @@ class Gate:
     def __new__(
         cls,
         member: Member,
-        passages: list[tuple[int, int, int]],
+        passages: list[tuple[int, int, int, bool]],
         lost: Callable[[int, int, int, int, int, int], object],
         refused: Callable[[int, int, int, int, int, int], bytes],
         /,

@@ -90,6 +90,9 @@ class Passage(NamedTuple):
         ring: The number of its ring on this node.
         op: The Pass in the gate's program.
         writer: The process that sends it.
+        is_awaited: Whether its frames arrive even where they are larger than the node's shared
+            memory may be; then they go through the heap. A rendezvous follows on these frames, and
+            a failure in place of one would keep only some of its processes away.
     """
 
     channel: str
@@ -97,6 +100,7 @@ class Passage(NamedTuple):
     ring: int
     op: int
     writer: str
+    is_awaited: bool = False
 
 
 _WHY: Final[Mapping[int, str]] = {
@@ -157,7 +161,7 @@ class Gate:
         ) -> bytes:
             return refusal(channels[channel], NoMemory(wanted, used, cap, reason))
 
-        entries = [(each.number, each.ring, each.op) for each in passages]
+        entries = [(each.number, each.ring, each.op, each.is_awaited) for each in passages]
         self._gate: _native.Gate | None = _native.Gate(member, entries, on_loss, on_refusal)
 
     def accept(self, process: str, connection: socket.socket) -> None:

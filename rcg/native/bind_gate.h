@@ -48,27 +48,30 @@ static uint8_t *gate_refused(void *owner, const Head *head, uint64_t wanted, int
     return text;
 }
 
-/* One entry of a gate's passages, (channel, ring, op): 0, or -1 with an exception. */
+/* One entry of a gate's passages, (channel, ring, op, is_awaited): 0, or -1 with an exception. */
 static int passage_from(GateObject *o, Passage *p, PyObject *item) {
     unsigned channel, ring, op;
+    int is_awaited;
     Shape shape;
     if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "a passage is (channel, ring, op)");
+        PyErr_SetString(PyExc_TypeError, "a passage is (channel, ring, op, is_awaited)");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "III", &channel, &ring, &op) || shape_of(o->member, ring, &shape)) return -1;
+    if (!PyArg_ParseTuple(item, "IIIp", &channel, &ring, &op, &is_awaited) || shape_of(o->member, ring, &shape))
+        return -1;
     if (!writer_open(&p->end, &o->member->core, &shape, ring, op)) {
         PyErr_Format(PyExc_ValueError, "member %u does not write ring %u", o->member->core.index, ring);
         return -1;
     }
     p->channel = channel;
+    p->is_awaited = is_awaited;
     return 0;
 }
 
-/* Gate(member, passages, lost, refused): publishes what arrives for each of [(channel, ring, op)]. The member is the
- * gate's own from now on. lost(sender, channel, why, errno, expected, found) tells that a connection has ended, and
- * refused(channel, execution, wanted, used, cap, errno) returns the bytes of a failure where there is no memory for a
- * frame; both are called from the gate's thread */
+/* Gate(member, passages, lost, refused): publishes what arrives for each of [(channel, ring, op, is_awaited)]. The
+ * member is the gate's own from now on. lost(sender, channel, why, errno, expected, found) tells that a connection has
+ * ended, and refused(channel, execution, wanted, used, cap, errno) returns the bytes of a failure where there is no
+ * memory for a frame; both are called from the gate's thread */
 static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *member, *passages, *lost, *refused;
     State *state = state_of(type);

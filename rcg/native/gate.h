@@ -24,12 +24,15 @@
 #define DIRECT_FROM (8u * 1024) /* bytes that are worth a call of their own, past the staging */
 #define ROUND_BYTES (4u << 20)  /* of one connection before the others have their turn */
 #define READY_MOST 64
+#define IDLE_TRIM_MS 2000 /* after so long without a frame, free memory goes back to the system, as in loops */
 #define NO_PASSAGE UINT32_MAX
 
-/* One channel that arrives: the ring of this node that it goes on in. */
+/* One channel that arrives: the ring of this node that it goes on in. `is_awaited`: its frames may not be refused. What
+ * there is no shared memory for goes through the heap of this process, whatever its size. */
 typedef struct {
     End end;
     uint32_t channel;
+    bool is_awaited;
 } Passage;
 
 typedef enum { AT_HEAD, AT_SIZES, AT_BODY, AT_LARGE, AT_SKIP } Stage;
@@ -140,7 +143,7 @@ static Outcome arrival_take_room(Gate *g, Arrival *a) {
         if (size_bytes(a->sizes[i]) > largest) largest = size_bytes(a->sizes[i]);
     uint64_t outside = h->payload_bytes - inside + (spills ? body : 0);
     if (h->is_apart) outside = spills && body > largest ? body : largest; /* as prepare() counts */
-    if (outside > g->member->board->cap_bytes) return outgoing_refuse(o, outside, EFBIG);
+    if (outside > g->member->board->cap_bytes && !a->passage->is_awaited) return outgoing_refuse(o, outside, EFBIG);
     if (n > FEW && (!(o->table = calloc(n, sizeof *o->table)) || !(o->taken = calloc(n + 1ull, sizeof *o->taken)))) {
         o->table = o->table ? o->table : o->few_descs;
         o->taken = o->few_taken;
@@ -271,6 +274,7 @@ static Outcome arrival_open_body(Gate *g, Arrival *a) {
     Outcome outcome = poisoned(g->member) ? POISONED : arrival_take_room(g, a);
     a->at = 0;
     a->took = o->body_block != NO_BLOCK;
+    if (outcome == NO_SHARED && a->passage->is_awaited) outcome = NO_HEAP;
     if (outcome == NO_SHARED) {
         outgoing_undo(o);
         arrival_await(a, AT_SKIP, NULL, h->payload_bytes);
@@ -410,10 +414,17 @@ static void gate_drop(Gate *g, Arrival *gone) {
 
 static void *gate_run(void *arg) {
     Gate *g = arg;
+    Arena *mine = g->member->arenas[g->member->index];
     struct epoll_event ready[READY_MOST];
+    uint64_t trimmed = 0; /* so many frames had passed then */
     while (!atomic_load(&g->stop)) {
-        int n = epoll_wait(g->poller, ready, READY_MOST, -1);
+        uint64_t passed = atomic_load(&g->frames);
+        int n = epoll_wait(g->poller, ready, READY_MOST, passed > trimmed ? IDLE_TRIM_MS : -1);
         if (n < 0 && errno != EINTR) break;
+        if (!n) {
+            arena_trim(mine, g->member->board, 0);
+            trimmed = passed;
+        }
         for (int i = 0; i < n; i++) {
             Arrival *a = ready[i].data.ptr;
             Loss loss = {0};

@@ -114,7 +114,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ABI_VERSION 6 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 7 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -309,6 +309,7 @@ typedef struct {
     /* Odd: the writer's turn. Made odd by the user, even by the thread that serves the stash. */
     atomic_u32 turn;
     atomic_u32 is_served;       /* whether there ever was a stash; written by its member, read by readers */
+    atomic_u64 largest;         /* bytes of the largest copy that it ever had; likewise */
     uint64_t id, offset, bytes; /* written by whose turn it is; bytes NO_BYTES: there is no such thing */
     _Alignas(LINE) uint8_t data[TRAY_BYTES]; /* likewise */
 } Tray;

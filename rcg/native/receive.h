@@ -78,8 +78,8 @@ static void settle(Incoming *in, bool taken) {
 /* ---- a frame, part by part */
 
 static Outcome check_stashed(End *e, uint64_t id, uint64_t bytes) {
-    Member *m = e->member;
-    if (!id || !atomic_load(&tray_of(m, e->writer)->is_served) || bytes > m->board->cap_bytes)
+    const Tray *t = tray_of(e->member, e->writer);
+    if (!id || !atomic_load(&t->is_served) || bytes > atomic_load(&t->largest))
         return damaged(e, "it names what cannot be in a stash");
     return DONE;
 }

@@ -143,6 +143,7 @@ static Kept *stash_keep(Member *m, uint64_t bytes) {
     k->id = s->last_id++ % UINT32_MAX + 1; /* never 0, and 32 bits */
     k->next = s->first;
     s->first = k;
+    if (bytes > s->tray->largest) atomic_store(&s->tray->largest, bytes);
     pthread_mutex_unlock(&s->lock);
     atomic_fetch_add_explicit(&s->ledger->stashes, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->ledger->stashed_bytes, bytes, memory_order_relaxed);

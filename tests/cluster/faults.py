@@ -122,6 +122,10 @@ class Living(Plain):
     def tripled(self, tensor):
         return 3 * tensor
 
+    def node(self):
+        """The node of the cluster that it is on."""
+        return rcg.cluster.node_id()
+
     def settle(self, is_hosting=False) -> dict[str, Any]:
         """Wait until no loop is left here; returns what the process still holds of graphs."""
         return settled(is_hosting=is_hosting)
@@ -205,10 +209,10 @@ class Victims:
 
 
 def does(graph: Any, label: str) -> list[Activity]:
-    """What the processes of this label do now."""
-    session = graph._engine.session
+    """What the processes of this label do now, but for gates: they always wait for frames."""
+    session, gates = graph._engine.session, {gate.id for gate in graph.plan.gates}
     found = activities(session.views(patience_s=1.0), graph.plan)
-    return [activity for activity in found if label in activity.label]
+    return [each for each in found if label in each.label and each.process not in gates]
 
 
 def until_driver_waits(graph: Any) -> None:
@@ -314,6 +318,16 @@ def check_ended(actors: list[Any]) -> None:
     is_hosting = is_spread()
     found = rcg.get([each.settle.remote(is_hosting) for each in actors])
     assert found == [NOTHING for _ in actors]
+
+
+def heard_without(victim: Any, actors: list[Any]) -> list[Any]:
+    """The actors that hear of the end of a graph while the victim is stopped.
+
+    The members of another node hear it from its host, which may be the victim.
+    """
+    node, *nodes = rcg.get([each.node.remote() for each in (victim, *actors)])
+    home = rcg.cluster.node_id()  # of which this process is the host
+    return [actor for actor, at in zip(actors, nodes, strict=True) if home == at or at != node]
 
 
 @contextlib.contextmanager

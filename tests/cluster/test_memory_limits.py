@@ -11,6 +11,7 @@ import pytest
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import OutOfSharedMemory
+from tests.cluster.nodes import is_spread
 from tests.cluster.stage import Refusal, in_thread, segments_of, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -172,7 +173,8 @@ def test_refs_that_are_dropped_unread_give_their_memory_back(stages):
     with dag.experimental_compile(memory_cap_bytes=64 * MB) as graph:
         refs = [graph.execute(numbered(i, MB)) for i in range(20)]
         rcg.wait(refs, num_returns=20)
-        assert used(graph) >= 30 * MB  # 20 results, and the inputs that were in flight
+        # 20 results, and the inputs that were in flight: those for another node go when sent.
+        assert used(graph) >= (20 if is_spread() else 30) * MB
         del refs
         # The next execution finds them dropped, and the actor gives back what is free when idle;
         # the driver keeps the blocks of its inputs.

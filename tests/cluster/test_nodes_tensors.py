@@ -21,9 +21,11 @@ import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, OutOfSharedMemory, TensorMismatch
+from rcg.runtime.node.node import Node
 from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
 from tests.cluster.nodes import on_node
 from tests.cluster.stage import GUARD_S, Gate, until
+from tests.cluster.test_memory_limits import lies_in_shared_memory
 from tests.peers import suspend
 
 torch = pytest.importorskip("torch")
@@ -52,6 +54,14 @@ class Worker(Mortal):
     def numbered(self, i, size_bytes=MB):
         return np.full(size_bytes // 8, i, np.int64)
 
+    def with_arrays(self, n, sizes):
+        """A tensor of ones, and arrays of bytes beside it."""
+        return torch.ones(n), [np.ones(size, np.uint8) for size in sizes]
+
+    def total_of(self, value):
+        tensor, arrays = value
+        return float(tensor.sum()), sum(int(each.sum()) for each in arrays if each.size > 10)
+
     def node(self):
         return rcg.cluster.node_id()
 
@@ -60,6 +70,12 @@ class Worker(Mortal):
         import rcg.runtime.node.host as host
 
         host.default_memory_cap = lambda: cap_bytes
+
+    def copies_and_forwards(self):
+        """How many large buffers each member in this process has copied, and sent on."""
+        found = [each for each in gc.get_objects() if type(each) is Node]
+        counts = {each.process: each.member.statistics() for each in found if not each.is_over}
+        return {name: (each["copies"], each["forwards"]) for name, each in counts.items()}
 
     def sockets(self):
         """How many sockets this process has."""
@@ -278,6 +294,33 @@ def test_a_result_that_is_too_large_for_the_drivers_node(workers, monkeypatch):
     monkeypatch.setattr("rcg.runtime.node.host.default_memory_cap", lambda: cap)
     with rcg.compile(dag) as graph:
         assert get(graph.execute(3, 16 * MB))[0] == 3
+
+
+def test_a_large_array_is_received_into_blocks_and_sent_on_from_there(workers):
+    """No process copies it but the driver, from its own memory; the actor forwards the block."""
+    there = on(1)
+    with InputNode() as inp:
+        dag = there.echo.bind(inp)
+    with rcg.compile(dag) as graph:
+        for i in range(10):
+            found = get(graph.execute(np.full(MB, i)))
+            assert lies_in_shared_memory(found)
+            assert found[0] == found[-1] == i
+        assert rcg.get(there.copies_and_forwards.remote()) == {"n1": (0, 0), "a0": (0, 10)}
+    rcg.kill(there)
+
+
+@pytest.mark.parametrize("sizes", [(16 * MB, 16 * MB), (16 * MB,)])
+def test_what_comes_with_tensors_needs_no_shared_memory(workers, sizes):
+    """The writer sends the tensors in any case, so the frame before them has to arrive."""
+    there = on(1)
+    rcg.get(there.limit_memory.remote(8 * MB))
+    with InputNode() as inp:
+        dag = there.total_of.bind(over_gloo(workers[0].with_arrays.bind(inp[0], inp[1])))
+    with rcg.compile(dag) as graph:
+        refs = [graph.execute(1000, sizes if i == 1 else (10,)) for i in range(4)]
+        assert get(refs) == [(1000.0, 0), (1000.0, sum(sizes)), (1000.0, 0), (1000.0, 0)]
+    rcg.kill(there)
 
 
 def test_results_of_another_node_may_be_held_for_any_time(workers):

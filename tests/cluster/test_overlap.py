@@ -15,7 +15,7 @@ from rcg import collective
 from rcg.compiler.lanes import LOCAL_SLOTS
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch, UnpicklableError
-from tests.cluster.faults import NOTHING, settled
+from tests.cluster.faults import NOTHING, heard_without, settled
 from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S, Gate, in_thread, until
 from tests.peers import suspend
@@ -76,6 +76,9 @@ class Worker:
 
     def where(self, *_):
         return os.getpid()
+
+    def node(self):
+        return rcg.cluster.node_id()
 
     def settled(self, is_hosting=False):
         return settled(is_hosting=is_hosting)
@@ -287,16 +290,18 @@ def test_teardown_ends_a_lane_that_is_stuck_in_a_transfer(workers):
     )
     pid = rcg.get(one.where.remote())
     assert get(graph.execute(1)) == 4.0
+    hears = heard_without(one, [two])
     suspend(pid)
     ref = graph.execute(2)
     end = in_thread(graph.teardown)
     with pytest.raises(rcg.errors.ChannelClosed):
         get(ref)
     # A process that hosts its node does so until the loops of all nodes have ended.
-    assert rcg.get(two.settled.remote(is_hosting=is_spread())) == NOTHING
+    for each in hears:
+        assert rcg.get(each.settled.remote(is_hosting=is_spread())) == NOTHING
     os.kill(pid, signal.SIGCONT)
     end()
-    assert rcg.get(one.settled.remote()) == NOTHING
+    assert rcg.get([each.settled.remote() for each in (one, two)]) == [NOTHING] * 2
     with edge(one, two, "make", "total").experimental_compile(overlap=True) as again:
         assert get(again.execute(3)) == 12.0
     rcg.kill(one)

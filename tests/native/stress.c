@@ -84,7 +84,7 @@ static void unmap_all(void) {
 #define SLOTS 8
 #define SLOT_BYTES 2048
 #define WINDOW 6
-#define MOST_BUFFERS 7
+#define SOME_BUFFERS 7
 #define MOST_HELD 6
 #define MOST_LENT 4
 #define CAP_BYTES (800u * 1024)     /* one frame fits, but not all that are under way */
@@ -147,8 +147,8 @@ static bool matches(const uint8_t *from, uint64_t bytes, uint64_t key) {
 /* What a frame contains: its data by ring and number, its buffers by who made them first. */
 typedef struct {
     uint32_t kind, nbuffers;
-    uint64_t data_key, data_bytes, keys[MOST_BUFFERS], bytes[MOST_BUFFERS];
-    bool is_written[MOST_BUFFERS];
+    uint64_t data_key, data_bytes, keys[SOME_BUFFERS], bytes[SOME_BUFFERS];
+    bool is_written[SOME_BUFFERS];
 } Content;
 
 static uint64_t draw_bytes(uint64_t *state) {
@@ -167,7 +167,7 @@ static uint64_t draw_bytes(uint64_t *state) {
 static Content content_of(uint32_t ring, uint64_t number) {
     bool is_made = ring == 0 || ring == 2; /* the others forward what was made for ring 0 */
     uint64_t chance = mix(mix(seed, round_number), mix(is_made ? ring : 0, number)), own = mix(chance, ring + 1);
-    Content c = {.nbuffers = (uint32_t)draw(&chance, draw(&chance, 4) ? 3 : MOST_BUFFERS + 1)};
+    Content c = {.nbuffers = (uint32_t)draw(&chance, draw(&chance, 4) ? 3 : SOME_BUFFERS + 1)};
     for (uint32_t i = 0; i < c.nbuffers; i++) {
         c.bytes[i] = draw_bytes(&chance);
         c.keys[i] = mix(chance, i);
@@ -198,7 +198,7 @@ typedef struct Received {
         uint8_t *heap; /* a copy instead */
         uint8_t *data;
         bool is_mine; /* to write to */
-    } buffer[MOST_BUFFERS];
+    } buffer[SOME_BUFFERS];
 } Received;
 
 /* One member: a thread or a process. */
@@ -358,8 +358,8 @@ static Outcome read_frame(Player *p, uint32_t ring) {
 static Outcome write_frame(Player *p, uint32_t ring, const Received *forwarded, bool stashes) {
     End *e = &p->ends[ring];
     Content c = content_of(ring, e->seq);
-    uint8_t *made[MOST_BUFFERS] = {NULL}, *data = malloc(c.data_bytes + 1);
-    Span spans[MOST_BUFFERS];
+    uint8_t *made[SOME_BUFFERS] = {NULL}, *data = malloc(c.data_bytes + 1);
+    Span spans[SOME_BUFFERS];
     fill(data, c.data_bytes, c.data_key);
     bool lends = !forwarded && draw(&p->chance, 2);
     uint32_t nlent = 0;

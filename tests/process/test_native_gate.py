@@ -32,7 +32,12 @@ class Nodes:
     """Two boards and one connection between them."""
 
     def __init__(
-        self, *, slots: int = 16, cap_bytes: int = 1 << 28, has_local: bool = True
+        self,
+        *,
+        slots: int = 16,
+        cap_bytes: int = 1 << 28,
+        has_local: bool = True,
+        is_awaited: bool = False,
     ) -> None:
         readers = (0, 1) if has_local else (0,)
         self.here = Board(2, [Ring(0, readers, slots), Ring(0, readers, slots)])
@@ -44,7 +49,7 @@ class Nodes:
         self.refusals: list[tuple[int, ...]] = []
         self.gate = _native.Gate(
             self.gate_member,
-            [(CHANNEL, 0, 0), (CHANNEL + 1, 1, 1)],
+            [(CHANNEL, 0, 0, False), (CHANNEL + 1, 1, 1, is_awaited)],
             lambda *loss: self.losses.put(loss),
             self._refuse,
         )
@@ -230,11 +235,40 @@ def test_what_fits_but_finds_no_room_now_goes_through_the_heap():
     nodes.close()
 
 
+def test_a_frame_that_is_awaited_is_never_refused():
+    """What is larger than the cap goes through the heap."""
+    nodes = Nodes(cap_bytes=1 << 20, is_awaited=True)
+    writer = nodes.writer(1)
+    far = reader(nodes.there.member(1), 1, as_data)
+    for size, sizes in (
+        (10, (3 << 20,)),
+        (2 << 20, (5, 5_000)),
+        (10, (100,)),
+        (10, (1 << 21,) * 3),
+    ):
+        data, buffers = pattern(size), [pattern(each) for each in sizes]
+        writer.write(PICKLE, data, buffers)
+        assert far.read(10_000_000_000) == (data, buffers)
+    assert not nodes.refusals
+    assert nodes.gate_member.statistics()["stashes"] >= 5
+    nodes.close()
+
+
+def test_a_gate_that_is_idle_gives_its_free_memory_back(nodes: Nodes):
+    writer = nodes.writer()
+    far = [reader(nodes.there.member(each), 0, as_data) for each in (1, 2)]
+    for _ in range(2):  # again, when it has been idle before
+        writer.write(PICKLE, b"", [pattern(1 << 20)])
+        for each in far:
+            assert each.read() == (b"", [pattern(1 << 20)])
+        until(lambda: nodes.gate_member.statistics()["committed_bytes"] == 0)
+
+
 def test_forwarded_blocks_are_sent_from_where_they_are():
     # Member 1 of `here` reads a block of member 0 and sends it on to the other node.
     here = Board(2, [Ring(0, (1,)), Ring(1, (1,))])
     there = Board(2, [Ring(0, (1,))])
-    gate = _native.Gate(there.member(0), [(0, 0, 0)], lambda *_: None, lambda *_: b"")
+    gate = _native.Gate(there.member(0), [(0, 0, 0, False)], lambda *_: None, lambda *_: b"")
     near, far_end = socket_pair()
     gate.add(far_end.detach(), 0, [0])
     owner, middle = here.member(0), here.member(1)
@@ -429,7 +463,7 @@ def test_what_is_stopped_knows_nobody_any_more():
     member = board.member(0)
     owners = [
         Owner(lambda call: _native.Links(member, [near.fileno()], call)),
-        Owner(lambda call: _native.Gate(member, [(0, 0, 0)], call, call)),
+        Owner(lambda call: _native.Gate(member, [(0, 0, 0, False)], call, call)),
     ]
     gone = [weakref.ref(owner) for owner in owners]
     assert [owner.owned.stop() for owner in owners] == [True, True]
@@ -453,22 +487,3 @@ def test_send_by_refuses_what_cannot_be():
         _native.Links(member, [], lambda *_: None)
     links.stop()
     far.close()
-
-
-def test_what_was_stopped_holds_its_owner_no_more(nodes: Nodes):
-    class Owner:
-        gate: Any
-        links: Any
-
-        def hear(self, *_: int) -> bytes:
-            return b""
-
-    owner = Owner()
-    gone = weakref.ref(owner)
-    owner.gate = _native.Gate(nodes.there.member(0), [], owner.hear, owner.hear)
-    owner.links = _native.Links(nodes.sender, [nodes.near.fileno()], owner.hear)
-    for each in (owner.gate, owner.links) * 2:
-        each.stop()
-    del owner, each
-    gc.collect()
-    assert gone() is None

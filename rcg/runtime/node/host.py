@@ -9,6 +9,7 @@ from rcg import _native
 from rcg.channels.base import NoMemory
 from rcg.channels.crossing import Gate, Passage
 from rcg.errors import OutOfSharedMemory
+from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ops import Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
@@ -103,14 +104,15 @@ class NodeHost:
                 self._codec,
                 is_looping=False,
             )
-        writers = {channel.id: channel.writer for channel in plan.channels}
+        channels = plan.channels_by_id()
         passages = [
             Passage(
                 op.channel,
                 self.layout.passes[op.channel],
                 self.layout.rings[op.channel],
                 at,
-                writers[op.channel],
+                channels[op.channel].writer,
+                channels[op.channel].kind in (TENSOR, STATUS),
             )
             for at, op in enumerate(plan.program(name).ops)
             if isinstance(op, Pass)
