@@ -283,8 +283,8 @@ class _Collector:
                 found, when = self._shown(exchange)
                 pairs.append(found.astype(np.int32))
                 times.append(when)
-        found: npt.NDArray[np.int32] = np.concatenate(pairs).astype(np.int32)
-        return found, np.concatenate(times), np.arange(len(found)) < count
+        ends: npt.NDArray[np.int32] = np.concatenate(pairs).astype(np.int32)
+        return ends, np.concatenate(times), np.arange(len(ends)) < count
 
     def _collectives(self) -> tuple[tuple[Ints, ...], Ints]:
         """Return the slices of the ranks of each collective, and when it began and ended."""
