@@ -8,6 +8,7 @@ INSTALLED := $(VENV)/.rcg-installed
 NATIVE := rcg/_native.abi3.so
 NATIVE_SOURCES := $(wildcard rcg/native/*.[ch] rcg/bench/*.c)
 BENCH ?=
+NETNS ?=
 SOAK ?=
 LAB ?=
 GPU ?=
@@ -16,7 +17,7 @@ GPU ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test native-check soak lint types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab unit test test-netns native-check soak lint types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -62,6 +63,10 @@ test: setup
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/cluster
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile $(patsubst %,--ignore=tests/%,unit conformance process cluster) tests
 	$(MAKE) --no-print-directory notebooks
+
+## graphs over Ray nodes that share nothing, in network namespaces: needs root (NETNS="-x tests/netns/test_deaths.py")
+test-netns: setup
+	$(PY) -m tests.netns $(NETNS)
 
 # The thread sanitizer sees what happens between threads only, and some of its versions need memory where the kernel
 # would not put it by itself. -Wno-tsan: it knows no fences, which the recorder uses beside atomic words.

@@ -53,6 +53,7 @@ __all__ = [
     "get_actor",
     "get_timeout",
     "gpu_ids",
+    "has_other_nodes",
     "is_actor_class",
     "is_actor_death",
     "is_actor_handle",
@@ -125,6 +126,11 @@ def is_connected() -> bool:
 def node_ip() -> str:
     """Return the address of the node this process runs on."""
     return str(ray.util.get_node_ip_address())
+
+
+def has_other_nodes() -> bool:
+    """Whether the cluster has more nodes than the one this process runs on."""
+    return sum(bool(node.get("Alive")) for node in ray.nodes()) > 1
 
 
 def current_actor_id() -> str | None:

@@ -4,11 +4,11 @@
 Each field of ``Options`` is declared together with its ``Option``: the one record from which the
 keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
 documentation follow. ``Options`` is frozen and checked whenever one is made.
-``Options.from_environment`` reads their variables, and three functions those of the process: how it
-connects to other nodes (``port_range``, ``peer_timeout_s``), and whether it shows progress. Nothing
-else reads ``RCG_*`` and ``RAY_CGRAPH_*`` variables. Every internal wait takes a ``Deadline``. Only
-one function, ``timeout_from_user``, understands Ray's -1 for "no limit". This room knows nothing of
-graphs, channels or Ray.
+``Options.from_environment`` reads their variables, and four functions those of the process: how it
+connects to other nodes (``port_range``, ``peer_timeout_s``, and Ray's own ``tls_files``), and
+whether it shows progress. Nothing else reads ``RCG_*`` and ``RAY_CGRAPH_*`` variables. Every
+internal wait takes a ``Deadline``. Only one function, ``timeout_from_user``, understands Ray's -1
+for "no limit". This room knows nothing of graphs, channels or Ray.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "Option",
     "Options",
     "ThreadChoice",
+    "TlsFiles",
     "WaitPolicy",
     "PEER_TIMEOUT",
     "PORT_RANGE",
@@ -40,6 +41,7 @@ __all__ = [
     "peer_timeout_s",
     "port_range",
     "timeout_from_user",
+    "tls_files",
     "with_attributes",
 ]
 
@@ -411,6 +413,8 @@ _PROGRESS: Final = "RCG_PROGRESS"
 # Not options of a graph. The last is read when the native core is built.
 _OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, _PROGRESS, "RCG_WERROR")
 
+_USE_TLS: Final = "RAY_USE_TLS"
+_TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _DEFAULT_PEER_TIMEOUT_S: Final = 15.0
 _MAX_PEER_TIMEOUT_S: Final = 3600.0
 _MAX_PORT: Final = 65535
@@ -465,6 +469,39 @@ def peer_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
             f"found {text!r}"
         )
     return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of Ray's TLS, of which each machine of a cluster has its own.
+
+    Attributes:
+        certificate: Of this machine.
+        key: The key of that.
+        authority: The certificate of who has signed those of all machines.
+    """
+
+    certificate: str
+    key: str
+    authority: str
+
+
+def tls_files(environ: Mapping[str, str] = os.environ) -> TlsFiles | None:
+    """Return the files by which Ray's own connections use TLS, None if they do not.
+
+    Args:
+        environ: The variables. Empty ones count as not set.
+
+    Raises:
+        ValueError: ``RAY_USE_TLS`` is on and a file is not named.
+    """
+    if environ.get(_USE_TLS, "").strip().lower() not in ("1", "true"):
+        return None
+    found = [environ.get(name, "").strip() for name in _TLS_FILES]
+    for name, path in zip(_TLS_FILES, found, strict=True):
+        if not path:
+            raise ValueError(f"`{_USE_TLS}` is on, so `{name}` must name a file")
+    return TlsFiles(*found)
 
 
 def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:

@@ -23,7 +23,17 @@ settings.register_profile("rcg", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=15)
 settings.load_profile("rcg")
 
-LAYERS = ("unit", "process", "conformance", "cluster", "packaging", "notebooks", "browser", "gpu")
+LAYERS = (
+    "unit",
+    "process",
+    "conformance",
+    "cluster",
+    "packaging",
+    "notebooks",
+    "netns",
+    "browser",
+    "gpu",
+)
 TESTS = Path(__file__).parent
 # Whoever looks for worked examples in docstrings asks its classes for their names.
 collect_ignore = ["hostile.py"]

@@ -48,36 +48,37 @@ class Links:
         failed: Callable[[str, str], object],
     ) -> None:
         self._connections = dict(connections)
-        self._nodes = list(self._connections)
+        nodes = self._nodes = list(self._connections)
         self._passes = passes
         self._crossings = crossings
 
         def on_failure(link: int, error: int) -> None:
-            failed(self._nodes[link], os.strerror(error))
+            failed(nodes[link], os.strerror(error))
 
         fds = [each.fileno() for each in self._connections.values()]
-        self._links = _native.Links(member, fds, on_failure)
+        self._links: _native.Links | None = _native.Links(member, fds, on_failure)
 
     def carry(self, channel: str, writer: _native.Writer) -> None:
         """Have the frames of a writer go to the other nodes that read its channel."""
         nodes = self._crossings.get(channel, ())
-        if nodes:
+        if nodes and self._links is not None:
             bits = sum(1 << self._nodes.index(node) for node in nodes)
             writer.send_by(self._links, self._passes[channel], bits)
 
     def queued(self) -> dict[str, tuple[int, int]]:
         """Return (bytes sent so far, frames that wait to be sent), by node."""
-        found = self._links.statistics()
+        found = [] if self._links is None else self._links.statistics()
         return {
             node: (sent, waiting)
-            for node, (sent, waiting, _) in zip(self._nodes, found, strict=True)
+            for node, (sent, waiting, _) in zip(self._nodes, found, strict=False)
         }
 
     def close(self) -> None:
         """Send nothing more, and close the connections. Idempotent, any thread."""
-        self._links.stop()
-        for connection in self._connections.values():
-            connection.close()
+        links, self._links = self._links, None
+        if links is not None and links.stop():
+            for connection in self._connections.values():
+                connection.close()
 
 
 class Passage(NamedTuple):
@@ -141,7 +142,7 @@ class Gate:
         lost: Callable[[str, str], object],
         refusal: Callable[[str, NoMemory], bytes],
     ) -> None:
-        self._senders = list(dict.fromkeys(passage.writer for passage in passages))
+        senders = self._senders = list(dict.fromkeys(passage.writer for passage in passages))
         self._passages = passages
         channels = {passage.number: passage.channel for passage in passages}
 
@@ -149,7 +150,7 @@ class Gate:
             sender: int, channel: int, why: int, error: int, expected: int, found: int
         ) -> None:
             text = loss_text(why, error, channels.get(channel), expected, found)
-            lost(self._senders[sender], text)
+            lost(senders[sender], text)
 
         def on_refusal(
             channel: int, execution: int, wanted: int, used: int, cap: int, reason: int
@@ -157,7 +158,7 @@ class Gate:
             return refusal(channels[channel], NoMemory(wanted, used, cap, reason))
 
         entries = [(each.number, each.ring, each.op) for each in passages]
-        self._gate = _native.Gate(member, entries, on_loss, on_refusal)
+        self._gate: _native.Gate | None = _native.Gate(member, entries, on_loss, on_refusal)
 
     def accept(self, process: str, connection: socket.socket) -> None:
         """Take over a connection, from which frames of a process come.
@@ -167,12 +168,13 @@ class Gate:
             OSError: There is no memory for it.
         """
         allowed = [at for at, each in enumerate(self._passages) if each.writer == process]
-        if not allowed:
+        gate = self._gate
+        if not allowed or gate is None:
             raise ValueError(f"{process} sends nothing to this node")
         connection.setblocking(True)
         fd = os.dup(connection.fileno())
         try:
-            self._gate.add(fd, self._senders.index(process), allowed)
+            gate.add(fd, self._senders.index(process), allowed)
         except BaseException:
             os.close(fd)
             raise
@@ -180,8 +182,11 @@ class Gate:
 
     def passed(self) -> tuple[int, int]:
         """Return (frames, bytes) that have passed so far."""
-        return self._gate.statistics()
+        gate = self._gate
+        return (0, 0) if gate is None else gate.statistics()
 
     def close(self) -> None:
         """Publish nothing more. Idempotent, any thread."""
-        self._gate.stop()
+        gate, self._gate = self._gate, None  # which holds what is called, and so all of us
+        if gate is not None:
+            gate.stop()

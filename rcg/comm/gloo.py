@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gloo: tensors in main memory, over sockets of the loopback device.
+"""Gloo: tensors in main memory, over sockets; of ranks on one machine, of the loopback device.
 
 ``gloo_group`` builds the group. A lost process closes its sockets, which ends the operations of its
 peers, and ``abort`` closes ours. But Gloo forgets two who wait when a connection closes (seen with
@@ -60,7 +60,7 @@ _BROADCAST: Final = frozenset(
 
 
 class GlooCommunicator(Communicator):
-    """A group of Gloo; see ``rcg.comm.Communicator``. Each rank is a process of one machine."""
+    """A group of Gloo; see ``rcg.comm.Communicator``. Each rank is a process, on any machine."""
 
     is_tagged: ClassVar[bool] = True
     devices: ClassVar[frozenset[str]] = frozenset({"cpu"})

@@ -7,8 +7,9 @@ device, unless ranks are on other nodes.
 
 Gloo cannot cancel anything. What ends its calls is the shutdown of the sockets between the ranks,
 so these are found among the descriptors of the process: a connection belongs to the group if one
-end has the port of a rank's listening socket. That port is in the address that Gloo publishes
-through the store. The listening socket is left alone: Gloo ends the process if that fails.
+end has the address of a rank's listening socket, which Gloo publishes through the store. The other
+end may have any address of its machine. The listening socket is left alone: Gloo ends the process
+if that fails.
 
 While Gloo connects, it cannot be ended at all. All ranks wait for each other first, so connecting
 takes milliseconds; if a rank is lost just then, Gloo gives up after a short time. Then the ranks
@@ -23,7 +24,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -40,6 +41,9 @@ _CONNECT_TIMEOUT_S: Final = 1.5
 _TIMEOUTS_OF_A_CONNECTION: Final = 5  # Gloo waits for a connection that many times its timeout
 _ATTEMPTS: Final = 5
 _OK: Final = b""
+
+_Address = tuple[str, int]
+"""A host, in numbers, and a port."""
 
 
 @dataclass(slots=True)
@@ -129,7 +133,7 @@ def _try_build(
         device = dist.ProcessGroupGloo.create_device(hostname=membership.host, lazy_init=False)
         options._devices = [device]
         process_group = dist.ProcessGroupGloo(store, membership.rank, membership.size, options)
-        return Group(process_group, _connections(store.listeners, hosts, membership)), ""
+        return Group(process_group, _connections(store.listeners, membership)), ""
     except (GroupAborted, TimeoutError):
         raise
     except (RuntimeError, ValueError, LookupError, MemoryError, OSError, CommError) as error:
@@ -148,23 +152,23 @@ def _store_class() -> Any:
     base: Any = distributed().Store
 
     class GroupStore(base):
-        """The store of one attempt. It keeps the listening ports that go through it, by rank.
+        """The store of one attempt. It keeps the listening addresses that go through it.
 
         Attributes:
             problem: The exception that it has raised in Gloo.
-            listeners: The ports of the other ranks, and of this one.
+            listeners: The addresses of the other ranks, and of this one.
         """
 
         def __init__(
             self, membership: Membership, hosts: frozenset[str], step: str, deadline: Deadline
         ) -> None:
             super().__init__()
-            self._addresses = [_address_at(host) for host in hosts]
+            self._patterns = {host: _address_at(host) for host in hosts}
             self._store = membership.store
             self._step = step
             self._deadline = deadline
             self.problem: BaseException | None = None
-            self.listeners: tuple[set[int], set[int]] = set(), set()
+            self.listeners: tuple[set[_Address], set[_Address]] = set(), set()
 
         def _call(self, call: Callable[..., Any], *args: Any) -> Any:
             try:
@@ -178,12 +182,13 @@ def _store_class() -> Any:
 
         def set(self, key: str, value: bytes | str) -> None:
             data = value.encode() if isinstance(value, str) else bytes(value)
-            self.listeners[1].update(_ports_in(data, self._addresses))
+            self.listeners[1].update(_addresses_in(data, self._patterns))
             self._call(self._store.set, *self._names([key]), data)
 
         def get(self, key: str) -> bytes:
             found: bytes = self._get([key])[0]
-            self.listeners[0].update(_ports_in(found, self._addresses) - self.listeners[1])
+            addresses = _addresses_in(found, self._patterns)
+            self.listeners[0].update(addresses - self.listeners[1])
             return found
 
         def _get(self, keys: Any) -> Any:
@@ -207,10 +212,13 @@ def _store_class() -> Any:
     return GroupStore
 
 
-def _ports_in(data: bytes, addresses: Sequence[re.Pattern[bytes]]) -> set[int]:
-    """Return the ports of all addresses that stand in what Gloo publishes."""
-    found = [port for address in addresses for port in address.findall(data)]
-    return {int.from_bytes(port, "big") for port in found}
+def _addresses_in(data: bytes, patterns: Mapping[str, re.Pattern[bytes]]) -> set[_Address]:
+    """Return all addresses at these hosts that stand in what Gloo publishes."""
+    return {
+        (_numbers_of(host), int.from_bytes(port, "big"))
+        for host, pattern in patterns.items()
+        for port in pattern.findall(data)
+    }
 
 
 def _address_at(host: str) -> re.Pattern[bytes]:
@@ -230,8 +238,14 @@ def _family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+def _numbers_of(host: str) -> str:
+    """Return an address as the kernel writes it: one of IPv6 may be written in several ways."""
+    family = _family_of(host)
+    return socket.inet_ntop(family, socket.inet_pton(family, host))
+
+
 def _connections(
-    listeners: tuple[set[int], set[int]], hosts: frozenset[str], membership: Membership
+    listeners: tuple[set[_Address], set[_Address]], membership: Membership
 ) -> tuple[socket.socket, ...]:
     """Return own descriptors of the connections to the other ranks.
 
@@ -246,7 +260,7 @@ def _connections(
             candidate = _duplicate_of_socket(int(name))
             if candidate is None:
                 continue
-            here, there = _ports_of(candidate, hosts)
+            here, there = _ends_of(candidate)
             if here in ours or there in theirs:
                 found.append(candidate)
             else:
@@ -289,13 +303,13 @@ def _duplicate_of_socket(fd: int) -> socket.socket | None:
         raise
 
 
-def _ports_of(connection: socket.socket, hosts: frozenset[str]) -> tuple[int, int]:
-    """Return the (local, remote) port of a connection between these hosts; -1 if it is none."""
+def _ends_of(connection: socket.socket) -> tuple[_Address | None, _Address | None]:
+    """Return the (local, remote) address of a connection; (None, None) if it is none."""
     try:
         is_inet = connection.family in (socket.AF_INET, socket.AF_INET6)
         if not is_inet or connection.type != socket.SOCK_STREAM:
-            return -1, -1
+            return None, None
         here, there = connection.getsockname(), connection.getpeername()
     except OSError:  # it listens, or is not connected
-        return -1, -1
-    return (here[1], there[1]) if {here[0], there[0]} <= hosts else (-1, -1)
+        return None, None
+    return here[:2], there[:2]

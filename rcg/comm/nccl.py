@@ -62,7 +62,8 @@ _OPS: Final = {
 class NcclCommunicator(Communicator):
     """A group of NCCL; see ``rcg.comm.Communicator``.
 
-    Each rank is a process of one machine whose current device is a GPU that no other rank has.
+    Each rank is a process, on any machine, whose current device is a GPU that no other rank has.
+    Between machines NCCL takes the network that it finds, or that ``NCCL_SOCKET_IFNAME`` names.
     """
 
     is_tagged: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from typing import Final
 
 import rcg
 from rcg.doctor.report import Check, error_line, text_of
-from rcg.options import Options, is_progress_wanted, peer_timeout_s, port_range
+from rcg.options import Options, is_progress_wanted, peer_timeout_s, port_range, tls_files
 from rcg.version import __version__
 
 __all__ = ["check_ray", "check_versions", "version_of"]
@@ -154,6 +154,7 @@ def _environment() -> Check:
             is_progress_wanted()
             port_range()
             peer_timeout_s()
+            tls_files()
         except (TypeError, ValueError) as error:
             return Check(
                 "Ray", name, "missing", str(error), "correct it or unset it", is_needed=True

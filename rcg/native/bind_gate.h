@@ -134,13 +134,19 @@ static PyObject *gate_add_connection(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* stop(): publish nothing more; any number of times */
+/* stop() -> whether this call ended the thread: publish nothing more; any number of times */
 static PyObject *gate_stop_passing(PyObject *self, PyObject *unused) {
+    GateObject *o = (GateObject *)self;
+    bool has_ended;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    gate_stop(&((GateObject *)self)->core);
+    has_ended = gate_stop(&o->core);
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    if (has_ended) { /* what is called mostly knows this object, and the collector does not see such cycles */
+        Py_CLEAR(o->lost);
+        Py_CLEAR(o->refused);
+    }
+    return PyBool_FromLong(has_ended);
 }
 
 /* statistics() -> (frames, bytes) that passed */
@@ -167,7 +173,7 @@ static void gate_dealloc(PyObject *self) {
 
 static PyMethodDef gate_methods[] = {
     {"add", gate_add_connection, METH_VARARGS, "add(fd, sender, passages): listen to a connection."},
-    {"stop", gate_stop_passing, METH_NOARGS, "stop(): publish nothing more; any number of times."},
+    {"stop", gate_stop_passing, METH_NOARGS, "stop() -> whether it ran: publish nothing more; any number of times."},
     {"statistics", gate_statistics, METH_NOARGS, "statistics() -> (frames, bytes) that passed."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot gate_slots[] = {

@@ -60,13 +60,18 @@ static PyObject *links_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)o;
 }
 
-/* stop(): send nothing more; any number of times */
+/* stop() -> whether this call ended the thread: send nothing more; any number of times */
 static PyObject *links_stop_sending(PyObject *self, PyObject *unused) {
+    LinksObject *o = (LinksObject *)self;
+    bool has_ended;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    links_stop(&((LinksObject *)self)->core);
+    has_ended = links_stop(&o->core);
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    if (has_ended) { /* what is called mostly knows this object, and the collector does not see such cycles */
+        Py_CLEAR(o->failed);
+    }
+    return PyBool_FromLong(has_ended);
 }
 
 /* statistics() -> [(bytes that were sent, frames that wait, errno)], by link */
@@ -100,7 +105,7 @@ static void links_dealloc(PyObject *self) {
 }
 
 static PyMethodDef links_methods[] = {
-    {"stop", links_stop_sending, METH_NOARGS, "stop(): send nothing more; any number of times."},
+    {"stop", links_stop_sending, METH_NOARGS, "stop() -> whether it ran: send nothing more; any number of times."},
     {"statistics", links_statistics, METH_NOARGS, "statistics() -> [(sent bytes, waiting frames, errno)], by link."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot links_slots[] = {

@@ -82,7 +82,7 @@ typedef struct Gate {
     uint32_t failure_kind;
     int poller, wake;
     pthread_t thread;
-    bool has_thread;
+    _Atomic bool has_thread;
     atomic_u32 stop;
     pthread_mutex_t lock; /* of `coming` */
     Arrival *coming;      /* connections that the thread has to take over */
@@ -481,14 +481,14 @@ static int gate_add(Gate *g, int fd, uint32_t sender, const uint32_t *allowed, u
     return 0;
 }
 
-/* Ends the thread. Without the host's lock, which its calls may want; idempotent. A forked child has no thread. */
-static void gate_stop(Gate *g) {
-    if (!g->has_thread) return;
-    g->has_thread = false;
-    if (!member_is_ours(g->member)) return;
+/* Ends the thread; whether this call did. Without the host's lock, which its calls may want; idempotent. A forked
+ * child has no thread. */
+static bool gate_stop(Gate *g) {
+    if (!atomic_exchange(&g->has_thread, false) || !member_is_ours(g->member)) return false;
     atomic_store(&g->stop, 1);
     gate_wake(g);
     pthread_join(g->thread, NULL);
+    return true;
 }
 
 /* After gate_stop(), with the member still open: closes the connections and lets go of what was arriving. */

@@ -61,7 +61,7 @@ typedef struct Links {
     uint32_t nlinks;
     Link links[MOST_LINKS];
     pthread_t thread;
-    bool has_thread;
+    _Atomic bool has_thread;
     int wake; /* eventfd */
     atomic_u32 stop;
     void (*failed)(void *owner, uint32_t link, int error); /* called by the thread */
@@ -315,15 +315,14 @@ static int links_open(Links *all, Member *m, const int *fds, uint32_t n,
     return trouble ? -1 : 0;
 }
 
-/* Ends the thread, and drops what was not sent. Without the host's lock, which `failed` may want; idempotent. In a
- * forked child there is no thread. */
-static void links_stop(Links *all) {
-    if (!all->has_thread) return;
-    all->has_thread = false;
-    if (!member_is_ours(all->member)) return;
+/* Ends the thread, and drops what was not sent; whether this call did. Without the host's lock, which `failed` may
+ * want; idempotent. In a forked child there is no thread. */
+static bool links_stop(Links *all) {
+    if (!atomic_exchange(&all->has_thread, false) || !member_is_ours(all->member)) return false;
     atomic_store(&all->stop, 1);
     links_wake(all);
     pthread_join(all->thread, NULL);
+    return true;
 }
 
 /* After links_stop(), with the member still open; what is queued is let go of. */

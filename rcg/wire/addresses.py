@@ -18,6 +18,7 @@ from typing import Final
 
 from rcg.errors import PlacementError
 from rcg.options import PORT_RANGE
+from rcg.wire.forks import closed_in_children
 
 __all__ = ["TcpAddress", "connect_tcp", "ends_of", "is_tcp", "listen_tcp"]
 
@@ -134,7 +135,7 @@ def connect_tcp(address: TcpAddress, timeout_s: float) -> socket.socket:
         TimeoutError: There was no answer in time.
         OSError: There is no way there, or no descriptor left.
     """
-    connection = socket.socket(_family_of(address.host), _KIND)
+    connection = closed_in_children(socket.socket(_family_of(address.host), _KIND))
     try:
         connection.settimeout(timeout_s)
         connection.connect((address.host, address.port))

@@ -34,7 +34,6 @@ import os
 import select
 import socket
 import struct
-import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import starmap
@@ -42,8 +41,9 @@ from typing import Any, Final
 
 from rcg.options import Deadline
 from rcg.wire import keepalive
+from rcg.wire.forks import closed_in_children
 
-__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream"]
+__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream", "peer_name"]
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
@@ -61,9 +61,6 @@ _LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _Received = tuple["bytes | bytearray", list[tuple[int, int, Any]], int, Any]
-
-# All that are open, which a forked child closes: nothing else would tell the peers of their end.
-_open: Final[weakref.WeakSet[PacketStream]] = weakref.WeakSet()
 
 
 class _Packet:
@@ -133,8 +130,8 @@ class PacketStream:
         connection.setblocking(False)  # waiting is done here
         with contextlib.suppress(OSError):  # no TCP
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.address = address or _peer_name(connection)
-        _open.add(self)
+        self.address = address or peer_name(connection)
+        closed_in_children(self)
 
     # --- as a socket
 
@@ -149,10 +146,6 @@ class PacketStream:
     def setblocking(self, flag: bool) -> None:
         """Set whether calls wait."""
         self._timeout_s = None if flag else 0.0
-
-    def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Return an option of the socket. The kernel does not know the process at the other end."""
-        return self._socket.getsockopt(level, option, size)
 
     def shutdown(self, how: int) -> None:
         """End one or both directions, for every process that has the socket."""
@@ -569,7 +562,8 @@ def _cut() -> ConnectionError:
     return ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
 
 
-def _peer_name(connection: socket.socket) -> str:
+def peer_name(connection: socket.socket) -> str:
+    """Return where the other end of a connection is, for people."""
     try:
         found = connection.getpeername()
     except OSError:
@@ -578,11 +572,3 @@ def _peer_name(connection: socket.socket) -> str:
         host, port = found[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return "a peer"
-
-
-def _close_all() -> None:
-    for stream in list(_open):
-        stream.close()
-
-
-os.register_at_fork(after_in_child=_close_all)

@@ -93,8 +93,10 @@ def connect(address: str, timeout_s: float) -> socket.socket:
 def peer_of(connection: Connection) -> tuple[int, int]:
     """Return (pid, uid) of the process at the other end, as the kernel reports them.
 
-    Of a process on another node it knows neither: (0, 2**32 - 1) or (0, -1).
+    Of a process on another node it knows neither: (0, -1).
     """
+    if isinstance(connection, PacketStream):
+        return 0, -1
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)

@@ -26,6 +26,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.observe.report import Activity, activities
+from tests.cluster.nodes import is_spread
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
 
 # Two come from outside, two happen in the process itself. The kernel's out-of-memory killer is the
@@ -121,9 +122,9 @@ class Living(Plain):
     def tripled(self, tensor):
         return 3 * tensor
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self, is_hosting=False) -> dict[str, Any]:
         """Wait until no loop is left here; returns what the process still holds of graphs."""
-        return settled()
+        return settled(is_hosting=is_hosting)
 
 
 class Mortal(Living):
@@ -206,13 +207,18 @@ class Victims:
 def does(graph: Any, label: str) -> list[Activity]:
     """What the processes of this label do now."""
     session = graph._engine.session
-    found = activities(session.nodes, graph.plan)
+    found = activities(session.views(patience_s=1.0), graph.plan)
     return [activity for activity in found if label in activity.label]
 
 
 def until_driver_waits(graph: Any) -> None:
     """Wait until somebody waits for a result of the graph."""
-    until(lambda: [each.state for each in does(graph, DRIVER)] == ["waiting"])
+
+    def is_waiting() -> bool:
+        found = [each.state for each in does(graph, DRIVER) if each.process == DRIVER]
+        return found == ["waiting"]
+
+    until(is_waiting)
 
 
 def until_reading(graph: Any, label: str, execution: int) -> None:
@@ -255,12 +261,23 @@ def belongings() -> dict[str, Any]:
     }
 
 
-def settled() -> dict[str, Any]:
-    """Wait until no loop is left in this process; returns its belongings."""
+def settled(*, is_hosting: bool = False) -> dict[str, Any]:
+    """Wait until no loop is left in this process; returns its belongings.
+
+    Args:
+        is_hosting: Whether it may still host its node, for a graph that has not ended on another
+            one; what a host has for that does not count.
+    """
+    of_hosts = ("rcg-control", "rcg-link-") if is_hosting else ()
     for thread in _threads_of_graphs():
-        thread.join(GUARD_S)
+        if not thread.name.startswith(of_hosts):
+            thread.join(GUARD_S)
     gc.collect()
-    return belongings()
+    found = belongings()
+    if is_hosting:
+        found["threads"] = [name for name in found["threads"] if not name.startswith(of_hosts)]
+        found |= dict.fromkeys(("sockets", "segments"), 0)
+    return found
 
 
 NOTHING: Final = {
@@ -286,6 +303,17 @@ def _kernel_threads() -> list[str]:
         with contextlib.suppress(OSError):  # ended since
             found.append(comm.read_text())
     return found
+
+
+def check_ended(actors: list[Any]) -> None:
+    """The loops of actors have ended by themselves, and nothing of them is left.
+
+    An actor that hosts its node does so until the graph has ended on all nodes, and has been torn
+    down: its report is still wanted.
+    """
+    is_hosting = is_spread()
+    found = rcg.get([each.settle.remote(is_hosting) for each in actors])
+    assert found == [NOTHING for _ in actors]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["cluster_of", "on_node"]
+import ray
+
+__all__ = ["cluster_of", "is_spread", "on_node"]
 
 
 @contextlib.contextmanager
@@ -37,3 +39,8 @@ def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
 def on_node(cls: Any, number: int) -> Any:
     """Return an actor class whose actors are made on node number ``number``."""
     return cls.options(num_cpus=0, resources={f"node{number}": 0.001})
+
+
+def is_spread() -> bool:
+    """Return whether this Ray session has several nodes, so that actors may be on any of them."""
+    return sum(node["Alive"] for node in ray.nodes()) > 1

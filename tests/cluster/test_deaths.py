@@ -26,6 +26,7 @@ from tests.cluster.faults import (
     NOTHING,
     Fate,
     Victim,
+    check_ended,
     leaving_nothing,
     noted,
     slay,
@@ -94,7 +95,7 @@ def test_a_child_of_the_dead_does_not_hide_its_death(victims, survivors, gate, k
     try:
         slay(kind, victim, pid, gate)
         raises_death(waiting)
-        assert rcg.get([each.settle.remote() for each in survivors]) == [NOTHING, NOTHING]
+        check_ended(survivors)
         graph.teardown()
     finally:
         os.kill(child, signal.SIGKILL)
@@ -197,7 +198,7 @@ def test_a_death_ends_a_compile_that_waits_for_somebody_else(victims, survivors,
     rcg.get(victim.pid.remote())  # what was called before has been answered too
     slay("kill -9", victim, pid, at_read)
     raises_death(compiling)
-    assert rcg.get(survivors[0].settle.remote()) == NOTHING
+    check_ended(survivors[:1])
     at_start.open()
     assert rcg.get(slow.settle.remote()) == NOTHING
     rcg.get(slow.expect.remote(None))

@@ -16,6 +16,7 @@ from rcg.compiler.lanes import LOCAL_SLOTS
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch, UnpicklableError
 from tests.cluster.faults import NOTHING, settled
+from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S, Gate, in_thread, until
 from tests.peers import suspend
 
@@ -76,8 +77,8 @@ class Worker:
     def where(self, *_):
         return os.getpid()
 
-    def settled(self):
-        return settled()
+    def settled(self, is_hosting=False):
+        return settled(is_hosting=is_hosting)
 
 
 class Awaiting(Worker):
@@ -291,7 +292,8 @@ def test_teardown_ends_a_lane_that_is_stuck_in_a_transfer(workers):
     end = in_thread(graph.teardown)
     with pytest.raises(rcg.errors.ChannelClosed):
         get(ref)
-    assert rcg.get(two.settled.remote()) == NOTHING
+    # A process that hosts its node does so until the loops of all nodes have ended.
+    assert rcg.get(two.settled.remote(is_hosting=is_spread())) == NOTHING
     os.kill(pid, signal.SIGCONT)
     end()
     assert rcg.get(one.settled.remote()) == NOTHING
@@ -334,8 +336,9 @@ def test_methods_run_where_they_are_asked_to(workers, kind):
 
 
 def test_many_actors_say_that_their_lanes_count(workers):
+    one, two = [on_node(Actor, 0).remote() for _ in range(2)] if is_spread() else workers[:2]
     with InputNode() as inp:
-        dag = workers[0].total.bind(over_gloo(workers[1].make.bind(inp)))
+        dag = one.total.bind(over_gloo(two.make.bind(inp)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rcg.compiler.room.MAX_PROCESSES", 4)
         with pytest.raises(rcg.errors.PlacementError, match="the driver, 2 actors, 2 lanes"):

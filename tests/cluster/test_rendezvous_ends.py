@@ -20,9 +20,9 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, ChannelTimeout
 from tests.cluster.faults import (
     LIVES,
-    NOTHING,
     Fate,
     Victims,
+    check_ended,
     leaving_nothing,
     noted,
     slay,
@@ -54,11 +54,6 @@ def nothing_is_left(request: pytest.FixtureRequest, survivors: list[Any]) -> Ite
         yield
 
 
-def settle(actors: list[Any]) -> None:
-    """The loops have ended by themselves, and nothing of their groups is left."""
-    assert rcg.get([each.settle.remote() for each in actors]) == [NOTHING for _ in actors]
-
-
 def held_in_transfer(victims: Victims, survivors: list[Any], gate: Any, **options: Any) -> Any:
     """Graphs of every shape whose victim stands before the communicator, others inside it."""
     victim = victims.take()
@@ -81,7 +76,7 @@ def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
     if state == "stopped":
         suspend(pid)
     ends = {shape: in_thread(graph.teardown) for shape, graph in graphs.items()}
-    settle(survivors)
+    check_ended(survivors)
     for shape, ref in refs.items():
         with noted(shape), pytest.raises(ChannelClosed):
             rcg.get(ref)
@@ -90,7 +85,7 @@ def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
         os.kill(pid, signal.SIGCONT)
     for end in ends.values():
         end()
-    settle([victim])
+    check_ended([victim])
     rcg.get(victim.expect.remote(None))
     victims.give_back(victim)
 
@@ -106,7 +101,7 @@ def test_teardown_while_large_tensors_move_leaves_nothing(victims, survivors, sh
         refs = [graph.execute(12_000_000) for _ in range(4)]
         rcg.get(refs[0])
         graph.teardown()
-        settle([*survivors, victim])
+        check_ended([*survivors, victim])
     victims.give_back(victim)
 
 
@@ -125,14 +120,14 @@ def test_teardown_while_a_member_never_comes_to_the_rendezvous(victims, survivor
     refs = [graph.execute(10) for graph in graphs]
     gate.wait_for(len(graphs))
     ends = [in_thread(graph.teardown) for graph in graphs]
-    settle(survivors)
+    check_ended(survivors)
     for ref in (refs[0], *refs[1]):
         with pytest.raises(ChannelClosed):
             rcg.get(ref)
     gate.open()
     for end in ends:
         end()
-    settle([victim])
+    check_ended([victim])
     victims.give_back(victim)
 
 
@@ -167,7 +162,7 @@ def test_a_stopped_member_can_be_killed(victims, survivors, gate):
     for result in waiting:
         with pytest.raises(ActorDiedError):
             result()
-    settle(survivors)
+    check_ended(survivors)
     for graph in graphs.values():
         graph.teardown()
 
@@ -187,12 +182,12 @@ def test_a_death_elsewhere_ends_a_transfer_between_two_that_live(victims, surviv
     at_transfer.wait_for()
     at_read.wait_for()
     slay("kill -9", dies, pid, at_read)
-    settle(survivors)
+    check_ended(survivors)
     for ref in refs:
         with pytest.raises(ActorDiedError):
             rcg.get(ref)
     at_transfer.open()
-    settle([held])
+    check_ended([held])
     graph.teardown()
     rcg.get(held.expect.remote(None))
     victims.give_back(held)
@@ -216,9 +211,9 @@ def test_compile_names_the_actor_that_does_not_come_and_leaves_no_half_built_gro
             with pytest.raises(ChannelTimeout, match=r"waited 1 s.*\(Mortal|Mortal") as raised:
                 compiling()
             assert "Mortal" in str(raised.value)
-            settle(survivors)
+            check_ended(survivors)
             gate.open()
-            settle([victim])
+            check_ended([victim])
             rcg.get(victim.expect.remote(None))
             with dag.experimental_compile() as graph:
                 assert rcg.get(graph.execute(5)) == [15.0] * 3
@@ -233,7 +228,7 @@ def test_a_busy_actor_is_named_by_compile(victims, survivors, gate):
         dag = allreduce(victim, *survivors, inp)
     with pytest.raises(ChannelTimeout, match="Mortal"):
         dag.experimental_compile(timeout=0.5)
-    settle(survivors)
+    check_ended(survivors)
     gate.open()
     assert rcg.get(held) == "passed"
     victims.give_back(victim)
@@ -277,9 +272,9 @@ def test_loops_end_when_their_driver_is_killed_in_a_rendezvous(detached, driver,
     program = driver(DETACHED + "signal.pause()", *SHAPES)
     gate.wait_for(len(SHAPES))
     program.kill()
-    settle(others)
+    check_ended(others)
     gate.open()
-    settle([victim])
+    check_ended([victim])
     rcg.get(victim.expect.remote(None))
     with InputNode() as inp:
         dag = allreduce(victim, *others, inp)
@@ -308,7 +303,7 @@ def test_a_driver_that_was_suspended_while_a_member_died_tells_the_cause(detache
     program.expect("all wait")
     suspend(program.pid)
     os.kill(pid, signal.SIGKILL)
-    settle(others)
+    check_ended(others)
     os.kill(program.pid, signal.SIGCONT)
     for _ in shapes:
         said = program.line()
@@ -348,4 +343,4 @@ def test_ctrl_c_in_get_leaves_a_rendezvous_alone(detached, driver, gate):
     gate.open()
     program.expect("all is there")
     program.finish()
-    settle(detached)
+    check_ended(detached)

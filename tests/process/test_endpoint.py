@@ -16,8 +16,11 @@ import pytest
 
 from rcg.runtime.control import connections
 from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.joining import join
 from rcg.wire import sockets
+from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.liveness import How
+from rcg.wire.messages import UseStore
 from tests.peers import GUARD_S, is_over, until
 from tests.served import Served, control_threads, is_served, together
 
@@ -222,3 +225,53 @@ def test_a_fork_of_the_owner_does_not_answer_for_it(how):
             client.close()
         finally:
             os.kill(int(child), signal.SIGKILL)
+
+
+FORKING_TCP = """
+import os, sys, time
+sys.modules["ray"] = None
+from rcg.runtime.control.graph_control import GraphControl
+control = GraphControl("cafe", ["a0"], lambda _: (0, []), print, lambda *_: None)
+print(control.listen_tcp("127.0.0.1"), control.secret, flush=True)
+sys.stdin.readline()  # until somebody is connected
+child = os.fork()
+while not child:
+    time.sleep(1000)
+print(child, flush=True)
+sys.stdin.readline()
+"""
+
+
+def is_refused(address: str) -> bool:
+    """Whether nobody listens at an address of TCP."""
+    try:
+        connect_tcp(TcpAddress.parse(address), GUARD_S).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_fork_of_the_owner_keeps_no_port_and_no_connection_of_it():
+    """Between nodes nothing but the end of the connection tells of the end of the process."""
+    with process_of(FORKING_TCP) as owner:
+        assert owner.stdout is not None and owner.stdin is not None
+        address, secret = owner.stdout.readline().split()
+        opening = UseStore(graph="cafe", secret=secret, group="g")
+        joined = join(address, opening, GUARD_S, lambda *_: None)
+        silent = connect_tcp(TcpAddress.parse(address), GUARD_S)
+        print(file=owner.stdin, flush=True)
+        child = int(owner.stdout.readline())
+        try:
+            owner.kill()
+            owner.wait()
+            joined.connection.settimeout(GUARD_S)
+            with sockets.receive(joined.connection) as received:
+                assert received.message is None
+            silent.settimeout(GUARD_S)
+            assert is_over(silent)
+            until(lambda: is_refused(address))  # the child closes one after the other
+            os.kill(child, 0)  # it goes on
+        finally:
+            os.kill(child, signal.SIGKILL)
+            joined.close()
+            silent.close()

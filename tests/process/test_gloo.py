@@ -6,6 +6,8 @@ It runs in a process of its own, whose descriptors and threads are counted.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.interpreter import printed
 
 HEAD = """
@@ -56,11 +58,11 @@ def settle(before):
         assert time.monotonic() < deadline, (before, counts())
         time.sleep(0.01)
 
-def opening(store, found, timeout_s=60, size=2):
+def opening(store, found, timeout_s=60, hosts=("127.0.0.1", "127.0.0.1"), kind=GlooCommunicator):
     def run(rank):
         try:
-            found[rank] = GlooCommunicator.open(
-                Membership("g", rank, ("a", "b"), store.of(rank), timeout_s)
+            found[rank] = kind.open(
+                Membership("g", rank, ("a", "b"), store.of(rank), timeout_s, hosts[rank])
             )
         except BaseException as error:
             found[rank] = error
@@ -68,6 +70,12 @@ def opening(store, found, timeout_s=60, size=2):
     for thread in threads:
         thread.start()
     return threads
+
+def failed(call, *args):
+    try:
+        return call(*args)
+    except BaseException as error:
+        return error
 
 def join(threads):
     for thread in threads:
@@ -153,6 +161,44 @@ join(opening(Slow(10), found, 0.2))
 assert all(isinstance(error, TimeoutError) for error in found.values()), found
 assert any("group g" in str(error) for error in found.values()), found
 found.clear()
+settle(before)
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"
+
+
+@pytest.mark.parametrize("hosts", [("127.0.0.2", "127.0.0.3"), ("::1", "0:0:0:0:0:0:0:1")], ids=str)
+def test_ranks_at_other_addresses_than_the_loopbacks_first(hosts):
+    """As on several nodes. The end that connects has another address than the one that listens."""
+    program = f"""
+import socket
+hosts = {hosts}
+before = counts()
+found = {{}}
+join(opening(Slow(0), found, hosts=hosts))
+numbers = {{socket.getaddrinfo(host, None)[0][4][0] for host in hosts}}
+for comm in found.values():
+    assert comm._connections
+    for each in comm._connections:
+        assert numbers & {{each.getsockname()[0], each.getpeername()[0]}}, each
+got = torch.empty(20_000)
+threads = [
+    threading.Thread(target=found[0].send, args=([torch.ones(20_000)], 1)),
+    threading.Thread(target=found[1].recv, args=([got], 0)),
+]
+for thread in threads:
+    thread.start()
+join(threads)
+assert got.sum() == 20_000
+end = threading.Thread(target=lambda: found.update(end=failed(found[1].recv, [got], 0)))
+end.start()
+found[1].abort("enough")
+join([end])
+assert isinstance(found.pop("end"), GroupAborted)
+for comm in found.values():
+    comm.destroy()
+found.clear()
+del comm, each, threads, end
 settle(before)
 print("ok")
 """

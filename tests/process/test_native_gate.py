@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import queue
 import random
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -413,6 +415,33 @@ def test_a_forked_child_leaves_links_and_gates_alone(nodes: Nodes):
     assert far.read() == b"x"
 
 
+class Owner:
+    """Owns what calls it."""
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.owned = call(lambda *_: self)
+
+
+def test_what_is_stopped_knows_nobody_any_more():
+    """The collector sees no cycles through objects of the native core."""
+    board = Board(2, [Ring(0, (0, 1))])
+    near, far = socket_pair()
+    member = board.member(0)
+    owners = [
+        Owner(lambda call: _native.Links(member, [near.fileno()], call)),
+        Owner(lambda call: _native.Gate(member, [(0, 0, 0)], call, call)),
+    ]
+    gone = [weakref.ref(owner) for owner in owners]
+    assert [owner.owned.stop() for owner in owners] == [True, True]
+    assert [owner.owned.stop() for owner in owners] == [False, False]
+    owners.clear()
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+    near.close()
+    far.close()
+    board.close()
+
+
 def test_send_by_refuses_what_cannot_be():
     board = Board(2, [Ring(0, (1,))])
     member = board.member(0)
@@ -424,3 +453,22 @@ def test_send_by_refuses_what_cannot_be():
         _native.Links(member, [], lambda *_: None)
     links.stop()
     far.close()
+
+
+def test_what_was_stopped_holds_its_owner_no_more(nodes: Nodes):
+    class Owner:
+        gate: Any
+        links: Any
+
+        def hear(self, *_: int) -> bytes:
+            return b""
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    owner.gate = _native.Gate(nodes.there.member(0), [], owner.hear, owner.hear)
+    owner.links = _native.Links(nodes.sender, [nodes.near.fileno()], owner.hear)
+    for each in (owner.gate, owner.links) * 2:
+        each.stop()
+    del owner, each
+    gc.collect()
+    assert gone() is None

@@ -18,6 +18,7 @@ from rcg.ir.programs import MAX_PROCESSES
 from rcg.options import Options
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import MAX_MEMBERS, Segments
 from rcg.serialization import Codec
 from tests.board import PICKLE, Failed, buffers_of, reader
@@ -160,21 +161,24 @@ def test_the_memory_of_each_node_is_that_of_its_layout(node: str) -> None:
     segments.close()
 
 
-def test_a_host_is_a_member_of_its_node() -> None:
+def test_a_host_looks_at_its_node_as_the_gate_of_it() -> None:
     host = NodeHost(PLAN, Options(), Codec(pickle.Pickler), node="n1")
-    assert (host.node.process, host.layout.node) == ("a1", "n1")
+    assert (host.node.process, host.layout.node) == ("n1", "n1")
     assert host.node.member.poisoned == (0, -1)
     host.close()
 
 
 @pytest.mark.parametrize(("process", "culprit"), [("a2", 1), ("a0", -1)])
 def test_of_a_process_on_another_node_the_board_says_no_name(process: str, culprit: int) -> None:
-    host = NodeHost(PLAN, Options(), Codec(pickle.Pickler), node="n1")
+    codec = Codec(pickle.Pickler)
+    host = NodeHost(PLAN, Options(), codec, node="n1")
+    member = Node(*host.descriptors(), host.layout, "a1", Options(), codec, is_looping=True)
     host.node.end_broken(process)
     assert host.node.is_over
     assert host.node.member.poisoned == (_native.POISON_BROKEN, culprit)
+    ring = next(at for at, each in enumerate(host.layout.readers.values()) if 0 in each)
     with pytest.raises(GraphEnded) as caught:
-        host.node.wait_any([host.node.member.reader(0, 0, buffers_of, Failed)], 0)
+        member.wait_any([member.member.reader(ring, 0, buffers_of, Failed)], 0)
     error = caught.value.public()
     assert error.peer == (str(culprit) if culprit >= 0 else None)
     host.close()

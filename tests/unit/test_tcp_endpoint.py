@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import threading
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 
 from rcg.errors import PlacementError
 from rcg.runtime.control import endpoint, reception
+from rcg.runtime.control.doors import TcpDoor
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.joining import Joined, join
-from rcg.runtime.control.refusals import Refusals
+from rcg.runtime.control.refusals import Refusals, Tally
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.store_client import ControlStore
 from rcg.wire import messages, packets, proof, sockets
@@ -110,7 +112,9 @@ class Answering:
             with pytest.raises(ValueError, match="descriptors"):
                 peer.send(Told(text="x"), [0])
         if told.text == "much":
-            for number in range(1000):
+            assert isinstance(peer.connection, PacketStream)
+            peer.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
+            for number in range(300):
                 peer.send(Told(text=f"{number} " * 1000))
         peer.send(told)
         return True
@@ -424,24 +428,17 @@ def test_a_connection_that_does_not_say_all(monkeypatch, part):
     made.close()
 
 
-def test_a_connection_that_says_it_too_slowly(monkeypatch):
+def test_a_connection_that_says_it_too_slowly():
     """A byte comes now and then, so there is always something new."""
-    quick(monkeypatch, 0.3)
-    made = Answering()
-    is_over = threading.Event()
-    with stranger(made) as connection:
-
-        def drip() -> None:
-            with contextlib.suppress(OSError):
-                connection.sendall(struct.pack("!IBI", 60_000, 0, 0))
-                while not is_over.wait(0.001):
-                    connection.sendall(b"x")
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        until(lambda: made.refusals() == Refusals(silent=1))
-        is_over.set()
-        thread.join(GUARD_S)
+    poller, tally, door = select.poll(), Tally(), TcpDoor(LOCAL)
+    made = reception.Reception(door, poller, tally, timeout_s=0.0)
+    with connect_tcp(door.address, GUARD_S) as connection:
+        until(lambda: made.accept() or len(made))
+        connection.sendall(struct.pack("!IBI", 60_000, 0, 0))
+        (fd,) = made._strangers
+        until(lambda: dict(poller.poll(0)).get(fd))
+        made.look()
+        assert not len(made) and tally.so_far == Refusals(silent=1)
     made.close()
 
 
@@ -471,9 +468,11 @@ def test_a_slow_sender_is_served_when_it_is_done_and_holds_up_nobody(service):
 
 def test_a_peer_that_does_not_read_holds_up_nobody(service):
     joined = service.join()
+    assert isinstance(joined.connection, PacketStream)
+    joined.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
     sockets.send(joined.connection, Told(text="much"))
     assert is_answered(service)
-    for number in range(1000):
+    for number in range(300):
         assert said(joined.connection) == f"{number} " * 1000
     assert said(joined.connection) == "much"
     joined.close()

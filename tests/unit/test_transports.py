@@ -286,6 +286,18 @@ def test_an_actor_without_a_gpu(transport, share):
         assert word in str(told.value)
 
 
+def test_cuda_ipc_serves_one_node():
+    """Also where nobody knows which GPUs the actors use."""
+    root = edge("cuda_ipc")
+    graph = graph_of(root)
+    plan = compile_graph(graph, {"a0": "5f2c", "a1": "83d0"}, "5f2c", 4).plan
+    openers = {group.id: OPENS[group.backend] for group in plan.groups}
+    with pytest.raises(PlacementError, match="serves actors on one GPU of one node") as told:
+        check_gpus(plan, graph, openers, dict.fromkeys(NAMES, Owned(may_have_others=True)), NAMES)
+    for word in (NAMES["a0"], "5f2c", NAMES["a1"], "83d0", "nccl", "test_transports.py:"):
+        assert word in str(told.value)
+
+
 def test_a_refusal_names_the_value_and_the_line_of_its_hint():
     """Not another value of the same actor, which travels otherwise or between others."""
     with InputNode() as inp:

@@ -13,10 +13,11 @@ import socket
 from dataclasses import dataclass
 from typing import Protocol
 
-from rcg import options
-from rcg.wire import addresses, proof, sockets
+from rcg.options import peer_timeout_s, port_range, tls_files
+from rcg.wire import addresses, proof, sockets, tls
+from rcg.wire.forks import forget_accepted
 from rcg.wire.messages import Challenge
-from rcg.wire.packets import PacketStream
+from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection
 
 __all__ = ["Door", "LocalDoor", "Stranger", "TcpDoor"]
@@ -51,6 +52,9 @@ class Door(Protocol):
             OSError: It is over.
         """
 
+    def close(self) -> None:
+        """Listen no more; idempotent."""
+
 
 class LocalDoor:
     """Listens on an abstract address, for processes of this user.
@@ -73,6 +77,10 @@ class LocalDoor:
         accepted.setblocking(True)
         return Stranger(accepted)
 
+    def close(self) -> None:
+        """Listen no more; idempotent."""
+        self.listener.close()
+
 
 class TcpDoor:
     """Listens at one address of this machine, for other nodes.
@@ -90,17 +98,35 @@ class TcpDoor:
     """
 
     def __init__(self, host: str) -> None:
-        self._peer_timeout_s = options.peer_timeout_s()
-        self.listener, self.address = addresses.listen_tcp(host, options.port_range())
+        self._pid = os.getpid()
+        self._peer_timeout_s = peer_timeout_s()
+        files = tls_files()
+        self._tls = None if files is None else tls.server_context(files)
+        self.listener, self.address = addresses.listen_tcp(host, port_range())
 
     def admit(self, accepted: socket.socket) -> Stranger | None:
         """Challenge a connection."""
-        stream = PacketStream(accepted)
+        if self._tls is None:
+            stream = PacketStream(accepted)
+        else:
+            name = peer_name(accepted)
+            stream = PacketStream(tls.secured(accepted, self._tls, self._peer_timeout_s), name)
         try:
-            stream.keep_alive(self._peer_timeout_s)
+            if self._tls is None:
+                stream.keep_alive(self._peer_timeout_s)
             asked = proof.challenge()
             stream.post(sockets.packed(asked))
             return Stranger(stream, asked)
         except BaseException:
             stream.close()
             raise
+
+    def close(self) -> None:
+        """Listen no more; idempotent. In a forked child this also ends what others accepted.
+
+        The child is a copy of its parent at any moment: a thread that is not in the child may just
+        have accepted a connection that nothing of Python's knows of yet.
+        """
+        if self._pid != os.getpid() and self.listener.fileno() >= 0:
+            forget_accepted(self.listener)
+        self.listener.close()

@@ -156,7 +156,7 @@ class Endpoint:
             made = TcpDoor(host)
             first = self._doors.setdefault(host, made)
             if first is not made:  # another thread was faster
-                made.listener.close()
+                made.close()
                 return first.address
             try:
                 self._connections.open(made)

@@ -14,7 +14,9 @@ So a signal handler or ``__del__`` may use the graph at any point.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import os
 import secrets
 import threading
 from collections import deque
@@ -79,6 +81,11 @@ _log = Log()
 
 Member = Peer | FarMember
 
+# How the connection to a host ends that cannot be reached any more. If its process ends, the kernel
+# of its node closes or resets the connection.
+_CUTS: Final = frozenset(
+    map(os.strerror, (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))
+)
 # After this long without the news of a death, a lost connection between nodes is the cause itself.
 _DOUBT_S: Final = 2.0
 # The ending of a loop that ended without a request to stop and without an error.
@@ -352,8 +359,9 @@ class GraphControl:
         for process in node.members:
             if process in self._members:
                 address = self.nodes.addresses[node.name]
-                why = ending.why or f"the connection to node {node.name} ({address}) ended"
-                self._leave(process, Ending(How.UNREACHABLE, why))
+                how = How.UNREACHABLE if ending.why in _CUTS else ending.how
+                why = f"{ending.why}, node {node.name} ({address})" if ending.why else ""
+                self._leave(process, Ending(how, why))
             self._mark_over(process)
 
     def _leave(self, process: str, ending: Ending) -> None:

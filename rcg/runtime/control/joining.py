@@ -18,9 +18,9 @@ from typing import Final
 
 from rcg.descriptors import Descriptor, telling_exhaustion
 from rcg.errors import PlacementError
-from rcg.options import Deadline, peer_timeout_s
+from rcg.options import Deadline, peer_timeout_s, tls_files
 from rcg.runtime.control.reception import refused
-from rcg.wire import liveness, proof, sockets
+from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
 from rcg.wire.messages import (
     Again,
@@ -31,13 +31,17 @@ from rcg.wire.messages import (
     Refused,
     UnknownGraph,
 )
-from rcg.wire.packets import PacketStream
+from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
 
 __all__ = ["Joined", "check_user", "join"]
 
 
 _RETRY_S: Final = 0.01  # to a process of another node that ended the connection
+_CERTIFICATES: Final = (
+    "only one side uses TLS, or with certificates that the other does not accept: set RAY_USE_TLS, "
+    "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT on all nodes alike"
+)
 _REFUSALS: Final = (Again, Refused, UnknownGraph, type(None))
 
 
@@ -184,27 +188,55 @@ def _try_join(
 
 
 def _try_tcp(address: TcpAddress, opening: Opening, deadline: Deadline) -> Joined:
-    peer_timeout = peer_timeout_s()
-    stream = PacketStream(connect_tcp(address, deadline.remaining_s() or 0.001))
+    stream = _connected(address, deadline)
     try:
-        stream.keep_alive(peer_timeout)
         stream.settimeout(deadline.remaining_s())
         answer = _answer_of(stream, opening, deadline)
         stream.settimeout(None)
         return Joined(stream, Descriptor(), answer)
     except BaseException as error:
         stream.close()
+        ends = ends_of(address)
         if isinstance(error, TimeoutError):
             raise TimeoutError(
                 errno.ETIMEDOUT,
-                f"{ends_of(address)}: connected, but there was no answer in time: the process may "
-                "be suspended, or something else listens there",
+                f"{ends}: connected, but there was no answer in time: the process is suspended, or "
+                "something else listens there",
             ) from error
-        if isinstance(error, PermissionError):
-            raise PermissionError(errno.EACCES, f"{ends_of(address)}: {error.strerror}") from error
+        if isinstance(error, (PermissionError, ConnectionResetError)):
+            raise type(error)(error.errno, f"{ends}: {error.strerror}") from error
         if isinstance(error, ValueError):
-            raise ValueError(f"{ends_of(address)}: {error}") from error
+            raise ValueError(f"{ends}: {error}") from error
         raise
+
+
+def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
+    """Return a connection to another node, over TLS if Ray uses it.
+
+    Raises:
+        PermissionError: The certificates of both sides do not fit.
+        OSError: As ``connect_tcp``, or a file of Ray's TLS cannot be read.
+        ValueError: A variable holds nothing that rcg understands.
+    """
+    peer_timeout = peer_timeout_s()
+    files = tls_files()
+    context = None if files is None else tls.client_context(files)
+    connection = connect_tcp(address, deadline.remaining_s() or 0.001)
+    if context is None:
+        stream = PacketStream(connection)
+        stream.keep_alive(peer_timeout)
+        return stream
+    name = peer_name(connection)
+    try:
+        connection.settimeout(deadline.remaining_s() or 0.001)
+        connection = tls.shake_hands(connection, context)
+    except OSError as error:
+        connection.close()
+        told = f"{ends_of(address)}: no connection over TLS ({error}): {_CERTIFICATES}"
+        if isinstance(error, TimeoutError):
+            raise TimeoutError(errno.ETIMEDOUT, told) from error
+        raise PermissionError(errno.EACCES, told) from error
+    return PacketStream(tls.secured(connection, context, peer_timeout), name)
 
 
 def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Received:
@@ -215,10 +247,16 @@ def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Re
     Raises:
         PermissionError: It does not know the secret.
         ConnectionAbortedError: It ended the connection instead.
+        ConnectionResetError: It ended the connection before it said anything.
         ValueError: It sent something else.
     """
     first = _received(stream, deadline)
     asked = first.message
+    if asked is None and not first.is_reset:
+        raise ConnectionResetError(
+            errno.ECONNRESET,
+            f"the process there ended the connection at once: it is ending, or {_CERTIFICATES}",
+        )
     if not isinstance(asked, Challenge):
         return _refusal(first)
     sent, body = proof.prove(opening, asked)

@@ -67,7 +67,10 @@ __all__ = ["NodeControl"]
 _log = Log()
 
 _JOIN_TIMEOUT_S: Final = 30.0
-_PERIOD_S: Final = 1.0  # between two snapshots that nobody asked for
+# Between two looks whether there is something new to tell: while there is, and at rest.
+_LOOK_S: Final = 0.1
+_REST_S: Final = 1.0
+_LOOKS: Final = 20  # that find nothing new, before it is at rest
 _PART_EVENTS: Final = 512  # of one message
 _MOST_SPANS: Final = 256
 
@@ -186,12 +189,13 @@ class NodeControl:
         assert link is not None  # noqa: S101 - set before the thread starts
         try:
             waiter = sockets.Waiter(link, -1)
-            last = ""
+            last, same = "", 0
             while not self._is_closed:
                 try:
-                    waiter.wait(_PERIOD_S)
+                    waiter.wait(_LOOK_S if same < _LOOKS else _REST_S)
                 except TimeoutError:
-                    last = self._tell_news(last)
+                    before, last = last, self._tell_news(last)
+                    same = same + 1 if last == before else 0
                     continue
                 with sockets.receive(link) as received:
                     if received.message is None:
@@ -278,6 +282,7 @@ class NodeControl:
     def lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended."""
         if self._members.pop(peer.name, None) is not None:
+            self._tell_driver(NodeHere(number=0, text=describe_node(self._node)))  # its last op
             self._tell_driver(
                 MemberLost(process=peer.name, how=ending.how.name, why=ending.why[:1000])
             )

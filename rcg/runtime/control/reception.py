@@ -96,7 +96,7 @@ class Reception:
         try:
             self._reserve = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
         except BaseException:
-            self._listener.close()
+            door.close()
             raise
         poller.register(self._listener, select.POLLIN)
 
@@ -171,11 +171,11 @@ class Reception:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptors of this process alone: in a forked child."""
+        """Close the descriptors of this process alone: in a forked child, or at the end."""
         for _, stranger in self._strangers.values():
             stranger.connection.close()
         self._strangers.clear()
-        self._listener.close()
+        self._door.close()
         self._reserve.close()
 
     # --- no room, no descriptors

@@ -55,7 +55,7 @@ class Peer:
         self.connection = connection
         self.fd = connection.fileno()
         self.is_remote = isinstance(connection, PacketStream)
-        self.pid = max(0, sockets.peer_of(connection)[0])
+        self.pid = sockets.peer_of(connection)[0]
         self.address = (
             connection.address if isinstance(connection, PacketStream) else f"process {self.pid}"
         )

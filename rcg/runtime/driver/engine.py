@@ -22,7 +22,7 @@ from rcg import cluster
 from rcg.channels import open_input, open_output
 from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.shm import release
-from rcg.errors import ChannelTimeout, RcgError
+from rcg.errors import ChannelTimeout, PlacementError, RcgError
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Input, Output, Read, Write
 from rcg.ir.plan import Plan
@@ -288,21 +288,29 @@ class Engine:
         return self._submission.signature
 
     def facts(self) -> HandleFacts:
-        """Return the facts that a handle in another process needs."""
+        """Return the facts that a handle in another process needs.
+
+        Where Ray has several nodes, this process listens for the others from now on.
+        """
         session = self.session
+        control, is_connected = session.control, cluster.is_connected()
+        if control.tcp_address is None and is_connected and cluster.has_other_nodes():
+            # Without a port the handle works on this node, and says so on others.
+            with contextlib.suppress(PlacementError, OSError):
+                control.listen_tcp(cluster.node_ip())
         return HandleFacts(
             graph_id=session.graph_id,
-            address=session.control.address,
-            secret=session.control.secret,
+            address=control.address,
+            secret=control.secret,
             owner_pid=session.pid,
-            node=cluster.node_id() if cluster.is_connected() else None,
+            node=cluster.node_id() if is_connected else None,
             signature=self.signature,
             buffers=tuple(buffer.channel for buffer in self._buffers),
             outputs=tuple(buffer.number for buffer in self._outputs),
             is_multi=self.plan.is_multi,
             get_timeout_s=self.get_timeout_s,
             submit_timeout_s=session.options.submit_timeout_s,
-            tcp=str(session.control.tcp_address or ""),
+            tcp=str(control.tcp_address or ""),
         )
 
     def report_within(self, patience_s: float) -> str:

@@ -63,12 +63,14 @@ def check_gpus(
 
     Raises:
         PlacementError: An actor has no GPU or no CuPy, or two have the same GPU, or different
-            ones. Its site is the line that chose the transport.
+            ones, or are on different nodes. Its site is the line that chose the transport.
     """
     for group in plan.groups:
         if group.communicator is not None or openers[group.id].devices != _CUDA:
             continue
         actors = [plan.host_of(member) for member in group.members]
+        if group.backend == "cuda_ipc":
+            _check_node(plan, graph, group, actors, names)
         for actor in actors:
             name, site = _reason(plan, graph, group, actor)
             if not owned[actor].gpus and not owned[actor].may_have_others:
@@ -91,6 +93,24 @@ def check_gpus(
                     site=site,
                 )
         _check_places(plan, graph, group, actors, owned, names)
+
+
+def _check_node(
+    plan: Plan, graph: Graph, group: Group, actors: list[str], names: Mapping[str, str]
+) -> None:
+    keys = {node.id: node.key for node in plan.nodes}
+    first = actors[0]
+    for actor in actors:
+        if plan.node_of(actor) != plan.node_of(first):
+            name, site = _reason(plan, graph, group, actor)
+            raise PlacementError(
+                f"{names[first]} is on the node {keys[plan.node_of(first)]} and {names[actor]} on "
+                f"the node {keys[plan.node_of(actor)]}, and cuda_ipc serves actors on one GPU of "
+                'one node: choose transport="nccl", or "auto", or place them together',
+                actor=names[actor],
+                node=name,
+                site=site,
+            )
 
 
 def _check_places(

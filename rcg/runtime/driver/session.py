@@ -35,8 +35,9 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.snapshot import NodeView
+from rcg.runtime.node.snapshot import NodeView, Snapshot
 from rcg.runtime.observe.report import Report, activities, backlogs
+from rcg.text import time_text
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
@@ -260,8 +261,9 @@ class Session:
                 why = "Ray has not reported the cause yet."
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
                 why = shielded(str, error, otherwise="").strip() or describe_error(error)
+        told = ending.why if ending.how is How.UNREACHABLE else ending
         return ActorDiedError(
-            f"The actor {label} died unexpectedly: {ending}. It was last seen in: {last}. The "
+            f"The actor {label} died unexpectedly: {told}. It was last seen in: {last}. The "
             f"other actors are usable: tear this graph down and compile a new one.\n{why}",
             actor=label,
             actor_id=cluster.actor_id(self.handles[process]),
@@ -281,9 +283,17 @@ class Session:
 
     def last_words(self, process: str) -> str:
         """Return the last op of a process, from the flight recorder."""
-        for activity in activities(self.views(), self.plan):
-            if activity.process == process:
-                return f"{activity.op}, execution {activity.execution}"
+        for view in self.views():
+            if process not in view.layout.members:
+                continue
+            activity = next(
+                each for each in activities([view], self.plan) if each.process == process
+            )
+            text = f"{activity.op}, execution {activity.execution}"
+            gone_ns = self.control.gone_ns.get(process)
+            if gone_ns is not None and isinstance(view, Snapshot):
+                text += f", {time_text(max(0, gone_ns - view.taken_ns))} before that"
+            return text
         return "unknown"
 
     def report(self, patience_s: float) -> Report:

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors, groups, lanes and large values of graphs whose actors are on two nodes for certain.
+
+The tests of tensors run on two nodes as well (``--nodes 2``), where Ray spreads their actors. These
+are about what only an edge between nodes can do wrong.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg import collective
+from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import ActorDiedError, OutOfSharedMemory, TensorMismatch
+from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
+from tests.cluster.nodes import on_node
+from tests.cluster.stage import GUARD_S, Gate, until
+from tests.peers import suspend
+
+torch = pytest.importorskip("torch")
+
+MB = 1 << 20
+
+
+class Worker(Mortal):
+    """Makes tensors and arrays, and looks at them."""
+
+    def ones(self, n):
+        return torch.ones(n)
+
+    def shaped(self, shape, dtype="float32"):
+        return torch.ones(shape, dtype=getattr(torch, dtype))
+
+    def total(self, *tensors):
+        return float(sum(each.sum() for each in tensors))
+
+    def held(self, tensor, gate):
+        """Its sum; a tensor of one element waits at the gate."""
+        if tensor.numel() == 1:
+            gate.pass_through()
+        return float(tensor.sum())
+
+    def numbered(self, i, size_bytes=MB):
+        return np.full(size_bytes // 8, i, np.int64)
+
+    def node(self):
+        return rcg.cluster.node_id()
+
+    def limit_memory(self, cap_bytes):
+        """Give the graphs whose node this process hosts so much memory, as on a small machine."""
+        import rcg.runtime.node.host as host
+
+        host.default_memory_cap = lambda: cap_bytes
+
+    def sockets(self):
+        """How many sockets this process has."""
+        return sockets()
+
+    def settle(self):
+        return settled()
+
+
+Actor = rcg.remote(num_cpus=0)(Worker)
+
+
+def sockets() -> int:
+    gc.collect()
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except OSError:  # closed since
+            continue
+    return found
+
+
+def on(number: int) -> Any:
+    """Return a new actor on a node."""
+    return on_node(Actor, number).remote()
+
+
+@pytest.fixture(scope="module")
+def workers(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+    """Four actors, by turns on the driver's node and on the other one."""
+    if request.config.getoption("--nodes") < 2:
+        pytest.skip("Ray has one node here: run the tests with --nodes 2")
+    request.getfixturevalue("ray_session")
+    made = [on(number % 2) for number in range(4)]
+    places = rcg.get([each.node.remote() for each in made])
+    assert places[:2] == places[2:] and places[0] != places[1]
+    yield made
+    assert rcg.get([each.settle.remote() for each in made]) == [NOTHING] * 4
+    for each in made:
+        rcg.kill(each)
+
+
+def over_gloo(node: Any, **hints: Any) -> Any:
+    return node.with_tensor_transport(transport="gloo", **hints)
+
+
+def get(ref: Any) -> Any:
+    return rcg.get(ref, timeout=GUARD_S)
+
+
+# --- edges and collectives
+
+
+def test_a_tensor_crosses_and_many_executions_may_be_in_flight(workers):
+    here, there = workers[:2]
+    for one, two in ((here, there), (there, here)):
+        with InputNode() as inp:
+            dag = two.total.bind(over_gloo(one.ones.bind(inp)))
+        with rcg.compile(dag) as graph:
+            (channel,) = [each for each in graph.plan.channels if each.kind == "tensor"]
+            assert graph.plan.crossings()[channel.id]
+            sizes = [1, 0, 1000, 10, 100_000, 3_000_000] * 3
+            refs = [graph.execute(n) for n in sizes]
+            assert get(refs) == [float(n) for n in sizes]
+
+
+def test_a_broadcast_has_readers_on_both_nodes(workers):
+    one, *others = workers
+    with InputNode() as inp:
+        value = over_gloo(one.ones.bind(inp))
+        dag = MultiOutputNode([each.total.bind(value) for each in others])
+    with rcg.compile(dag) as graph:
+        (channel,) = [each for each in graph.plan.channels if each.kind == "tensor"]
+        assert len(channel.readers) == 3 and graph.plan.crossings()[channel.id] == ("n1",)
+        sizes = [1, 1000, 2_000_000, 0] * 3
+        refs = [graph.execute(n) for n in sizes]
+        assert get(refs) == [[float(n)] * 3 for n in sizes]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_allreduce_of_three_actors_on_two_nodes(workers, overlap):
+    ranks = workers[:3]
+    with InputNode() as inp:
+        combined = collective.allreduce.bind([each.ones.bind(inp) for each in ranks])
+        dag = MultiOutputNode(
+            [each.total.bind(value) for each, value in zip(ranks, combined, strict=True)]
+        )
+    with dag.experimental_compile(overlap=overlap) as graph:
+        sizes = [1, 1000, 500_000] * 4
+        refs = [graph.execute(n) for n in sizes]
+        assert get(refs) == [[3.0 * n] * 3 for n in sizes]
+
+
+def test_graphs_with_groups_leave_no_connection(workers):
+    one, two, *_ = workers
+
+    def run() -> None:
+        with InputNode() as inp:
+            dag = two.total.bind(over_gloo(one.ones.bind(inp)))
+        with rcg.compile(dag) as graph:
+            assert get(graph.execute(1000)) == 1000.0
+
+    def counts() -> list[int]:
+        assert rcg.get([each.settle.remote() for each in (one, two)]) == [NOTHING] * 2
+        return [sockets(), *rcg.get([each.sockets.remote() for each in (one, two)])]
+
+    run()
+    before = counts()
+    for _ in range(5):
+        run()
+    until(lambda: all(now <= once for now, once in zip(counts(), before, strict=True)))
+
+
+# --- lanes
+
+
+def test_lanes_on_both_nodes_receive_while_methods_run(workers, tmp_path):
+    one, two = workers[:2]
+    gate = Gate(tmp_path / "gate")
+    with InputNode() as inp:
+        dag = two.held.bind(over_gloo(one.ones.bind(inp)), gate)
+    with dag.experimental_compile(overlap=True) as graph:
+        nodes = {lane.id: graph.plan.node_of(lane.id) for lane in graph.plan.lanes}
+        assert set(nodes.values()) == {"n0", "n1"}
+        refs = [graph.execute(n) for n in (1, 10, 100, 1000)]
+        gate.wait_for()
+
+        def is_received() -> bool:
+            """The next execution's tensor is here, though the method still runs."""
+            return any(
+                each.process != "a1" and each.execution > 0 and "Write" in each.op
+                for each in does(graph, "a1")
+            )
+
+        until(is_received)
+        gate.open()
+        assert get(refs) == [1.0, 10.0, 100.0, 1000.0]
+    gate.close()
+
+
+# --- what goes wrong in one execution
+
+
+def test_a_mismatch_across_nodes_fails_its_execution_at_every_rank(workers):
+    one, two, three, _ = workers
+    with InputNode() as inp:
+        made = [one.shaped.bind(inp[0], inp[1]), two.shaped.bind(inp[2]), three.shaped.bind(inp[2])]
+        found = collective.allreduce.bind(made)
+        dag = MultiOutputNode(
+            [each.total.bind(value) for each, value in zip((one, two, three), found, strict=True)]
+        )
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(4, "float32", 4)) == [12.0] * 3
+        for wrong in ((5, "float32"), (4, "float64")):
+            for ref in graph.execute(*wrong, 4):
+                with pytest.raises(TensorMismatch) as told:
+                    get(ref)
+                for rank in ("a0", "a1", "a2"):
+                    assert rank in str(told.value)
+        assert get(graph.execute(4, "float32", 4)) == [12.0] * 3
+
+
+def test_a_promise_that_is_broken_across_nodes_fails_its_execution(workers):
+    one, two = workers[:2]
+    with InputNode() as inp:
+        dag = two.total.bind(over_gloo(one.shaped.bind(inp), _static_shape=True))
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(4)) == 4.0
+        with pytest.raises(TensorMismatch, match="_static_shape"):
+            get(graph.execute(5))
+        assert get(graph.execute(4)) == 4.0
+
+
+# --- memory: each node has a cap of its own
+
+
+def cap_that_is_named(error: OutOfSharedMemory) -> int:
+    found = re.search(r"raise `memory_cap_bytes` to ([\d,]+)", str(error))
+    assert found is not None, error
+    return int(found[1].replace(",", ""))
+
+
+def test_a_value_that_is_too_large_for_the_node_that_receives_it(workers):
+    """It fails its execution alone, and says how much would do."""
+    there = on(1)
+    rcg.get(there.limit_memory.remote(8 * MB))
+    with InputNode() as inp:
+        dag = there.echo.bind(inp)
+    with rcg.compile(dag) as graph:
+        small = np.arange(MB)
+        refs = [graph.execute(x) for x in (small[:10], np.zeros(2 * MB), small[: MB // 2])]
+        assert get(refs[0]).sum() == 45
+        with pytest.raises(OutOfSharedMemory) as told:
+            get(refs[1])
+        np.testing.assert_array_equal(get(refs[2]), small[: MB // 2])
+        del refs
+    rcg.get(there.limit_memory.remote(cap_that_is_named(told.value)))
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(np.ones(2 * MB))).sum() == 2 * MB
+    rcg.kill(there)
+
+
+def test_a_result_that_is_too_large_for_the_drivers_node(workers, monkeypatch):
+    there = workers[1]
+    monkeypatch.setattr("rcg.runtime.node.host.default_memory_cap", lambda: 8 * MB)
+    with InputNode() as inp:
+        dag = there.numbered.bind(inp[0], inp[1])
+    with rcg.compile(dag) as graph:
+        refs = [graph.execute(i, size) for i, size in enumerate((MB, 16 * MB, MB))]
+        with pytest.raises(OutOfSharedMemory) as told:
+            get(refs[1])
+        assert [get(refs[i])[0] for i in (0, 2)] == [0, 2]
+        del refs
+    cap = cap_that_is_named(told.value)
+    monkeypatch.setattr("rcg.runtime.node.host.default_memory_cap", lambda: cap)
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(3, 16 * MB))[0] == 3
+
+
+def test_results_of_another_node_may_be_held_for_any_time(workers):
+    """Ten thousand small ones, and more large ones than there is memory for."""
+    there = workers[1]
+    with InputNode() as inp:
+        dag = there.numbered.bind(inp[0], inp[1])
+    with dag.experimental_compile(memory_cap_bytes=32 * MB) as graph:
+        small = [get(graph.execute(i, 64)) for i in range(10_000)]
+        large = [get(graph.execute(i, MB)) for i in range(200)]
+        assert [each[-1] for each in small] == list(range(10_000))
+        assert [each[-1] for each in large] == list(range(200))
+
+
+def test_inputs_for_another_node_may_be_held_there_for_any_time(workers):
+    there = on(1)
+    with InputNode() as inp:
+        dag = there.keep.bind(inp)
+    with dag.experimental_compile(memory_cap_bytes=32 * MB) as graph:
+        for i in range(200):
+            assert get(graph.execute(np.full(MB // 8, i))) == i + 1
+    rcg.kill(there)
+
+
+# --- deaths
+
+
+def allreduce_of(ranks: list[Any]) -> Any:
+    with InputNode() as inp:
+        found = collective.allreduce.bind([each.ones.bind(inp) for each in ranks])
+        return MultiOutputNode(
+            [each.total.bind(value) for each, value in zip(ranks, found, strict=True)]
+        )
+
+
+def edge_of(ranks: list[Any]) -> Any:
+    with InputNode() as inp:
+        return ranks[1].total.bind(over_gloo(ranks[0].ones.bind(inp)))
+
+
+def check_usable(survivors: list[Any]) -> None:
+    """They make another graph at once, with tensors across nodes."""
+    with rcg.compile(allreduce_of(survivors)) as graph:
+        assert get(graph.execute(10)) == [10.0 * len(survivors)] * len(survivors)
+
+
+@pytest.mark.parametrize("at", ["transfer", "status", "collective"])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_rank_of_the_other_node_dies_in_a_collective(workers, tmp_path, at, overlap):
+    victim, gate = on(1), Gate(tmp_path / "gate")
+    pid = rcg.get(victim.expect.remote(Fate(at, "kill -9", gate, 1)))
+    graph = allreduce_of([workers[0], victim, workers[3]]).experimental_compile(overlap=overlap)
+    refs = [graph.execute(n) for n in (10, 2_000_000, 10)]
+    assert get(refs[0]) == [30.0] * 3
+    gate.wait_for()
+    slay("kill -9", victim, pid, gate)
+    for ref in refs[1:]:
+        with pytest.raises(ActorDiedError, match=r"The actor a1 \(Worker\) died"):
+            get(ref)
+    graph.teardown()
+    check_usable([workers[0], workers[1], workers[3]])
+    gate.close()
+
+
+@pytest.mark.parametrize("is_writer", [False, True])
+def test_an_end_of_the_other_node_dies_in_the_middle_of_a_tensor(workers, is_writer):
+    """It is stopped before, so its peer has begun a transfer that cannot end."""
+    victim = on(1)
+    pid = rcg.get(victim.pid.remote())
+    ranks = [victim, workers[0]] if is_writer else [workers[0], victim]
+    graph = edge_of(ranks).experimental_compile()
+    assert get(graph.execute(10)) == 10.0
+    suspend(pid)
+    ref = graph.execute(16 * MB)
+    if not is_writer:
+        until(lambda: [each.op.split()[0] for each in does(graph, "a0")] == ["Write"])
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ActorDiedError, match=rf"The actor a{1 - is_writer} \(Worker\) died"):
+        get(ref)
+    graph.teardown()
+    check_usable([workers[0], workers[1]])

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray cluster on the machines of a world, and what tests do to it from machine 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import rcg
+from tests.cluster.faults import Mortal
+from tests.netns.hands import Failed, Hands
+from tests.netns.world import address_of
+
+__all__ = ["Cluster", "Worker", "actor_on"]
+
+_PORT: Final = 6379
+_RAY: Final = (sys.executable, "-m", "ray.scripts.scripts")
+
+
+class Tenant(Mortal):
+    """What actors of these tests do beside the others' methods."""
+
+    def set(self, name: str, value: str | None) -> int:
+        """Set a variable of this process's environment, or remove it; returns the process id."""
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+        return os.getpid()
+
+    def spot(self, *_: Any) -> str:
+        """Return the host name of the machine."""
+        return os.uname().nodename
+
+    def filled(self, count: int, value: int) -> Any:
+        """Return an array of so many bytes."""
+        import numpy
+
+        return numpy.full(count, value, numpy.uint8)
+
+    def total(self, array: Any) -> int:
+        """Return the sum of an array."""
+        return int(array.sum())
+
+    def use(self, graph: Any, value: Any) -> Any:
+        """Execute a graph of another process."""
+        return rcg.get(graph.execute(value), timeout=60)
+
+
+Worker = rcg.remote(num_cpus=0)(Tenant)
+
+
+def actor_on(number: int, cls: Any = Worker, **options: Any) -> Any:
+    """Return a new actor on a machine."""
+    return cls.options(resources={f"machine{number}": 0.001}, **options).remote()
+
+
+class Cluster:
+    """Ray on the first machines of a world.
+
+    Args:
+        hands: What reaches the other machines.
+    """
+
+    def __init__(self, hands: Hands) -> None:
+        self.hands = hands
+        self.count = 0
+
+    @property
+    def address(self) -> str:
+        """Where drivers connect."""
+        return f"{address_of(0)}:{_PORT}"
+
+    def grow(self, count: int) -> None:
+        """Have Ray run on so many machines."""
+        while self.count < count:
+            if not self.has_ray(self.count):  # an earlier run of the same shell may have left it
+                self.start(self.count)
+            self.count += 1
+
+    def has_ray(self, number: int) -> bool:
+        """Whether Ray runs on a machine."""
+        return self.hands.run(number, "pgrep", "-c", "raylet", ok=(0, 1)).strip() != "0"
+
+    def start(self, number: int) -> None:
+        """Start the Ray of one machine."""
+        where = [f"--address={self.address}"]
+        if not number:
+            where = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
+        resources = f'{{"machine{number}": 1000}}'
+        own = [f"--node-ip-address={address_of(number)}", f"--resources={resources}"]
+        size = ["--num-cpus=8", "--object-store-memory=200000000", "--disable-usage-stats"]
+        self.hands.run(number, *_RAY, "start", *where, *own, *size)
+
+    # --- machines
+
+    def kill(self, number: int, *pids: int, how: int = signal.SIGKILL) -> None:
+        """Send a signal to processes of a machine, by the ids that they have there."""
+        self.hands.run(number, "kill", f"-{int(how)}", *pids)
+
+    def is_alive(self, number: int, pid: int) -> bool:
+        """Whether a process of a machine runs; one that is dead and not collected does not."""
+        try:
+            status = self.hands.run(number, "cat", f"/proc/{pid}/stat")
+        except Failed:
+            return False
+        return status.rpartition(")")[2].split()[0] not in "ZX"
+
+    def raylet(self, number: int) -> int:
+        """Return the process of a machine's raylet."""
+        return int(self.hands.run(number, "pgrep", "-x", "raylet"))
+
+    def unplug(self, number: int) -> None:
+        """Pull the cable of a machine: nothing comes back, not even that."""
+        self.hands.run("switch", "ip", "link", "set", f"port{number}", "down")
+
+    def plug(self, number: int) -> None:
+        """Put the cable back."""
+        self.hands.run("switch", "ip", "link", "set", f"port{number}", "up")
+
+    def left(self, number: int, pids: Sequence[int] = ()) -> list[str]:
+        """Return what is left of graphs on a machine: segments of processes, and TCP sockets.
+
+        Args:
+            number: The machine.
+            pids: Processes whose sockets count, too; all processes' segments do.
+        """
+        found = self.hands.python(number, _LEFT, *pids).splitlines()
+        return [line for line in found if line]
+
+
+# What a machine's processes have of graphs, one line each.
+_LEFT: Final = """
+import os, sys
+from pathlib import Path
+watched = set(sys.argv[1:])
+tcp = {}
+for name in ("tcp", "tcp6"):
+    for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+        words = line.split()
+        tcp[f"socket:[{words[9]}]"] = " ".join(words[1:4])
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if "/memfd:rcg" in line:
+                print(pid, line.split(maxsplit=5)[5])
+        names = [t.read_text().strip() for t in Path(f"/proc/{pid}/task").glob("*/comm")]
+        links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        continue
+    print(*[f"{pid} {link}" for link in links if "memfd:rcg" in link], sep="\\n")
+    if pid in watched:
+        print(*[f"{pid} tcp {tcp[link]}" for link in links if link in tcp], sep="\\n")
+"""

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of other machines that die, and machines: the error names what died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import rcg
+from rcg.dag import InputNode
+from rcg.errors import ActorDiedError
+from tests.cluster.faults import NOTHING, settled
+from tests.cluster.stage import GUARD_S, Gate, compile_echo, until
+from tests.netns.machines import Cluster
+
+# Compiled graphs over actors a (machine 0), b (host of machine 1) and c (machine 1).
+Fresh = Callable[..., Any]
+
+
+def chained(a: Any, b: Any, c: Any) -> Any:
+    with InputNode() as inp:
+        dag = a.echo.bind(c.echo.bind(b.echo.bind(inp)))
+    return dag.experimental_compile()
+
+
+def gated(a: Any, b: Any, c: Any, gate: Gate, at: int) -> Any:
+    """As ``chained``; the value 0 stops at a gate in one of the actors."""
+    with InputNode() as inp:
+        value = inp
+        for number, each in enumerate((b, c, a)):
+            if number == at:
+                value = each.pass_gate_when.bind(value, 0, gate)
+            else:
+                value = each.echo.bind(value)
+    return value.experimental_compile()
+
+
+def use_until_it_fails(graph: Any) -> None:
+    """Execute a graph again and again."""
+    while True:
+        rcg.get(graph.execute(1), timeout=GUARD_S)
+
+
+def assert_nothing_left(survivors: list[Any]) -> None:
+    """The driver and the survivors have nothing of graphs any more."""
+    for held in rcg.get([each.settle.remote() for each in survivors]):
+        assert held == NOTHING
+    until(lambda: settled()["threads"] == [] and settled()["sockets"] == 0)
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2], ids=["host", "member", "near"])
+@pytest.mark.parametrize("moment", ["idle", "waiting", "method"])
+def test_an_actor_that_is_killed_is_named(
+    cluster: Cluster, fresh: Fresh, gate: Gate, dead: int, moment: str
+):
+    b, c, a = (fresh(1), fresh(1), fresh(0))
+    actors = {0: (1, b), 1: (1, c), 2: (0, a)}
+    graph = gated(a, b, c, gate, dead if moment == "method" else (dead + 1) % 3)
+    assert rcg.get(graph.execute(1), timeout=GUARD_S) == 1
+    machine, victim = actors[dead]
+    pid = rcg.get(victim.pid.remote())
+    if moment == "idle":
+        cluster.kill(machine, pid)
+        with pytest.raises(ActorDiedError) as caught:
+            use_until_it_fails(graph)
+    else:
+        ref = graph.execute(0)
+        gate.wait_for()
+        cluster.kill(machine, pid)
+        with pytest.raises(ActorDiedError) as caught:
+            rcg.get(ref, timeout=GUARD_S)
+        gate.open()
+    assert caught.value.actor == graph.plan.label(graph.plan.actors[_at(graph, victim)].id)
+    graph.teardown()
+    others = [each for _, each in actors.values() if each is not victim]
+    assert_nothing_left(others)
+    with compile_echo(others[0]) as again:
+        assert rcg.get(again.execute("still"), timeout=GUARD_S) == "still"
+
+
+def _at(graph: Any, victim: Any) -> int:
+    bindings = graph._engine.session.handles
+    names = [each.id for each in graph.plan.actors]
+    found = [name for name in names if bindings[name]._actor_id == victim._actor_id]
+    return names.index(found[0])
+
+
+def test_both_actors_of_a_machine_die_at_once(cluster: Cluster, fresh: Fresh):
+    a, b, c = fresh(0), fresh(1), fresh(1)
+    graph = chained(a, b, c)
+    assert rcg.get(graph.execute(1)) == 1
+    cluster.kill(1, *rcg.get([b.pid.remote(), c.pid.remote()]))
+    with pytest.raises(ActorDiedError):
+        use_until_it_fails(graph)
+    graph.teardown()
+    assert_nothing_left([a])
