@@ -8,7 +8,6 @@ on another one tries to reach it. Neither needs Ray, and nothing but a greeting 
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,9 @@ from typing import Final
 
 from rcg.doctor.report import Check, error_line
 from rcg.errors import PlacementError
-from rcg.options import PEER_TIMEOUT, PORT_RANGE, peer_timeout_s, port_range
+from rcg.options import PEER_TIMEOUT, PORT_RANGE, peer_timeout_s, port_range, tls_files
 from rcg.wire.addresses import TcpAddress, connect_tcp, listen_tcp
+from rcg.wire.tls import client_context, server_context
 
 __all__ = ["address_here", "check_nodes", "listen", "target_of", "try_connect"]
 
@@ -58,16 +58,7 @@ def check_nodes(address: str | None = None) -> Iterator[Check]:
     except ValueError as error:
         advice = f"set {PEER_TIMEOUT} to a number of seconds"
         yield Check(_GROUP, "silence allowed", "missing", str(error), advice)
-    is_wanted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
-    yield Check(
-        _GROUP,
-        "encryption",
-        "warn" if is_wanted else "ok",
-        "RAY_USE_TLS is set, but values between nodes are not encrypted"
-        if is_wanted
-        else "none: each connection proves to know the secret of its graph, values are as they are",
-        "keep the ports of rcg inside a network that you trust" if is_wanted else "",
-    )
+    yield _encryption()
 
 
 def _listening(here: str) -> Check:
@@ -84,6 +75,21 @@ def _listening(here: str) -> Check:
     listener.close()
     advice = "" if ports else f"behind a firewall set {PORT_RANGE}, for example to 20000-20099"
     return Check(_GROUP, "ports", "ok", f"{which}; listening at port {at.port} works", advice)
+
+
+def _encryption() -> Check:
+    try:
+        files = tls_files()
+        if files is not None:
+            server_context(files)
+            client_context(files)
+    except (OSError, ValueError) as error:
+        advice = "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT name files in PEM"
+        return Check(_GROUP, "TLS", "missing", f"RAY_USE_TLS is on: {error_line(error)}", advice)
+    if files is not None:
+        return Check(_GROUP, "TLS", "ok", f"on, by the certificate of Ray in {files.certificate}")
+    found = "off (RAY_USE_TLS): connections prove to know a secret, values are not encrypted"
+    return Check(_GROUP, "TLS", "ok", found)
 
 
 def target_of(text: str) -> list[TcpAddress]:

@@ -162,7 +162,7 @@ def test_it_says_where_it_would_listen_for_other_nodes(monkeypatch):
     assert checks["address"].state == "warn"  # nobody else reaches it
     assert "any free port; listening at port" in checks["ports"].found
     assert checks["silence allowed"].found == "15 s (RCG_PEER_TIMEOUT)"
-    assert checks["encryption"].state == "ok"
+    assert checks["TLS"].found.startswith("off (RAY_USE_TLS)")
     assert not any(check.is_problem for check in checks.values())
 
 
@@ -170,9 +170,11 @@ def test_wrong_variables_and_addresses_of_others_are_told(monkeypatch):
     monkeypatch.setenv("RCG_PORT_RANGE", "many")
     monkeypatch.setenv("RCG_PEER_TIMEOUT", "long")
     monkeypatch.setenv("RAY_USE_TLS", "1")
+    monkeypatch.delenv("RAY_TLS_SERVER_CERT", raising=False)
     checks = named(nodes.check_nodes("127.0.0.1"))
     assert (checks["ports"].state, checks["silence allowed"].state) == ("missing", "missing")
-    assert checks["encryption"].state == "warn"
+    assert checks["TLS"].state == "missing"
+    assert "RAY_TLS_SERVER_CERT" in checks["TLS"].found
     monkeypatch.delenv("RCG_PORT_RANGE")
     assert "no address of this machine" in named(nodes.check_nodes("192.0.2.77"))["ports"].found
 
