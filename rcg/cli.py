@@ -44,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "trace":
                 return _trace(asked)
             case "doctor":
+                if asked.connect is not None:
+                    return _connect(asked.connect)
+                if asked.listen is not None:
+                    return _listen(asked.listen)
                 return _doctor(is_json=asked.json)
             case "migrate":
                 return _migrate(asked)
@@ -91,6 +95,37 @@ def _doctor(*, is_json: bool) -> int:
     return WRONG if report.problems else FINE
 
 
+def _connect(target: str) -> int:
+    from rcg.doctor.nodes import target_of, try_connect
+
+    try:
+        addresses = target_of(target)
+    except ValueError as error:
+        _say(f"error: {error}")
+        return USAGE
+    found = []
+    for address, is_fine, verdict in try_connect(addresses):
+        found.append(is_fine)
+        print(f"{'ok' if is_fine else 'failed':<6}  {address}  {verdict}", flush=True)
+    if not any(found):
+        _say("no way there: see each verdict above")
+    return FINE if any(found) else WRONG
+
+
+def _listen(host: str) -> int:
+    from rcg.doctor.nodes import address_here, listen
+    from rcg.errors import RcgError
+
+    try:
+        listen(host or address_here(), lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        return FINE
+    except (OSError, ValueError, RcgError) as error:
+        _say(f"error: {error}")
+        return WRONG
+    return FINE
+
+
 def _migrate(asked: argparse.Namespace) -> int:
     from rcg.migrate.command import migrate
 
@@ -123,7 +158,21 @@ def _parser() -> argparse.ArgumentParser:
         help="what works on this machine, what does not, and what to do",
         description="Check this machine. The exit status is 1 if rcg cannot work here.",
     )
-    doctor.add_argument("--json", action="store_true", help="print it as JSON")
+    what = doctor.add_mutually_exclusive_group()
+    what.add_argument("--json", action="store_true", help="print it as JSON")
+    what.add_argument(
+        "--connect",
+        metavar="HOST[:PORT]",
+        help="try to reach another node, on which `rcg doctor --listen` runs; without PORT all "
+        "ports of RCG_PORT_RANGE",
+    )
+    what.add_argument(
+        "--listen",
+        nargs="?",
+        const="",
+        metavar="HOST",
+        help="listen where a graph would, at this machine's address or at HOST, until Ctrl-C",
+    )
     migrate = commands.add_parser(
         "migrate",
         help="rewrite the import lines of programs written for Ray",

@@ -25,7 +25,15 @@ class Views(Protocol):
         """Return the displayed forms of an object whose type the views know."""
         ...
 
-    def plan(self, plan: Any, *, text: str, title: str, actor_ids: Mapping[str, str]) -> Mimebundle:
+    def plan(
+        self,
+        plan: Any,
+        *,
+        text: str,
+        title: str,
+        actor_ids: Mapping[str, str],
+        addresses: Mapping[str, str],
+    ) -> Mimebundle:
         """Return the displayed forms of a running plan.
 
         Args:
@@ -33,6 +41,7 @@ class Views(Protocol):
             text: The text, for places without pictures.
             title: The title of the picture.
             actor_ids: Ray's ids of the actors, by their ids in the plan.
+            addresses: The addresses of the nodes of the cluster, by their ids in the plan.
         """
         ...
 
@@ -51,6 +60,7 @@ class Views(Protocol):
         plan: Any,
         actor_ids: Mapping[str, str],
         *,
+        addresses: Mapping[str, str],
         filename: str | os.PathLike[str],
         format: str | None,
         view: bool,

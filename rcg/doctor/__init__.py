@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rcg.doctor import machine, software, transports
+from rcg.doctor import machine, nodes, software, transports
 from rcg.doctor.report import Check, DoctorReport, error_line
 
 __all__ = ["Check", "DoctorReport", "examine"]
@@ -24,6 +24,7 @@ def examine() -> DoctorReport:
         ("machine", lambda: machine.check_machine(ping)),
         ("GPUs", machine.check_gpus),
         ("transports", lambda: transports.check_transports(ping)),
+        ("other nodes", nodes.check_nodes),
         ("Ray", software.check_ray),
     ]
     checks: list[Check] = []

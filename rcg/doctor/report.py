@@ -20,7 +20,7 @@ class Check:
     """One check and its result.
 
     Attributes:
-        group: ``versions``, ``machine``, ``GPUs``, ``transports``, ``Ray``.
+        group: ``versions``, ``machine``, ``GPUs``, ``transports``, ``other nodes``, ``Ray``.
         name: The name of the checked thing.
         state: ``ok``; ``warn``: it works with a restriction; ``missing``: it is absent or does not
             work.

@@ -44,9 +44,15 @@ class _Views(Views):
         return _shown(thing)
 
     def plan(
-        self, plan: Plan, *, text: str, title: str, actor_ids: Mapping[str, str]
+        self,
+        plan: Plan,
+        *,
+        text: str,
+        title: str,
+        actor_ids: Mapping[str, str],
+        addresses: Mapping[str, str],
     ) -> Mimebundle:
-        return mimebundle.of_plan(plan, text, title, actor_ids)
+        return mimebundle.of_plan(plan, text, title, actor_ids, addresses)
 
     def reports(self, reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
         return mimebundle.of_reports(reports, text, tensors)
@@ -56,6 +62,7 @@ class _Views(Views):
         plan: Plan,
         actor_ids: Mapping[str, str],
         *,
+        addresses: Mapping[str, str],
         filename: str | os.PathLike[str],
         format: str | None,
         view: bool,
@@ -65,7 +72,7 @@ class _Views(Views):
         dark: bool | None,
     ) -> str:
         return visualize(
-            topology_of(plan, actor_ids),
+            topology_of(plan, actor_ids, addresses),
             filename=filename,
             format=format,
             view=view,

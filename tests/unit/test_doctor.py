@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from rcg.doctor import Check, DoctorReport, examine, machine, software, transports
+from rcg.cli import main
+from rcg.doctor import Check, DoctorReport, examine, machine, nodes, software, transports
 from rcg.doctor.transports import Ping
+from rcg.wire.addresses import TcpAddress
 from tests.doctored import be_quick, found
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_every_group_is_there_and_says_what_to_do(quick):
     report = examine()
     groups = list(dict.fromkeys(check.group for check in report.checks))
-    assert groups == ["versions", "machine", "GPUs", "transports", "Ray"]
+    assert groups == ["versions", "machine", "GPUs", "transports", "other nodes", "Ray"]
     names = {check.name for check in report.checks}
     assert {"python", "rcg", "ray", "numpy", "torch", "ipywidgets", "anywidget"} <= names
     assert {"cores", "memory", "/dev/shm", "address space", "pidfd_open", "nccl"} <= names
@@ -139,3 +145,83 @@ def test_no_descriptors_are_left_open(quick):
     before = len(os.listdir("/proc/self/fd"))
     examine()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# Other nodes
+
+
+def named(checks: Iterable[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_it_says_where_it_would_listen_for_other_nodes(monkeypatch):
+    monkeypatch.delenv("RCG_PORT_RANGE", raising=False)
+    monkeypatch.delenv("RCG_PEER_TIMEOUT", raising=False)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    checks = named(nodes.check_nodes("127.0.0.1"))
+    assert checks["address"].state == "warn"  # nobody else reaches it
+    assert "any free port; listening at port" in checks["ports"].found
+    assert checks["silence allowed"].found == "15 s (RCG_PEER_TIMEOUT)"
+    assert checks["TLS"].found.startswith("off (RAY_USE_TLS)")
+    assert not any(check.is_problem for check in checks.values())
+
+
+def test_wrong_variables_and_addresses_of_others_are_told(monkeypatch):
+    monkeypatch.setenv("RCG_PORT_RANGE", "many")
+    monkeypatch.setenv("RCG_PEER_TIMEOUT", "long")
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    monkeypatch.delenv("RAY_TLS_SERVER_CERT", raising=False)
+    checks = named(nodes.check_nodes("127.0.0.1"))
+    assert (checks["ports"].state, checks["silence allowed"].state) == ("missing", "missing")
+    assert checks["TLS"].state == "missing"
+    assert "RAY_TLS_SERVER_CERT" in checks["TLS"].found
+    monkeypatch.delenv("RCG_PORT_RANGE")
+    assert "no address of this machine" in named(nodes.check_nodes("192.0.2.77"))["ports"].found
+
+
+@contextlib.contextmanager
+def listening(count: int) -> Iterator[tuple[list[str], threading.Thread]]:
+    lines: list[str] = []
+    is_up = threading.Event()
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if "--connect" in line:
+            is_up.set()
+
+    thread = threading.Thread(target=lambda: nodes.listen("127.0.0.1", say, count=count))
+    thread.start()
+    assert is_up.wait(20)
+    yield lines, thread
+    thread.join(20)
+
+
+def test_one_node_reaches_another(monkeypatch, capsys):
+    monkeypatch.delenv("RCG_PORT_RANGE", raising=False)
+    with listening(1) as (lines, thread):
+        target = lines[1].split()[-1]
+        assert main(["doctor", "--connect", target]) == 0
+        thread.join(20)
+        assert lines[2:] == [f"port {target.rpartition(':')[2]} was reached from 127.0.0.1"]
+    assert capsys.readouterr().out.startswith(f"ok      tcp://{target}  works")
+    # Nobody listens there any more.
+    assert main(["doctor", "--connect", target]) == 1
+    assert "connection refused" in capsys.readouterr().out
+
+
+def test_something_else_at_a_port_is_told_apart():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = TcpAddress("127.0.0.1", other.getsockname()[1])
+        ((_, is_fine, verdict),) = nodes.try_connect([address], timeout_s=0.2)
+    assert not is_fine and verdict.startswith("something else listens there")
+
+
+def test_a_range_of_ports_is_tried_and_a_missing_port_is_told(monkeypatch, capsys):
+    monkeypatch.setenv("RCG_PORT_RANGE", "20000-20002")
+    tried = [str(each) for each in nodes.target_of("127.0.0.1")]
+    assert tried == [f"tcp://127.0.0.1:{port}" for port in (20000, 20001, 20002)]
+    assert [each.port for each in nodes.target_of("[::1]:80")] == [80]
+    monkeypatch.delenv("RCG_PORT_RANGE")
+    assert main(["doctor", "--connect", "127.0.0.1"]) == 2
+    assert "which port?" in capsys.readouterr().err
+    assert main(["doctor", "--connect", "127.0.0.1:http"]) == 2

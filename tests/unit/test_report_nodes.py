@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -15,8 +17,10 @@ from rcg.options import Options
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
-from rcg.runtime.observe.report import Backlog, activities, backlogs
+from rcg.runtime.node.snapshot import NodeView, Snapshot, describe_node
+from rcg.runtime.observe.report import Backlog, Report, activities, backlogs
 from rcg.serialization import Codec
+from rcg.views.html.report import report_of
 
 PLAN = Plan.from_text("""
 plan positional=1 keywords=[] returns=one
@@ -104,6 +108,24 @@ def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Se
     own = open_reader(channel, 1, near)
     assert [own.read(0) for _ in range(3)] == [0, 1, 2]
     assert near.unread("c1") == [2, 0]
+
+
+def test_the_age_of_what_a_lost_node_told_is_reported(segments: dict[str, Segments]) -> None:
+    here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
+    seen = Snapshot.parse(describe_node(there), there.layout)
+    old = dataclasses.replace(seen, taken_ns=seen.taken_ns - 3_200_000_000)
+    unknown = Snapshot.unknown(segments["n2"].layout)
+
+    def report(*nodes: NodeView) -> Report:
+        found = activities(nodes, PLAN, dead={"a2"})
+        return Report("cafe", "broken", tuple(found), (), 0, 0)
+
+    lost = report(here, old, unknown)
+    old_line, unknown_line = lost.ages
+    assert re.fullmatch(r"n1 as it was 3\.\d+ s ago", old_line)
+    assert unknown_line == "n2 has not told yet what its processes do"
+    assert all(line in str(lost) and line in report_of(lost) for line in lost.ages)
+    assert report(here, seen).ages == ()  # it has just answered
 
 
 def test_a_report_lists_the_processes_of_each_node(segments: dict[str, Segments]) -> None:

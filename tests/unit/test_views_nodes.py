@@ -6,17 +6,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
+from rcg.trace.analysis.costs import costs_of
+from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import stall_of
-from rcg.trace.model import NO_PEER, GraphTrace, OpenOp
+from rcg.trace.analysis.wire import wires_of
+from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.labels import TopologyLabels
+from rcg.views.data.schedule import schedule_payload
+from rcg.views.data.slices import NOBODY
+from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
 from rcg.views.data.topology_payload import topology_payload
 from rcg.views.svg.pictures import predicted_schedule, timeline_picture
@@ -192,6 +200,103 @@ def test_a_gate_is_a_lane_of_pictures_and_files(record: GraphTrace, tmp_path: Pa
     assert Trace.load(tmp_path / "run.rcg").graphs[0].plan == record.plan
     trace.to_chrome(tmp_path / "run.json")
     assert "pass c1" in (tmp_path / "run.json").read_text()
+
+
+def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
+    """From the end of the write to the end of the pass; each is of another clock."""
+    far = replace(record.lane("n1"), clock=Clock(7, 5), node="10.0.0.2")
+    lanes = tuple(far if each.process == "n1" else each for each in record.lanes)
+    to_far, back = wires_of(replace(record, lanes=lanes))
+    assert (to_far.channel, to_far.writer, to_far.node) == ("c1", "a0 (Stage)", "n1")
+    assert (to_far.frames, to_far.bytes, to_far.median_ns) == (1, 64, 30)
+    assert (to_far.address, to_far.error_ns) == ("10.0.0.2", 5)
+    assert (back.channel, back.node, back.median_ns, back.error_ns) == ("c2", "n0", 20, 0)
+    text = str(summarize(Trace((record,), 0, 300)))
+    assert "Communication between nodes" in text
+    assert "c1: a0 (Stage) -> n1" in text
+
+
+def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> None:
+    found = [(step.text, step.kind.name, step.duration_ns) for step in critical_path(record, 0)]
+    assert found == [
+        ("driver write c0", "COMMUNICATION", 10),
+        ("a0 (Stage) read c0", "COMMUNICATION", 10),
+        ("a0 (Stage).make", "COMPUTE", 70),
+        ("a0 (Stage) write c1", "COMMUNICATION", 10),
+        ("on the wire c1: a0 (Stage) -> n1", "COMMUNICATION", 25),  # until it was taken
+        ("a2 (Far) read c1", "COMMUNICATION", 15),
+        ("a2 (Far).work", "COMPUTE", 40),
+        ("a2 (Far) write c2", "COMMUNICATION", 10),
+        ("on the wire c2: a2 (Far) -> n0", "COMMUNICATION", 15),
+        ("a1 (Beside) read c2", "COMMUNICATION", 15),
+        ("a1 (Beside).join", "COMPUTE", 60),
+        ("a1 (Beside) write c3", "COMMUNICATION", 10),
+    ]
+
+
+def test_what_if_counts_the_wire_as_waking_up(record: GraphTrace) -> None:
+    costs = costs_of(record, executions_of(record)).costs
+    assert costs["a2", 0].waking_ns == 25  # its wait was over 25 after the write ended
+    assert costs["a1", 1].waking_ns == 15
+    assert ("n1", 0) in costs
+
+
+def test_lanes_of_a_node_are_together_below_its_name(record: GraphTrace) -> None:
+    slices = slices_of(record, 0, 300)
+    assert [(head.process, head.node) for head in slices.heads] == [
+        ("driver", "n0 \N{MIDDLE DOT} cafe"),
+        ("a0", "n0 \N{MIDDLE DOT} cafe"),
+        ("a1", "n0 \N{MIDDLE DOT} cafe"),
+        ("n0", "n0 \N{MIDDLE DOT} cafe"),
+        ("n1", "n1 \N{MIDDLE DOT} beef"),
+        ("a2", "n1 \N{MIDDLE DOT} beef"),
+    ]
+    trace = Trace((record,), 0, 300)
+    drawn = timeline_picture(trace, record) or ""
+    assert drawn.count('class="rcg-lane-heading"') == 2
+    assert "on the wire between nodes (TCP)" in drawn
+    head = schedule_payload(record.plan, record).head
+    assert [head["lanes"][number]["process"] for number in head["order"]] == [
+        "driver",
+        "a0",
+        "a1",
+        "n0",
+        "n1",
+        "a2",
+    ]
+    assert head["lanes"][3]["node"] == "n1 \N{MIDDLE DOT} beef"  # in the order of the plan
+
+
+def test_a_value_goes_to_the_gate_and_from_there_to_its_readers(record: GraphTrace) -> None:
+    slices = slices_of(record, 0, 300)
+
+    def place(row: int) -> str:
+        return f"{slices.heads[slices.lane[row]].process} {slices.names[slices.name[row]].text}"
+
+    ways = {
+        (place(one), place(other)): (int(left), int(came), bool(is_wire))
+        for (one, other), (left, came), is_wire in zip(
+            slices.transfers.tolist(), slices.transfer_times, slices.is_wire, strict=True
+        )
+    }
+    assert ways["a0 write c1", "n1 pass c1"] == (100, 130, True)
+    assert ways["n1 pass c1", "a2 read c1"] == (125, 125, False)  # taken before it was noted
+    assert ways["a2 write c2", "n0 pass c2"] == (190, 210, True)
+    assert ways["a0 write c1", "a1 read c1"] == (90, 90, False)
+    assert ("a0 write c1", "a2 read c1") not in ways
+    assert sum(is_wire for _, _, is_wire in ways.values()) == 2
+
+
+def test_peers_are_lanes_of_the_picture(record: GraphTrace) -> None:
+    at = {lane.process: number for number, lane in enumerate(record.lanes)}
+    lanes = []
+    for lane in record.lanes:
+        events = lane.events.copy()
+        events["peer"] = np.where(events["waited_ns"] > 0, at["a2"], NO_PEER)
+        lanes.append(replace(lane, events=events))
+    slices = slices_of(replace(record, lanes=tuple(lanes)), 0, 300)
+    peers = set(slices.peer[slices.kind == TimeKind.WAITING].tolist())
+    assert [slices.heads[peer].process for peer in peers - {NOBODY}] == ["a2"]
 
 
 def test_a_schedule_is_predicted_without_gates(plan: Plan) -> None:

@@ -11,11 +11,17 @@ import { element, inkOn, lowerBound, shorten, ticksOf, timeText } from "./common
 const FONT = "11px";
 const PAD_RIGHT = 14;
 const AXIS_HEIGHT = 26;
+const HEADING_HEIGHT = 24;
 const LEAST_SPAN = 0.02;
 const BUCKETS = 16;
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
+
+/** What stands above each lane: the name of its node of the cluster, above the first lane of each. */
+export function headingsOf(nodes) {
+  return nodes.map((node, at) => (node && node !== nodes[at - 1] ? node : ""));
+}
 
 /** The bars of one row by start, and the latest end of each bar and all before it. */
 export function rowOf(indices, start, duration) {
@@ -131,6 +137,7 @@ export class Lanes {
     for (const row of this.rows) {
       if (row.hidden) continue;
       y += row.gap ?? 0;
+      if (row.heading) y += HEADING_HEIGHT;
       row.y = y;
       y += row.height;
     }
@@ -478,6 +485,18 @@ export class Lanes {
 
   drawGround(rows, ticks) {
     const context = this.context;
+    for (const row of this.shown) {
+      // The node of the cluster that the lanes below are on; its lane may be out of sight.
+      if (!row.heading) continue;
+      const line = Math.round(row.y - 5);
+      context.fillStyle = this.paints.grid;
+      context.fillRect(0, line, this.gutter + this.room, 1);
+      context.fillStyle = this.paints.faint;
+      context.font = this.boldFont;
+      context.textAlign = "left";
+      context.textBaseline = "alphabetic";
+      context.fillText(row.heading, 0, line - 5);
+    }
     for (const row of rows) {
       if (!row.isBare) {
         context.fillStyle = this.paints.lane;

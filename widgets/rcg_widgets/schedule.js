@@ -2,7 +2,7 @@
 // The schedule: when each actor works on which execution. Bars are measured, outlines predicted.
 
 import { button, bytesText, countText, element, renderer, speedText, timeText } from "./common.js";
-import { Lanes, labelOf, rowOf, visibleIn } from "./lanes.js";
+import { Lanes, headingsOf, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
 const OUTLINE_HEIGHT = 7; // of predictions, below the measured bars
@@ -89,9 +89,10 @@ export function fillSchedule(card, { head, columns }) {
   };
   const time = head.is_unit ? inCalls : timeText;
 
-  const rows = head.lanes.map(({ process, label }, number) => ({
+  const headings = headingsOf(head.order.map((number) => head.lanes[number].node));
+  const rows = head.order.map((number, place) => [number, place, head.lanes[number]]).map(([number, place, { process, label }]) => ({
     lane: number, process, name: label, detail: process === label ? "" : process, label, sub: "",
-    height: ROW, gap: number ? 8 : 0, isHatched: true,
+    height: ROW, gap: place ? 8 : 0, heading: headings[place], isHatched: true,
     bars: rowOf(barLanes[number], bars.start, bars.duration),
     has: (slice) => bars.lane[slice] === number,
     barHeight: hasMeasured ? ROW - OUTLINE_HEIGHT - 2 : ROW,

@@ -2,12 +2,13 @@
 // The timeline: what each process did when. One bar per part of an op, one line per transfer.
 
 import { button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
-import { Lanes, rowOf } from "./lanes.js";
+import { Lanes, headingsOf, rowOf } from "./lanes.js";
 
 const WAITING = 3;
 const SPAN = 5;
 const NOBODY = 65535;
 const LINK_ROOM = 9; // pixels of width for each transfer that is drawn
+const WIRE_DASHES = [7, 4];
 const QUEUE_LANES = 16; // with more, the queues are shown on request
 
 /** The rows of each lane: one per track. */
@@ -46,7 +47,7 @@ export function joinsOf(transfers, count) {
 
 export function fillTimeline(card, { head, columns }) {
   const { model } = card;
-  const { start, duration, lane, track, kind, name, peer, execution, bytes, transfers, transfer_times: transferTimes, op } = columns;
+  const { start, duration, lane, track, kind, name, peer, execution, bytes, transfers, transfer_times: transferTimes, is_wire: isWire, op } = columns;
   const { collectives, collective_first: collectiveFirst, collective_times: collectiveTimes } = columns;
   const linkColour = head.looks[1].colour;
   const ranksOf = (number) => collectives.subarray(collectiveFirst[number], collectiveFirst[number + 1]);
@@ -63,6 +64,7 @@ export function fillTimeline(card, { head, columns }) {
 
   const rows = [];
   const trackNames = ["", "spans"];
+  const headings = headingsOf(head.lanes.map((each) => each.node));
   for (const each of tracksOf(lane, track, head.lanes.length)) {
     const { process, label, detail } = head.lanes[each.lane];
     const isFirst = each.track === 0;
@@ -72,6 +74,7 @@ export function fillTimeline(card, { head, columns }) {
       sub: trackNames[each.track] ?? (isFirst ? "" : `stream ${each.track - 1}`),
       height: each.track === 1 ? 14 : 20,
       gap: isFirst && each.lane ? 10 : 3,
+      heading: isFirst ? headings[each.lane] : "",
       isHatched: isFirst,
       bars: rowOf(each.indices, start, duration),
       has: (slice) => lane[slice] === each.lane && track[slice] === each.track,
@@ -200,6 +203,11 @@ export function fillTimeline(card, { head, columns }) {
         const at = transferBetween.get(source * start.length + end);
         const took = transferTimes[at + 1] - transferTimes[at];
         const ends = `${head.lanes[lane[source]].label} → ${head.lanes[lane[end]].label}`;
+        if (isWire[at / 2]) {
+          const error = head.lanes[lane[end]].clock_us + head.lanes[lane[source]].clock_us;
+          lines.push(`${ends}: ${timeText(took)} on the wire${error ? `, ±${timeText(error)}` : ""}`);
+          continue;
+        }
         lines.push(group ? `${ends}: ${moved(bytes[source], took)}` : `${ends}: taken ${timeText(took)} after it was written`);
       }
       if (ends.length > 4) lines.push(`and ${ends.length - 4} more readers`);
@@ -255,6 +263,8 @@ export function fillTimeline(card, { head, columns }) {
     card.root.dataset.collectives = wanted.length;
   }
 
+  const wireColour = () => (card.root.dataset.theme === "dark" ? head.wire.dark : head.wire.light);
+
   function drawLinks(each, context) {
     const [from, to] = each.span;
     const wanted = chosen.size ? null : [];
@@ -279,11 +289,15 @@ export function fillTimeline(card, { head, columns }) {
       const toY = isDown ? other.y : other.y + other.height;
       const middle = (y + toY) / 2;
       context.globalAlpha = alpha;
+      const stroke = isWire[at / 2] ? wireColour() : linkColour;
+      context.strokeStyle = stroke;
+      context.setLineDash(isWire[at / 2] ? WIRE_DASHES : []);
       context.beginPath();
       context.moveTo(x, y);
       context.bezierCurveTo(x, middle, toX, middle, toX, toY);
       context.stroke();
-      context.fillStyle = linkColour;
+      context.setLineDash([]);
+      context.fillStyle = stroke;
       context.beginPath();
       context.arc(toX, toY, 2, 0, 7);
       context.fill();

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
+from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.control import endpoint
@@ -211,6 +212,13 @@ class GraphControl:
         """Be reached from other nodes, too; see ``Endpoint.listen_tcp``."""
         self.tcp_address = self._endpoint.listen_tcp(host)
         return self.tcp_address
+
+    def addresses(self) -> dict[str, str]:
+        """Return the address of each node of the graph, without ports; nothing on one node."""
+        here = self.tcp_address
+        far = {node: TcpAddress.parse(text) for node, text in self.nodes.addresses.copy().items()}
+        found = {FIRST_NODE: here, **far}
+        return {node: address.host for node, address in found.items() if address is not None}
 
     def refusals(self) -> Refusals:
         """Return how many connections of other nodes this process has refused, by reason."""

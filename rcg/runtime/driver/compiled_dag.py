@@ -201,6 +201,7 @@ class CompiledDAG(Displayed):
         return views().visualize(
             self._engine.plan,
             self._engine.actor_ids(),
+            addresses=self._engine.addresses(),
             filename=filename,
             format=format,
             view=view,
@@ -219,6 +220,7 @@ class CompiledDAG(Displayed):
             text=repr(self),
             title=f"CompiledDAG({self.get_id()[:8]})",
             actor_ids=self._engine.actor_ids(),
+            addresses=self._engine.addresses(),
         )
 
     def weak(self) -> Callable[[], CompiledDAG | None]:

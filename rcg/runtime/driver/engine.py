@@ -101,6 +101,10 @@ class Engine:
         """Return Ray's ids of the actors, by process."""
         return {actor: cluster.actor_id(handle) for actor, handle in self.session.handles.items()}
 
+    def addresses(self) -> dict[str, str]:
+        """Return the address of each node of the cluster that the graph is on, if on several."""
+        return self.session.control.addresses()
+
     def _open_channels(
         self,
     ) -> tuple[list[OutputBuffer], list[InputChannel], list[OutputBuffer]]:

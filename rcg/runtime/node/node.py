@@ -204,6 +204,11 @@ class Node:
 
     # --- what processes do
 
+    @property
+    def age_s(self) -> float:
+        """How old what it says is, for reports, which see other nodes by snapshots: it is new."""
+        return 0.0
+
     def now(self, process: str) -> Now:
         """Return what a process does now."""
         return now_of(self.member, self.layout.members[process])

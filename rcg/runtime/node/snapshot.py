@@ -29,6 +29,10 @@ class NodeView(Protocol):
     def layout(self) -> Layout:
         """The numbers of its processes and channels."""
 
+    @property
+    def age_s(self) -> float | None:
+        """How long ago it was like this, in seconds; None if nothing is known of it yet."""
+
     def now(self, process: str, /) -> Now:
         """Return what a process does now."""
 
@@ -64,7 +68,7 @@ class Snapshot:
 
     Attributes:
         layout: The numbers of the node's processes and channels.
-        taken_ns: When it arrived here, on this process's clock.
+        taken_ns: When it arrived here, on this process's clock; 0 if none has arrived yet.
     """
 
     layout: Layout
@@ -106,11 +110,16 @@ class Snapshot:
         nothing = Now(0, 0, 0, 0, State.IDLE, 0, 0), Counters(0, 0, 0)
         return cls(
             layout,
-            now_ns(),
+            0,
             dict.fromkeys(layout.members, nothing),
             {channel: [0] * len(layout.readers[channel]) for channel in layout.rings},
             MemoryUse(0, 0, 0, 0),
         )
+
+    @property
+    def age_s(self) -> float | None:
+        """See ``NodeView``."""
+        return (now_ns() - self.taken_ns) / 1e9 if self.taken_ns else None
 
     def now(self, process: str, /) -> Now:
         """See ``NodeView``."""

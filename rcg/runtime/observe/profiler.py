@@ -457,11 +457,8 @@ def _with_numbers(plan: Plan, recorded: Recorded) -> Events:
 
 
 def _machine_of(session: RecordedGraph, process: str) -> str:
-    """Return the machine of a process, for people: its name, or the address of another one."""
-    node = session.control.nodes.node_of(session.plan.host_of(process))
-    if node is None:
-        return platform.node()
-    return session.control.nodes.addresses.get(node.name, node.name)
+    """Return the machine of a process, for people: its name, or its address if there are more."""
+    return session.control.addresses().get(session.plan.node_of(process), platform.node())
 
 
 def _with_last(events: Events, op: OpenOp, died_ns: int) -> Events:

@@ -37,6 +37,8 @@ __all__ = [
 
 STACKS_TIMEOUT_S: Final = 0.5  # live processes have no longer to say where they are
 
+_OLD_S: Final = 0.6  # nodes that can be reached have answered before
+
 _STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
 
 
@@ -60,6 +62,9 @@ class Activity:
         waited_s: How long it waited so far, in seconds.
         stack: Where it is in the user's method, ``file:line in function``, innermost last; () in
             none. None if it did not answer, or was not asked.
+        node: The node of the plan that it is on.
+        age_s: How many seconds ago this was so: of another node the newest snapshot is reported. 0
+            on the driver's node; None if there is no snapshot yet.
     """
 
     process: str
@@ -75,6 +80,8 @@ class Activity:
     waited_s: float
     stack: tuple[str, ...] | None = None
     exchange: str = ""
+    node: str = ""
+    age_s: float | None = 0.0
 
     @property
     def waiting_text(self) -> str:
@@ -131,6 +138,18 @@ class Report(Displayed):
     last_dropped: str = ""
     asked: bool = False
 
+    @property
+    def ages(self) -> tuple[str, ...]:
+        """A line for each node that has not answered: how old what is reported of it is."""
+        found = {each.node: each.age_s for each in self.processes}
+        return tuple(
+            f"{node} as it was {age_s:.3g} s ago"
+            if age_s is not None
+            else f"{node} has not told yet what its processes do"
+            for node, age_s in found.items()
+            if age_s is None or age_s >= _OLD_S
+        )
+
     def __str__(self) -> str:
         return "\n".join(map(visible, self._lines()))  # names are the user's
 
@@ -160,6 +179,7 @@ class Report(Displayed):
                     for activity in self.processes
                 ],
             ),
+            *self.ages,
         ]
         if self.backlogs:
             lines.append("written and not read yet:")
@@ -280,6 +300,8 @@ def _activity(
         waited_s=counted.waited_ns / 1e9,
         stack=None if stack is None else tuple(stack),
         exchange=exchange,
+        node=node.layout.node,
+        age_s=node.age_s,
     )
 
 

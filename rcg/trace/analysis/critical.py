@@ -15,8 +15,9 @@ encoding and continues with the Write. The gap between them is not part of the l
 (``executions.py``).
 
 ``dependencies.py`` defines on which event each event depends. The time from the end of the peer's
-op to the end of the wait is waking up. It counts as waiting of the process that waited. The path
-ends where the next event is not in the trace.
+op to the end of the wait is waking up. It counts as waiting of the process that waited. Between
+nodes it is the time on the wire, from the end of the Write to the end of the gate's Pass, which is
+communication. The path ends where the next event is not in the trace.
 
 This room must know neither shares nor how paths are shown.
 """
@@ -32,10 +33,12 @@ import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Pass
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.wire import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace
 from rcg.trace.names import actor_labels
 
@@ -184,7 +187,7 @@ class Paths:
     def __init__(self, graph: GraphTrace, executions: Executions | None = None) -> None:
         self._graph = graph
         self.executions = executions_of(graph) if executions is None else executions
-        self._dependencies = Dependencies(graph)
+        self._dependencies = Dependencies(graph, is_wired=True)
 
     def of(self, execution: int) -> CriticalPath:
         """Return the path of one execution; see ``critical_path``."""
@@ -194,11 +197,17 @@ class Paths:
         kept = np.flatnonzero(walk.start < walk.end)[::-1]
         dependencies = self._dependencies
         steps = self._encoding(execution)
+        last = NONE
         for at in kept.tolist():
             event, kind = int(walk.event[at]), TimeKind(int(walk.kind[at]))
             lane = self._graph.lanes[int(dependencies.lane[event])]
             op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
             text = self._text(lane, op, is_between, bool(walk.is_unknown[at]))
+            if steps and steps[-1].text == text and event == last and dependencies.is_pass[event]:
+                # A value is on the wire before and while the gate takes it.
+                steps[-1] = replace(steps[-1], end_ns=int(walk.end[at]))
+                continue
+            last = event
             steps.append(
                 Step(
                     process=lane.process,
@@ -294,7 +303,9 @@ class Paths:
         dependencies, found = self._dependencies, []
         for op in self._graph.plan.program(DRIVER).ops:
             for channel in op.values_in:
-                event = int(dependencies.written(channel, execution)[0])
+                event = int(dependencies.arrived(channel, DRIVER, execution)[0])
+                if event == NONE:
+                    event = int(dependencies.written(channel, execution)[0])
                 if event == NONE:
                     event = int(dependencies.read(channel, DRIVER, execution)[0])
                 if event != NONE:
@@ -350,6 +361,10 @@ class Paths:
         if is_between:
             what = "your code between its ops" if lane.process == DRIVER else "between its ops"
             return f"{lane.label}: {what}"
+        ops = self._graph.program(lane).ops
+        passed = ops[op] if op < len(ops) else None
+        if isinstance(passed, Pass):
+            return wire_text(self._graph.plan, passed.channel, lane.process)
         return text_of(self._graph, lane, op)
 
 

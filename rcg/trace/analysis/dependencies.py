@@ -2,6 +2,9 @@
 """Dependencies between events: the event on which each one depends, and following them backwards.
 
 * A Read that waited depends on the Write of the same channel and execution.
+* Where the value comes from another node, a Read that waited depends on the Pass of its gate, and
+  that on the Write. What lies between these two is the time on the wire, which is communication,
+  also where the gate waits. (``is_wired=False``: such a Read depends on the Write.)
 * A Write that waited for room depends on the Read that made room: that of the slowest reader, as
   many executions earlier as the channel has slots.
 * Over a tensor channel, no end begins to move bytes before all have arrived. If a reader arrived
@@ -38,6 +41,7 @@ from rcg.trace.analysis.rendezvous import (
     with_waits,
 )
 from rcg.trace.analysis.transfers import movers
+from rcg.trace.analysis.wire import Crossing, crossings_of
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 __all__ = ["NONE", "Dependencies", "Walk"]
@@ -81,10 +85,16 @@ class Dependencies:
         follows: Whether it waited for that event; otherwise the event precedes it in its lane.
         ready: When what it waited for was there: the end of that event, or when the last process of
             a rendezvous arrived.
+        is_pass: Whether it is the Pass of a gate.
+
+    Args:
+        graph: The graph.
+        is_wired: Whether dependencies between nodes go through gates.
     """
 
-    def __init__(self, graph: GraphTrace) -> None:
+    def __init__(self, graph: GraphTrace, *, is_wired: bool = False) -> None:
         self._graph = graph
+        self._crossings = crossings_of(graph.plan) if is_wired else ()
         rows, shapes, bounds, events = [], [], [], []
         for lane in graph.lanes:
             row = np.flatnonzero(lane.events["op"] < SPAN_BASE)
@@ -105,6 +115,11 @@ class Dependencies:
         self._waited = np.concatenate([_waited(*each) for each in zip(shapes, bounds, strict=True)])
         self._peer = np.concatenate([each["peer"] for each in events])
         self._writes, self._reads = self._ends()
+        self._passes = {(each.channel, each.node): self._table_of(each) for each in self._crossings}
+        self.is_pass = np.zeros(len(self.op), bool)
+        for table in self._passes.values():
+            self.is_pass[table.event] = True
+        self._nodes = graph.plan.nodes_by_process()
         self._link()
 
     def written(self, channel: str, execution: npt.ArrayLike) -> _Indexes:
@@ -114,6 +129,16 @@ class Dependencies:
     def read(self, channel: str, process: str, execution: npt.ArrayLike) -> _Indexes:
         """Return the Read of a channel by a process in each of these executions, or -1."""
         return self._reads[channel, process].at(np.atleast_1d(execution))
+
+    def arrived(self, channel: str, process: str, execution: npt.ArrayLike) -> _Indexes:
+        """Return the Pass by which each of these executions came to a process, or -1."""
+        table = self._passes.get((channel, self._nodes[process]))
+        wanted = np.atleast_1d(execution)
+        return np.full(len(wanted), NONE) if table is None else table.at(wanted)
+
+    def _table_of(self, crossing: Crossing) -> _Table:
+        event = self._rows_of(crossing.node, crossing.op)
+        return _Table(self.execution[event], event, event)
 
     def _ends(self) -> tuple[dict[str, _Table], dict[tuple[str, str], _Table]]:
         """Index the Writes of each channel, and its Reads by each process, by execution."""
@@ -154,6 +179,8 @@ class Dependencies:
                     if (channel.id, reader) in self._reads:
                         self._link_reads(channel.id, reader)
                 self._link_writes(channel.id, channel.readers, channel.slots)
+        for (channel_id, _), table in self._passes.items():
+            self._link_passes(channel_id, table)
         for rendezvous in rendezvous_of(self._graph.plan):
             self._link_rendezvous(rendezvous, arrived)
         self.ready = np.where(arrived == NONE, self.bounds[self.before, 3], arrived)
@@ -175,9 +202,26 @@ class Dependencies:
         table = self._reads[channel, reader]
         event = table.event[self._waited[table.event] > 0]
         on = self._writes[channel].at(self.execution[event])
+        passed = self.arrived(channel, reader, self.execution[event])
+        on = np.where(passed == NONE, on, passed)
         # A wait without a frame did not end with a Write, so no Write is missing.
         came = (on != NONE) | (table.at(self.execution[event]) != NONE)
         self._depend(event[came], on[came], self.bounds[event[came], 1])
+
+    def _link_passes(self, channel: str, table: _Table) -> None:
+        """Make each Pass depend on the Write of its frame, if that began before.
+
+        A gate may record no wait: its events begin when a frame arrives.
+        """
+        if channel not in self._writes:
+            return
+        event = table.event
+        on = self._writes[channel].at(self.execution[event])
+        until = self.bounds[event, 1]
+        is_known = (on != NONE) & (self.bounds[on, 0] < until)
+        event, on = event[is_known], on[is_known]
+        self.before[event], self.entered[event] = on, until[is_known]
+        self.follows[event], self._is_lost[event] = True, False
 
     def _link_writes(self, channel: str, readers: Sequence[str], slots: int) -> None:
         event = self._writes[channel].event
@@ -287,6 +331,8 @@ class Dependencies:
         kind = np.empty((count, 4), np.int64)
         kind[:, :3] = KINDS[self.shape[chain]][:, ::-1]
         kind[:, 3] = np.where(self.follows[chain], TimeKind.WAITING, TimeKind.IDLE)
+        is_wire = self.is_pass[chain][:, None] & (kind == TimeKind.WAITING)
+        kind = np.where(is_wire, TimeKind.COMMUNICATION, kind)
         is_between = np.zeros((count, 4), bool)
         is_between[:, 3] = ~self.follows[chain]
         is_unknown = np.zeros((count, 4), bool)

@@ -37,6 +37,7 @@ from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.intervals import Cover, Times
 from rcg.trace.analysis.parts import READ, WRITE
 from rcg.trace.analysis.transfers import is_coding, is_waiting, movers, taken_ns
+from rcg.trace.analysis.wire import gate_for
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
 __all__ = ["UNSEEN", "Execution", "Executions", "executions_of"]
@@ -267,6 +268,10 @@ def executions_of(graph: GraphTrace) -> Executions:
         if at is None:
             completed.append(read)
             continue
+        crossing = gate_for(graph.plan, channel, DRIVER)
+        if crossing is not None and len(graph.lane(crossing.node).events):
+            # It is complete when it has arrived on the driver's node.
+            writer, at = graph.lane(crossing.node), crossing.op
         writes = writer.events[writer.events["op"] == at]
         written = _ends(index, writes[movers(writes, WRITE)] if writer is driver else writes)
         here = np.searchsorted(index, moved["execution"])

@@ -25,6 +25,7 @@ from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import Stall, stall_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
+from rcg.trace.analysis.wire import wires_of
 from rcg.trace.model import GraphTrace, LaneTrace, Recording
 
 __all__ = ["summarize"]
@@ -78,6 +79,7 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
         clock_error_ns=max((lane.clock.error_ns for lane in graph.lanes), default=0),
         stall=stall,
         predicted=graph.plan.predicted,
+        wires=wires_of(graph),
     )
 
 

@@ -16,12 +16,14 @@ from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import Shares
 from rcg.trace.analysis.stalls import Stall
+from rcg.trace.analysis.wire import Wire
 
 __all__ = ["GraphSummary", "SlowExecution", "Summary", "stall_text"]
 
 _MAX_GRAPHS = 6
 _MAX_OPS = 24
 _MAX_STEPS = 8
+_MAX_WIRES = 12
 _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
@@ -83,6 +85,7 @@ class GraphSummary:
         clock_error_ns: Largest error between the times of two processes.
         stall: The op on which the graph hung at the end of the trace; None if it did not hang.
         predicted: What the compiler predicted from the costs of the plan; empty without costs.
+        wires: What crossed between nodes of the cluster, by channel; empty on one node.
     """
 
     graph_id: str
@@ -100,6 +103,7 @@ class GraphSummary:
     clock_error_ns: int
     stall: Stall | None = None
     predicted: tuple[Predicted, ...] = ()
+    wires: tuple[Wire, ...] = ()
 
     @property
     def period_ns(self) -> float | None:
@@ -206,7 +210,7 @@ def _graph(graph: GraphSummary) -> list[str]:
             "from submission to result"
         )
     lines += [*_shares(graph), *_predicted(graph), *_critical(graph)]
-    lines += [*_ops(graph), *_slowest(graph), *_hints(graph)]
+    lines += [*_wires(graph), *_ops(graph), *_slowest(graph), *_hints(graph)]
     return lines
 
 
@@ -297,6 +301,34 @@ def _critical(graph: GraphSummary) -> list[str]:
             f"{share_text(path.bottleneck_share)} of the path; {does}"
         )
     return lines
+
+
+def _wires(graph: GraphSummary) -> list[str]:
+    """What crossed between nodes, and how long it was on the wire."""
+    if not graph.wires:
+        return []
+    rows = [("", "frames", "mean size", "on the wire, median", "p99", "clocks")]
+    for wire in sorted(graph.wires, key=lambda each: -each.median_ns * each.frames)[:_MAX_WIRES]:
+        place = f" ({brief(wire.address, IN_LINE)})" if wire.address else ""
+        rows.append(
+            (
+                f"{wire.channel}: {wire.writer} -> {wire.node}{place}",
+                f"{wire.frames:,}",
+                bytes_text(wire.bytes / wire.frames),
+                time_text(wire.median_ns),
+                time_text(wire.p99_ns),
+                f"\N{PLUS-MINUS SIGN}{time_text(wire.error_ns)}" if wire.error_ns else "one",
+            )
+        )
+    lines = ["", "  Communication between nodes", *columns(rows, indent="    ")]
+    left = len(graph.wires) - _MAX_WIRES
+    if left > 0:
+        lines.append(f"    and {left} more that took less")
+    return [
+        *lines,
+        "    on the wire: from the end of the write to when the value is published on the other",
+        "    node; clocks: how far the clocks of both ends may be apart",
+    ]
 
 
 def _ops(graph: GraphSummary) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final
 from rcg.text import brief, bytes_text, plural, visible
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
+from rcg.views.data.node_lanes import node_head
 from rcg.views.data.topology import (
     Actor,
     Channel,
@@ -26,7 +27,6 @@ __all__ = [
     "channel_text",
     "frame_text",
     "hints_text",
-    "node_head",
     "node_text",
     "slots_text",
 ]
@@ -67,11 +67,6 @@ def channel_text(channel: Channel) -> str:
 def frame_text(frame: NodeFrame) -> str:
     """Return the name of a node of the cluster, with its address or the start of its id in Ray."""
     return node_head(frame.id, frame.address or frame.key[:6])
-
-
-def node_head(node: str, place: str) -> str:
-    """Return the name of a node of the cluster: ``n1 · 10.0.0.2``."""
-    return f"{node} {DOT} {visible(place)}" if place else node
 
 
 def hints_text(channel: Channel) -> str:

@@ -22,6 +22,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
+from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
 from rcg.views.data.payload import ViewPayload
 from rcg.views.data.slicing import name_of_op
 
@@ -69,7 +70,8 @@ def schedule_payload(
     first = int(shown[0]) if len(shown) else 0
     predicted = _predicted(plan, record, op_cost, first, count)
     head = {
-        "lanes": _lanes(plan),
+        "lanes": _lanes(plan, record),
+        "order": order_of(plan),
         "ops": [[name_of_op(op).text for op in program.ops] for program in plan.programs],
         "calls": [[op.is_call for op in program.ops] for program in plan.programs],
         "count": count,
@@ -199,9 +201,14 @@ def _rendezvous(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _lanes(plan: Plan) -> list[dict[str, str]]:
+def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
+    nodes = node_heads(plan, None if record is None else addresses_of(record))
     return [
-        {"process": program.process, "label": visible(plan.label(program.process))}
+        {
+            "process": program.process,
+            "label": visible(plan.label(program.process)),
+            "node": nodes.get(program.process, ""),
+        }
         for program in plan.programs
     ]
 

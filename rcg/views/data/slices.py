@@ -66,26 +66,39 @@ COLUMNS: Final = (
     ("op", "<u2"),
     ("transfers", "<i4"),
     ("transfer_times", "<f8"),
+    ("is_wire", "u1"),
     ("collectives", "<i4"),
     ("collective_first", "<i4"),
     ("collective_times", "<f8"),
 )
 """The columns of a payload. ``start``, ``duration`` and all ``_times`` are in microseconds.
 ``transfers`` has two rows per transfer, and ``transfer_times`` the times when its frame left the
-first and arrived in the second. The slices of collective ``i`` are ``collectives`` from
-``collective_first[i]`` to ``collective_first[i + 1]``, and ``collective_times`` has the times when
-it began and ended. Each other column has one number per slice."""
+first and arrived in the second; ``is_wire`` has one number per transfer. The slices of collective
+``i`` are ``collectives`` from ``collective_first[i]`` to ``collective_first[i + 1]``, and
+``collective_times`` has the times when it began and ended. Each other column has one number per
+slice."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class LaneHead:
-    """The head of a lane: its process, its displayed name, and more facts."""
+    """The head of a lane.
+
+    Attributes:
+        process: Its process.
+        label: Its displayed name.
+        detail: More facts.
+        node: The name of its node of the cluster: ``n1 · 10.0.0.2``; "" if there is only one. Lanes
+            of a node follow each other.
+        error_ns: How wrong its clock may be.
+    """
 
     process: str
     label: str
     detail: str
+    node: str = ""
+    error_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,7 @@ class Slices:
         collective_times: When each collective began, because its last rank had arrived, and when it
             ended [number of collectives, 2].
         groups: The groups, by id.
+        is_wire: Which transfers are those to another node: from a write to the Pass of its gate.
     """
 
     graph_id: str
@@ -195,6 +209,7 @@ class Slices:
     collectives: tuple[Ints, ...] = ()
     collective_times: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
     groups: dict[str, GroupHead] = field(default_factory=dict)
+    is_wire: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -235,6 +250,7 @@ class Slices:
             "op": self.op,
             "transfers": self.transfers.ravel(),
             "transfer_times": self.transfer_times.ravel() / 1e3,
+            "is_wire": self.is_wire,
             "collectives": np.concatenate([np.empty(0, np.int64), *self.collectives]),
             "collective_first": np.cumsum([0, *map(len, self.collectives)]),
             "collective_times": self.collective_times.ravel() / 1e3,
@@ -247,7 +263,13 @@ class Slices:
             "count": len(self),
             "transfers": len(self.transfers),
             "lanes": [
-                {"process": head.process, "label": head.label, "detail": head.detail}
+                {
+                    "process": head.process,
+                    "label": head.label,
+                    "detail": head.detail,
+                    "node": head.node,
+                    "clock_us": head.error_ns / 1e3,
+                }
                 for head in self.heads
             ],
             "names": [

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from rcg.compiler.simulate import Simulation
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Op
-from rcg.text import visible
+from rcg.ir.ops import Op, Pass
+from rcg.text import time_text, visible
 from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
 from rcg.trace.analysis.rendezvous import (
     Exchange,
@@ -23,7 +23,9 @@ from rcg.trace.analysis.rendezvous import (
 )
 from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
 from rcg.trace.analysis.transfers import movers, taken_ns
+from rcg.trace.analysis.wire import crossings_of
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
+from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
 from rcg.views.data.slices import (
     NO_OP,
     NOBODY,
@@ -60,9 +62,9 @@ def slices_of(
     if end_ns < start_ns:
         raise ValueError(f"the window ends {start_ns - end_ns} ns before it starts")
     found = _Collector(graph, start_ns, end_ns, start_ns if origin_ns is None else origin_ns)
-    for number, lane in enumerate(graph.lanes):
-        found.add_ops(number, lane)
-        found.add_spans(number, lane)
+    for number, at in enumerate(order_of(graph.plan)):
+        found.add_ops(number, graph.lanes[at])
+        found.add_spans(number, graph.lanes[at])
     return found.slices()
 
 
@@ -100,6 +102,12 @@ class _Collector:
         # The slice in which each event moves its bytes, by lane.
         self._moving: dict[str, dict[int, int]] = {}
         self._over_groups = {each.id for each in graph.plan.channels if each.kind == TENSOR}
+        self._order = order_of(graph.plan)
+        # The number of each lane in the picture, and of nobody.
+        self._shown_as = np.append(np.argsort(self._order), NOBODY)
+        self._crossings = crossings_of(graph.plan)
+        self._passed: dict[tuple[str, str], TransferEnds] = {}
+        self._nodes = graph.plan.nodes_by_process()
 
     def add_ops(self, number: int, lane: LaneTrace) -> None:
         ops = self._graph.program(lane).ops
@@ -134,7 +142,9 @@ class _Collector:
             OPS,
             name=np.array(names)[op],
             kind=parts.kind,
-            peer=np.where(is_waiting_for, events["peer"], NOBODY),
+            peer=self._shown_as[
+                np.where(is_waiting_for, events["peer"], len(self._graph.lanes)).astype(np.int64)
+            ],
             start=parts.start_ns,
             end=parts.end_ns,
             execution=events["execution"],
@@ -177,6 +187,12 @@ class _Collector:
             for channel in self._over_rings(each.values_in):
                 at = order[(op[order] == position) & takes]
                 self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
+            if isinstance(each, Pass):
+                at = order[(op[order] == position) & is_last]
+                found, _ = self._ends(at, parts, ended, rows)
+                self._passed[
+                    each.channel, self._graph.plan.programs[self._order[number]].process
+                ] = found
 
     def _over_rings(self, channels: tuple[str, ...]) -> list[str]:
         return [channel for channel in channels if channel not in self._over_groups]
@@ -232,26 +248,43 @@ class _Collector:
             name = SliceName("...", name.role)
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _transfers(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """Return the slices of the write and the read of each frame, and when it left and came."""
-        pairs, times = [np.empty((0, 2), np.int32)], [np.empty((0, 2), np.int64)]
-        for (channel, _), taken in self._taken.items():
-            written = self._written.get(channel)
-            if written is None:
-                continue
+    def _transfers(self) -> tuple[npt.NDArray[np.int32], Ints, npt.NDArray[np.bool_]]:
+        """Return the slices of the two ends of each transfer, its times, and which cross nodes."""
+        pairs: list[npt.NDArray[Any]] = [np.empty((0, 2), np.int32)]
+        times: list[Ints] = [np.empty((0, 2), np.int64)]
+
+        def add(written: TransferEnds, taken: TransferEnds, begun: Ints | None = None) -> None:
             _, at, to = np.intersect1d(written.execution, taken.execution, return_indices=True)
-            fits = self._begun[channel][at] <= taken.at[to]
-            at, to = at[fits], to[fits]
+            if begun is not None:
+                fits = begun[at] <= taken.at[to]
+                at, to = at[fits], to[fits]
             # The writer records the end of its Write after the frame has become readable.
             left = np.minimum(written.at[at], taken.at[to])
             pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
             times.append(np.column_stack([left, taken.at[to]]))
+
+        for each in self._crossings:
+            written, passed = (
+                self._written.get(each.channel),
+                self._passed.get((each.channel, each.node)),
+            )
+            if written is not None and passed is not None:
+                add(written, passed, self._begun[each.channel])
+        count = sum(map(len, pairs))
+        for (channel, number), taken in self._taken.items():
+            reader = self._graph.plan.programs[self._order[number]].process
+            passed = self._passed.get((channel, self._nodes[reader]))
+            if passed is not None:
+                add(passed, taken)
+            elif (written := self._written.get(channel)) is not None:
+                add(written, taken, self._begun[channel])
         for exchange in exchanges_of(self._graph):
             if not exchange.rendezvous.is_collective:
                 found, when = self._shown(exchange)
                 pairs.append(found.astype(np.int32))
                 times.append(when)
-        return np.concatenate(pairs), np.concatenate(times)
+        ends: npt.NDArray[np.int32] = np.concatenate(pairs).astype(np.int32)
+        return ends, np.concatenate(times), np.arange(len(ends)) < count
 
     def _collectives(self) -> tuple[tuple[Ints, ...], Ints]:
         """Return the slices of the ranks of each collective, and when it began and ended."""
@@ -280,7 +313,10 @@ class _Collector:
             return np.concatenate([np.empty(0, dtype), *parts])
 
         graph = self._graph
-        numbers = {lane.process: number for number, lane in enumerate(graph.lanes)}
+        lanes = [graph.lanes[at] for at in self._order]
+        numbers = {lane.process: number for number, lane in enumerate(lanes)}
+        heads = node_heads(graph.plan, addresses_of(graph))
+        transfers, transfer_times, is_wire = self._transfers()
         start, end = column("start", "<i8"), column("end", "<i8")
         carriers = [channel for channel in graph.plan.channels if channel.kind != STATUS]
         return Slices(
@@ -288,7 +324,7 @@ class _Collector:
             self._start_ns,
             self._end_ns,
             self._origin_ns,
-            tuple(map(_head_of, graph.lanes)),
+            tuple(_head_of(lane, heads.get(lane.process, "")) for lane in lanes),
             tuple(self._numbers),
             column("lane", "<u2"),
             column("track", "u1"),
@@ -302,7 +338,8 @@ class _Collector:
             column("op", "<u2"),
             self._written,
             self._taken,
-            *self._transfers(),
+            transfers,
+            transfer_times,
             {
                 channel.id: tuple(numbers[reader] for reader in channel.readers)
                 for channel in carriers
@@ -313,17 +350,22 @@ class _Collector:
                 group.id: GroupHead(group.backend, tuple(numbers[each] for each in group.members))
                 for group in graph.plan.groups
             },
+            is_wire,
         )
 
 
-def _head_of(lane: LaneTrace) -> LaneHead:
+def _head_of(lane: LaneTrace, node: str) -> LaneHead:
     detail = [lane.process] if lane.process != lane.label else []
     detail += [f"pid {lane.pid}"] if lane.pid else []
     detail += [f"node {visible(lane.node)}"] if lane.node else []
-    return LaneHead(lane.process, visible(lane.label), " \N{MIDDLE DOT} ".join(detail))
+    if node and lane.clock.error_ns:
+        detail.append(f"clock to within {time_text(lane.clock.error_ns)}")
+    text, error_ns = " \N{MIDDLE DOT} ".join(detail), lane.clock.error_ns
+    return LaneHead(lane.process, visible(lane.label), text, node, error_ns)
 
 
 def name_of_op(op: Op) -> SliceName:
     """Return the name of the slices of an op."""
-    channels = (*op.values_in, *op.values_out)
+    passed = (op.channel,) if isinstance(op, Pass) else ()
+    channels = (*op.values_in, *op.values_out, *passed)
     return SliceName(visible(op.title()), op.word, *channels[:1])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rcg.text import plural, time_text
 from rcg.trace.model import GraphTrace
 from rcg.views.data.colours import HATCHED, KIND_COLOURS, SPAN_COLOUR, TITLES
-from rcg.views.data.edge_styles import COLLECTIVE, style_of
+from rcg.views.data.edge_styles import COLLECTIVE, TCP, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.payload import ViewPayload
 from rcg.views.data.queues import queues_of
@@ -27,9 +27,9 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     """Return the payload of a timeline.
 
     In addition to ``Slices.to_payload``, the head has ``subtitle``, ``looks`` (title and colour by
-    kind; hatched if there is no colour), ``meeting`` (the style of collectives) and ``queues``: for
-    each reading lane, the position of its part of the columns ``queue_time`` (microseconds) and
-    ``queue_depth``.
+    kind; hatched if there is no colour), ``meeting`` (the style of collectives), ``wire`` (that of
+    time on the wire between nodes) and ``queues``: for each reading lane, the position of its part
+    of the columns ``queue_time`` (microseconds) and ``queue_depth``.
 
     Args:
         record: The record of the graph.
@@ -42,6 +42,7 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
         "queues": queues,
         "looks": _looks(),
         "meeting": asdict(style_of(COLLECTIVE)),
+        "wire": asdict(style_of(TCP)),
     }
     return ViewPayload(head, {**columns, "queue_time": times, "queue_depth": depths})
 

@@ -26,6 +26,7 @@ from rcg.views.data.labels import (
 )
 from rcg.views.data.layout import Rect, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
+from rcg.views.data.node_lanes import addresses_of
 from rcg.views.data.payload import ViewPayload
 from rcg.views.data.tags import TAG, tags_of
 from rcg.views.data.topology import (
@@ -65,7 +66,7 @@ class _TopologyHead:
 
     def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
         lanes = () if record is None else record.lanes
-        addresses = {plan.node_of(lane.process): lane.node for lane in lanes if lane.node}
+        addresses = {} if record is None else addresses_of(record)
         self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
         self._times: Times = (

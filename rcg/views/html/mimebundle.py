@@ -45,12 +45,17 @@ def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -
 
 
 def of_plan(
-    plan: Plan, text: str = "", title: str = "Plan", actor_ids: Mapping[str, str] | None = None
+    plan: Plan,
+    text: str = "",
+    title: str = "Plan",
+    actor_ids: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Mimebundle:
     """Return the mimebundle of a plan: its text, and its topology unless it is very large."""
     pictures = []
     if sum(len(program.ops) for program in plan.programs) <= _MAX_NODES:
-        pictures = [("Topology", topology_picture(plan, title=title, actor_ids=actor_ids))]
+        picture = topology_picture(plan, title=title, actor_ids=actor_ids, addresses=addresses)
+        pictures = [("Topology", picture)]
     return mimebundle(text or str(plan), pictures)
 
 

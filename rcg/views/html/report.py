@@ -92,6 +92,8 @@ class ReportData(Protocol):
     def last_dropped(self) -> str: ...  # noqa: D102
     @property
     def asked(self) -> bool: ...  # noqa: D102
+    @property
+    def ages(self) -> Sequence[str]: ...  # noqa: D102
 
 
 def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = None) -> str:
@@ -113,7 +115,8 @@ def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = 
         f"{report.limit} executions in flight, {bytes_text(report.used_bytes)} of "
         f"{bytes_text(report.cap_bytes)} shared memory"
     )
-    body = table(head, rows, marked) + _stacks(report, marked) + _failures(report)
+    ages = "".join(f'<p class="rcg-slow">{escaped(line)}</p>' for line in report.ages)
+    body = table(head, rows, marked) + ages + _stacks(report, marked) + _failures(report)
     return themed(card(title, about, body), dark=dark)
 
 

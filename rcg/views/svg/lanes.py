@@ -15,13 +15,14 @@ from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
-__all__ = ["LaneChart", "ChartRow", "heights_for"]
+__all__ = ["LaneChart", "ChartRow", "headings_of", "heights_for"]
 
 _MIN_NAMES_WIDTH: Final = 60.0
 _MAX_NAMES_WIDTH: Final = 170.0
 _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20
+_HEADING: Final = 24.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ChartRow:
             the upper end of the lane.
         grounds: The areas that are hatched as idle: upper and lower end, below the upper end of the
             lane.
+        heading: What stands above it, such as the name of the node that it is the first lane of.
     """
 
     label: str
@@ -43,6 +45,14 @@ class ChartRow:
     height: float
     parts: tuple[tuple[str, float], ...] = ()
     grounds: tuple[tuple[float, float], ...] = ()
+    heading: str = ""
+
+
+def headings_of(nodes: Sequence[str]) -> list[str]:
+    """Return the heading above each lane: the name of its node, above the first lane of each."""
+    return [
+        node if not number or node != nodes[number - 1] else "" for number, node in enumerate(nodes)
+    ]
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
@@ -76,6 +86,7 @@ class LaneChart:
         self.tops: list[float] = []
         y = 0.0
         for row in rows:
+            y += _HEADING if row.heading else 0.0
             self.tops.append(y)
             y += row.height + gap
         self.plot_height = max(0.0, y - gap)
@@ -108,6 +119,7 @@ class LaneChart:
             *canvas.heading(title, subtitle, width - 2 * MARGIN),
             *explained.shapes,
             f'<g transform="translate({MARGIN:g} {top:g})">',
+            *self._headings(),
             *self._heads(),
             "</g>",
             f'<g transform="translate({self.left:g} {top:g})">',
@@ -117,6 +129,19 @@ class LaneChart:
             "</g>",
         ]
         return canvas.document(shapes, width, top + self.plot_height + _AXIS + 14, label)
+
+    def _headings(self) -> list[str]:
+        """Return the headings, each above a line over the whole width."""
+        shapes = []
+        width = self.left - MARGIN + self.plot_width
+        for row, top in zip(self._rows, self.tops, strict=True):
+            if row.heading:
+                line = f'<path{self._canvas.paint("joint")} d="M0 {top - 5:g}H{width:g}"/>'
+                text = self._canvas.text(
+                    row.heading, 0, top - 10, width, role="faint", size=SMALL, bold=True
+                )
+                shapes.append(f'<g class="rcg-lane-heading">{line}{text}</g>')
+        return shapes
 
     def _heads(self) -> list[str]:
         shapes = []

@@ -19,6 +19,7 @@ from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.excerpt import excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.data.node_lanes import addresses_of
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.canvas import WIDTH
@@ -47,6 +48,7 @@ def topology_picture(
     *,
     title: str,
     actor_ids: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
     channel_details: bool = False,
     measured: tuple[GraphTrace, GraphSummary] | None = None,
 ) -> str:
@@ -56,11 +58,14 @@ def topology_picture(
         plan: The plan.
         title: The title.
         actor_ids: Ray's ids of the actors, for hover texts.
+        addresses: The addresses of the nodes of the cluster; None takes those of the record.
         channel_details: Show which channel carries each value.
         measured: A record of the graph and its summary, for times and sizes in the picture.
     """
+    if addresses is None and measured is not None:
+        addresses = addresses_of(measured[0])
     return svg_of(
-        topology_of(plan, actor_ids),
+        topology_of(plan, actor_ids, addresses),
         title=title,
         channel_details=channel_details,
         measured=None if measured is None else topology_figures_of(*measured),

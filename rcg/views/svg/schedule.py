@@ -32,7 +32,7 @@ from rcg.views.data.slices import OPS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
-from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
 
 __all__ = ["schedule_of"]
@@ -140,14 +140,16 @@ class _Schedule:
         bar = heights_for(count, 28.0, 20.0, 12.0)
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         height = bar + below + (2 if below else 0)
+        headings = headings_of([slices.heads[lane].node for lane in self._lanes])
         rows = [
             ChartRow(
                 slices.heads[lane].label,
                 slices.heads[lane].detail,
                 height,
                 grounds=((0.0, bar),),
+                heading=heading,
             )
-            for lane in self._lanes
+            for lane, heading in zip(self._lanes, headings, strict=True)
         ]
         frame = LaneChart(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
         looks = self._looks()
@@ -198,6 +200,7 @@ class _Schedule:
             slices,
             transfers=slices.transfers[whole],
             transfer_times=slices.transfer_times[whole],
+            is_wire=slices.is_wire[whole],
             collectives=tuple(compress(slices.collectives, ranks)),
             collective_times=slices.collective_times[np.array(ranks, bool)],
         )

@@ -9,7 +9,8 @@ a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░�
             queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          frames written and not read yet
 ```
 
-A lane has one band per track.
+A lane has one band per track. Lanes of a node of the cluster are together, below its name. A value
+that goes to another node has a dashed line for its time on the wire, to the lane of the gate there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from rcg.text import brief, bytes_text, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
+from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.exchanges import exchange_lines_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.queues import QueueDepth, queues_of
@@ -29,13 +31,14 @@ from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
-from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
 from rcg.views.svg.looks import idle, kind_looks
 
 __all__ = ["timeline_of"]
 
 _MAX_BARS_BYTES: Final = 210_000
 _MAX_TRANSFERS: Final = 180
+_WIRE: Final = style_of(TCP)
 _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 
 
@@ -78,6 +81,13 @@ class _Timeline:
         self._is_named = count <= 24 and any(len(tracks) > 1 for tracks in self._tracks)
         self._offsets: list[dict[int, Band]] = []
         self._queue_offsets: list[float] = []
+        self._headings = headings_of([head.node for head in slices.heads])
+        self._wires = {
+            int(end): int(came - left)
+            for (_, end), (left, came) in zip(
+                slices.transfers[slices.is_wire], slices.transfer_times[slices.is_wire], strict=True
+            )
+        }
         rows = [self._row(lane) for lane in range(count)]
         self._frame = LaneChart(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
@@ -103,7 +113,9 @@ class _Timeline:
         else:
             y -= self._between
         head = self._slices.heads[lane]
-        return ChartRow(head.label, head.detail, y, tuple(parts), tuple(grounds))
+        return ChartRow(
+            head.label, head.detail, y, tuple(parts), tuple(grounds), self._headings[lane]
+        )
 
     @property
     def _processes(self) -> str:
@@ -132,6 +144,9 @@ class _Timeline:
         if merged > len(slices) / 5:
             words.append(f"{plural(merged, 'bar')} under a pixel: height = share of time")
         words += note
+        error_ns = max((head.error_ns for head in slices.heads if head.node), default=0)
+        if error_ns:
+            words.append(f"clocks of nodes to within {time_text(error_ns)}")
         most = max(2, int(frame.plot_width // 95))
         first = slices.start_ns - slices.origin_ns
         ticks = [
@@ -209,6 +224,8 @@ class _Timeline:
             words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
         elif amount:
             words[-1] += f" {DOT} {bytes_text(amount)}"
+        if row in self._wires:
+            words.append(f"on the wire for {time_text(self._wires[row])}")
         peer = int(slices.peer[row])
         if peer != NOBODY:
             words.append(f"waits for {brief(slices.heads[peer].label)}")
@@ -225,9 +242,10 @@ class _Timeline:
         if count > _MAX_TRANSFERS:
             return [], [f"{plural(count, 'transfer')} not drawn"]
         self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
-        paths = []
-        for (write, read), times in zip(
-            slices.transfers.tolist(), slices.transfer_times, strict=True
+        paths: list[str] = []
+        wires: list[str] = []
+        for (write, read), times, is_wire in zip(
+            slices.transfers.tolist(), slices.transfer_times, slices.is_wire.tolist(), strict=True
         ):
             x, to_x = (float(each) * self._scale for each in times)
             here, there = self._band(write), self._band(read)
@@ -235,14 +253,22 @@ class _Timeline:
             y = here.y + here.height if is_down else here.y
             to_y = there.y if is_down else there.y + there.height
             middle = (y + to_y) / 2
-            paths.append(
+            (wires if is_wire else paths).append(
                 f"M{x:.1f} {y:g}C{x:.1f} {middle:g} {to_x:.1f} {middle:g} {to_x:.1f} {to_y:g}"
             )
         line = self._canvas.paint("transfer")
-        return [
-            f'<g class="rcg-transfers" pointer-events="none"><path{line} fill="none" '
-            f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/></g>'
-        ], []
+        lines = [
+            f'<path{line} fill="none" '
+            f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/>'
+        ]
+        if wires:
+            self._canvas.define("wire", Paint("stroke", _WIRE.light, _WIRE.dark))
+            line = self._canvas.paint("wire")
+            lines.append(
+                f'<path{line} fill="none" stroke-width="1.8" stroke-dasharray="{_WIRE.dashes}" '
+                f'd="{"".join(wires)}"/>'
+            )
+        return [f'<g class="rcg-transfers" pointer-events="none">{"".join(lines)}</g>'], []
 
     def _band(self, row: int) -> Band:
         lane, track = int(self._slices.lane[row]), int(self._slices.track[row])
@@ -299,6 +325,9 @@ class _Timeline:
         if has_transfers:
             line = '<path{} fill="none" stroke-width="1.2" d="M3 0C3 6 11 4 11 10"/>'
             entries.append((line.format(canvas.paint("transfer")), "transfer"))
+        if has_transfers and self._slices.is_wire.any():
+            line = '<path{} fill="none" stroke-width="1.8" stroke-dasharray="4 2" d="M0 5H14"/>'
+            entries.append((line.format(canvas.paint("wire")), "on the wire between nodes (TCP)"))
         if has_collectives:
             entries.append((COLLECTIVE_LINE.format(canvas.paint("collective")), "collective"))
         if self._queues:
