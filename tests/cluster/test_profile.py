@@ -416,7 +416,7 @@ def test_ctrl_c_while_it_stops_loses_nothing(stages, monkeypatch, at):
         profile = profiler.start()
         for i in range(50):
             rcg.get(graph.execute(i))
-        for name in ("_open_ops", "events_from", "now_ns", "_graph_trace", "_info"):
+        for name in ("_open_ops", "_settle", "now_ns", "_graph_trace", "_info"):
             monkeypatch.setattr(
                 f"rcg.runtime.observe.profiler.{name}", interrupted(getattr(profiling, name))
             )

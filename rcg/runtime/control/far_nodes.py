@@ -132,13 +132,7 @@ class FarNodes:
             number = next(self._numbers)
             self._asked.append(number)
             notify()
-
-            def is_complete() -> bool:
-                return is_over() or all(
-                    self._answered[name] >= number for name in self.links.copy()
-                )
-
-            self._sleepers.wait(is_complete, timeout_s)
+            self._sleepers.wait(lambda: is_over() or self._have_answered(number), timeout_s)
         return list(self._snapshots.values())
 
     def end(self, notify: Callable[[], None], *, is_closed: bool, culprit: str = "") -> None:
@@ -147,13 +141,26 @@ class FarNodes:
             self._wanted.append(EndNode(is_closed=is_closed, culprit=culprit))
             notify()
 
-    def record(self, notify: Callable[[], None], most: int) -> int:
-        """Keep all events of these nodes from now on; returns the number of the recording."""
+    def record(
+        self,
+        notify: Callable[[], None],
+        most: int,
+        timeout_s: float,
+        is_over: Callable[[], bool],
+    ) -> int:
+        """Keep all events of these nodes from now on; returns the number of the recording.
+
+        It waits until the hosts have begun, for ``timeout_s`` at most.
+        """
         number = next(self._numbers)
-        if self.links:
+        if self.links and not is_over():
             self._wanted.append(RecordEvents(number=number, most=most))
             notify()
+            self._sleepers.wait(lambda: is_over() or self._have_answered(number), timeout_s)
         return number
+
+    def _have_answered(self, number: int) -> bool:
+        return all(self._answered[name] >= number for name in self.links.copy())
 
     def events(
         self,

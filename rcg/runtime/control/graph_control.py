@@ -175,9 +175,16 @@ class GraphControl:
         """End every wait on the other nodes; returns at once."""
         self.nodes.end(self._notify, is_closed=is_closed, culprit=culprit)
 
-    def record_nodes(self, most: int) -> int:
-        """Keep all events of other nodes from now on; returns the number of the recording."""
-        return self.nodes.record(self._notify, most)
+    def record_nodes(self, most: int, timeout_s: float) -> int:
+        """Keep all events of other nodes from now on; returns the number of the recording.
+
+        Args:
+            most: How many are kept of each node.
+            timeout_s: How long to wait until they have begun.
+        """
+        if self.serves_here:
+            timeout_s = 0.0
+        return self.nodes.record(self._notify, most, timeout_s, lambda: self._is_closed)
 
     def events_of_nodes(self, recording: int, timeout_s: float) -> list[Recorded]:
         """Return the events that other nodes have recorded, or with 0 their newest.

@@ -230,6 +230,7 @@ class NodeControl:
             case RecordEvents(number=number, most=most):
                 with contextlib.suppress(OSError):  # the answer will have no events
                     self._recordings[number] = Recording(self._host, most)
+                self._tell_driver(NodeHere(number=number, text=describe_node(self._node)))
             case AskEvents():
                 self._start_telling(message)
             case AskNode(number=number):

@@ -74,6 +74,7 @@ class Snapshot:
     layout: Layout
     taken_ns: int
     _processes: dict[str, tuple[Now, Counters]]
+    _began: dict[str, int]
     _rings: dict[str, list[int]]
     _memory: MemoryUse
 
@@ -91,8 +92,10 @@ class Snapshot:
         if len(rows) != len(layout.members) or len(rings) != len(layout.rings):
             raise ValueError("a snapshot must be of all processes and rings of its node")
         processes = {}
+        began = {}
         for process, row in zip(layout.members, rows, strict=True):
             pid, op, execution, since_ns, state, ring, events, *counters = _numbers(row, 10)
+            began[process] = since_ns
             if since_ns:
                 since_ns = max(1, taken_ns - max(0, at_ns - since_ns))
             now = Now(pid, op, execution, since_ns, State(state), ring, events)
@@ -102,7 +105,7 @@ class Snapshot:
             for channel, row in zip(layout.rings, rings, strict=True)
         }
         memory = MemoryUse(*_numbers(held.get("memory"), len(MemoryUse._fields)))
-        return cls(layout, taken_ns, processes, unread, memory)
+        return cls(layout, taken_ns, processes, began, unread, memory)
 
     @classmethod
     def unknown(cls, layout: Layout) -> Snapshot:
@@ -112,6 +115,7 @@ class Snapshot:
             layout,
             0,
             dict.fromkeys(layout.members, nothing),
+            dict.fromkeys(layout.members, 0),
             {channel: [0] * len(layout.readers[channel]) for channel in layout.rings},
             MemoryUse(0, 0, 0, 0),
         )
@@ -124,6 +128,10 @@ class Snapshot:
     def now(self, process: str, /) -> Now:
         """See ``NodeView``."""
         return self._processes[process][0]
+
+    def began_ns(self, process: str, /) -> int:
+        """Return when the op began that a process is in, on the clock of its node; 0 for none."""
+        return self._began[process]
 
     def counters(self, process: str, /) -> Counters:
         """See ``NodeView``."""

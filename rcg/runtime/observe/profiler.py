@@ -265,7 +265,7 @@ class _Recording:
                 "MiB for each process of the graph. Drop results that are still held, or make "
                 "/dev/shm larger."
             ) from error
-        self._far = session.control.record_nodes(most)
+        self._far = session.control.record_nodes(most, _LOOK_TIMEOUT_S)
         self._found: list[Recorded] | None = None
 
     def profile_torch(self, is_on: bool) -> None:
@@ -379,9 +379,10 @@ def _open_ops_elsewhere(session: RecordedGraph, ended: Collection[str]) -> dict[
             channel = snapshot.layout.channel(now.ring)
             if now.state is State.WAITING and channel is not None:
                 spec = specs[channel]
-                waiting_ns = now.since_ns
+                waiting_ns = snapshot.began_ns(process)
                 peer = numbers[spec.readers[0] if spec.writer == process else spec.writer]
-            found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
+            began_ns = snapshot.began_ns(process)
+            found[process] = OpenOp(now.op, now.execution, began_ns, waiting_ns, peer)
     return found
 
 
