@@ -68,6 +68,25 @@ static PyObject *drain_take(PyObject *self, PyObject *arg) {
     return Py_BuildValue("(KN)", (unsigned long long)k->lost, found);
 }
 
+/* take_new(member) -> (lost, records as bytes) since the last call, at any time; take() does not return them again */
+static PyObject *drain_take_new(PyObject *self, PyObject *arg) {
+    Drain *t = &((DrainObject *)self)->core;
+    unsigned long index = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    if (index >= t->member->nmembers) return PyErr_Format(PyExc_IndexError, "no member %lu", index);
+    Track *k = &t->tracks[index];
+    pthread_mutex_lock(&t->lock);
+    uint64_t lost = k->lost;
+    PyObject *found = PyBytes_FromStringAndSize((const char *)k->records, (Py_ssize_t)(k->count * sizeof(Record)));
+    if (found) {
+        k->given += k->count;
+        k->count = 0;
+        k->lost = 0;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return found ? Py_BuildValue("(KN)", (unsigned long long)lost, found) : NULL;
+}
+
 static void drain_dealloc(PyObject *self) {
     DrainObject *o = (DrainObject *)self;
     drain_close(&o->core);
@@ -75,10 +94,12 @@ static void drain_dealloc(PyObject *self) {
     free_object(self);
 }
 
-static PyMethodDef drain_methods[] = {{"run", drain_run, METH_O, "run(period_ns): take events until stop()."},
-                                      {"stop", drain_stop, METH_NOARGS, "stop(): end run(); any thread."},
-                                      {"take", drain_take, METH_O, "take(member) -> (lost, records as bytes)."},
-                                      {NULL, NULL, 0, NULL}};
+static PyMethodDef drain_methods[] = {
+    {"run", drain_run, METH_O, "run(period_ns): take events until stop()."},
+    {"stop", drain_stop, METH_NOARGS, "stop(): end run(); any thread."},
+    {"take", drain_take, METH_O, "take(member) -> (lost, records as bytes)."},
+    {"take_new", drain_take_new, METH_O, "take_new(member) -> (lost, records as bytes) since the last call."},
+    {NULL, NULL, 0, NULL}};
 static PyObject *drain_get_taken(PyObject *self, void *closure) {
     (void)closure;
     return PyLong_FromUnsignedLongLong(atomic_load(&((DrainObject *)self)->core.taken));

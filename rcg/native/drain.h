@@ -9,7 +9,7 @@
 typedef struct {
     Record *records;
     size_t count, room;
-    uint64_t next, lost;
+    uint64_t next, lost, given; /* given: records that were taken out before the end */
 } Track;
 
 typedef struct {
@@ -18,6 +18,7 @@ typedef struct {
     atomic_u64 taken; /* records so far, of all tracks */
     atomic_u32 stop;
     bool runs;
+    pthread_mutex_t lock; /* of the tracks; the host's lock is not taken while it is held */
     Track tracks[MAX_MEMBERS];
 } Drain;
 
@@ -28,7 +29,7 @@ static void drain_track(Drain *t, uint32_t index) {
     uint64_t from = oldest_event(m, k->next, head);
     k->lost += from - k->next;
     for (k->next = from; k->next < head; k->next++) {
-        if (k->count == k->room && k->count < t->most) {
+        if (k->count == k->room && k->given + k->count < t->most) {
             size_t room = k->room ? 2 * k->room : 4096;
             Record *records = realloc(k->records, room * sizeof(Record));
             if (records) {
@@ -36,7 +37,7 @@ static void drain_track(Drain *t, uint32_t index) {
                 k->room = room;
             }
         }
-        if (k->count >= t->most || k->count == k->room) k->lost++;
+        if (k->given + k->count >= t->most || k->count == k->room) k->lost++;
         else if (read_event(m, index, k->next, &k->records[k->count])) {
             k->count++;
             t->taken++;
@@ -49,7 +50,9 @@ static void drain_track(Drain *t, uint32_t index) {
 }
 
 static void drain_all(Drain *t) {
+    pthread_mutex_lock(&t->lock);
     for (uint32_t i = 0; i < t->member->nmembers; i++) drain_track(t, i);
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* From now on events go to the larger rings; each member may fill its part of `most`. The drain is all zeros before.
@@ -59,6 +62,7 @@ static Outcome drain_open(Drain *t, Member *m, int board_fd, uint64_t most) {
     if (!atomic_load(&m->board->drained) &&
         claim_file(board_fd, 0, from, m->nmembers * (uint64_t)DRAIN_EVENTS * sizeof(Event)))
         return SYSTEM;
+    pthread_mutex_init(&t->lock, NULL);
     t->member = m;
     t->most = (most + m->nmembers - 1) / m->nmembers;
     atomic_store(&m->board->drained, 1);

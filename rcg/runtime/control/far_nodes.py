@@ -153,6 +153,7 @@ class FarNodes:
         It waits until the hosts have begun, for ``timeout_s`` at most.
         """
         number = next(self._numbers)
+        self._events[number] = []
         if self.links and not is_over():
             self._wanted.append(RecordEvents(number=number, most=most))
             notify()
@@ -187,8 +188,9 @@ class FarNodes:
                     lambda: not self._pending[number] & self.links.keys() or is_over(), timeout_s
                 )
                 self._pending[number] &= self.links.keys()
-            return _joined(self._events[number])
+            return _joined([*self._events.get(recording, ()), *self._events[number]])
         finally:
+            self._events.pop(recording, None)
             del self._pending[number], self._events[number]
 
     # --- the endpoint's thread
@@ -266,11 +268,14 @@ class FarNodes:
 def _joined(parts: list[tuple[EventsHere, bytes]]) -> list[Recorded]:
     """Return the events of each process, of which parts have come in order."""
     data: dict[str, list[bytes]] = {}
-    first: dict[str, EventsHere] = {}
+    lost: dict[str, int] = {}
+    spans: dict[str, tuple[str, ...]] = {}
     for message, events in parts:
-        first.setdefault(message.process, message)
-        data.setdefault(message.process, []).append(events)
+        process = message.process
+        data.setdefault(process, []).append(events)
+        lost[process] = lost.get(process, 0) + message.lost
+        spans[process] = message.spans or spans.get(process, ())
     return [
-        Recorded(process, each.lost, events_from(b"".join(data[process])), each.spans)
-        for process, each in first.items()
+        Recorded(process, lost[process], events_from(b"".join(found)), spans[process])
+        for process, found in data.items()
     ]

@@ -194,6 +194,7 @@ class NodeControl:
                 try:
                     waiter.wait(_LOOK_S if same < _LOOKS else _REST_S)
                 except TimeoutError:
+                    self._tell_recorded()
                     before, last = last, self._tell_news(last)
                     same = same + 1 if last == before else 0
                     continue
@@ -238,6 +239,16 @@ class NodeControl:
             case _:
                 raise ValueError("the host of a node expects no such message")
 
+    def _tell_recorded(self) -> None:
+        """Send what was recorded so far: if this process dies, the rest is lost with it."""
+        for number, recording in self._recordings.copy().items():
+            for each in recording.news():
+                for part, data in _parts_of(each):
+                    told = _events_of(number, part, left=1)
+                    link = self._link
+                    if link is not None:
+                        sockets.send(link, told, body=data)
+
     def _start_telling(self, asked: AskEvents) -> None:
         """Send the events on a thread of its own: they may be many."""
         recording = self._recordings.pop(asked.recording, None)
@@ -257,13 +268,7 @@ class NodeControl:
             parts = [(Recorded(self._node.process, 0, np.empty(0, EVENT), ()), b"")]
         link = self._link
         for left, (each, data) in zip(reversed(range(len(parts))), parts, strict=True):
-            told = EventsHere(
-                number=number,
-                process=each.process,
-                lost=each.lost,
-                spans=each.spans[:_MOST_SPANS],
-                left=left,
-            )
+            told = _events_of(number, each, left=left)
             try:
                 if link is not None:
                     sockets.send(link, told, body=data)
@@ -346,6 +351,16 @@ class NodeControl:
 
 def _any_process(_: int, __: int) -> None:
     """Accept any process at the other end: it has proved that it knows the secret."""
+
+
+def _events_of(number: int, found: Recorded, *, left: int) -> EventsHere:
+    return EventsHere(
+        number=number,
+        process=found.process,
+        lost=found.lost,
+        spans=found.spans[:_MOST_SPANS],
+        left=left,
+    )
 
 
 def _parts_of(found: Recorded) -> Iterator[tuple[Recorded, bytes]]:

@@ -71,6 +71,13 @@ class Recording:
             lost, records = self._drain.take(number)
             yield Recorded(process, lost, events_from(records), self._node.spans(process))
 
+    def news(self) -> Iterator[Recorded]:
+        """Yield what was recorded since the last call, at any time; it is not yielded again."""
+        for process, number in self._node.layout.members.items():
+            lost, records = self._drain.take_new(number)
+            if lost or records:
+                yield Recorded(process, lost, events_from(records), self._node.spans(process))
+
 
 def newest_events(node: Node) -> Iterator[Recorded]:
     """Yield the newest events of each process of a node, which its recorder still has."""
