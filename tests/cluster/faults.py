@@ -280,7 +280,7 @@ def settled(*, is_hosting: bool = False) -> dict[str, Any]:
     found = belongings()
     if is_hosting:
         found["threads"] = [name for name in found["threads"] if not name.startswith(of_hosts)]
-        found |= dict.fromkeys(("sockets", "segments"), 0)
+        found |= dict.fromkeys(("sockets", "watched", "segments"), 0)
     return found
 
 
