@@ -19,6 +19,7 @@ ROOT = PACKAGE.parent
 # Channels, the node and the flight recorder; the doctor looks whether it can be loaded, the bench
 # measures it bare.
 KNOW_THE_CORE = {
+    "rcg.channels.crossing",
     "rcg.channels.shm",
     "rcg.runtime.node.host",
     "rcg.runtime.node.node",

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
+from rcg.ir.ids import DRIVER
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.control import endpoint
@@ -190,7 +191,10 @@ class GraphControl:
         """
         if self._was_told() or self.gone:
             return
-        timer = threading.Timer(_DOUBT_S, self._doubt, (process, f"{text}: {process} -> {node}"))
+        told = f"{text}: {process} -> {node}"
+        if process == DRIVER:  # the driver has not left its graph, so it is the other end
+            process = self.nodes.host_of(node)
+        timer = threading.Timer(_DOUBT_S, self._doubt, (process, told))
         timer.daemon = True
         timer.start()
 
@@ -341,11 +345,12 @@ class GraphControl:
         if node is None:
             self._leave(peer.name, ending)
             return
+        # A connection that its host has closed tells of the end of the host; it comes first.
+        how = How.UNREACHABLE if ending.why else How.LEFT
+        why = ending.why or f"node {node.name} at {self.nodes.addresses[node.name]}"
         for process in node.members:
             if process in self._members:
-                address = self.nodes.addresses[node.name]
-                why = ending.why or f"the connection to node {node.name} ({address}) ended"
-                self._leave(process, Ending(How.UNREACHABLE, why))
+                self._leave(process, Ending(how, why))
             self._mark_over(process)
 
     def _leave(self, process: str, ending: Ending) -> None:
@@ -430,6 +435,8 @@ class GraphControl:
         return True
 
     def _link_lost(self, peer: Peer, told: LinkLost) -> bool:
+        if told.node != peer.name and not self.nodes.is_home(peer, told.process):
+            raise ValueError(f"{told.process} is not on its node")
         self.link_lost(told.process, told.node, told.text)
         return True
 

@@ -36,7 +36,7 @@ from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView
-from rcg.runtime.observe.report import Report, activities, backlogs
+from rcg.runtime.observe.report import Report, SocketQueue, activities, backlogs
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
@@ -313,6 +313,8 @@ class Session:
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),
             asked=patience_s > 0,
+            sockets=tuple(SocketQueue(to, *each) for to, each in self.node.queued().items()),
+            refused=str(self.control.refusals()) if self.control.tcp_address else "",
         )
 
     def public(self, signal: Signal) -> RcgError:

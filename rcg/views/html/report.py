@@ -92,6 +92,8 @@ class ReportData(Protocol):
     def last_dropped(self) -> str: ...  # noqa: D102
     @property
     def asked(self) -> bool: ...  # noqa: D102
+    @property
+    def network(self) -> Sequence[str]: ...  # noqa: D102
 
 
 def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = None) -> str:
@@ -113,7 +115,8 @@ def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = 
         f"{report.limit} executions in flight, {bytes_text(report.used_bytes)} of "
         f"{bytes_text(report.cap_bytes)} shared memory"
     )
-    body = table(head, rows, marked) + _stacks(report, marked) + _failures(report)
+    body = table(head, rows, marked) + _stacks(report, marked)
+    body += _network(report) + _failures(report)
     return themed(card(title, about, body), dark=dark)
 
 
@@ -194,6 +197,10 @@ def _stacks(report: ReportData, marked: Sequence[bool]) -> str:
                 f"<pre>{escaped(lines)}</pre></details>"
             )
     return "".join(found)
+
+
+def _network(report: ReportData) -> str:
+    return "".join(f"<p>{escaped(line)}</p>" for line in report.network)
 
 
 def _failures(report: ReportData) -> str:
