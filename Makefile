@@ -56,11 +56,15 @@ lab: setup
 unit: setup
 	$(PY) -m pytest -q -p no:logging -n 2 --dist loadfile --hypothesis-profile=quick tests/unit
 
+# The same tests, with the actors on two nodes.
+ACROSS_NODES := execute failures deaths handles asyncio profile nodes_tensors collectives random_dags
+
 ## pass every test that needs no GPU, notebooks included, the cheap layers first
 test: setup
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/unit tests/conformance rcg
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/process
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/cluster
+	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile --nodes 2 $(ACROSS_NODES:%=tests/cluster/test_%.py)
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile $(patsubst %,--ignore=tests/%,unit conformance process cluster) tests
 	$(MAKE) --no-print-directory notebooks
 

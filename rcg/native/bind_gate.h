@@ -94,6 +94,7 @@ static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     Gate *g = &o->core;
     g->member = &o->member->core;
     g->failure_kind = KIND_FAILURE;
+    g->last_kind = KIND_TUPLE;
     g->lost = gate_lost;
     g->refused = gate_refused;
     g->owner = o;

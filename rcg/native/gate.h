@@ -82,7 +82,7 @@ typedef struct Gate {
     Member *member;
     uint32_t npassages;
     Passage *passages;
-    uint32_t failure_kind;
+    uint32_t failure_kind, last_kind; /* last_kind: no frame has a higher one */
     int poller, wake;
     pthread_t thread;
     _Atomic bool has_thread;
@@ -292,7 +292,7 @@ static Outcome arrival_open_body(Gate *g, Arrival *a) {
 static Outcome arrival_open_head(Gate *g, Arrival *a, Loss *loss) {
     const Head *h = &a->head;
     *loss = (Loss){.sender = a->sender, .channel = h->channel, .why = LOST_FRAME};
-    if (!head_fits(h)) return DAMAGED;
+    if (!head_fits(h) || h->kind > g->last_kind) return DAMAGED;
     loss->why = LOST_CHANNEL;
     if (!(a->passage = passage_of(g, a))) return DAMAGED;
     loss->why = LOST_ORDER;
@@ -313,8 +313,9 @@ static Outcome arrival_open_head(Gate *g, Arrival *a, Loss *loss) {
 
 /* What this stage waited for is here. */
 static Outcome arrival_step(Gate *g, Arrival *a, Loss *loss) {
+    if (a->stage == AT_HEAD) return arrival_open_head(g, a, loss);
+    *loss = (Loss){.sender = a->sender, .channel = a->head.channel, .why = LOST_MEMORY};
     switch (a->stage) {
-    case AT_HEAD: return arrival_open_head(g, a, loss);
     case AT_SIZES:
         loss->why = LOST_FRAME;
         if (!sizes_fit(&a->head, a->sizes)) return DAMAGED;

@@ -21,14 +21,16 @@ from tests.netns.hands import VARIABLE, serve
 from tests.netns.world import World, reason_against
 
 _MACHINES: Final = 3
-# A Ray that takes a node for dead while its link is cut would hide what rcg does about it.
+# A Ray that takes a node for dead while its cable is out would hide what rcg does about it. A node
+# that refuses connections is dead.
 _ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,  # of no other Ray on this machine
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_raylet_start_wait_time_s": "180",
-    "RAY_health_check_failure_threshold": "60",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_num_prestart_python_workers": "0",
     "PYTHONPATH": os.getcwd(),

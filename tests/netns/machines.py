@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -44,6 +45,10 @@ class Tenant(Mortal):
     def total(self, array: Any) -> int:
         """Return the sum of an array."""
         return int(array.sum())
+
+    def occupy(self, host: str, ports: list[int]) -> None:
+        """Listen at ports, as long as this process lives."""
+        self.kept += [socket.create_server((host, port)) for port in ports]
 
     def use(self, graph: Any, value: Any) -> Any:
         """Execute a graph of another process."""

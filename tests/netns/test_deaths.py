@@ -19,10 +19,10 @@ from tests.netns.machines import Cluster
 Fresh = Callable[..., Any]
 
 
-def chained(a: Any, b: Any, c: Any) -> Any:
+def chained(a: Any, b: Any, c: Any, **options: Any) -> Any:
     with InputNode() as inp:
         dag = a.echo.bind(c.echo.bind(b.echo.bind(inp)))
-    return dag.experimental_compile()
+    return dag.experimental_compile(**options)
 
 
 def gated(a: Any, b: Any, c: Any, gate: Gate, at: int) -> Any:

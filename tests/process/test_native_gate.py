@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import os
 import queue
 import random
 import socket
 import struct
+import termios
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -361,6 +363,7 @@ def test_a_frame_written_by_hand_is_taken(nodes: Nodes):
         (lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(64), "FRAME", None),
         (lambda: head_of(check=5), "FRAME", None),
         (lambda: head_of(kind=0), "FRAME", None),
+        (lambda: head_of(kind=77), "FRAME", None),
         (lambda: head_of(data=9, payload_bytes=8), "FRAME", None),
         (lambda: head_of(buffers=1 << 25), "FRAME", None),
         (lambda: head_of(buffers=1, payload_bytes=4) + struct.pack("<Q", 10), "FRAME", None),
@@ -387,6 +390,18 @@ def test_what_is_no_frame_ends_its_connection_and_is_told(
     other = nodes.writer(1)
     other.write(BYTES, b"still there")
     assert reader(nodes.there.member(1), 1, as_data).read() == b"still there"
+
+
+def test_what_turns_out_later_to_be_no_frame_names_its_sender_too(nodes: Nodes):
+    near, far_end = socket_pair()
+    nodes.gate.add(os.dup(far_end.fileno()), 9, [0, 1])
+    near.sendall(head_of(channel=CHANNEL + 1, buffers=1, payload_bytes=1 << 20))
+    left = bytearray(4)
+    until(lambda: not fcntl.ioctl(far_end, termios.FIONREAD, left) and not any(left))
+    far_end.close()
+    near.sendall(struct.pack("<Q", 10 << 1))  # one buffer, and not of the size that the head says
+    assert nodes.losses.get()[:3] == (9, CHANNEL + 1, LOST["FRAME"])
+    near.close()
 
 
 def test_a_connection_that_ends_within_a_frame_leaves_no_memory_claimed(nodes: Nodes):

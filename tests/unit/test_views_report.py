@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.runtime.observe.report import Activity, Backlog, Report
+from rcg.runtime.control.refusals import Refusals
+from rcg.runtime.observe.report import Activity, Backlog, Report, SocketQueue
 from rcg.views.html.report import report_of
 from tests.unit.views_traces import WICKED
 
@@ -85,6 +86,15 @@ def test_a_process_that_does_not_answer_says_so() -> None:
 def test_failures_that_nobody_saw_are_told() -> None:
     html = report_of(replace(REPORT, failures_dropped=3, last_dropped="ValueError: <x>"))
     assert "dropped unread: 3, the last: ValueError: &lt;x&gt;" in html
+
+
+def test_connections_to_other_nodes_are_told() -> None:
+    queue = SocketQueue("n1", 3 << 20, 2)
+    found = replace(REPORT, sockets=(queue,), refused=str(Refusals(garbage=2, wrong_secret=1)))
+    for told in (report_of(found), str(found)):
+        assert "sent to node n1: 3 MiB, 2 frames waiting" in told
+        assert "connections from other nodes that were refused: 1 wrong secret, 2 garbage" in told
+    assert not REPORT.network
 
 
 def test_names_cannot_break_out() -> None:

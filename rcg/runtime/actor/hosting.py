@@ -18,6 +18,7 @@ from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.spec import HostStart
 from rcg.runtime.actor.start import check_version
 from rcg.runtime.codec import make_codec
+from rcg.runtime.control.linking import patience_s
 from rcg.runtime.control.node_control import NodeControl
 from rcg.runtime.failure import capture_own
 from rcg.runtime.node.host import NodeHost
@@ -61,7 +62,8 @@ def open_node(instance: Any, spec: HostStart) -> str:
             gate = host.open_gate(plan, control.link_lost, refusal)
             if gate is None:
                 raise InternalError(f"nothing arrives at node {node}")
-            control.open(gate, cluster.node_ip(), spec.driver, spec.options.compile_timeout_s)
+            timeout_s = patience_s(spec.options.compile_timeout_s)
+            control.open(gate, cluster.node_ip(), spec.driver, timeout_s)
         except BaseException:
             control.close()
             raise

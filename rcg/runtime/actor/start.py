@@ -29,7 +29,7 @@ from rcg.runtime.actor.loop import Loop
 from rcg.runtime.actor.spec import HostStart, Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
-from rcg.runtime.control.linking import connect_gates
+from rcg.runtime.control.linking import connect_gates, patience_s
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.serialization.foreign import import_torch
@@ -197,7 +197,13 @@ def _joined(
             handover=handover,
         )
         control.close_descriptors()
-        connections = connect_gates(spec.gates, spec.graph_id, spec.secret, spec.program.process)
+        connections = connect_gates(
+            spec.gates,
+            spec.graph_id,
+            spec.secret,
+            spec.program.process,
+            patience_s(spec.options.compile_timeout_s),
+        )
         node.link(connections, spec.crossings, control.link_lost)
         loop = Loop(instance, spec, node, control, groups)
     except BaseException as error:

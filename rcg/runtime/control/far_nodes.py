@@ -114,6 +114,10 @@ class FarNodes:
         name = self._home.get(process)
         return None if name is None else self._nodes[name]
 
+    def host_of(self, name: str) -> str:
+        """Return the process that hosts a node."""
+        return self._nodes[name].members[0]
+
     def missing(self) -> list[str]:
         """Return the nodes whose hosts have not joined."""
         return [name for name in self._nodes if name not in self._joined]

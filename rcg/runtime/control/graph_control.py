@@ -25,7 +25,11 @@ from typing import Any, ClassVar, Final
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
+<<<<<<< HEAD
 from rcg.ir.programs import FIRST_NODE
+=======
+from rcg.ir.ids import DRIVER
+>>>>>>> nodes-netns
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.control import endpoint
@@ -205,7 +209,10 @@ class GraphControl:
         """
         if self._was_told() or self.gone:
             return
-        timer = threading.Timer(_DOUBT_S, self._doubt, (process, f"{text}: {process} -> {node}"))
+        told = f"{text}: {process} -> {node}"
+        if process == DRIVER:  # the driver has not left its graph, so it is the other end
+            process = self.nodes.host_of(node)
+        timer = threading.Timer(_DOUBT_S, self._doubt, (process, told))
         timer.daemon = True
         timer.start()
 
@@ -363,11 +370,17 @@ class GraphControl:
         if node is None:
             self._leave(peer.name, ending)
             return
+        # A connection that its host has closed tells of the end of the host; it comes first.
+        how = How.UNREACHABLE if ending.why else How.LEFT
+        why = ending.why or f"node {node.name} at {self.nodes.addresses[node.name]}"
         for process in node.members:
             if process in self._members:
+<<<<<<< HEAD
                 address = self.nodes.addresses[node.name]
                 how = How.UNREACHABLE if ending.why in _CUTS else ending.how
                 why = f"{ending.why}, node {node.name} ({address})" if ending.why else ""
+=======
+>>>>>>> nodes-netns
                 self._leave(process, Ending(how, why))
             self._mark_over(process)
 
@@ -453,6 +466,8 @@ class GraphControl:
         return True
 
     def _link_lost(self, peer: Peer, told: LinkLost) -> bool:
+        if told.node != peer.name and not self.nodes.is_home(peer, told.process):
+            raise ValueError(f"{told.process} is not on its node")
         self.link_lost(told.process, told.node, told.text)
         return True
 

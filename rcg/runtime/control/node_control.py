@@ -66,11 +66,15 @@ __all__ = ["NodeControl"]
 
 _log = Log()
 
+<<<<<<< HEAD
 _JOIN_TIMEOUT_S: Final = 30.0
 # Between two looks whether there is something new to tell: while there is, and at rest.
 _LOOK_S: Final = 0.1
 _REST_S: Final = 1.0
 _LOOKS: Final = 20  # that find nothing new, before it is at rest
+=======
+_PERIOD_S: Final = 1.0  # between two snapshots that nobody asked for
+>>>>>>> nodes-netns
 _PART_EVENTS: Final = 512  # of one message
 _MOST_SPANS: Final = 256
 
@@ -117,7 +121,7 @@ class NodeControl:
         """Where the members of this node join."""
         return self._endpoint.address
 
-    def open(self, gate: Gate, node_ip: str, driver: str, timeout_s: float | None) -> None:
+    def open(self, gate: Gate, node_ip: str, driver: str, timeout_s: float) -> None:
         """Listen for other nodes, and connect to the driver.
 
         Args:
@@ -140,7 +144,7 @@ class NodeControl:
             address=str(address),
         )
         try:
-            joined = join(driver, opening, timeout_s or _JOIN_TIMEOUT_S, _any_process)
+            joined = join(driver, opening, timeout_s, _any_process)
         except ConnectionAbortedError as error:
             raise PlacementError("the driver's graph has ended") from error
         except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ whoever looks for a connection that does not come about wants to know of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 __all__ = ["Reason", "Refusals", "Tally"]
@@ -39,6 +39,12 @@ class Refusals:
     def total(self) -> int:
         """All of them."""
         return self.wrong_secret + self.unknown_graph + self.garbage + self.silent + self.flood
+
+    def __str__(self) -> str:
+        found = [
+            f"{count} {reason.replace('_', ' ')}" for reason, count in asdict(self).items() if count
+        ]
+        return ", ".join(found) or "none"
 
 
 class Tally:

@@ -111,8 +111,6 @@ def answer_of(actor: str, ref: Any, named: Named) -> Any:
     name, facts = named.name(actor), named.facts(actor)
     try:
         return cluster.get(ref)
-    except RcgError:
-        raise
     except Exception as error:
         if cluster.is_actor_death(error):
             raise ActorDiedError(
@@ -120,7 +118,7 @@ def answer_of(actor: str, ref: Any, named: Named) -> Any:
                 actor_id=named.id(actor),
                 **facts,
             ) from error
-        own = cluster.cause_of(error)
+        own = cluster.cause_of(error) or error
         if isinstance(own, RcgError):
             raise own from None  # it says all, and Ray's traceback says nothing more
         if isinstance(own, ImportError):

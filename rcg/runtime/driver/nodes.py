@@ -19,7 +19,7 @@ from rcg.ir.programs import FIRST_NODE
 from rcg.options import Deadline
 from rcg.runtime.actor.hosting import open_node, refusal, senders_to
 from rcg.runtime.actor.spec import HostStart
-from rcg.runtime.control.linking import connect_gates
+from rcg.runtime.control.linking import connect_gates, patience_s
 from rcg.runtime.driver.answers import Named, gather
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.node import ABI_VERSION
@@ -99,7 +99,8 @@ def open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> Host
     hosts = Hosts(local, {FIRST_NODE: listening, **control.nodes.addresses})
     crossings = crossings_of(plan, DRIVER)
     wanted = {node: hosts.gates[node] for nodes in crossings.values() for node in nodes}
-    connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER)
+    timeout_s = patience_s(session.options.compile_timeout_s)
+    connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER, timeout_s)
     session.node.link(
         connections, crossings, lambda node, text: control.link_lost(DRIVER, node, text)
     )

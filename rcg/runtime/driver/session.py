@@ -35,9 +35,14 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
+<<<<<<< HEAD
 from rcg.runtime.node.snapshot import NodeView, Snapshot
 from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.text import time_text
+=======
+from rcg.runtime.node.snapshot import NodeView
+from rcg.runtime.observe.report import Report, SocketQueue, activities, backlogs
+>>>>>>> nodes-netns
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
@@ -322,6 +327,8 @@ class Session:
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),
             asked=patience_s > 0,
+            sockets=tuple(SocketQueue(to, *each) for to, each in self.node.queued().items()),
+            refused=str(self.control.refusals()) if self.control.tcp_address else "",
         )
 
     def public(self, signal: Signal) -> RcgError:

@@ -22,7 +22,7 @@ from rcg.ir.ops import Collective, Op
 from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.snapshot import NodeView
-from rcg.text import bytes_text, table, visible
+from rcg.text import bytes_text, plural, table, visible
 from rcg.trace.recorder import State
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Backlog",
     "Report",
     "Reports",
+    "SocketQueue",
     "activities",
     "backlogs",
 ]
@@ -108,6 +109,21 @@ class Backlog:
     slots: int
 
 
+@dataclass(frozen=True, slots=True)
+class SocketQueue:
+    """A connection over which the driver sends frames to another node.
+
+    Attributes:
+        node: The node's name in the plan.
+        sent_bytes: What the kernel has taken so far.
+        waiting: How many frames wait to be sent.
+    """
+
+    node: str
+    sent_bytes: int
+    waiting: int
+
+
 @dataclass(frozen=True)
 class Report(Displayed):
     """What a graph does at one moment; prints as text.
@@ -124,6 +140,9 @@ class Report(Displayed):
         failures_dropped: Failures whose refs were dropped unread.
         last_dropped: What failed, in the newest of these.
         asked: Whether live processes were asked for their stacks.
+        sockets: The driver's connections to other nodes.
+        refused: How many connections from other nodes this process has refused, for all its graphs,
+            by reason; "" where it takes none.
     """
 
     graph_id: str
@@ -137,6 +156,8 @@ class Report(Displayed):
     failures_dropped: int = 0
     last_dropped: str = ""
     asked: bool = False
+    sockets: tuple[SocketQueue, ...] = ()
+    refused: str = ""
 
     @property
     def ages(self) -> tuple[str, ...]:
@@ -157,6 +178,18 @@ class Report(Displayed):
 
     def _mimebundle(self, views: Views) -> Mimebundle:
         return views.reports([self], str(self))
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        """Lines about the connections to other nodes; none on one node."""
+        lines = [
+            f"sent to node {each.node}: {bytes_text(each.sent_bytes)}, "
+            f"{plural(each.waiting, 'frame')} waiting"
+            for each in self.sockets
+        ]
+        if self.refused:
+            lines.append(f"connections from other nodes that were refused: {self.refused}")
+        return tuple(lines)
 
     def _lines(self) -> list[str]:
         lines = [
@@ -187,6 +220,7 @@ class Report(Displayed):
             f"  {each.channel}: {each.writer} -> {each.reader}: {each.length} of {each.slots}"
             for each in self.backlogs
         ]
+        lines += self.network
         if self.failures_dropped:
             lines.append(
                 f"failures that were dropped unread: {self.failures_dropped}, the last: "

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever reaches the ports of a running graph: it goes on undisturbed, and counts what it refused.
+
+What a stranger may send to the gate with a valid secret needs the secret: the gate's own tests do
+that (``tests/process/test_native_gate.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import rcg
+from rcg.runtime.control.joining import check_user, join
+from rcg.runtime.control.refusals import Refusals
+from rcg.wire.addresses import TcpAddress
+from rcg.wire.messages import JoinNode, Opening, OpenLink
+from tests.cluster.stage import GUARD_S, in_thread, until
+from tests.netns.machines import Cluster
+from tests.netns.test_deaths import chained
+from tests.netns.test_links import stream
+
+
+class Target:
+    """A graph in use, and the ports of its driver and of the host of machine 1."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        control = graph._engine.session.control
+        self.control = control
+        self.secret = control.secret
+        self.is_broken = False  # by the test
+        self.addresses = [
+            control.tcp_address,
+            *map(TcpAddress.parse, control.nodes.addresses.values()),
+        ]
+
+    def refused(self) -> Refusals:
+        """What the driver has refused."""
+        return self.control.refusals()
+
+    def connect(self, at: int = 0) -> socket.socket:
+        address = self.addresses[at]
+        return socket.create_connection((address.host, address.port), GUARD_S)
+
+
+@pytest.fixture
+def target(workers: list[Any]) -> Iterator[Target]:
+    with chained(workers[0], workers[2], workers[3]) as graph:
+        made = Target(graph)
+        yield made
+        if not made.is_broken:
+            stream(graph, 0.3)
+            assert graph.report().state == "running"
+
+
+def in_use(target: Target, attack: Callable[[], None]) -> None:
+    """Attack while the graph is in use; all its results are right."""
+    using = in_thread(lambda: stream(target.graph, 2.0, 10_000))
+    attack()
+    count, longest_s = using()
+    print(f"{count} executions meanwhile, the longest {longest_s:.3f} s")
+
+
+def is_over(connection: socket.socket) -> bool:
+    """Read until the other side ends the connection."""
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(65_536):
+            pass
+    return True
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
+def test_port_scans(target: Target, at: int):
+    def scan() -> None:
+        for _ in range(200):
+            target.connect(at).close()
+
+    in_use(target, scan)
+    if not at:
+        until(lambda: target.refused().silent >= 200)
+        report = target.graph.report()
+        assert "connections from other nodes that were refused:" in str(report)
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
+def test_garbage(target: Target, at: int):
+    chance = random.Random(at)
+    before = target.refused()
+
+    def send() -> None:
+        for number in range(100):
+            with target.connect(at) as connection:
+                junk = chance.randbytes(chance.randrange(1, 5000))
+                if number % 3 == 1:
+                    junk = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+                if number % 3 == 2:  # a packet that never ends, of a kind that there is
+                    junk = struct.pack("!IBI", 60_000, 0, 0) + junk
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(junk)
+                    connection.shutdown(socket.SHUT_WR)
+                assert is_over(connection)
+
+    in_use(target, send)
+    if not at:
+        until(lambda: target.refused().total >= before.total + 100)
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
+@pytest.mark.parametrize("what", ["link", "node"])
+def test_a_wrong_secret(target: Target, at: int, what: str):
+    opening: Opening
+    facts = {"graph": target.graph.get_id(), "secret": secrets.token_hex(16)}
+    if what == "link":
+        opening = OpenLink(**facts, process="a0", node="n0")
+    else:
+        opening = JoinNode(**facts, node="n1", pid=1, clock="", address="")
+    before = target.refused()
+
+    def knock() -> None:
+        for _ in range(20):
+            with pytest.raises((ConnectionAbortedError, PermissionError)):
+                join(target.addresses[at], opening, GUARD_S, check_user)
+        wrong_graph = replace(opening, graph="0" * 32, secret=target.secret)
+        with pytest.raises(ConnectionAbortedError):
+            join(target.addresses[at], wrong_graph, GUARD_S, check_user)
+
+    in_use(target, knock)
+    if not at:
+        until(lambda: target.refused().wrong_secret >= before.wrong_secret + 20)
+        until(lambda: target.refused().unknown_graph >= before.unknown_graph + 1)
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
+def test_what_knows_the_secret_but_is_none_of_the_graph(target: Target, at: int):
+    """A second host of a node, and a link of a process that sends nothing there."""
+    facts = {"graph": target.graph.get_id(), "secret": target.secret}
+    node = JoinNode(**facts, node="n1", pid=1, clock="", address="")
+    link = OpenLink(**facts, process="nobody", node="n1" if at else "n0")
+
+    def knock() -> None:
+        for opening in (node, link):
+            with pytest.raises((ConnectionAbortedError, OSError)):
+                join(target.addresses[at], opening, GUARD_S, check_user).close()
+
+    in_use(target, knock)
+
+
+def test_frames_that_are_none_after_a_handshake_name_the_connection(target: Target):
+    """With the secret somebody may break the graph; it then says what arrived, and ends."""
+    facts = {"graph": target.graph.get_id(), "secret": target.secret}
+    joined = join(
+        target.addresses[1], OpenLink(**facts, process="driver", node="n1"), GUARD_S, check_user
+    )
+    joined.connection.send(b"GET / HTTP/1.1\r\n" * 20)
+    with pytest.raises(rcg.errors.ChannelBroken, match="no frame of rcg's"):
+        stream(target.graph, GUARD_S)
+    target.is_broken = True
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
+def test_half_open_connections_and_floods(cluster: Cluster, target: Target, at: int):
+    before = target.refused()
+    with contextlib.ExitStack() as opened:
+
+        def flood() -> None:
+            for number in range(300):
+                connection = opened.enter_context(target.connect(at))
+                if number % 2:
+                    with contextlib.suppress(ConnectionError):
+                        connection.sendall(b"\0\0")
+
+        in_use(target, flood)
+        # Others still come in.
+        with chained(*_others(target)) as other:
+            assert rcg.get(other.execute(1), timeout=GUARD_S) == 1
+    if not at:
+        until(lambda: target.refused().total >= before.total + 300)
+
+
+def _others(target: Target) -> list[Any]:
+    handles = target.graph._engine.session.handles
+    near = [handles[each] for each in target.graph.plan.processes_of("n0") if each in handles]
+    far = [handles[each] for each in target.graph.plan.processes_of("n1") if each in handles]
+    return [near[0], *far[:2]]
