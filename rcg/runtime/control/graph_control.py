@@ -25,11 +25,8 @@ from typing import Any, ClassVar, Final
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
-<<<<<<< HEAD
-from rcg.ir.programs import FIRST_NODE
-=======
 from rcg.ir.ids import DRIVER
->>>>>>> nodes-netns
+from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.control import endpoint
@@ -371,16 +368,11 @@ class GraphControl:
             self._leave(peer.name, ending)
             return
         # A connection that its host has closed tells of the end of the host; it comes first.
-        how = How.UNREACHABLE if ending.why else How.LEFT
-        why = ending.why or f"node {node.name} at {self.nodes.addresses[node.name]}"
+        how = How.UNREACHABLE if ending.why in _CUTS else How.LEFT
+        where = f"node {node.name} at {self.nodes.addresses[node.name]}"
+        why = f"{ending.why}, {where}" if ending.why else where
         for process in node.members:
             if process in self._members:
-<<<<<<< HEAD
-                address = self.nodes.addresses[node.name]
-                how = How.UNREACHABLE if ending.why in _CUTS else ending.how
-                why = f"{ending.why}, node {node.name} ({address})" if ending.why else ""
-=======
->>>>>>> nodes-netns
                 self._leave(process, Ending(how, why))
             self._mark_over(process)
 

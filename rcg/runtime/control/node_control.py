@@ -66,15 +66,10 @@ __all__ = ["NodeControl"]
 
 _log = Log()
 
-<<<<<<< HEAD
-_JOIN_TIMEOUT_S: Final = 30.0
 # Between two looks whether there is something new to tell: while there is, and at rest.
 _LOOK_S: Final = 0.1
 _REST_S: Final = 1.0
 _LOOKS: Final = 20  # that find nothing new, before it is at rest
-=======
-_PERIOD_S: Final = 1.0  # between two snapshots that nobody asked for
->>>>>>> nodes-netns
 _PART_EVENTS: Final = 512  # of one message
 _MOST_SPANS: Final = 256
 

@@ -35,14 +35,9 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
-<<<<<<< HEAD
 from rcg.runtime.node.snapshot import NodeView, Snapshot
-from rcg.runtime.observe.report import Report, activities, backlogs
-from rcg.text import time_text
-=======
-from rcg.runtime.node.snapshot import NodeView
 from rcg.runtime.observe.report import Report, SocketQueue, activities, backlogs
->>>>>>> nodes-netns
+from rcg.text import time_text
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening

@@ -93,11 +93,10 @@ class ReportData(Protocol):
     @property
     def asked(self) -> bool: ...  # noqa: D102
     @property
-<<<<<<< HEAD
     def ages(self) -> Sequence[str]: ...  # noqa: D102
-=======
+
+    @property
     def network(self) -> Sequence[str]: ...  # noqa: D102
->>>>>>> nodes-netns
 
 
 def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = None) -> str:
@@ -119,13 +118,9 @@ def report_of(report: ReportData, *, title: str = "Report", dark: bool | None = 
         f"{report.limit} executions in flight, {bytes_text(report.used_bytes)} of "
         f"{bytes_text(report.cap_bytes)} shared memory"
     )
-<<<<<<< HEAD
     ages = "".join(f'<p class="rcg-slow">{escaped(line)}</p>' for line in report.ages)
-    body = table(head, rows, marked) + ages + _stacks(report, marked) + _failures(report)
-=======
-    body = table(head, rows, marked) + _stacks(report, marked)
+    body = table(head, rows, marked) + ages + _stacks(report, marked)
     body += _network(report) + _failures(report)
->>>>>>> nodes-netns
     return themed(card(title, about, body), dark=dark)
 
 
