@@ -32,6 +32,7 @@ def test_one_row_per_event():
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     assert rows[0] == {
         "graph": "5f1c" * 8,
+        "node": "n0",
         "process": "driver",
         "label": "driver",
         "op": "Write s0 -> c0",

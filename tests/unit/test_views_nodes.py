@@ -198,6 +198,8 @@ def test_a_gate_is_a_lane_of_pictures_and_files(record: GraphTrace, tmp_path: Pa
     assert "pass c1" in (tmp_path / "run.html").read_text()
     trace.save(tmp_path / "run.rcg")
     assert Trace.load(tmp_path / "run.rcg").graphs[0].plan == record.plan
+    frame = trace.to_pandas()
+    assert dict(zip(frame.process, frame.node, strict=True)) == record.plan.nodes_by_process()
     trace.to_chrome(tmp_path / "run.json")
     assert "pass c1" in (tmp_path / "run.json").read_text()
 

@@ -37,10 +37,12 @@ COLUMNS: Final = (
     "peer",
     "group",
     "rank",
+    "node",
 )
-"""The columns, in their order. The first six, ``peer`` and ``group`` are categories, the others
-integers. ``peer`` is missing if an event did not wait for another process; ``group`` and ``rank``,
-the rank of the process in it, if it did not exchange tensors over a communicator."""
+"""The columns, in their order. The first six, ``peer``, ``group`` and ``node`` are categories, the
+others integers. ``peer`` is missing if an event did not wait for another process; ``group`` and
+``rank``, the rank of the process in it, if it did not exchange tensors over a communicator.
+``node`` is the node of the plan that the process is on: ``n0``, the driver's, ``n1``, ..."""
 
 
 def to_pandas(trace: Recording) -> pd.DataFrame:
@@ -65,7 +67,7 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     texts = [_texts(graph, lane) for graph, lane in lanes]
     columns: dict[str, Any] = {}
     for name in COLUMNS:
-        if name in ("graph", "process", "label", "op", "kind", "name", "peer", "group"):
+        if name in ("graph", "process", "label", "op", "kind", "name", "peer", "group", "node"):
             columns[name] = _category(pd, [text[name] for text in texts])
         elif name == "rank":
             ranks = np.concatenate([np.empty(0, np.int64), *(_ranks(*each) for each in lanes)])
@@ -100,6 +102,7 @@ def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
         "graph": ([graph.graph_id], same),
         "process": ([lane.process], same),
         "label": ([lane.label], same),
+        "node": ([graph.plan.node_of(lane.process)], same),
         "op": ([*(str(op) for op in ops), UNKNOWN, *spans], which),
         "kind": ([*(op.word for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
         "name": ([*(op.title(labels) for op in ops), UNKNOWN, *spans], which),

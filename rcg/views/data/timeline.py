@@ -59,6 +59,11 @@ def _subtitle(record: GraphTrace, slices: Slices) -> str:
         f"{time_text(slices.duration_ns)} in all",
         "a line connects the two ends of a transfer",
     ]
+    if slices.is_wire.any():
+        words.append("dashed: on the wire between nodes")
+    error_ns = max((head.error_ns for head in slices.heads if head.node), default=0)
+    if error_ns:
+        words.append(f"clocks of nodes to within {time_text(error_ns)}")
     if lost:
         words.append(f"{plural(lost, 'event')} {'was' if lost == 1 else 'were'} lost")
     return f" {DOT} ".join(words)
