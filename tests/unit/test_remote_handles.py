@@ -24,7 +24,7 @@ from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.runtime.remote.owner import ask_report
 from rcg.wire import messages, sockets
 from rcg.wire.packets import LargeBody, PacketStream
-from rcg.wire.payloads import open_buffers, open_payloads, send_buffers, send_payloads
+from rcg.wire.payloads import open_buffers, open_payloads, room_for, send_buffers, send_payloads
 from tests.driven import Driven
 from tests.peers import GUARD_S, descriptors, until
 from tests.served import is_served
@@ -212,8 +212,9 @@ def test_buffers_of_any_size_travel_to_another_node():
             sender = threading.Thread(target=send_buffers, args=(ours, message, views))
             sender.start()
             with sockets.receive(theirs, 1) as received:
-                found = open_buffers(received, [len(each) for each in buffers])
-                assert list(map(bytes, found)) == buffers
+                room = room_for([len(each) for each in buffers])
+                open_buffers(received, room)
+                assert list(map(bytes, room.parts)) == buffers
             sender.join(GUARD_S)
         assert descriptors() <= before
 
@@ -226,7 +227,7 @@ def test_a_payload_of_another_size_than_it_says_is_an_error():
         )
         sender.start()
         with sockets.receive(theirs, 1) as received, pytest.raises(ValueError, match="size"):
-            open_buffers(received, [len(BYTES[1]) + 1])
+            open_buffers(received, room_for([len(BYTES[1]) + 1]))
         sender.join(GUARD_S)
 
 
