@@ -24,7 +24,6 @@ from rcg.runtime.control.refusals import Refusals
 from rcg.wire.addresses import TcpAddress
 from rcg.wire.messages import JoinNode, Opening, OpenLink
 from tests.cluster.stage import GUARD_S, in_thread, until
-from tests.netns.machines import Cluster
 from tests.netns.test_deaths import chained
 from tests.netns.test_links import stream
 
@@ -104,7 +103,7 @@ def test_garbage(target: Target, at: int):
                     junk = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
                 if number % 3 == 2:  # a packet that never ends, of a kind that there is
                     junk = struct.pack("!IBI", 60_000, 0, 0) + junk
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(OSError):  # the other side may be faster
                     connection.sendall(junk)
                     connection.shutdown(socket.SHUT_WR)
                 assert is_over(connection)
@@ -167,7 +166,7 @@ def test_frames_that_are_none_after_a_handshake_name_the_connection(target: Targ
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
-def test_half_open_connections_and_floods(cluster: Cluster, target: Target, at: int):
+def test_half_open_connections_and_floods(workers: list[Any], target: Target, at: int):
     before = target.refused()
     with contextlib.ExitStack() as opened:
 
@@ -180,14 +179,7 @@ def test_half_open_connections_and_floods(cluster: Cluster, target: Target, at: 
 
         in_use(target, flood)
         # Others still come in.
-        with chained(*_others(target)) as other:
+        with chained(workers[0], workers[2], workers[3]) as other:
             assert rcg.get(other.execute(1), timeout=GUARD_S) == 1
     if not at:
         until(lambda: target.refused().total >= before.total + 300)
-
-
-def _others(target: Target) -> list[Any]:
-    handles = target.graph._engine.session.handles
-    near = [handles[each] for each in target.graph.plan.processes_of("n0") if each in handles]
-    far = [handles[each] for each in target.graph.plan.processes_of("n1") if each in handles]
-    return [near[0], *far[:2]]

@@ -16,6 +16,7 @@ from tests.cluster.faults import NOTHING
 from tests.cluster.stage import GUARD_S, Driver, compile_echo, until
 from tests.netns.machines import Cluster, actor_on
 from tests.netns.test_deaths import assert_nothing_left, chained, use_until_it_fails
+from tests.netns.world import address_of
 
 Fresh = Callable[..., Any]
 
@@ -80,9 +81,13 @@ def lost(cluster: Cluster, fresh: Fresh, lose: Callable[[], None]) -> None:
 
 def back(cluster: Cluster, fresh: Fresh) -> None:
     """Start the Ray of machine 1 again, and use it."""
-    before = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+    def alive() -> int:
+        return sum(n["Alive"] and n["NodeManagerAddress"] == address_of(1) for n in ray.nodes())
+
+    until(lambda: alive() == 0)  # or actors would be sent to the node that is no more
     cluster.start(1)
-    until(lambda: bool({n["NodeID"] for n in ray.nodes() if n["Alive"]} - before))
+    until(lambda: alive() == 1)
     with chained(fresh(0), fresh(1), fresh(1)) as graph:
         assert rcg.get(graph.execute("back"), timeout=GUARD_S) == "back"
 

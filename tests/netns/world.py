@@ -21,6 +21,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,7 @@ __all__ = ["SUBNET", "Machine", "World", "address_of", "reason_against"]
 
 SUBNET: Final = "10.97.31"
 _SPACES: Final = ("--net", "--mount", "--uts", "--ipc", "--pid")
-# `trap` has the kernel collect orphans, whose parent process 1 becomes.
-_FIRST: Final = """
+_PREPARE: Final = """
 set -e
 mount --make-rprivate /
 mount -t proc proc /proc
@@ -39,9 +39,14 @@ mkdir -p /tmp/ray
 mount -t tmpfs tmpfs /tmp/ray
 hostname "$1"
 ip link set lo up
-trap '' CHLD
-echo ready
-read _
+exec "$2" -c "$3"
+"""
+# The kernel collects orphans, whose parent process 1 becomes. A shell's `read` would end with them.
+_FIRST: Final = """
+import signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print("ready", flush=True)
+sys.stdin.read()
 """
 
 
@@ -77,8 +82,9 @@ class Machine:
     def __init__(self, name: str, entered: Sequence[str] = _SPACES) -> None:
         self.name = name
         self._entered = entered
+        first = ["unshare", *_SPACES, "--fork"]
         self._holder = subprocess.Popen(
-            ["unshare", *_SPACES, "--fork", "sh", "-c", _FIRST, "sh", name],
+            [*first, "sh", "-c", _PREPARE, "sh", name, sys.executable, _FIRST],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
