@@ -17,7 +17,7 @@ GPU ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-netns native-check soak lint types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab unit test test-nodes test-netns native-check soak lint types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -56,21 +56,23 @@ lab: setup
 unit: setup
 	$(PY) -m pytest -q -p no:logging -n 2 --dist loadfile --hypothesis-profile=quick tests/unit
 
-# The same tests, with the actors on two nodes.
-ACROSS_NODES := execute failures deaths handles asyncio profile nodes_tensors collectives random_dags
-
 ## pass every test that needs no GPU, notebooks included, the cheap layers first
 test: setup
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/unit tests/conformance rcg
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/process
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/cluster
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile --nodes 2 $(ACROSS_NODES:%=tests/cluster/test_%.py)
 	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile $(patsubst %,--ignore=tests/%,unit conformance process cluster) tests
 	$(MAKE) --no-print-directory notebooks
 
 ## graphs over Ray nodes that share nothing, in network namespaces: needs root (NETNS="-x tests/netns/test_deaths.py")
 test-netns: setup
 	$(PY) -m tests.netns $(NETNS)
+
+ACROSS_NODES := execute failures deaths handles asyncio profile nodes_tensors collectives random_dags
+
+## the tests of graphs that cross nodes, on a Ray with two nodes (ACROSS_NODES="execute handles")
+test-nodes: setup
+	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile --nodes 2 $(ACROSS_NODES:%=tests/cluster/test_%.py)
 
 # The thread sanitizer sees what happens between threads only, and some of its versions need memory where the kernel
 # would not put it by itself. -Wno-tsan: it knows no fences, which the recorder uses beside atomic words.
