@@ -153,7 +153,7 @@ class NodeControl:
             raise PlacementError("the process that answered is not the driver")
         self._link = link
         name = f"rcg-link-{self._node.layout.node}-{self.service_id[:6]}"
-        threading.Thread(target=self._listen, name=name, daemon=True).start()
+        threading.Thread(target=self._listen, args=(link,), name=name, daemon=True).start()
 
     # --- any thread
 
@@ -183,9 +183,7 @@ class NodeControl:
 
     # --- the thread that hears the driver
 
-    def _listen(self) -> None:
-        link = self._link
-        assert link is not None  # noqa: S101 - set before the thread starts
+    def _listen(self, link: PacketStream) -> None:
         try:
             waiter = sockets.Waiter(link, -1)
             last, same = "", 0
