@@ -28,6 +28,7 @@ from rcg.experimental.collective import (
     get_collective_groups,
 )
 from tests.cluster.stage import GUARD_S
+from tests.peers import suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -817,7 +818,7 @@ def test_the_report_names_an_owner_that_does_not_answer(pair):
     ref = a.make.remote(1)
     pid = get(a.pid.remote())
     rcg.wait([ref], timeout=GUARD_S)
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         assert state_of(ref) == "unknown"
         assert "does not answer" in str(rcg.report())
@@ -994,7 +995,7 @@ def test_an_owner_that_is_stopped_holds_up_no_other(actors):
     a, b = actors(2)
     pid = get(a.pid.remote())
     get(b.pid.remote())
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         late = a.make_anywhere.remote(1)  # nobody can be told that it is kept
         refs = [b.make_anywhere.remote(n) for n in range(3)]
@@ -1015,7 +1016,7 @@ def test_the_timeout_of_get_also_limits_what_does_not_arrive(actors):
     rcg.wait(refs, num_returns=2, timeout=GUARD_S)
     out = torch.zeros(BIG)
     pid = get(a.pid.remote())
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         for _ in range(3):
             with pytest.raises(ray.exceptions.GetTimeoutError, match="did not arrive within"):
@@ -1024,7 +1025,7 @@ def test_the_timeout_of_get_also_limits_what_does_not_arrive(actors):
         os.kill(pid, signal.SIGCONT)
     assert get(refs[0])[0] == 1
     assert get(a.facts.remote())[3] == 1  # it went on arriving, and was not asked for again
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         with pytest.raises(ray.exceptions.GetTimeoutError, match="Actor"):
             rcg.get(refs, timeout=0)
@@ -1046,7 +1047,7 @@ def test_holders_that_are_stopped_hold_up_no_other_in_an_event_loop(actors):
     stuck = [a.make_anywhere.remote(n) for n in range(12)]
     rcg.wait(stuck, num_returns=12, timeout=GUARD_S)
     pid = get(a.pid.remote())
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         waiting = [taker.total.remote(each) for each in stuck]
         assert get(taker.total.remote(b.make_anywhere.remote(1))) == BIG
@@ -1312,7 +1313,7 @@ def test_a_member_that_is_stopped_keeps_no_other_in_the_group(actors, monkeypatc
     a, b, c = actors(3)
     group = create_collective_group([a, b, c], backend="gloo")
     pid = get(a.pid.remote())
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         with pytest.raises(Transfer, match="does not answer"):
             destroy_collective_group(group)
