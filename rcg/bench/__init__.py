@@ -23,5 +23,9 @@ The limit of a small row is the time to wake another process through a futex, ti
 wake-ups that the row needs. It does not spin, so a contestant that spins briefly can be faster. The
 limit of a bulk row is the time of the copies that it needs, by `memcpy` between warm buffers.
 
+With `--nodes 2` the rows are graphs over two Ray nodes. Both are on this machine, so they share its
+processors, and the limit is a message that goes to another process and back through a TCP socket of
+the loopback, by blocking calls of Python's, as large as the argument.
+
 Times are in microseconds unless a name has another unit.
 """

@@ -21,13 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     if asked.list:
-        for name, title in runner.titles().items():
+        for name, title in runner.titles(asked.nodes).items():
             print(f"{name:<16}{title}")
         return 0
     if asked.rounds < 1:
         parser.error("--rounds must be at least 1")
     try:
-        rows = select([p for p in asked.rows.split(",") if p], runner.names())
+        rows = select([p for p in asked.rows.split(",") if p], tuple(runner.titles(asked.nodes)))
     except ValueError as error:
         parser.error(str(error))
     if asked.json is not None and not asked.json.absolute().parent.is_dir():
@@ -35,11 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if asked.beside is not None and not (asked.beside / "rcg" / "__init__.py").is_file():
         parser.error(f"--beside: there is no package rcg in {asked.beside}")
+    if asked.beside is not None and asked.nodes > 1:
+        parser.error("--beside: two versions are compared on one node only")
 
     # Ray reads these when its processes start.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    settings = runner.Settings(rows=rows, rounds=asked.rounds, seed=asked.seed, beside=asked.beside)
+    settings = runner.Settings(
+        rows=rows, rounds=asked.rounds, seed=asked.seed, beside=asked.beside, nodes=asked.nodes
+    )
     report = runner.run(settings, progress(runner.count_steps(settings)))
     print(render(report), end="")
     if asked.json is not None:
@@ -76,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="the seed of payloads and orders; default: 0",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        choices=(1, 2),
+        help="with 2, the rows of graphs over two Ray nodes on this machine; default: 1",
     )
     parser.add_argument(
         "--beside",

@@ -22,6 +22,7 @@ import ray
 
 import rcg
 import rcg.dag
+from rcg.bench.across import resource
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Arguments, Row
@@ -31,7 +32,11 @@ from rcg.options import WaitPolicy
 
 __rcg_user__ = True  # see rcg.frames
 
+Seats = Sequence[int | None]
+"""The number of the Ray node of each actor, or None where it does not matter."""
+
 MAX_ACTORS = 4
+ANYWHERE: Seats = (None,) * MAX_ACTORS
 READY_TIMEOUT_S = 120
 ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
 
@@ -133,9 +138,31 @@ class Contestant(Protocol):
 
 
 class WithActors:
-    """A contestant whose actors this process started."""
+    """A contestant whose actors this process started.
 
-    actors: list[Any]
+    Args:
+        actor_class: The class of its actors.
+        seats: The number of the Ray node of each actor, or None where it does not matter.
+    """
+
+    def __init__(self, actor_class: Any, seats: Seats) -> None:
+        self._class, self._seats = actor_class, seats
+        self.start_actors()
+
+    def start_actors(self) -> None:
+        """Start the actors, in place of earlier ones if any, and wait until they answer."""
+        self.actors = [self._class.options(**options_on(seat)).remote() for seat in self._seats]
+        rcg.get([actor.count.remote() for actor in self.actors], timeout=READY_TIMEOUT_S)
+
+    def methods(self, row: Row) -> list[Any]:
+        """Return the method of each actor that a row needs, on the nodes that it needs."""
+        free = dict(enumerate(self._seats))
+        chosen = []
+        for seat in row.nodes or [None] * row.actors:
+            number = next(n for n, found in free.items() if seat in (None, found))
+            del free[number]
+            chosen.append(self.actors[number])
+        return [getattr(actor, method) for actor, method in zip(chosen, row.methods, strict=True)]
 
     def pids(self) -> list[int]:
         """Return the ids of its actors' processes."""
@@ -149,17 +176,18 @@ class RcgGraph(WithActors):
     Args:
         name: Its name in the table.
         wait: The wait policy.
+        seats: The nodes of its actors.
     """
 
-    def __init__(self, name: str, wait: WaitPolicy) -> None:
+    def __init__(self, name: str, wait: WaitPolicy, seats: Seats = ANYWHERE) -> None:
         self.name = name
         self.input_node, self.get = rcg.dag.InputNode, rcg.get
-        self.actors = start_actors(rcg.remote(Worker))
+        super().__init__(rcg.remote(Worker), seats)
         self._wait = wait
 
     def compile(self, row: Row, payload: Arguments) -> Any:
         """Compile and return the graph of a row."""
-        methods = methods_of(row, self.actors)
+        methods = self.methods(row)
         nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
         return self.compile_dag(build(row.shape, methods, len(payload), *nodes, row.transport))
 
@@ -181,13 +209,13 @@ class RayCall(WithActors):
 
     name = RAY_CALL
 
-    def __init__(self) -> None:
-        self.actors = start_actors(ray.remote(Worker))
+    def __init__(self, seats: Seats = ANYWHERE) -> None:
+        super().__init__(ray.remote(Worker), seats)
 
     def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Return a session. There is nothing to compile."""
         get = ray.get
-        submit = core_submit(row, self.actors, payload)
+        submit = core_submit(row, self.methods(row), payload)
 
         async def call_async() -> Any:
             return await submit()
@@ -212,7 +240,7 @@ class RayGraph(WithActors):
 
     name = RAY_GRAPH
 
-    def __init__(self) -> None:
+    def __init__(self, seats: Seats = ANYWHERE) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from ray.dag import DAGNode, InputNode, MultiOutputNode  # not in every Ray
@@ -221,13 +249,13 @@ class RayGraph(WithActors):
             raise ImportError("this Ray has a ray.dag that compiles nothing")
         self.input_node, self.get = InputNode, ray.get
         self._multi_output = MultiOutputNode
-        self.actors = start_actors(ray.remote(Worker))
+        super().__init__(ray.remote(Worker), seats)
 
     def compile(self, row: Row, payload: Arguments) -> Any:
         """Compile and return the graph of a row."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its deprecation
-            methods, nodes = methods_of(row, self.actors), (self.input_node, self._multi_output)
+            methods, nodes = self.methods(row), (self.input_node, self._multi_output)
             dag = build(row.shape, methods, len(payload), *nodes, row.transport)
             return dag.experimental_compile(enable_asyncio=row.is_async)
 
@@ -265,7 +293,7 @@ class RayGraph(WithActors):
         # A thread of the graph reports that the actors are gone, at any time.
         logging.getLogger("ray.dag.compiled_dag_node").disabled = True
         graph.teardown()
-        self.actors = start_actors(ray.remote(Worker))
+        self.start_actors()
 
 
 class ActorPauser:
@@ -295,36 +323,28 @@ class ActorPauser:
         return alone
 
 
-def start_actors(actor_class: Any) -> list[Any]:
-    """Start a contestant's actors and waits until they answer."""
-    actors = [actor_class.options(**ACTOR_OPTIONS).remote() for _ in range(MAX_ACTORS)]
-    rcg.get([actor.count.remote() for actor in actors], timeout=READY_TIMEOUT_S)
-    return actors
+def options_on(seat: int | None) -> dict[str, Any]:
+    """Return the options of an actor on the node with a number, or on any."""
+    return ACTOR_OPTIONS if seat is None else {**ACTOR_OPTIONS, "resources": {resource(seat): 0.01}}
 
 
-def start_all() -> tuple[list[Contestant], dict[str, str]]:
+def start_all(seats: Seats = ANYWHERE) -> tuple[list[Contestant], dict[str, str]]:
     """Return the contestants, and why others are missing, by name."""
     contestants: list[Contestant] = [
-        RcgGraph(RCG, "auto"),
-        RcgGraph(RCG_FUTEX, "futex"),
-        RayCall(),
+        RcgGraph(RCG, "auto", seats),
+        RcgGraph(RCG_FUTEX, "futex", seats),
+        RayCall(seats),
     ]
     absent = {}
     try:
-        contestants.append(RayGraph())
+        contestants.append(RayGraph(seats))
     except ImportError as error:
         absent[RAY_GRAPH] = str(error)
     return contestants, absent
 
 
-def methods_of(row: Row, actors: Sequence[Any]) -> list[Any]:
-    """Return the method of each actor that a row needs."""
-    return [getattr(actor, method) for actor, method in zip(actors, row.methods, strict=False)]
-
-
-def core_submit(row: Row, actors: Sequence[Any], payload: Arguments) -> Callable[[], Any]:
+def core_submit(row: Row, methods: Sequence[Any], payload: Arguments) -> Callable[[], Any]:
     """Return a function that submits a row's tasks to Ray Core and returns refs for `get`."""
-    methods = methods_of(row, actors)
     first, rest = methods[0], methods[1:]
 
     def chain() -> Any:

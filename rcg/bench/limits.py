@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of the machine: a futex between two processes, and memcpy."""
+"""The limits of the machine: a futex and a socket between two processes, and memcpy."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,10 +17,12 @@ import numpy as np
 from rcg.bench import _limits
 from rcg.bench.measure import Pace, Turn
 from rcg.bench.rows import Limit
+from rcg.bench.tcp_pong import receive
 
 ROUND_TRIP_HOPS = 2
 PAGE_BYTES = 4096
 CHUNK = 200  # round trips between two readings of the clock
+CONNECT_TIMEOUT_S = 60
 UNCOUNTED = 10  # the first round trips after the other side was asleep
 
 
@@ -81,6 +84,56 @@ class PingPong:
             return samples
 
         return turn
+
+
+class TcpPingPong:
+    """A process that sends messages of one size back by TCP. `with` ends it.
+
+    Args:
+        size_bytes: Size of the messages.
+
+    Attributes:
+        message: What is sent.
+        answer: What came back last.
+        process: The other process.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.message, self.answer = bytearray(size_bytes), bytearray(size_bytes)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.settimeout(CONNECT_TIMEOUT_S)
+            port = listening.getsockname()[1]
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rcg.bench.tcp_pong", str(port), str(size_bytes)]
+            )
+            self._peer, _ = listening.accept()
+        self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> TcpPingPong:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the other process."""
+        self._peer.close()
+        self.process.wait()
+
+    def round_trip(self) -> None:
+        """Send a message and receive it.
+
+        Raises:
+            ConnectionError: The other process has ended.
+        """
+        self._peer.sendall(self.message)
+        if not receive(self._peer, memoryview(self.answer)):
+            raise ConnectionError("the other process has ended")
 
 
 def memcpy(size_bytes: int, copies: int) -> Callable[[], None]:

@@ -97,6 +97,7 @@ class RowResult:
             ("p99", RCG, RAY_GRAPH, "p99", self.target.p99),
             ("to raw Gloo", RCG, RAW_GLOO, "median", self.target.raw),
             ("to a loop by hand", RCG, BY_HAND, "median", self.target.hand),
+            ("to the limit", RCG, LIMIT, "median", self.target.limit),
             ("here to beside", HERE, BESIDE, "median", MAX_TO_BESIDE),
         )
         found = []
@@ -150,6 +151,7 @@ class Header:
     rounds: int = 0
     seconds: float = 0.0
     load: float = 0.0
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

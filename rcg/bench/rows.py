@@ -34,6 +34,7 @@ class Target:
         p99: For the 99th percentile with `wait="auto"`.
         raw: For the median with `wait="auto"`, to raw Gloo.
         hand: For the median with `wait="auto"`, to a loop on `torch.distributed`.
+        limit: For the median with `wait="auto"`, to the limit of the machine.
     """
 
     auto: float | None = None
@@ -41,6 +42,7 @@ class Target:
     p99: float | None = None
     raw: float | None = None
     hand: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,13 @@ class Limit:
         hops: Number of consecutive wake-ups of another process from the call to its result.
         copied_bytes: Bytes of one copy if copies dominate the row, otherwise 0.
         copies: Number of consecutive copies.
+        wire_bytes: Bytes that go to another process by TCP and back, if that dominates the row.
     """
 
     hops: int = 2
     copied_bytes: int = 0
     copies: int = 1
+    wire_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Row:
             only sending them is measured.
         needs: Modules that the row needs. Without them it is left out.
         transport: The tensor transport of the values between the actors, if they have a hint.
+        nodes: The number of the Ray node of each actor, if it matters. The driver is on node 0.
     """
 
     name: str
@@ -99,6 +104,7 @@ class Row:
     lends: bool = False
     needs: tuple[str, ...] = ()
     transport: str | None = None
+    nodes: tuple[int, ...] = ()
 
     @property
     def methods(self) -> tuple[str, ...]:

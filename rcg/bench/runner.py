@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -20,7 +21,9 @@ import ray
 
 import rcg
 from rcg.bench import figures, limits
+from rcg.bench.across import ACROSS, SEATS, two_nodes
 from rcg.bench.contestants import (
+    ANYWHERE,
     ActorPauser,
     Contestant,
     RayCall,
@@ -65,21 +68,20 @@ class Settings:
         rounds: Number of turns of each contestant per row.
         seed: The seed of payloads and of the orders of turns.
         beside: The folder of another version of rcg to compare with.
+        nodes: Number of Ray nodes, 1 or 2. With 2 the rows are those of `across`.
     """
 
     rows: tuple[str, ...]
     rounds: int = DEFAULT_ROUNDS
     seed: int = 0
     beside: Path | None = None
+    nodes: int = 1
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of the rows, then of the figures."""
-    return tuple(titles())
-
-
-def titles() -> dict[str, str]:
-    """Return the title of each of `names()`."""
+def titles(nodes: int = 1) -> dict[str, str]:
+    """Return the titles of the rows, then of the figures, by name."""
+    if nodes == 2:
+        return {row.name: row.title for row in ACROSS}
     rows: tuple[Row | Transfer | Parallel, ...] = (*ROWS, *TRANSFERS, *PARALLELS)
     return {row.name: row.title for row in rows} | figures.TITLES
 
@@ -93,7 +95,8 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     """
     started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
-    rows = [row for row in ROWS if row.name in settings.rows]
+    offered = ACROSS if settings.nodes == 2 else ROWS
+    rows = [row for row in offered if row.name in settings.rows]
     transfers = [transfer for transfer in TRANSFERS if transfer.name in settings.rows]
     parallels = [parallel for parallel in PARALLELS if parallel.name in settings.rows]
     wanted = [name for name in figures.TITLES if name in settings.rows]
@@ -116,14 +119,16 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     contestants: list[Contestant] = []
     absent: dict[str, str] = {}
     visitors: list[Visitor] = []
-    if needs_ray:
-        progress.start("starting Ray and the actors")
-        start_ray()
-    try:
+    with contextlib.ExitStack() as to_end:
+        to_end.callback(progress.close)
         if needs_ray:
-            contestants, absent = start_all()
+            progress.start("starting Ray and the actors")
+            to_end.enter_context(running_ray(settings.nodes))
+            contestants, absent = start_all(SEATS if settings.nodes == 2 else ANYWHERE)
         if settings.beside is not None and rows:
             visitors, missing = start_both(settings.beside)
+            for visitor in visitors:
+                to_end.callback(visitor.end)
             contestants.extend(visitors)
             absent |= missing
         with limits.PingPong() as ping_pong:
@@ -144,12 +149,6 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
             progress.start(figures.TITLES[name])
             found += run_figure(name, contestants)
             progress.advance()
-    finally:
-        progress.close()
-        for visitor in visitors:
-            visitor.end()
-        if needs_ray:
-            ray.shutdown()
     header = Header(
         rcg=rcg.__version__,
         ray=ray.__version__,
@@ -161,19 +160,29 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
         rounds=settings.rounds,
         seconds=time.perf_counter() - began,
         load=load,
+        nodes=settings.nodes,
     )
     return BenchReport(header, tuple(results), tuple(found))
 
 
 def count_steps(settings: Settings) -> int:
     """Return the number of steps in `run`."""
-    in_rounds = set(names()) - set(figures.TITLES)
+    in_rounds = set(titles(settings.nodes)) - set(figures.TITLES)
     rows = sum(name in in_rounds for name in settings.rows)
     return rows * settings.rounds + sum(name in settings.rows for name in figures.TITLES)
 
 
-def start_ray() -> None:
-    """Start a local Ray without messages, and with memory for the values of all contestants."""
+@contextlib.contextmanager
+def running_ray(nodes: int) -> Iterator[None]:
+    """Run Ray without messages, and with memory for the values of all contestants.
+
+    Args:
+        nodes: Number of Ray nodes, 1 or 2.
+    """
+    if nodes == 2:
+        with two_nodes(OBJECT_STORE_BYTES):
+            yield
+        return
     ray.init(
         address="local",
         num_cpus=len(os.sched_getaffinity(0)),
@@ -182,6 +191,10 @@ def start_ray() -> None:
         log_to_driver=False,
         logging_level="error",
     )
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +230,9 @@ def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[in
     # A torn-down graph of Ray leaves a cancelled future that is never awaited.
     loop.set_exception_handler(lambda _loop, _context: None)
     sessions: dict[str, RowSession] = {}
+    to_end = contextlib.ExitStack()
     try:
-        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, setup.ping_pong)}
+        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, setup.ping_pong, to_end)}
         for contestant in setup.contestants:
             try:
                 session = contestant.open(row, payload, loop)
@@ -235,6 +249,7 @@ def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[in
     finally:
         for session in sessions.values():
             session.close()
+        to_end.close()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
     summaries = {
@@ -294,8 +309,10 @@ def machine() -> str:
     return f"{cpu}, Linux {platform.release()}"
 
 
-def _limit_turn(row: Row, ping_pong: limits.PingPong) -> Turn:
+def _limit_turn(row: Row, ping_pong: limits.PingPong, to_end: contextlib.ExitStack) -> Turn:
     limit = row.limit
+    if limit.wire_bytes:
+        return call_turn(to_end.enter_context(limits.TcpPingPong(limit.wire_bytes)).round_trip)
     if limits.is_of_copies(limit):
         return call_turn(limits.memcpy(limit.copied_bytes, limit.copies))
     return ping_pong.turn(limit.hops)

@@ -8,6 +8,8 @@ import json
 import random
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 
 from rcg.bench import _limits, record, rows, usage
 from rcg.bench.__main__ import main
+from rcg.bench.across import ACROSS, SEATS
+from rcg.bench.contestants import WithActors
 from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.parallel import PARALLELS
 from rcg.bench.record import (
@@ -33,7 +37,7 @@ from rcg.bench.record import (
     Header,
     RowResult,
 )
-from rcg.bench.rows import ROWS, Target
+from rcg.bench.rows import ROWS, Row, Target
 from rcg.bench.statistics import SampleSummary, median, percentile
 from rcg.bench.table import render
 from rcg.bench.transfers import TRANSFERS, recorded
@@ -270,6 +274,32 @@ def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> 
     }
 
 
+def test_rows_across_nodes_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
+    targets = {row.name: (row.target.auto, row.target.limit) for row in ACROSS}
+    assert len(targets) == len(ACROSS)
+    assert targets == {
+        "echo": (0.12, 2.5),
+        "chain-2": (0.2, None),
+        "chain-4": (None, None),
+        "pipeline-4": (0.2, None),
+        "numpy-1mb": (0.4, None),
+        "numpy-64mb": (0.2, pytest.approx(1 / 0.75)),
+    }
+
+
+@pytest.mark.parametrize("row", ACROSS, ids=lambda row: row.name)
+def test_a_row_across_nodes_is_run_where_it_says(row: Row) -> None:
+    class Seated(WithActors):
+        def start_actors(self) -> None:
+            names = [f"{seat}.{number}" for number, seat in enumerate(self._seats)]
+            self.actors = [SimpleNamespace(echo=name) for name in names]
+
+    methods = Seated(None, SEATS).methods(row)
+    assert [int(each.partition(".")[0]) for each in methods] == list(row.nodes)
+    assert len(set(methods)) == row.actors
+    assert 1 in row.nodes, "the driver is on node 0"
+
+
 def test_transfers_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
     targets = {each.name: each.most for each in TRANSFERS}
     assert len({*targets, *(row.name for row in ROWS)}) == len(TRANSFERS) + len(ROWS)
@@ -496,6 +526,15 @@ def test_a_transfer_is_compared_with_raw_gloo_by_the_median() -> None:
     assert "raw Gloo" in shown and "MISSED to raw Gloo: 1.2 > 1.15" in shown
 
 
+def test_a_row_across_nodes_is_compared_with_raw_sockets() -> None:
+    times = {RCG: summary(60.0), LIMIT: summary(20.0)}
+    row = RowResult("echo", "echo", Target(limit=2.5), times)
+    assert [str(verdict) for verdict in row.verdicts] == ["to the limit: 3 > 2.5"]
+    across = replace(header(), nodes=2)
+    shown = render(BenchReport(across, (row,), ()))
+    assert "MISSED to the limit: 3 > 2.5" in shown and "2 Ray nodes" in shown
+
+
 def test_a_model_on_two_actors_is_compared_with_the_loop_by_hand() -> None:
     times = {RCG: summary(120.0), BY_HAND: summary(100.0)}
     row = RowResult("pipeline", "training step", Target(hand=1.05), times)
@@ -668,6 +707,9 @@ def test_memcpy_copies_what_fits() -> None:
 def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert main(["--list", "--nodes", "2"]) == 0
+    across = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert across == [row.name for row in ACROSS]
     assert names[0] == "echo"
     assert names[names.index("idle") :] == [
         "idle",
@@ -691,6 +733,9 @@ def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str
         (("--rows", "ecoh"), "no row is called 'ecoh'; there are: echo, "),
         (("--json", "nowhere/report.json"), "there is no folder"),
         (("--rounds", "0"), "--rounds must be at least 1"),
+        (("--nodes", "2", "--rows", "tensors"), "no row is called 'tensors'; there are: echo, "),
+        (("--nodes", "2", "--beside", "."), "two versions are compared on one node only"),
+        (("--nodes", "3"), "invalid choice"),
         (("--beside", "nowhere"), "there is no package rcg in nowhere"),
     ],
 )
