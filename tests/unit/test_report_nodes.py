@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import re
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,14 @@ from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
 from rcg.runtime.node.snapshot import NodeView, Snapshot, describe_node
-from rcg.runtime.observe.report import Backlog, Report, activities, backlogs
+from rcg.runtime.observe.report import (
+    Backlog,
+    Report,
+    SocketQueue,
+    activities,
+    backlogs,
+    socket_queues,
+)
 from rcg.serialization import Codec
 from rcg.views.html.report import report_of
 
@@ -112,7 +120,7 @@ def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Se
 
 def test_the_age_of_what_a_lost_node_told_is_reported(segments: dict[str, Segments]) -> None:
     here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
-    seen = Snapshot.parse(describe_node(there), there.layout)
+    seen = Snapshot.parse(describe_node(there, "2 garbage"), there.layout)
     old = dataclasses.replace(seen, taken_ns=seen.taken_ns - 3_200_000_000)
     unknown = Snapshot.unknown(segments["n2"].layout)
 
@@ -126,6 +134,18 @@ def test_the_age_of_what_a_lost_node_told_is_reported(segments: dict[str, Segmen
     assert unknown_line == "n2 has not told yet what its processes do"
     assert all(line in str(lost) and line in report_of(lost) for line in lost.ages)
     assert report(here, seen).ages == ()  # it has just answered
+
+
+def test_what_a_host_sends_and_refuses_is_reported(segments: dict[str, Segments]) -> None:
+    here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        there.link({"n0": ours}, {"c2": ("n0",)}, lambda *_: None)
+        seen = Snapshot.parse(describe_node(there, "2 garbage"), there.layout)
+        assert seen.refused == "2 garbage"
+        assert socket_queues([here, seen], PLAN) == (SocketQueue("a2 (Far)", "n0", 0, 0),)
+        there.unlink()
+    assert Snapshot.unknown(there.layout).queued() == {}
 
 
 def test_a_report_lists_the_processes_of_each_node(segments: dict[str, Segments]) -> None:

@@ -167,6 +167,9 @@ class NodeControl:
             with contextlib.suppress(OSError, ValueError):  # the listening thread sees its end
                 link.post(sockets.packed(message))
 
+    def _description(self) -> str:
+        return describe_node(self._node, str(self._endpoint.refusals()))
+
     def close(self) -> None:
         """End it: the graph is over on this node. Idempotent, any thread."""
         if self._is_closed:
@@ -211,7 +214,7 @@ class NodeControl:
         """Send a snapshot if anything has changed since the last one; returns what changed."""
         now = "".join(f"{self._node.now(each)}" for each in self._node.layout.members)
         if now != last:
-            self._tell_driver(NodeHere(number=0, text=describe_node(self._node)))
+            self._tell_driver(NodeHere(number=0, text=self._description()))
         return now
 
     def _hear_driver(self, message: Message) -> None:
@@ -228,11 +231,11 @@ class NodeControl:
             case RecordEvents(number=number, most=most):
                 with contextlib.suppress(OSError):  # the answer will have no events
                     self._recordings[number] = Recording(self._host, most)
-                self._tell_driver(NodeHere(number=number, text=describe_node(self._node)))
+                self._tell_driver(NodeHere(number=number, text=self._description()))
             case AskEvents():
                 self._start_telling(message)
             case AskNode(number=number):
-                self._tell_driver(NodeHere(number=number, text=describe_node(self._node)))
+                self._tell_driver(NodeHere(number=number, text=self._description()))
             case _:
                 raise ValueError("the host of a node expects no such message")
 
@@ -285,7 +288,7 @@ class NodeControl:
     def lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended."""
         if self._members.pop(peer.name, None) is not None:
-            self._tell_driver(NodeHere(number=0, text=describe_node(self._node)))  # its last op
+            self._tell_driver(NodeHere(number=0, text=self._description()))  # its last op
             self._tell_driver(
                 MemberLost(process=peer.name, how=ending.how.name, why=ending.why[:1000])
             )

@@ -13,7 +13,7 @@ import contextlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from rcg import cluster
@@ -28,6 +28,7 @@ from rcg.errors import (
 )
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
+from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
 from rcg.options import Deadline, Options
 from rcg.runtime.control.far_nodes import FarNode
@@ -36,7 +37,7 @@ from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView, Snapshot
-from rcg.runtime.observe.report import Report, SocketQueue, activities, backlogs
+from rcg.runtime.observe.report import Report, activities, backlogs, socket_queues
 from rcg.text import time_text
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
@@ -322,9 +323,17 @@ class Session:
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),
             asked=patience_s > 0,
-            sockets=tuple(SocketQueue(to, *each) for to, each in self.node.queued().items()),
-            refused=str(self.control.refusals()) if self.control.tcp_address else "",
+            sockets=socket_queues(nodes, self.plan),
+            refused=self._refused(nodes),
         )
+
+    def _refused(self, nodes: Iterable[NodeView]) -> dict[str, str]:
+        """Return the connections that each node's host has refused; none of a graph on one node."""
+        if not self.control.tcp_address:
+            return {}
+        found = {FIRST_NODE: str(self.control.refusals())}
+        far = (node for node in nodes if isinstance(node, Snapshot) and node.age_s is not None)
+        return found | {node.layout.node: node.refused for node in far}
 
     def public(self, signal: Signal) -> RcgError:
         """Return the error that users get for what a channel raised."""

@@ -8,10 +8,11 @@ for other nodes. It travels as JSON, and the last one stays when the node is gon
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from rcg.checked import items, parse, record, whole
+from rcg.checked import items, parse, record, texts, whole
+from rcg.checked import text as text_of
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import MemoryUse, Node
 from rcg.trace.clocks import now_ns
@@ -45,10 +46,18 @@ class NodeView(Protocol):
     def memory(self) -> MemoryUse:
         """Return how much shared memory the graph has there."""
 
+    def queued(self) -> dict[str, tuple[int, int]]:
+        """Return what its host sends to other nodes: (bytes so far, frames that wait), by node."""
 
-def describe_node(node: Node) -> str:
-    """Return what the processes of this process's node do, in JSON, for ``Snapshot.parse``."""
-    layout = node.layout
+
+def describe_node(node: Node, refused: str) -> str:
+    """Return what the processes of this process's node do, in JSON, for ``Snapshot.parse``.
+
+    Args:
+        node: The node.
+        refused: The connections that this process has refused, as a text.
+    """
+    layout, queued = node.layout, node.queued()
     return json.dumps(
         {
             "at_ns": now_ns(),
@@ -57,6 +66,9 @@ def describe_node(node: Node) -> str:
             ],
             "rings": [node.unread(channel) for channel in layout.rings],
             "memory": list(node.memory()),
+            "links": list(queued),
+            "queued": [list(each) for each in queued.values()],
+            "refused": refused,
         },
         separators=(",", ":"),
     )
@@ -69,6 +81,7 @@ class Snapshot:
     Attributes:
         layout: The numbers of the node's processes and channels.
         taken_ns: When it arrived here, on this process's clock; 0 if none has arrived yet.
+        refused: The connections from other nodes that its host has refused so far, by reason.
     """
 
     layout: Layout
@@ -77,6 +90,8 @@ class Snapshot:
     _began: dict[str, int]
     _rings: dict[str, list[int]]
     _memory: MemoryUse
+    _queued: dict[str, tuple[int, int]] = field(default_factory=dict)
+    refused: str = ""
 
     @classmethod
     def parse(cls, text: str, layout: Layout) -> Snapshot:
@@ -105,7 +120,10 @@ class Snapshot:
             for channel, row in zip(layout.rings, rings, strict=True)
         }
         memory = MemoryUse(*_numbers(held.get("memory"), len(MemoryUse._fields)))
-        return cls(layout, taken_ns, processes, began, unread, memory)
+        links, queues = texts(held, "links"), items(held, "queued")
+        queued = {to: _queue(row) for to, row in zip(links, queues, strict=True)}
+        refused = text_of(held, "refused")
+        return cls(layout, taken_ns, processes, began, unread, memory, queued, refused)
 
     @classmethod
     def unknown(cls, layout: Layout) -> Snapshot:
@@ -144,6 +162,15 @@ class Snapshot:
     def memory(self) -> MemoryUse:
         """See ``NodeView``."""
         return self._memory
+
+    def queued(self) -> dict[str, tuple[int, int]]:
+        """See ``NodeView``."""
+        return self._queued
+
+
+def _queue(row: Any) -> tuple[int, int]:
+    sent_bytes, waiting = _numbers(row, 2)
+    return sent_bytes, waiting
 
 
 def _numbers(value: Any, count: int) -> list[int]:

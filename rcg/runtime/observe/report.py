@@ -11,7 +11,7 @@ import linecache
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ __all__ = [
     "SocketQueue",
     "activities",
     "backlogs",
+    "socket_queues",
 ]
 
 STACKS_TIMEOUT_S: Final = 0.5  # live processes have no longer to say where they are
@@ -111,14 +112,18 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class SocketQueue:
-    """A connection over which the driver sends frames to another node.
+    """A connection over which a node's host sends frames to another node.
+
+    What other processes of that node have not sent yet is in the backlogs.
 
     Attributes:
-        node: The node's name in the plan.
+        sender: Label of the host: the driver, or the first actor of its node.
+        node: The name of the other node in the plan.
         sent_bytes: What the kernel has taken so far.
         waiting: How many frames wait to be sent.
     """
 
+    sender: str
     node: str
     sent_bytes: int
     waiting: int
@@ -140,9 +145,9 @@ class Report(Displayed):
         failures_dropped: Failures whose refs were dropped unread.
         last_dropped: What failed, in the newest of these.
         asked: Whether live processes were asked for their stacks.
-        sockets: The driver's connections to other nodes.
-        refused: How many connections from other nodes this process has refused, for all its graphs,
-            by reason; "" where it takes none.
+        sockets: The connections to other nodes of each node's host.
+        refused: How many connections each node's host has refused, for all graphs of its process,
+            by reason: a text, by node. Empty on one node.
     """
 
     graph_id: str
@@ -157,7 +162,7 @@ class Report(Displayed):
     last_dropped: str = ""
     asked: bool = False
     sockets: tuple[SocketQueue, ...] = ()
-    refused: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ages(self) -> tuple[str, ...]:
@@ -183,12 +188,13 @@ class Report(Displayed):
     def network(self) -> tuple[str, ...]:
         """Lines about the connections to other nodes; none on one node."""
         lines = [
-            f"sent to node {each.node}: {bytes_text(each.sent_bytes)}, "
+            f"sent by {each.sender} to node {each.node}: {bytes_text(each.sent_bytes)}, "
             f"{plural(each.waiting, 'frame')} waiting"
             for each in self.sockets
         ]
         if self.refused:
-            lines.append(f"connections from other nodes that were refused: {self.refused}")
+            told = "; ".join(f"node {node}: {text}" for node, text in self.refused.items())
+            lines.append(f"connections that were refused: {told}")
         return tuple(lines)
 
     def _lines(self) -> list[str]:
@@ -355,6 +361,15 @@ def _exchange(plan: Plan, process: str, op: Op, *, is_waiting: bool) -> str:
     if is_waiting:
         return f"{what} @{group}"
     return f"with {', '.join(plan.label(each) for each in others if each != process)} @{group}"
+
+
+def socket_queues(nodes: Iterable[NodeView], plan: Plan) -> tuple[SocketQueue, ...]:
+    """Return the connections of each node's host to other nodes."""
+    return tuple(
+        SocketQueue(plan.label(next(iter(node.layout.members))), to, sent_bytes, waiting)
+        for node in nodes
+        for to, (sent_bytes, waiting) in node.queued().items()
+    )
 
 
 def backlogs(nodes: Iterable[NodeView], plan: Plan) -> list[Backlog]:
