@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
+from rcg.trace.model import Clock, LaneTrace
 from tests.cluster.stage import GUARD_S, Refusal, compile_echo
 from tests.netns.machines import Cluster, actor_on
+from tests.netns.world import CLOCK_STEP_S
 
 SIZE = 64 << 20
 
@@ -118,11 +121,30 @@ def test_a_profile_has_lanes_of_both_machines(workers: list[Any]):
         with graph.profile() as profile:
             for i in range(20):
                 assert rcg.get(graph.execute(i)) == 4 * i
-        (found,) = profile.trace.graphs
-        for process in ("driver", "a0", "a1"):
-            assert len(found.lane(process).events) >= 20
-        # On this machine clocks are one, so only their names differ; on others there is an offset.
-        assert {lane.process for lane in found.lanes} >= {"driver", "a0", "a1"}
+    (found,) = profile.trace.graphs
+    driver, near, far, gate = map(found.lane, ("driver", "a1", "a0", "n1"))
+    assert driver.clock == near.clock == Clock()
+    # Machine 1 was started with its clock ahead, and says how well it could be compared.
+    assert gate.clock == far.clock
+    assert far.clock.offset_ns == pytest.approx(-CLOCK_STEP_S * 1e9, abs=10e9)
+    assert 0 < far.clock.error_ns < 1e9
+    # In each execution a value is here, then there, then here.
+    for execution in range(1, 21):
+        begun = moment(driver, execution, "start_ns", min)
+        arrived = moment(gate, execution, "start_ns", min)
+        read = moment(far, execution, "end_ns", min)
+        read_back = moment(near, execution, "end_ns", min)
+        got = moment(driver, execution, "end_ns", max)
+        error = far.clock.error_ns
+        assert begun - error <= arrived <= read <= read_back + error
+        assert read_back <= got
+
+
+def moment(lane: LaneTrace, execution: int, field: str, which: Callable[[Any], Any]) -> int:
+    """The first or the last start or end of what a process did for an execution."""
+    found = lane.events[lane.events["execution"] == execution]
+    assert len(found), f"{lane.process} recorded nothing of execution {execution}"
+    return int(which(found[field]))
 
 
 def test_tensors_of_shared_memory_and_of_gloo(workers: list[Any]):

@@ -8,9 +8,11 @@
     machine 2 --veth--+
 
 A machine has its own network, processes, mounts, host name and System V memory, and a fresh
-``/dev/shm`` and ``/tmp/ray``, so nothing can be shared by accident. Its process 1 reads from a
-pipe, and ends with the process that made the machine; with process 1 all others end. So nothing is
-left of a machine, however the tests end, and no name is taken that another run could need.
+``/dev/shm`` and ``/tmp/ray``, so nothing can be shared by accident. Its monotonic clock is hours
+away from the others', as those of machines are that were not started together. Its process 1 reads
+from a pipe, and ends with the process that made the machine; with process 1 all others end. So
+nothing is left of a machine, however the tests end, and no name is taken that another run could
+need.
 
 This module runs outside of the machines. ``hands`` is how a test inside asks for something here.
 """
@@ -26,10 +28,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["SUBNET", "Machine", "World", "address_of", "reason_against"]
+__all__ = ["CLOCK_STEP_S", "SUBNET", "Machine", "World", "address_of", "reason_against"]
 
 SUBNET: Final = "10.97.31"
-_SPACES: Final = ("--net", "--mount", "--uts", "--ipc", "--pid")
+_SPACES: Final = ("--net", "--mount", "--uts", "--ipc", "--pid", "--time")
+CLOCK_STEP_S: Final = 10_000
+"""How far the monotonic clock of a machine is ahead of that of the machine before, in seconds."""
 _PREPARE: Final = """
 set -e
 mount --make-rprivate /
@@ -77,12 +81,13 @@ class Machine:
     Args:
         name: Its host name.
         entered: What commands enter of it; processes of other machines have names outside only.
+        ahead_s: How far its monotonic clock is ahead of this one.
     """
 
-    def __init__(self, name: str, entered: Sequence[str] = _SPACES) -> None:
+    def __init__(self, name: str, entered: Sequence[str] = _SPACES, ahead_s: int = 0) -> None:
         self.name = name
         self._entered = entered
-        first = ["unshare", *_SPACES, "--fork"]
+        first = ["unshare", *_SPACES, f"--monotonic={ahead_s}", "--fork"]
         self._holder = subprocess.Popen(
             [*first, "sh", "-c", _PREPARE, "sh", name, sys.executable, _FIRST],
             stdin=subprocess.PIPE,
@@ -143,7 +148,7 @@ class World:
             raise
 
     def _attached(self, number: int) -> Machine:
-        machine = Machine(f"machine{number}")
+        machine = Machine(f"machine{number}", ahead_s=number * CLOCK_STEP_S)
         try:
             port = f"port{number}"
             cable = ["ip", "link", "add", port, "type", "veth"]
