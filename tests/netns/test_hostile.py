@@ -138,13 +138,15 @@ def test_a_wrong_secret(target: Target, at: int, what: str):
 
 @pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
 def test_what_knows_the_secret_but_is_none_of_the_graph(target: Target, at: int):
-    """A second host of a node, and a link of a process that sends nothing there."""
+    """A second host of a node; links of what sends nothing there, and links to another node."""
     facts = {"graph": target.graph.get_id(), "secret": target.secret}
     node = JoinNode(**facts, node="n1", pid=1, clock="", address="")
-    link = OpenLink(**facts, process="nobody", node="n1" if at else "n0")
+    stranger = OpenLink(**facts, process="nobody", node=f"n{at}")
+    processes = [each.process for each in target.graph.report().processes]
+    astray = [OpenLink(**facts, process=each, node="n9") for each in processes]
 
     def knock() -> None:
-        for opening in (node, link):
+        for opening in (node, stranger, *astray):
             with pytest.raises((ConnectionAbortedError, OSError)):
                 join(target.addresses[at], opening, GUARD_S, check_user).close()
 

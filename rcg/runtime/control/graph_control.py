@@ -475,7 +475,7 @@ class GraphControl:
         if self._gate is None or self._is_stopping:
             return False
         gate, senders = self._gate
-        return accept_link(peer, opening.process, gate, senders)
+        return accept_link(peer, opening, FIRST_NODE, gate, senders)
 
     def _pass_on(self, peer: Peer, opening: Opening) -> bool:
         if self._is_stopping:

@@ -335,9 +335,9 @@ class NodeControl:
 
     def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
         gate = self._gate
-        if gate is None or opening.node != self._node.layout.node:
+        if gate is None:
             return False
-        return accept_link(peer, opening.process, gate, self._senders)
+        return accept_link(peer, opening, self._node.layout.node, gate, self._senders)
 
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,

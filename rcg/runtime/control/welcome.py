@@ -12,7 +12,7 @@ from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.control.services import Peer
 from rcg.wire import liveness
 from rcg.wire.keepalive import lift_limit
-from rcg.wire.messages import Ready, Welcome
+from rcg.wire.messages import OpenLink, Ready, Welcome
 
 __all__ = ["accept_link", "refuse", "welcome"]
 
@@ -43,19 +43,22 @@ def refuse(peer: Peer, error: BaseException, purpose: str) -> None:
             peer.send(refusal_of(told))
 
 
-def accept_link(peer: Peer, process: str, gate: Gate, senders: Collection[str]) -> bool:
+def accept_link(
+    peer: Peer, opening: OpenLink, node: str, gate: Gate, senders: Collection[str]
+) -> bool:
     """Pass a connection on to the gate, which listens to it from now on.
 
     Args:
         peer: The connection.
-        process: Which process of another node it says to be.
+        opening: Which process of another node it says to be, and which node it means.
+        node: This node.
         gate: Publishes what arrives.
         senders: The processes that may send here.
     """
-    if process not in senders:
+    if opening.process not in senders or opening.node != node:
         return False
     peer.send(Ready())
     connection = peer.hand_over()
     lift_limit(connection)  # as at its other end
-    gate.accept(process, connection)
+    gate.accept(opening.process, connection)
     return False
