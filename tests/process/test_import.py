@@ -26,6 +26,8 @@ HEAVY = (
 )
 # What only a process that shows something needs.
 SEEING = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiles")
+# What only a process that compiles a DAG needs: each actor whose module writes one imports rcg.dag.
+DRIVING = ("rcg.runtime.driver", "rcg.runtime.actor", "rcg.compiler", "rcg.channels", "rcg.wire")
 HELP = """
 from rcg.cli import main
 try:
@@ -52,7 +54,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
     ("program", "absent"),
     [
         ("import rcg", (*HEAVY, "ray", "numpy")),
-        ("import rcg, rcg.dag", (*HEAVY, *SEEING)),
+        ("import rcg, rcg.dag", (*HEAVY, *SEEING, *DRIVING, "numpy")),
         (
             "import rcg; rcg.remote, rcg.get, rcg.compile, rcg.CompiledDAG, rcg.InputNode",
             (*HEAVY, *SEEING),

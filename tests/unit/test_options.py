@@ -227,7 +227,8 @@ def test_no_name_stands_for_two_things():
     "method", [DAGNode.compile, DAGNode.experimental_compile, rcg.compile, rcg.plan]
 )
 def test_the_keywords_that_type_checkers_see_are_those_of_the_records(method):
-    shown = typing.get_type_hints(method)["options"]
+    names = {"CompileKeywords": CompileKeywords, "CompiledDAG": rcg.CompiledDAG}
+    shown = typing.get_type_hints(method, localns=names)["options"]
     assert typing.get_origin(shown) is typing.Unpack
     (keywords,) = typing.get_args(shown)
     expected = {
