@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-__all__ = ["cluster_of", "is_spread", "on_node"]
+from rcg.actors import ActorClass
+
+__all__ = ["cluster_of", "is_spread", "near_driver", "on_node", "spread_actors", "tells_last_op"]
 
 
 @contextlib.contextmanager
@@ -41,6 +47,49 @@ def on_node(cls: Any, number: int) -> Any:
     return cls.options(num_cpus=0, resources={f"node{number}": 0.001})
 
 
+def spread_actors(patch: pytest.MonkeyPatch) -> None:
+    """Have the actors that this process makes go to the nodes in turn, the driver's node first.
+
+    Ray itself puts actors that need no CPU on any node at random: neighbours in a graph are then
+    often on one node, and no two runs of a test are alike. Actors that a test places stay there.
+    """
+    home = ray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in ray.nodes() if node["NodeID"] != home]
+    turns = itertools.cycle([home, *others])
+    places = {"scheduling_strategy", "placement_group", "resources", "num_gpus"}
+    options = ActorClass.options
+
+    def placed(cls: ActorClass, **chosen: Any) -> Any:
+        if not places & chosen.keys():
+            node = NodeAffinitySchedulingStrategy(next(turns), soft=True)
+            chosen["scheduling_strategy"] = node
+        return options(cls, **chosen)
+
+    def made(cls: ActorClass, *args: Any, **kwargs: Any) -> Any:
+        return placed(cls).remote(*args, **kwargs)
+
+    patch.setattr(ActorClass, "options", placed)
+    patch.setattr(ActorClass, "remote", made)
+
+
+def near_driver(cls: Any) -> Any:
+    """Return an actor class whose actors are made on the node of this process."""
+    home = ray.get_runtime_context().get_node_id()
+    return cls.options(scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False))
+
+
 def is_spread() -> bool:
     """Return whether this Ray session has several nodes, so that actors may be on any of them."""
     return sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def tells_last_op(error: BaseException | str, pattern: str) -> bool:
+    """Return whether the error of a death says what the process did last.
+
+    The host of another node takes that with it, and its error says how long before the death the
+    driver heard of it last; what it did then is not checked. ``pattern`` is a regular expression.
+    """
+    text = str(error)
+    if re.search(r"node n\d+ at tcp://", text):
+        return re.search(r"was last seen in: .+ before that", text) is not None
+    return re.search(pattern, text) is not None
