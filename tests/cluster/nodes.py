@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rcg.actors import ActorClass
 
-__all__ = ["cluster_of", "is_spread", "near_driver", "on_node", "spread_actors", "tells_last_op"]
+__all__ = [
+    "but_gates",
+    "cluster_of",
+    "is_spread",
+    "local_writer",
+    "near_driver",
+    "on_node",
+    "spread_actors",
+    "tells_last_op",
+]
 
 
 @contextlib.contextmanager
@@ -81,6 +90,22 @@ def near_driver(cls: Any) -> Any:
 def is_spread() -> bool:
     """Return whether this Ray session has several nodes, so that actors may be on any of them."""
     return sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def but_gates(graph: Any, found: Iterable[Any]) -> list[Any]:
+    """Return what reports and statistics say of the processes that are no gates, in plan order."""
+    gates = {gate.id for gate in graph.plan.gates}
+    order = graph.plan.processes()
+    kept = [each for each in found if each.process not in gates]
+    return sorted(kept, key=lambda each: order.index(each.process))
+
+
+def local_writer(graph: Any, channel: str, reader: str) -> str:
+    """Return the label of the process that writes a channel on the node of one of its readers."""
+    plan = graph.plan
+    writer, here = plan.channels_by_id()[channel].writer, plan.node_of(reader)
+    # A gate has the name of its node.
+    return str(plan.label(writer if plan.node_of(writer) == here else here))
 
 
 def tells_last_op(error: BaseException | str, pattern: str) -> bool:
