@@ -33,6 +33,7 @@ def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
 
     Node number i has the resource ``node{i}``, by which a test places its actors.
     """
+    from ray._common.utils import reset_ray_address
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
@@ -43,6 +44,8 @@ def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
             "resources": {"node0": 1000},
         },
     )
+    # `ray.init()` of any program on this machine would join the cluster that is named there.
+    reset_ray_address()
     try:
         for number in range(1, nodes):
             cluster.add_node(num_cpus=cpus, resources={f"node{number}": 1000})
