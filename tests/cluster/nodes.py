@@ -19,6 +19,7 @@ __all__ = [
     "but_gates",
     "cluster_of",
     "is_spread",
+    "is_together",
     "local_writer",
     "near_driver",
     "on_node",
@@ -93,6 +94,12 @@ def near_driver(cls: Any) -> Any:
 def is_spread() -> bool:
     """Return whether this Ray session has several nodes, so that actors may be on any of them."""
     return sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def is_together(graph: Any, *processes: str) -> bool:
+    """Return whether processes of a graph (by default all of them) are on one node."""
+    chosen = processes or graph.plan.processes()
+    return len({graph.plan.node_of(process) for process in chosen}) == 1
 
 
 def but_gates(graph: Any, found: Iterable[Any]) -> list[Any]:
