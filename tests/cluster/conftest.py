@@ -12,13 +12,13 @@ import pytest
 import ray
 
 from tests.cluster.faults import Survivor, Victims
-from tests.cluster.nodes import cluster_of
+from tests.cluster.nodes import cluster_of, spread_actors
 from tests.cluster.stage import Company, Driver, Gate
 
 # Workers of a test session start faster without these, and nothing here is about them.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# Actors go to the node with the fewest, not to the first until that is half full.
+# Actors of other programs go to the node with the fewest, not to the first until that is half full.
 os.environ.setdefault("RAY_scheduler_spread_threshold", "0.0")
 # A machine that is busy with other things is slow to start Ray; that is not what is tested.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
@@ -28,8 +28,8 @@ os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
 def ray_session(request: pytest.FixtureRequest) -> Iterator[None]:
     """A local Ray with room for 16 actors, whatever the machine has, and no dashboard.
 
-    With ``--nodes 2`` it has two nodes, over which Ray spreads the actors. Actors of a module go
-    with its fixtures, or with the test that made them.
+    With ``--nodes 2`` it has two nodes, which get the actors in turn. Actors of a module go with
+    its fixtures, or with the test that made them.
     """
     nodes = request.config.getoption("--nodes")
     if nodes == 1:
@@ -39,7 +39,9 @@ def ray_session(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with cluster_of(nodes, cpus=16 // nodes) as cluster:
         ray.init(cluster.address, log_to_driver=False, logging_level="error")
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            spread_actors(patch)
+            yield
         ray.shutdown()
 
 

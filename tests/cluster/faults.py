@@ -235,6 +235,14 @@ def until_reading(graph: Any, label: str, execution: int) -> None:
     until(lambda: all(map(is_reading, does(graph, label))))
 
 
+def until_seen(graph: Any, label: str, op: str) -> None:
+    """Wait until the driver knows that a process of this label is in an op.
+
+    While the host of another node is stopped, the driver knows what that has told before.
+    """
+    until(lambda: any(op in each.op for each in does(graph, label)))
+
+
 def belongings() -> dict[str, Any]:
     """What this process holds of graphs: threads, sockets, watched processes, memory.
 

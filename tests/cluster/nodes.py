@@ -4,12 +4,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-__all__ = ["cluster_of", "is_spread", "on_node"]
+from rcg.actors import ActorClass
+
+__all__ = [
+    "but_gates",
+    "cluster_of",
+    "is_spread",
+    "is_together",
+    "local_writer",
+    "near_driver",
+    "on_node",
+    "spread_actors",
+    "tells_last_op",
+]
 
 
 @contextlib.contextmanager
@@ -18,6 +34,7 @@ def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
 
     Node number i has the resource ``node{i}``, by which a test places its actors.
     """
+    from ray._common.utils import reset_ray_address
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
@@ -28,6 +45,8 @@ def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
             "resources": {"node0": 1000},
         },
     )
+    # `ray.init()` of any program on this machine would join the cluster that is named there.
+    reset_ray_address()
     try:
         for number in range(1, nodes):
             cluster.add_node(num_cpus=cpus, resources={f"node{number}": 1000})
@@ -41,6 +60,71 @@ def on_node(cls: Any, number: int) -> Any:
     return cls.options(num_cpus=0, resources={f"node{number}": 0.001})
 
 
+def spread_actors(patch: pytest.MonkeyPatch) -> None:
+    """Have the actors that this process makes go to the nodes in turn, the driver's node first.
+
+    Ray itself puts actors that need no CPU on any node at random: neighbours in a graph are then
+    often on one node, and no two runs of a test are alike. Actors that a test places stay there.
+    """
+    home = ray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in ray.nodes() if node["NodeID"] != home]
+    turns = itertools.cycle([home, *others])
+    places = {"scheduling_strategy", "placement_group", "resources", "num_gpus"}
+    options = ActorClass.options
+
+    def placed(cls: ActorClass, **chosen: Any) -> Any:
+        if not places & chosen.keys():
+            node = NodeAffinitySchedulingStrategy(next(turns), soft=True)
+            chosen["scheduling_strategy"] = node
+        return options(cls, **chosen)
+
+    def made(cls: ActorClass, *args: Any, **kwargs: Any) -> Any:
+        return placed(cls).remote(*args, **kwargs)
+
+    patch.setattr(ActorClass, "options", placed)
+    patch.setattr(ActorClass, "remote", made)
+
+
+def near_driver(cls: Any) -> Any:
+    """Return an actor class whose actors are made on the node of this process."""
+    home = ray.get_runtime_context().get_node_id()
+    return cls.options(scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False))
+
+
 def is_spread() -> bool:
     """Return whether this Ray session has several nodes, so that actors may be on any of them."""
     return sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def is_together(graph: Any, *processes: str) -> bool:
+    """Return whether processes of a graph (by default all of them) are on one node."""
+    chosen = processes or graph.plan.processes()
+    return len({graph.plan.node_of(process) for process in chosen}) == 1
+
+
+def but_gates(graph: Any, found: Iterable[Any]) -> list[Any]:
+    """Return what reports and statistics say of the processes that are no gates, in plan order."""
+    gates = {gate.id for gate in graph.plan.gates}
+    order = graph.plan.processes()
+    kept = [each for each in found if each.process not in gates]
+    return sorted(kept, key=lambda each: order.index(each.process))
+
+
+def local_writer(graph: Any, channel: str, reader: str) -> str:
+    """Return the label of the process that writes a channel on the node of one of its readers."""
+    plan = graph.plan
+    writer, here = plan.channels_by_id()[channel].writer, plan.node_of(reader)
+    # A gate has the name of its node.
+    return str(plan.label(writer if plan.node_of(writer) == here else here))
+
+
+def tells_last_op(error: BaseException | str, pattern: str) -> bool:
+    """Return whether the error of a death says what the process did last.
+
+    The host of another node takes that with it, and its error says how long before the death the
+    driver heard of it last; what it did then is not checked. ``pattern`` is a regular expression.
+    """
+    text = str(error)
+    if re.search(r"node n\d+ at tcp://", text):
+        return re.search(r"was last seen in: .+ before that", text) is not None
+    return re.search(pattern, text) is not None

@@ -17,6 +17,7 @@ import rcg
 from rcg import cluster
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, ChannelTimeout
+from tests.cluster.nodes import near_driver
 from tests.cluster.stage import (
     GUARD_S,
     Refusal,
@@ -467,10 +468,13 @@ def compile_for_memory(actor, gate, **options):
 
 
 def test_the_loop_goes_on_while_execute_async_waits_for_an_execution_that_has_the_memory(
-    stages, gate
+    gate,
 ):
-    """What is under way needs so much that the next one is not let in beside it."""
-    (actor,) = stages(1)
+    """What is under way needs so much that the next one is not let in beside it.
+
+    It has the memory of the driver's node, which is all that admission looks at.
+    """
+    actor = near_driver(Stage).remote()
 
     async def main(graph):
         first = await graph.execute_async([np.zeros(7 * MB // 2, np.uint8)])

@@ -31,6 +31,7 @@ from tests.cluster.faults import (
     noted,
     slay,
     until_driver_waits,
+    until_seen,
 )
 from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
 from tests.peers import suspend
@@ -347,6 +348,7 @@ def test_a_stopped_process_is_not_dead(victims, survivors, gates):
     with chain(victim, survivors) as graph:
         ref = graph.execute(1)
         gate.wait_for()
+        until_seen(graph, "Mortal", "first")
         suspend(pid)
         gate.open()
         with pytest.raises(ChannelTimeout) as raised:

@@ -8,7 +8,6 @@ runs one loop for each. What fails says which shape it was.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +28,7 @@ from tests.cluster.faults import (
     until_driver_waits,
     until_reading,
 )
+from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import Gate, in_thread, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -92,8 +92,7 @@ def check_error(error: BaseException, last_op: str) -> None:
     assert isinstance(error, ActorDiedError)
     text = str(error)
     assert "(Mortal)" in text and "Living" not in text
-    # A host takes with it what it did last; then the news of a moment before is told.
-    assert re.search(f"last seen in: {last_op}", text) or "before that" in text, text
+    assert tells_last_op(text, f"last seen in: {last_op}"), text
 
 
 def check_broken(graph: Any, waiting: list[Callable[[], Any]], refs: list[Any], op: str) -> None:

@@ -10,7 +10,6 @@ by itself, the others join that of the tests.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -91,7 +90,8 @@ def run(blocks: str, folder: Path, *, starts_ray: bool = False, **variables: str
     done = subprocess.run(
         [sys.executable, str(program), str(cells)],
         cwd=folder,
-        env={**(os.environ if starts_ray else joining()), **variables},
+        # There may be a Ray on this machine that other programs join; for this one there is none.
+        env={**joining(), **({"RAY_ADDRESS": "local"} if starts_ray else {}), **variables},
         capture_output=True,
         text=True,
         timeout=240,

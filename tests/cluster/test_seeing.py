@@ -15,6 +15,8 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
+from tests.cluster.faults import until_seen
+from tests.cluster.nodes import but_gates, local_writer
 from tests.cluster.stage import Stage, in_thread, until
 from tests.peers import suspend
 
@@ -29,6 +31,11 @@ def compile_gated(a, b, gate, **options):
 def row(text, label):
     """The line of the table that is about one process."""
     return next(line for line in text.splitlines() if line.startswith(label))
+
+
+def states_of(graph):
+    """The states of the actors of a graph, in the order of the plan."""
+    return [each.state for each in but_gates(graph, graph.report().processes)[1:]]
 
 
 def rooms_of(_):
@@ -54,9 +61,9 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
     with compile_gated(a, b, gate) as graph:
         refs = [graph.execute(i) for i in range(4)]
         gate.wait_for()
-        until(
-            lambda: [each.state for each in graph.report().processes[1:]] == ["running", "waiting"]
-        )
+        # What is sent to another node arrives there a moment later.
+        until(lambda: states_of(graph) == ["running", "waiting"])
+        until(lambda: [each.length for each in graph.report().backlogs] == [3])
         report = graph.report()
         by_label = {activity.label: activity for activity in report.processes}
         busy, idle = by_label["a0 (Plain)"], by_label["a1 (Plain)"]
@@ -64,13 +71,14 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
         assert busy.op.startswith("Call a0.pass_gate_when")
         assert "stage.py" in busy.stack[0] and "in pass_gate_when" in busy.stack[0]
         assert (idle.state, idle.waiting_for) == ("waiting", "a0 (Plain)")
+        writer = local_writer(graph, "c0", "a0")
         assert [(q.writer, q.reader, q.length) for q in report.backlogs] == [
-            ("driver", "a0 (Plain)", 3)
+            (writer, "a0 (Plain)", 3)
         ]
         text = str(report)
         assert repr(report) == text
         assert "running: 4 of 10 executions in flight" in text
-        assert f"c0: driver -> a0 (Plain): 3 of {graph.plan.channels[0].slots}" in text
+        assert f"c0: {writer} -> a0 (Plain): 3 of {graph.plan.channels[0].slots}" in text
         assert re.search(r"a0 \(Plain\) is in:\n  .*stage.py:\d+ in pass_gate_when", text)
         gate.open()
         assert rcg.get(refs) == [0, 1, 2, 3]
@@ -98,6 +106,7 @@ def test_a_stopped_process_is_said_not_to_answer(stages, gate):
     with compile_gated(a, b, gate) as graph:
         ref = graph.execute(0)
         gate.wait_for()
+        until_seen(graph, "a0 (Plain)", "pass_gate_when")
         suspend(pid)
         try:
             text = str(graph.report())
@@ -114,6 +123,7 @@ def test_it_works_after_a_death_and_after_teardown(stages, gate):
     graph = compile_gated(mortal, b, gate)
     ref = graph.execute(0)
     gate.wait_for()
+    until_seen(graph, "a0 (Plain)", "pass_gate_when")
     rcg.kill(mortal)
     with pytest.raises(ray.exceptions.ActorDiedError):
         rcg.get(ref)
@@ -182,9 +192,10 @@ def test_statistics_count_executions_and_memory(stages):
         assert found.used_bytes >= array.nbytes
         assert found.used_bytes == sum(each.shared_bytes for each in found.processes)
         assert found.cap_bytes > found.used_bytes
-        assert [each.label for each in found.processes] == ["driver", "a0 (Plain)", "a1 (Plain)"]
-        assert found.processes[1].pid == rcg.get(a.pid.remote())
-        assert found.processes[1].waits > 0
+        processes = but_gates(graph, found.processes)
+        assert [each.label for each in processes] == ["driver", "a0 (Plain)", "a1 (Plain)"]
+        assert processes[1].pid == rcg.get(a.pid.remote())
+        assert processes[1].waits > 0
         assert "3 executions, 3 completed" in str(found)
         with pytest.raises(AttributeError):
             found.executions = 5

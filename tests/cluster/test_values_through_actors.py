@@ -17,7 +17,7 @@ import torch
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import MessageTooLarge, OutOfSharedMemory, UnpicklableError
-from tests.cluster.nodes import is_spread
+from tests.cluster.nodes import is_together
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -333,10 +333,10 @@ def test_arrays_are_read_only_and_no_copies(actors):
         sent, middle, place, result = rcg.get(graph.execute(numbered(1)))
         assert "read-only" in sent and "read-only" in middle
         assert not result.flags.writeable
-        # One block, made by a, read in place by b and by the driver; one on each node.
+        # One block on each node, read in place by all who are there.
         here = place_of(result)
         assert here.inode != 0 != place.inode
-        assert here.inode == place.inode or is_spread()
+        assert (here.inode == place.inode) == is_together(graph, "driver", "a1")
         assert "w" not in here.mode and "w" not in place.mode
         np.testing.assert_array_equal(result, numbered(2))
 
@@ -352,7 +352,7 @@ def test_an_array_that_is_passed_on_is_forwarded(actors):
             first, result, last = rcg.get(graph.execute(numbered(i)))
             places = {place_of(result).inode, first.inode, last.inode}
             assert 0 not in places
-            assert len(places) == 1 or is_spread()
+            assert len(places) == 1 or not is_together(graph)
             np.testing.assert_array_equal(result, numbered(i))
 
 
@@ -378,7 +378,7 @@ def test_views_of_a_given_array_are_forwarded_too(actors):
         # What is one piece is forwarded; what is not has to be put together anew.
         here = place_of(slice_)
         assert here.inode != 0 != place.inode
-        assert here.inode == place.inode or is_spread()
+        assert (here.inode == place.inode) == is_together(graph)
 
 
 def test_a_result_that_is_sent_again_is_right(actors):

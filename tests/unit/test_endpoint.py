@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -360,6 +361,18 @@ def test_a_service_of_another_kind_has_messages_of_its_own(graphs):
     served_by.close(service)
     assert service.news == ["released"]
     assert is_served(graph, "a0")
+
+
+def test_an_endpoint_that_has_ended_keeps_no_service():
+    """Its thread may see the end of a service before the one that ends it tells."""
+    service = Echoing()
+    served_by = endpoint.serve(service)
+    service.is_over = True
+    served_by.close(service)
+    served_by.close(service)
+    kept = weakref.ref(service)
+    del service
+    assert kept() is None
 
 
 # --- forks

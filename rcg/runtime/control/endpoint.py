@@ -177,6 +177,10 @@ class Endpoint:
     def notify(self, service: Service) -> None:
         """Have the thread look at a service."""
         self._news.append(service)
+        # The thread sets this first and empties the queue then: one of the two sees the other. What
+        # stayed there would keep the service, with its memory, until garbage is collected.
+        if self._is_over:
+            self._news.clear()
         self._connections.ring()
 
     def close(self, service: Service) -> None:
@@ -222,6 +226,7 @@ class Endpoint:
             _endpoints.pop(self, None)
             self._is_over = True
             self._sleepers.wake()
+            self._news.clear()
 
     def _has_ended(self) -> bool:
         """Look at services that have news; returns whether none is left."""
