@@ -401,10 +401,14 @@ static void gate_take_in(Gate *g) {
     }
 }
 
+/* Ends a connection, of which a process that was forked from this one may have a copy: closing it would neither tell
+ * the other end nor have the poller forget it. */
 static void gate_drop(Gate *g, Arrival *gone) {
     Arrival **at = &g->arrivals;
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
+    epoll_ctl(g->poller, EPOLL_CTL_DEL, gone->fd, NULL);
+    shutdown(gone->fd, SHUT_RDWR);
     arrival_undo(gone);
     arrival_free(gone);
 }

@@ -485,6 +485,20 @@ def test_what_turns_out_later_to_be_no_frame_names_its_sender_too(nodes: Nodes):
     near.close()
 
 
+def test_a_connection_is_over_once_it_is_lost_also_where_a_fork_has_a_copy_of_it(nodes: Nodes):
+    near, copied = socket_pair()
+    nodes.gate.add(os.dup(copied.fileno()), 9, [0])
+    near.sendall(bytes(64))
+    assert nodes.losses.get()[:3] == (9, 0, LOST["FRAME"])
+    near.settimeout(10)
+    assert near.recv(1) == b""
+    near.close()
+    nodes.writer(1).write(BYTES, b"still there")
+    assert reader(nodes.there.member(1), 1, as_data).read() == b"still there"
+    assert nodes.losses.empty()  # the gate has heard nothing more of it
+    copied.close()
+
+
 def test_a_connection_that_ends_within_a_frame_leaves_no_memory_claimed(nodes: Nodes):
     near, far_end = socket_pair()
     nodes.gate.add(far_end.detach(), 9, [0])
