@@ -90,6 +90,9 @@ native-check:
 	TSAN_OPTIONS=halt_on_error=1 $(UNMOVED) $(STRESS)/threads threads 12 400
 	$(STRESS)/addresses threads 12 400
 	$(STRESS)/addresses processes 15 300
+	TSAN_OPTIONS=halt_on_error=1 $(UNMOVED) $(STRESS)/threads crossing-threads 15 100
+	$(STRESS)/addresses crossing-threads 25 150
+	$(STRESS)/addresses crossing-processes 25 150
 
 ## 200,000 random executions and 200 kills, each result checked (SOAK="--seed 7 --executions 5000")
 soak: setup
@@ -99,7 +102,7 @@ soak: setup
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.c)
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 	$(VENV)/bin/lint-imports --no-logo
 
 ## mypy --strict on rcg/
