@@ -68,7 +68,7 @@ test: setup
 test-netns: setup
 	$(PY) -m tests.netns $(NETNS)
 
-ACROSS_NODES := execute failures deaths handles asyncio profile nodes_tensors collectives random_dags
+ACROSS_NODES := execute failures deaths handles asyncio profile nodes_tensors collectives random_dags soak
 
 ## the tests of graphs that cross nodes, on a Ray with two nodes (ACROSS_NODES="execute handles")
 test-nodes: setup
@@ -94,7 +94,7 @@ native-check:
 	$(STRESS)/addresses crossing-threads 25 150
 	$(STRESS)/addresses crossing-processes 25 150
 
-## 200,000 random executions and 200 kills, each result checked (SOAK="--seed 7 --executions 5000")
+## 200,000 random executions and 200 kills, each result checked (SOAK="--nodes 2 --seed 7 --executions 5000")
 soak: setup
 	$(PY) -m tests.soak $(SOAK)
 

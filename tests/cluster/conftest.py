@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from tests.cluster.faults import Survivor, Victims
-from tests.cluster.nodes import cluster_of
+from tests.cluster.nodes import session_of
 from tests.cluster.stage import Company, Driver, Gate
 
 # Workers of a test session start faster without these, and nothing here is about them.
@@ -31,16 +30,8 @@ def ray_session(request: pytest.FixtureRequest) -> Iterator[None]:
     With ``--nodes 2`` it has two nodes, over which Ray spreads the actors. Actors of a module go
     with its fixtures, or with the test that made them.
     """
-    nodes = request.config.getoption("--nodes")
-    if nodes == 1:
-        ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")
+    with session_of(request.config.getoption("--nodes")):
         yield
-        ray.shutdown()
-        return
-    with cluster_of(nodes, cpus=16 // nodes) as cluster:
-        ray.init(cluster.address, log_to_driver=False, logging_level="error")
-        yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
