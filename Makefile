@@ -72,7 +72,7 @@ test-netns: setup
 # What holds on one node has to hold on two. These files are run in every `make test`, the longest first; the others
 # that are about graphs take as long again, and are run with ACROSS_NODES=all.
 SOME_ACROSS_NODES := deaths execute fault_matrix nodes_tensors handles profile failures asyncio collectives random_dags \
-  failed_inputs hostile_errors memory_limits loans seeing parts interrupts
+  failed_inputs hostile_errors memory_limits loans seeing parts interrupts soak
 MORE_ACROSS_NODES := fault_matrix_tensors rendezvous_ends random_tensors reentrance many_graphs tensors users streams \
   values_through_actors users_tensors processes magics memory_admission authoring collectives_authored actors refs \
   coroutines visitors programs seeds
@@ -99,8 +99,11 @@ native-check:
 	TSAN_OPTIONS=halt_on_error=1 $(UNMOVED) $(STRESS)/threads threads 12 400
 	$(STRESS)/addresses threads 12 400
 	$(STRESS)/addresses processes 15 300
+	TSAN_OPTIONS=halt_on_error=1 $(UNMOVED) $(STRESS)/threads crossing-threads 15 100
+	$(STRESS)/addresses crossing-threads 25 150
+	$(STRESS)/addresses crossing-processes 25 150
 
-## 200,000 random executions and 200 kills, each result checked (SOAK="--seed 7 --executions 5000")
+## 200,000 random executions and 200 kills, each result checked (SOAK="--nodes 2 --seed 7 --executions 5000")
 soak: setup
 	$(PY) -m tests.soak $(SOAK)
 
@@ -108,7 +111,7 @@ soak: setup
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.c)
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 	$(VENV)/bin/lint-imports --no-logo
 
 ## mypy --strict on rcg/

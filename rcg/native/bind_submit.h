@@ -87,6 +87,7 @@ static PyObject *publish_all(MemberObject *o, Sending *all, Py_ssize_t n, uint64
     ledger_begin(o->core.ledger->ledger, execution);
     for (Py_ssize_t i = 0; i < n; i++) outgoing_assign(&all[i].core);
     for (Py_ssize_t i = 0; i < n; i++) publish(&all[i].end->core);
+    for (Py_ssize_t i = 0; i < n; i++) sending_load(&all[i]);
     return key;
 }
 
@@ -136,10 +137,9 @@ static PyObject *member_submit(PyObject *self, PyObject *const *args, Py_ssize_t
         }
         bool is_published = execution && execution != Py_None;
         while (prepared && !is_published) outgoing_undo(&all[--prepared].core);
-        for (Py_ssize_t i = 0; i < n && is_published; i++)
-            if (all[i].end->links) ship(&all[i].core, &all[i].end->route);
+        uint64_t number = is_published ? all->end->core.seq - 1 : 0; /* before others publish more */
+        for (Py_ssize_t i = 0; i < n && is_published; i++) sending_ship(&all[i]);
         if (is_published && opened) {
-            uint64_t number = all->end->core.seq - 1;
             all[n - 1].ended_ns = stamp(&m->clock); /* the last frame's end is that of publishing */
             for (Py_ssize_t i = 0; i < n; i++) {
                 Sending *s = &all[i];

@@ -29,6 +29,7 @@ typedef struct {
     Py_buffer *views, few_views[FEW]; /* of the buffers */
     Span *spans, few_spans[FEW];
     uint64_t ended_ns; /* when it was prepared, for the recorder */
+    uint64_t ours;     /* once it is published: the links by which this thread has to send */
 } Sending;
 
 static void sending_begin(Sending *s, EndObject *end) {
@@ -41,6 +42,17 @@ static void sending_begin(Sending *s, EndObject *end) {
     s->views = s->few_views;
     s->spans = s->few_spans;
     s->ended_ns = 0;
+    s->ours = 0;
+}
+
+/* Right after publishing, while nothing else runs. */
+static void sending_load(Sending *s) {
+    if (s->end->links) s->ours = links_load(&s->core, &s->end->route);
+}
+
+/* Lets other threads run. */
+static void sending_ship(Sending *s) {
+    if (s->ours) links_send(s->end->route.links, s->ours, s->core.payload);
 }
 
 /* From (kind, data, buffers=None, writable=0). */
@@ -128,7 +140,8 @@ static int send_frame(Sending *s, uint64_t deadline) {
     int failed = sending_prepare(s);
     if (!failed) {
         write_publish(&s->core, &writing);
-        if (o->links) ship(&s->core, &o->route);
+        sending_load(s);
+        sending_ship(s);
     }
     write_end(&o->core);
     if (!failed) sending_seal(s);

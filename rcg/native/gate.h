@@ -90,7 +90,6 @@ typedef struct Gate {
     pthread_mutex_t lock; /* of `coming` */
     Arrival *coming;      /* connections that the thread has to take over */
     Arrival *arrivals;    /* the thread's */
-    uint64_t begun;       /* executions that have accounts in the ledger */
     atomic_u64 frames, bytes;
     /* Called by the thread: */
     void (*lost)(void *owner, const Loss *loss);
@@ -197,10 +196,7 @@ static Outcome arrival_publish(Gate *g, Arrival *a) {
     Outcome outcome = wait_for_room(e, UINT64_MAX, &waited, &peer); /* there is: as many slots as executions */
     if (outcome) return outcome;
     place(o);
-    if (execution >= g->begun) {
-        ledger_begin(m->ledger->ledger, execution);
-        g->begun = execution + 1;
-    }
+    if (!ledger_has(m->ledger->ledger, execution)) ledger_begin(m->ledger->ledger, execution);
     outgoing_assign(o);
     publish(e);
     if (m->recording) {
@@ -405,10 +401,14 @@ static void gate_take_in(Gate *g) {
     }
 }
 
+/* Ends a connection, of which a process that was forked from this one may have a copy: closing it would neither tell
+ * the other end nor have the poller forget it. */
 static void gate_drop(Gate *g, Arrival *gone) {
     Arrival **at = &g->arrivals;
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
+    epoll_ctl(g->poller, EPOLL_CTL_DEL, gone->fd, NULL);
+    shutdown(gone->fd, SHUT_RDWR);
     arrival_undo(gone);
     arrival_free(gone);
 }

@@ -286,7 +286,7 @@ static uint32_t claim_bits_for(uint32_t members) {
 
 /* What one execution has in blocks: now, and at most so far. */
 typedef struct {
-    atomic_u64 execution; /* plus one: whose account it is. Written by the driver; read by owners and last holders */
+    atomic_u64 execution; /* plus one: whose it is. Written by driver or gate; read by owners and last holders */
     atomic_u64 live_bytes, peak_bytes; /* read by the driver */
     uint64_t pad;
 } Account;

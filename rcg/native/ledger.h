@@ -33,12 +33,18 @@ static void ledger_close(LedgerMap *l) {
 
 static Account *account_of(Ledger *l, uint64_t execution) { return &l->account[execution & (ACCOUNTS - 1)]; }
 
-/* A new execution begins; by the driver, before any other member can have blocks of it. */
+/* A new execution begins: by the driver, before any other member can have blocks of it; on other nodes by the gate,
+ * when the first of it arrives. */
 static void ledger_begin(Ledger *l, uint64_t execution) {
     Account *c = account_of(l, execution);
     atomic_store_explicit(&c->live_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&c->peak_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&c->execution, execution + 1, memory_order_relaxed);
+}
+
+/* Whether an execution, or a later one in its place, has begun. */
+static bool ledger_has(Ledger *l, uint64_t execution) {
+    return atomic_load_explicit(&account_of(l, execution)->execution, memory_order_relaxed) > execution;
 }
 
 /* A block that was taken becomes that execution's; before the frame that names it is published. */

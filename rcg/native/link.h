@@ -64,6 +64,7 @@ typedef struct Links {
     _Atomic bool has_thread;
     int wake; /* eventfd */
     atomic_u32 stop;
+    atomic_u32 senders;                                    /* other threads that send */
     void (*failed)(void *owner, uint32_t link, int error); /* called by the thread */
     void *owner;
 } Links;
@@ -149,10 +150,10 @@ static bool link_flush(Links *all, Link *l) {
     return true;
 }
 
-/* Has the thread go on with a link, or tell of its failure. */
+/* Has the thread go on with a link that is busy for this one. */
 static void link_leave_to_thread(Links *all, Link *l) {
     pthread_mutex_lock(&l->lock);
-    l->is_waiting = l->is_busy && l->first;
+    l->is_waiting = true;
     pthread_mutex_unlock(&l->lock);
     links_wake(all);
 }
@@ -263,11 +264,14 @@ static Cargo *cargo_load(const Outgoing *o, const Route *route, struct iovec *pi
     return c;
 }
 
-/* Sends a frame that was just published, by every link of its route. With the host's lock. */
-static void ship(const Outgoing *o, const Route *route) {
+/* Queues a frame that was just published at every link of its route: bit i for a link by which the caller has to send,
+ * see links_send(). With the host's lock, and before anything else is published, so that each link has all frames of a
+ * ring, in their order. */
+static uint64_t links_load(const Outgoing *o, const Route *route) {
     Links *all = route->links;
     struct iovec few[3 + FEW], *pieces = few;
     uint32_t npieces = 0, count = (uint32_t)__builtin_popcountll(route->nodes);
+    uint64_t ours = 0;
     if (o->nspans > FEW) pieces = malloc((3 + o->nspans) * sizeof *pieces);
     Cargo *c = pieces ? cargo_load(o, route, pieces, &npieces) : NULL;
     if (c) atomic_store(&c->left, count);
@@ -282,12 +286,26 @@ static void ship(const Outgoing *o, const Route *route) {
         }
         *p = (Parcel){.cargo = c, .npieces = npieces};
         memcpy(p->pieces, pieces, npieces * sizeof *pieces);
-        if (!link_append(l, p)) continue;
-        void *state = o->payload > UNLOCKED_SEND ? all->member->host->leave() : NULL;
-        if (!link_flush(all, l) || l->failed) link_leave_to_thread(all, l);
-        if (o->payload > UNLOCKED_SEND) all->member->host->enter(state);
+        if (link_append(l, p)) ours |= 1ull << i;
     }
     if (pieces != few) free(pieces);
+    return ours;
+}
+
+/* Sends by the links that links_load() left to the caller. With the host's lock, which is released if `bytes` are many.
+ */
+static void links_send(Links *all, uint64_t ours, uint64_t bytes) {
+    if (!ours) return;
+    void *state = bytes > UNLOCKED_SEND ? all->member->host->leave() : NULL;
+    atomic_fetch_add(&all->senders, 1); /* before the loads of `failed` */
+    for (uint32_t i = 0; i < all->nlinks; i++) {
+        Link *l = &all->links[i];
+        if (!(ours >> i & 1)) continue;
+        if (!link_flush(all, l)) link_leave_to_thread(all, l);
+        else if (l->failed) links_wake(all); /* to tell of it */
+    }
+    atomic_fetch_sub(&all->senders, 1);
+    if (bytes > UNLOCKED_SEND) all->member->host->enter(state);
 }
 
 /* ---- opening and closing */
@@ -315,13 +333,19 @@ static int links_open(Links *all, Member *m, const int *fds, uint32_t n,
     return trouble ? -1 : 0;
 }
 
-/* Ends the thread, and drops what was not sent; whether this call did. Without the host's lock, which `failed` may
- * want; idempotent. In a forked child there is no thread. */
+/* Ends the thread, and drops what was not sent; whether this call did. After it nothing uses the sockets any more.
+ * Without the host's lock, which `failed` may want; idempotent. In a forked child there is no thread. */
 static bool links_stop(Links *all) {
     if (!atomic_exchange(&all->has_thread, false) || !member_is_ours(all->member)) return false;
     atomic_store(&all->stop, 1);
     links_wake(all);
     pthread_join(all->thread, NULL);
+    for (uint32_t i = 0; i < all->nlinks; i++) {
+        int none = 0;
+        atomic_compare_exchange_strong(&all->links[i].failed, &none, ECANCELED);
+    }
+    const struct timespec moment = {0, 50000};
+    while (atomic_load(&all->senders)) nanosleep(&moment, NULL); /* no send waits */
     return true;
 }
 
@@ -330,10 +354,7 @@ static void links_close(Links *all) {
     bool is_ours = all->member && member_is_ours(all->member);
     for (uint32_t i = 0; i < all->nlinks; i++) {
         Link *l = &all->links[i];
-        while (is_ours && l->first) {
-            l->failed = l->failed ? l->failed : ECANCELED;
-            link_advance(all, l);
-        }
+        while (is_ours && l->first) link_advance(all, l);
         pthread_mutex_destroy(&l->lock);
     }
     all->nlinks = 0;

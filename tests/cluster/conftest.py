@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from tests.cluster.faults import Survivor, Victims
-from tests.cluster.nodes import cluster_of, spread_actors
+from tests.cluster.nodes import session_of, spread_actors
 from tests.cluster.stage import Company, Driver, Gate
 
 # Workers of a test session start faster without these, and nothing here is about them.
@@ -32,17 +31,10 @@ def ray_session(request: pytest.FixtureRequest) -> Iterator[None]:
     its fixtures, or with the test that made them.
     """
     nodes = request.config.getoption("--nodes")
-    if nodes == 1:
-        ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")
-        yield
-        ray.shutdown()
-        return
-    with cluster_of(nodes, cpus=16 // nodes) as cluster:
-        ray.init(cluster.address, log_to_driver=False, logging_level="error")
-        with pytest.MonkeyPatch.context() as patch:
+    with session_of(nodes), pytest.MonkeyPatch.context() as patch:
+        if nodes > 1:
             spread_actors(patch)
-            yield
-        ray.shutdown()
+        yield
 
 
 @pytest.fixture(scope="module")

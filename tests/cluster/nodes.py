@@ -23,6 +23,7 @@ __all__ = [
     "local_writer",
     "near_driver",
     "on_node",
+    "session_of",
     "spread_actors",
     "tells_last_op",
 ]
@@ -53,6 +54,19 @@ def cluster_of(nodes: int, *, cpus: int = 8) -> Iterator[Any]:
         yield cluster
     finally:
         cluster.shutdown()
+
+
+@contextlib.contextmanager
+def session_of(nodes: int) -> Iterator[None]:
+    """Join a Ray of so many nodes, with room for 16 actors, whatever the machine has."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    with contextlib.ExitStack() as stack:
+        if nodes == 1:
+            ray.init(num_cpus=16, include_dashboard=False, **quiet)
+        else:
+            ray.init(stack.enter_context(cluster_of(nodes, cpus=16 // nodes)).address, **quiet)
+        stack.callback(ray.shutdown)
+        yield
 
 
 def on_node(cls: Any, number: int) -> Any:

@@ -20,10 +20,24 @@ from typing import Any
 import pytest
 
 from rcg import _native
-from tests.board import BYTES, CLOSED, PICKLE, Board, Failed, Ring, claimed, pattern, reader, until
+from tests.board import (
+    BLOCK,
+    BYTES,
+    CLOSED,
+    PICKLE,
+    Board,
+    Failed,
+    Ring,
+    claimed,
+    pattern,
+    reader,
+    until,
+)
+from tests.submission import submission
 
 # --- two nodes: member 0 of `here` writes ring 0, read by itself and by member 1; on `there`
-# member 0 is the gate, which publishes in ring 0 for the members 1 and 2.
+# member 0 is the gate, which publishes in ring 0 for the members 1 and 2, and in ring 1 for 1. Ring
+# 2 there does not cross: 1 writes it for 2.
 
 CHANNEL = 7
 HEAD = struct.Struct("<IIIIQQQQQII")
@@ -43,7 +57,8 @@ class Nodes:
     ) -> None:
         readers = (0, 1) if has_local else (0,)
         self.here = Board(2, [Ring(0, readers, slots), Ring(0, readers, slots)])
-        self.there = Board(3, [Ring(0, (1, 2), slots), Ring(0, (1,), slots)], cap_bytes=cap_bytes)
+        rings = [Ring(0, (1, 2), slots), Ring(0, (1,), slots), Ring(1, (2,), slots)]
+        self.there = Board(3, rings, cap_bytes=cap_bytes)
         self.sender = self.here.member(0)
         self.gate_member = self.there.member(0)
         self.losses: queue.Queue[tuple[int, ...]] = queue.Queue()
@@ -76,6 +91,10 @@ class Nodes:
         self.gate.stop()
         self.here.close()
         self.there.close()
+
+
+def _recorder(losses: queue.Queue[tuple[int, ...]]) -> Callable[..., None]:
+    return lambda *loss: losses.put(loss)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -185,6 +204,68 @@ def test_large_frames_come_one_after_the_other(nodes: Nodes):
         writer.write(PICKLE, b"", [bytes(1_000_000 + 500 * number)])
         for each in (near, far):
             assert memoryview(each.read()[0]).nbytes == 1_000_000 + 500 * number
+
+
+def test_threads_that_submit_at_once_keep_the_order_of_every_ring_on_every_link():
+    """Sending much lets other threads run: between two links, and between two rings."""
+    count, rings = 40, (0, 1)
+    here = Board(1, [Ring(0, (0,), 64), Ring(0, (0,), 64)])
+    theirs = [Board(2, [Ring(0, (1,), 128), Ring(0, (1,), 128)]) for _ in range(2)]
+    losses: queue.Queue[tuple[int, ...]] = queue.Queue()
+    pairs = [socket_pair() for _ in theirs]
+    gates = []
+    for board, (_, far_end) in zip(theirs, pairs, strict=True):
+        passages = [(ring, ring, 0, False) for ring in rings]
+        gate = _native.Gate(board.member(0), passages, _recorder(losses), lambda *_: b"")
+        gate.add(far_end.detach(), 0, list(rings))
+        gates.append(gate)
+    submit = submission(here, list(rings))
+    links = _native.Links(submit.member, [near.fileno() for near, _ in pairs], lambda *_: None)
+    for ring, writer in enumerate(submit.writers):
+        writer.send_by(links, ring, 0b11)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        done = 0
+        while done < count and not errors:
+            try:
+                submit(*[(PICKLE, b"", [bytes(200_000)]) for _ in rings])
+                done += 1
+            except _native.TimedOut:
+                os.sched_yield()
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: not losses.empty() or all(g.statistics()[0] == 6 * count for g in gates))
+    assert losses.empty(), losses.get()
+    assert not errors
+    links.stop()
+    for gate, (near, _) in zip(gates, pairs, strict=True):
+        gate.stop()
+        near.close()
+    for board in (here, *theirs):
+        board.close()
+
+
+def test_what_an_execution_holds_on_its_drivers_node_is_counted_with_what_arrives_there(
+    nodes: Nodes,
+):
+    """The driver has begun the account of an execution before anything of it arrives."""
+    driver = submission(nodes.there, [2], 1)
+    held = reader(nodes.there.member(2), 2)
+    driver((PICKLE, b"", [bytes(BLOCK)]))
+    nodes.writer(1).write(PICKLE, b"", [bytes(BLOCK)])
+    result = reader(nodes.there.member(1), 1)
+    kept = [held.read(), result.read()]
+    assert driver.member.survey(0, 0, 1) == (2 * BLOCK, 0, 2 * BLOCK, 2 * BLOCK)
+    kept.clear()
+    assert driver.member.survey(0, 1, 1) == (0, 2 * BLOCK, 0, 0)
 
 
 def test_a_driver_that_waits_for_room_goes_on_when_frames_are_sent():
@@ -402,6 +483,20 @@ def test_what_turns_out_later_to_be_no_frame_names_its_sender_too(nodes: Nodes):
     near.sendall(struct.pack("<Q", 10 << 1))  # one buffer, and not of the size that the head says
     assert nodes.losses.get()[:3] == (9, CHANNEL + 1, LOST["FRAME"])
     near.close()
+
+
+def test_a_connection_is_over_once_it_is_lost_also_where_a_fork_has_a_copy_of_it(nodes: Nodes):
+    near, copied = socket_pair()
+    nodes.gate.add(os.dup(copied.fileno()), 9, [0])
+    near.sendall(bytes(64))
+    assert nodes.losses.get()[:3] == (9, 0, LOST["FRAME"])
+    near.settimeout(10)
+    assert near.recv(1) == b""
+    near.close()
+    nodes.writer(1).write(BYTES, b"still there")
+    assert reader(nodes.there.member(1), 1, as_data).read() == b"still there"
+    assert nodes.losses.empty()  # the gate has heard nothing more of it
+    copied.close()
 
 
 def test_a_connection_that_ends_within_a_frame_leaves_no_memory_claimed(nodes: Nodes):

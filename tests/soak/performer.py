@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -74,6 +75,15 @@ class Plain:
 Performer = rcg.remote(num_cpus=0)(Plain)
 
 
+def _segment_files() -> int:
+    """How many descriptors of segments of shared memory this process has open."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith(("/dev/shm/#", "/memfd:rcg"))
+    return found
+
+
 def inspect_process() -> dict[str, int]:
     """How many threads, files, segments of shared memory and bytes of its own this process has."""
     gc.collect()
@@ -82,6 +92,7 @@ def inspect_process() -> dict[str, int]:
     (own,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
     return {
         **resources(),
+        "segment_files": _segment_files(),
         "resident_mb": int(own.split()[1]) >> 10,
         # It takes much memory, and comes with the first tensor.
         "has_torch": int("torch" in sys.modules),

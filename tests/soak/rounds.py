@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ray
+
 import rcg
 from rcg.errors import ActorDiedError, CapacityExceededError
 from tests.soak.callers import (
@@ -42,15 +44,31 @@ MB = 1 << 20
 
 
 class Pool:
-    """The actors, and their processes. A dead one is replaced by another."""
+    """The actors, and their processes. A dead one is replaced by another.
+
+    If the cluster has several nodes, which must be those of ``cluster_of``, the actors are dealt
+    out to them.
+    """
 
     def __init__(self, size: int) -> None:
+        self.nodes = sum(node["Alive"] for node in ray.nodes())
         self.actors = [self._make(index) for index in range(size)]
         self.pids: list[int] = rcg.get([actor.pid.remote() for actor in self.actors])
 
     def _make(self, index: int) -> Any:
         # One of them is threaded.
-        return Performer.options(max_concurrency=4 if index == 1 else 1).remote()
+        options: dict[str, Any] = {"max_concurrency": 4 if index == 1 else 1}
+        if self.nodes > 1:
+            options["resources"] = {f"node{self.node_of(index)}": 0.001}
+        return Performer.options(**options).remote()
+
+    def node_of(self, index: int) -> int:
+        """Return the node of an actor; 0 is the driver's."""
+        return index % self.nodes
+
+    def key(self, index: int) -> str:
+        """Return the id of an actor in Ray."""
+        return rcg.unwrap(self.actors[index])._actor_id.hex()
 
     def replace(self, index: int) -> None:
         self.actors[index] = self._make(index)
@@ -303,6 +321,16 @@ class Round:
         for scene, options in zip(self._scenes, self._options, strict=True):
             root = scene.recipe.bind(self._pool.actors)
             scene.graph = root.experimental_compile(**options)
+            self._count_nodes(scene.graph.plan)
+
+    def _count_nodes(self, plan: Any) -> None:
+        """Note whether a graph crosses nodes, and whether what dies is the host of another one."""
+        if len(plan.nodes) > 1:
+            self.accounts["graphs over nodes"] += 1
+            keys = {actor.id: actor.key for actor in plan.actors}
+            hosts = {keys[node.processes[0]] for node in plan.nodes[1:]}
+            if self._blow and self._pool.key(self._blow.victim) in hosts:
+                self.accounts["kills of hosts"] += 1
 
     def _on_submit(self) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 """A soak: rounds until enough was executed and killed, and then nothing may be left over.
 
 The account must balance, and threads, files, segments of shared memory and resident memory of the
-driver and of the actors that survived must be what they were.
+driver and of the actors that survived, on every node, must be what they were.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import rcg
-from tests.cluster.stage import segments_of
 from tests.soak.callers import Held, SoakFailure
 from tests.soak.performer import inspect_process
 from tests.soak.rounds import Pool, Round
@@ -67,7 +66,7 @@ class Soak:
         self._pool = Pool(ACTORS)
         self._held = Held(random.Random(self.seed))
         self._first: dict[tuple[str, int], dict[str, int]] = {}
-        self._segments_before = segments_of("self")
+        self._before = inspect_process()
         # Half of the rounds have a death.
         share = self.executions // max(1, 2 * self.kills) if self.kills else 500
         number = 0 if self.only is None else self.only
@@ -96,7 +95,8 @@ class Soak:
             error.add_note(
                 f"round {number} of seed {self.seed}: {current}\n"
                 f"python -m tests.soak --executions {self.executions} --kills {self.kills} "
-                f"--seed {self.seed} --only {number}{' --tight' if self.tight else ''}"
+                f"--seed {self.seed} --only {number} --nodes {self._pool.nodes}"
+                f"{' --tight' if self.tight else ''}"
             )
             raise
         self.accounts.update(current.accounts)
@@ -113,21 +113,23 @@ class Soak:
         """Let go of everything that is held, and see that nothing else is."""
         self._held.clear()
         states = {"the driver": inspect_process()}
-        states["the driver"]["segments"] -= len(self._segments_before)
+        for what in ("segments", "segment_files"):
+            states["the driver"][what] -= self._before[what]
         found = rcg.get([actor.inspect.remote() for actor in self._pool.actors])
         states.update(
-            (f"actor {index} ({pid})", state)
+            (f"actor {index} ({pid}) of node {self._pool.node_of(index)}", state)
             for index, (pid, state) in enumerate(zip(self._pool.pids, found, strict=True))
         )
         for who, state in states.items():
             first = self._first.setdefault((who, state["has_torch"]), state)
             for what, more in (
                 ("segments", 0),
+                ("segment_files", 0),
                 ("threads", MORE_THREADS),
                 ("files", MORE_FILES),
                 ("resident_mb", MORE_RESIDENT_MB),
             ):
-                allowed = more if what == "segments" else first[what] + more
+                allowed = first[what] + more if more else 0
                 if state[what] > allowed:
                     raise SoakFailure(
                         f"after {self.rounds} rounds {who} has {state}; first it had {first}"
