@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cluster.faults import Survivor, Victims
+from tests.cluster.fixtures import driver, gate, gates  # noqa: F401 - fixtures
 from tests.cluster.nodes import session_of, spread_actors
-from tests.cluster.stage import Company, Driver, Gate
+from tests.cluster.stage import Company
 
 # Workers of a test session start faster without these, and nothing here is about them.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -53,41 +53,3 @@ def victims(ray_session: None) -> Victims:
 def survivors(ray_session: None) -> list[Any]:
     """Two actors that live on."""
     return [Survivor.remote(), Survivor.remote()]
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    """A closed gate."""
-    made = Gate(tmp_path / "gate")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def gates(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
-    """Makes closed gates."""
-    made: list[Gate] = []
-
-    def make() -> Gate:
-        made.append(Gate(tmp_path / f"gate{len(made)}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
-def driver(ray_session: None, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    """Starts a program that joins this Ray session; it is gone when the test ends."""
-    started: list[Driver] = []
-
-    def start(source: str, *arguments: Any, **options: Any) -> Driver:
-        folder = tmp_path / f"driver{len(started)}"
-        folder.mkdir()
-        started.append(Driver(source, folder, *arguments, **options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.end()

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 import rcg
-from tests.cluster.stage import Driver, Gate
+from tests.cluster.fixtures import driver, gate  # noqa: F401 - fixtures
 from tests.netns.hands import Hands
 from tests.netns.machines import Cluster, actor_on
 
@@ -39,6 +39,11 @@ def cluster() -> Iterator[Cluster]:
     ray.init(made.address, log_to_driver=False, logging_level="error")
     yield made
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_session(cluster: Cluster) -> None:
+    """The Ray that programs join."""
 
 
 @pytest.fixture(scope="session")
@@ -70,27 +75,3 @@ def fresh(cluster: Cluster) -> Iterator[Callable[..., Any]]:
     for each in made:
         with contextlib.suppress(Exception):
             rcg.kill(each)
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    """A closed gate: files are the same on all machines."""
-    made = Gate(tmp_path / "gate")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def driver(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    """Starts a program on machine 0 that joins this Ray; it is gone when the test ends."""
-    started: list[Driver] = []
-
-    def start(source: str, *arguments: Any, **options: Any) -> Driver:
-        folder = tmp_path / f"driver{len(started)}"
-        folder.mkdir()
-        started.append(Driver(source, folder, *arguments, **options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.end()
