@@ -38,12 +38,16 @@ def expected(i: int, is_listed: bool):
     return [11 * i, 10 * i] if is_listed else 21 * i
 
 
+_NO_CALLS = ("with ", "try:", "except", "return False", "return None", "pass", "continue", "break")
+
+
 class InterruptedAtLine:
     """Raises KeyboardInterrupt before the n-th line that runs in rcg.
 
     Not before ``with``, which comes once more on the way out, between the block and the release of
-    its lock, nor before ``try``, which no handler covers: a tracer can raise there and a signal
-    cannot, because the interpreter looks for signals after calls only.
+    its lock, nor before ``try``, which no handler covers, nor before ``except`` and what ends a
+    handler by a constant, where the exception that it handles would stay behind: a tracer can raise
+    there and a signal cannot, because the interpreter looks for signals after calls only.
     """
 
     def __init__(self, n: int) -> None:
@@ -62,7 +66,7 @@ class InterruptedAtLine:
     @staticmethod
     def _is_no_call(frame) -> bool:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        return line.lstrip().startswith(("with ", "try:"))
+        return line.lstrip().startswith(_NO_CALLS)
 
 
 @pytest.mark.parametrize("is_listed", [False, True], ids=["one output", "two outputs"])
