@@ -458,7 +458,8 @@ class GraphControl:
         return True
 
     def _link_lost(self, peer: Peer, told: LinkLost) -> bool:
-        if told.node != peer.name and not self.nodes.is_home(peer, told.process):
+        is_own = self._members.get(told.process) is peer  # of a member on this node
+        if not is_own and told.node != peer.name and not self.nodes.is_home(peer, told.process):
             raise ValueError(f"{told.process} is not on its node")
         self.link_lost(told.process, told.node, told.text)
         return True
