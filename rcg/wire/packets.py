@@ -43,7 +43,7 @@ from rcg.options import Deadline
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
-__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream", "peer_name"]
+__all__ = ["BODY", "MAX_MESSAGE_BYTES", "UNREACHABLE", "LargeBody", "PacketStream", "peer_name"]
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
@@ -51,6 +51,9 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024
 BODY: Final = -1
 """The level of the ancillary item that is the body of a large message: bytes, or None if there was
 no memory for them."""
+
+UNREACHABLE: Final = "the peer cannot be reached any more"
+"""Why a connection broke that was cut: the text of its error."""
 
 _HEADER: Final = struct.Struct("!IBI")
 _MESSAGE, _PIECE, _WITH_BODY, _DROPPED = range(4)
@@ -559,7 +562,7 @@ def _broken(error: OSError) -> OSError:
 
 
 def _cut() -> ConnectionError:
-    return ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
+    return ConnectionResetError(errno.ECONNRESET, UNREACHABLE)
 
 
 def peer_name(connection: socket.socket) -> str:

@@ -12,10 +12,15 @@ import threading
 
 import pytest
 
-from rcg.wire import keepalive, sockets
-from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
+from rcg.runtime.control.far_nodes import FarNode
+from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.control.joining import join
+from rcg.runtime.node.layout import Layout
+from rcg.wire import codec, keepalive, messages, sockets
+from rcg.wire.liveness import Ending, How
+from rcg.wire.packets import MAX_MESSAGE_BYTES, UNREACHABLE, PacketStream
 from tests.peers import GUARD_S, until
-from tests.tcp import stream_pair
+from tests.tcp import LOCAL, stream_pair
 
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER
 
@@ -106,6 +111,36 @@ def test_a_peer_that_does_not_read_is_not_unreachable(monkeypatch):
         assert not any(looks)
         assert [theirs.recvmsg(MAX_MESSAGE_BYTES)[0] for _ in contents] == contents
         sender.join(GUARD_S)
+
+
+def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
+    monkeypatch.setenv("RCG_PEER_TIMEOUT", "1")
+    gone: list[tuple[str, Ending]] = []
+    control = GraphControl(
+        "graph",
+        ["a0"],
+        lambda _: (-1, []),
+        lambda *told: gone.append(told),
+        lambda *_: None,
+        [FarNode(Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {}), ("a0",))],
+    )
+    try:
+        entry = {"graph": "graph", "secret": control.secret}
+        opening = messages.JoinNode(
+            **entry, node="n1", pid=1, clock="", address=f"tcp://{LOCAL}:80"
+        )
+        joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
+        hello = codec.encode(messages.Hello(**entry, process="a0", clock="")).decode()
+        sockets.send(joined.connection, messages.FromMember(process="a0", pid=1, text=hello))
+        until(lambda: control.pids)
+        Cut(control.nodes.links["n1"].connection, joined.connection)
+        until(lambda: gone)
+        ((process, ending),) = gone
+        assert (process, ending.how) == ("a0", How.UNREACHABLE)
+        assert ending.why == f"{UNREACHABLE}, node n1 at tcp://{LOCAL}:80"
+        joined.close()
+    finally:
+        control.close()
 
 
 def test_a_forked_child_keeps_no_connection_open():

@@ -74,6 +74,7 @@ from rcg.wire.messages import (
     Use,
     UseStore,
 )
+from rcg.wire.packets import UNREACHABLE
 from rcg.wire.sockets import Connection
 
 __all__ = ["GraphControl"]
@@ -85,7 +86,7 @@ Member = Peer | FarMember
 # How the connection to a host ends that cannot be reached any more. If its process ends, the kernel
 # of its node closes or resets the connection.
 _CUTS: Final = frozenset(
-    map(os.strerror, (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))
+    [UNREACHABLE, *map(os.strerror, (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))]
 )
 # After this long without the news of a death, a lost connection between nodes is the cause itself.
 _DOUBT_S: Final = 2.0
