@@ -143,6 +143,42 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         control.close()
 
 
+@pytest.mark.parametrize("is_posted", [False, True])
+@pytest.mark.parametrize("count", [3, 5, 20])
+def test_what_a_peer_does_not_read_for_long_is_not_lost(count, is_posted):
+    """The kernel has taken all of it, so no send waits."""
+    with stream_pair() as (ours, theirs):
+        for each in (ours, theirs):
+            each.keep_alive(1.0)
+        contents = [bytes([number]) * 60_000 for number in range(count)]
+        for content in contents:
+            (ours.post if is_posted else ours.send)(content)
+        assert not ours._queue
+        with pytest.raises(BlockingIOError):
+            sockets.receive(ours, may_wait=False)
+        ended = select.poll()
+        ended.register(ours, select.POLLIN)
+        assert not ended.poll(3000)
+        assert [theirs.recvmsg(MAX_MESSAGE_BYTES)[0] for _ in contents] == contents
+        until(lambda: not ours._is_flushing)
+        limit = ours._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert limit == 1000  # as before
+        Cut(ours, theirs)
+        ours.send(b"x")
+        assert is_broken(ours)
+
+
+def test_a_connection_that_is_cut_ends_while_its_peer_does_not_read():
+    with stream_pair() as (ours, theirs):
+        ours.keep_alive(1.0)
+        for _ in range(5):
+            ours.send(bytes(60_000))
+        assert ours._is_flushing and not ours._queue
+        Cut(ours, theirs)
+        assert is_broken(ours)
+        until(lambda: not ours._is_flushing)
+
+
 def test_a_forked_child_keeps_no_connection_open():
     with stream_pair() as (ours, theirs):
         waiting, go = os.pipe()
