@@ -15,6 +15,7 @@ import pytest
 from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.joining import join
+from rcg.runtime.control.linking import connect_gates
 from rcg.runtime.node.layout import Layout
 from rcg.wire import codec, keepalive, messages, sockets
 from rcg.wire.liveness import Ending, How
@@ -194,3 +195,31 @@ def test_a_forked_child_keeps_no_connection_open():
             os.waitpid(child, 0)
             os.close(waiting)
             os.close(go)
+
+
+def test_a_forked_child_keeps_no_link_to_a_gate_open(served):
+    class Accepting:
+        def accept(self, process: str, connection: socket.socket) -> None:
+            connection.settimeout(GUARD_S)
+            accepted.append(connection)
+
+    accepted: list[socket.socket] = []
+    control = served.control
+    control.open_gate(Accepting(), ["a7"])
+    gates = {"n0": str(control.listen_tcp(LOCAL))}
+    links = connect_gates(gates, served.graph_id, control.secret, "a7", GUARD_S)
+    until(lambda: accepted)
+    waiting, go = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(waiting, 1)
+        os._exit(0)
+    try:
+        links["n0"].close()
+        with accepted[0] as arrived:
+            assert arrived.recv(1) == b""
+    finally:
+        os.write(go, b"x")
+        os.waitpid(child, 0)
+        os.close(waiting)
+        os.close(go)
