@@ -67,7 +67,8 @@ class Links:
 
     def queued(self) -> dict[str, tuple[int, int]]:
         """Return (bytes sent so far, frames that wait to be sent), by node."""
-        found = [] if self._links is None else self._links.statistics()
+        links = self._links  # another thread may close it
+        found = [] if links is None else links.statistics()
         return {
             node: (sent, waiting)
             for node, (sent, waiting, _) in zip(self._nodes, found, strict=False)

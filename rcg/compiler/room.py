@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of processes on each node of a plan, and the error if they are too many.
+"""The number of processes on each node of a plan, and of nodes to which a process sends.
+
+There is an error if they are too many.
 
 Checked as soon as it is known which actors are where, and again with lanes. This room must know
 neither graphs nor how a plan is made.
@@ -10,22 +12,32 @@ from __future__ import annotations
 from rcg.errors import PlacementError
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
-from rcg.ir.programs import FIRST_NODE, MAX_PROCESSES
+from rcg.ir.programs import FIRST_NODE, MAX_LINKS, MAX_PROCESSES
 from rcg.text import plural
 
 __all__ = ["check_room"]
 
 
 def check_room(plan: Plan) -> None:
-    """Check that the processes of a plan fit on their nodes.
+    """Check that the processes of a plan fit on their nodes, and reach the others.
 
     Raises:
-        PlacementError: Those of a node are too many.
+        PlacementError: Those of a node are too many, or one sends to too many nodes.
     """
     for node in [each.id for each in plan.nodes] or [FIRST_NODE]:
         processes = plan.processes_of(node)
         if len(processes) > MAX_PROCESSES:
             raise _refusal(plan, node, processes)
+    reached: dict[str, set[str]] = {}
+    crossings = plan.crossings()
+    for channel in plan.channels:
+        reached.setdefault(channel.writer, set()).update(crossings.get(channel.id, ()))
+    for process, nodes in reached.items():
+        if len(nodes) > MAX_LINKS:
+            raise PlacementError(
+                f"{plan.label(process)} would send to {len(nodes)} other nodes, and a process can "
+                f"send to at most {MAX_LINKS}: have another actor pass the value on to some of them"
+            )
 
 
 def _refusal(plan: Plan, node: str, processes: tuple[str, ...]) -> PlacementError:

@@ -14,7 +14,7 @@ from rcg.ir.costs import Cost, Predicted
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Free, Op
 
-__all__ = ["FIRST_NODE", "MAX_PROCESSES", "PlanData", "Program"]
+__all__ = ["FIRST_NODE", "MAX_LINKS", "MAX_PROCESSES", "PlanData", "Program"]
 
 FIRST_NODE: Final = "n0"
 """The driver's node, which is the only one of a plan that names none."""
@@ -22,6 +22,9 @@ FIRST_NODE: Final = "n0"
 MAX_PROCESSES: Final = 64
 """The most processes of a plan on a node, lanes and gate included: a block of shared memory has a
 claim of each in one word of 64 bits."""
+
+MAX_LINKS: Final = 64
+"""The most other nodes to which a process sends: the native core has a bit for each."""
 
 
 @dataclass(frozen=True, slots=True)

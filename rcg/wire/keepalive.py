@@ -8,18 +8,20 @@ acknowledged for the whole timeout. A stall of a third of that is no more than l
 A peer that does not *read* is another case: it may be suspended, or not have room for another
 execution, and its kernel answers all the time. Linux does not tell the two apart
 (``TCP_USER_TIMEOUT`` also limits how long a peer's window may be closed). So the limit is lifted
-while a thread waits to send, and that thread looks itself whether the peer's kernel still answers.
+while there is something that the kernel cannot send, and a thread looks whether the peer's kernel
+still answers: one that waits to send more, or one that is there for that alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import socket
 import struct
 from typing import Final
 
-__all__ = ["is_cut", "keep_alive", "lift_limit", "restore_limit"]
+__all__ = ["has_unsent", "is_cut", "keep_alive", "lift_limit", "restore_limit"]
 
 _INTERVALS: Final = 3  # silence for one of these makes the kernel ask
 _PROBES_PER_INTERVAL: Final = 5
@@ -27,6 +29,7 @@ _INFO: Final = struct.Struct("8B13I")  # the beginning of Linux's ``struct tcp_i
 _RETRANSMITS, _PROBES, _LAST_ACK_MS = 2, 3, 20  # places in it
 _RTO_MAX_MS: Final = 44  # TCP_RTO_MAX_MS, since Linux 6.15
 _QUESTIONS: Final = 2  # without an answer
+_UNSENT: Final = 0x894B  # SIOCOUTQNSD
 _LEAST_RTO_MAX_MS: Final = 1000
 
 
@@ -58,6 +61,14 @@ def restore_limit(connection: socket.socket, timeout_s: float) -> None:
 def lift_limit(connection: socket.socket) -> None:
     """Let a peer not read for any time; ``is_cut`` is the caller's from now on."""
     _limit(connection, 0)
+
+
+def has_unsent(connection: socket.socket) -> bool:
+    """Whether the kernel holds bytes that it has not sent yet, mostly for want of room there."""
+    with contextlib.suppress(OSError, ValueError):  # it is over
+        found = fcntl.ioctl(connection.fileno(), _UNSENT, bytes(4))
+        return bool(struct.unpack("i", found)[0])
+    return False
 
 
 def is_cut(connection: socket.socket, timeout_s: float) -> bool:

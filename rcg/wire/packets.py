@@ -20,7 +20,8 @@ Sending keeps packets whole without a lock, because a signal handler or ``__del_
 middle of a send. Packets stand in a queue. Whoever has the *turn* gives the socket what it takes
 and never waits meanwhile; if another thread (or the code below a signal handler) has the turn, that
 one also sends what was queued in the meantime. What is left when nobody waits is sent by a thread
-that lives until then.
+that lives until then. It also looks after what the kernel has taken and cannot send, because the
+peer does not read: see ``keepalive``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rcg.options import Deadline
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
-__all__ = ["BODY", "MAX_MESSAGE_BYTES", "LargeBody", "PacketStream", "peer_name"]
+__all__ = ["BODY", "MAX_MESSAGE_BYTES", "UNREACHABLE", "LargeBody", "PacketStream", "peer_name"]
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
@@ -52,12 +53,16 @@ BODY: Final = -1
 """The level of the ancillary item that is the body of a large message: bytes, or None if there was
 no memory for them."""
 
+UNREACHABLE: Final = "the peer cannot be reached any more"
+"""Why a connection broke that was cut: the text of its error."""
+
 _HEADER: Final = struct.Struct("!IBI")
 _MESSAGE, _PIECE, _WITH_BODY, _DROPPED = range(4)
 _MAX_NUMBER: Final = 1 << 32
 _MAX_BODIES: Final = 64  # that have begun to arrive
 _MAX_QUEUED_BYTES: Final = 4 << 20  # posted to a peer that does not read
 _LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
+_UNSENT_LOOK_S: Final = 0.5  # between looks at one that has taken all, after some shorter ones
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _Received = tuple["bytes | bytearray", list[tuple[int, int, Any]], int, Any]
@@ -101,6 +106,7 @@ class PacketStream:
         "_data",
         "_failure",
         "_has_ended",
+        "_is_cut",
         "_is_flushing",
         "_numbers",
         "_peer_timeout_s",
@@ -122,6 +128,7 @@ class PacketStream:
         self._bodies: dict[int, bytearray | None] = {}
         self._ready: list[_Received] = []  # at most one: nothing is read beyond it
         self._has_ended = False
+        self._is_cut = False  # as a thread that waited to send has seen
         self._failure: Exception | None = None
         self._queue: deque[_Packet] = deque()
         self._turn: deque[bool] = deque([True])  # empty while somebody sends
@@ -266,6 +273,8 @@ class PacketStream:
                     raise ConnectionResetError(
                         errno.ECONNRESET, "the connection ended in the middle of a packet"
                     )
+                if self._is_cut:
+                    raise _cut()
                 self._has_ended = True
                 return True
         return True
@@ -434,24 +443,34 @@ class PacketStream:
     # --- the rest, when nobody waits
 
     def _leave_rest(self) -> None:
-        """Have a thread send what is still in the queue."""
-        if self._queue and not self._is_flushing:
+        """Have a thread send what is still in the queue, and wait until the kernel has sent it."""
+        is_held_up = self._is_held_up()
+        if not self._is_flushing and (self._queue or is_held_up):
             self._is_flushing = True
             try:
                 _thread.start_new_thread(self._flush, ())
             except RuntimeError:
                 self._is_flushing = False
-                self._break()  # a packet may be cut, and nobody would ever send its rest
+                if self._queue:
+                    self._break()  # a packet may be cut, and nobody would ever send its rest
+
+    def _is_held_up(self) -> bool:
+        """Whether the kernel has bytes that it cannot send yet; then its limit is lifted."""
+        if self._peer_timeout_s is None or not keepalive.has_unsent(self._socket):
+            return False
+        keepalive.lift_limit(self._socket)
+        return True
 
     def _flush(self) -> None:
         try:
-            while self._queue:
+            while self._queue or self._is_held_up():
                 while self._queue:
                     self._drain()
                     if self._queue:
                         self._wait_for_room(Deadline(None))
+                self._wait_until_sent()
                 self._is_flushing = False
-                if self._queue:  # it came before that was said
+                if self._queue or self._is_held_up():  # it came before that was said
                     self._is_flushing = True
         except (OSError, ValueError):
             self._break()
@@ -478,10 +497,37 @@ class PacketStream:
                     self._wait(select.POLLOUT, deadline, look_s=min(_LOOK_S, limit_s / 3))
                     return
                 except InterruptedError:
-                    if keepalive.is_cut(self._socket, limit_s):
-                        raise _cut() from None
+                    self._check_cut(limit_s)
         finally:
             keepalive.restore_limit(self._socket, limit_s)
+
+    def _wait_until_sent(self) -> None:
+        """Wait until the kernel has sent all that it took, or there is more for it.
+
+        Raises:
+            ConnectionError: The connection is over, or the peer unreachable.
+        """
+        limit_s = self._peer_timeout_s
+        if limit_s is None:
+            return
+        look_s = 0.01
+        try:
+            while not self._queue and self._is_held_up():
+                try:
+                    self._wait(0, Deadline(None), look_s=look_s)
+                except InterruptedError:
+                    self._check_cut(limit_s)
+                else:
+                    raise ConnectionAbortedError(errno.ECONNABORTED, "the connection has ended")
+                look_s = min(2 * look_s, _UNSENT_LOOK_S)
+        finally:
+            keepalive.restore_limit(self._socket, limit_s)
+
+    def _check_cut(self, limit_s: float) -> None:
+        """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
+        if keepalive.is_cut(self._socket, limit_s):
+            self._is_cut = True
+            raise _cut() from None
 
     def _wait(self, event: int, deadline: Deadline, *, look_s: float | None = None) -> None:
         """Wait for an event of the socket.
@@ -559,7 +605,7 @@ def _broken(error: OSError) -> OSError:
 
 
 def _cut() -> ConnectionError:
-    return ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
+    return ConnectionResetError(errno.ECONNRESET, UNREACHABLE)
 
 
 def peer_name(connection: socket.socket) -> str:

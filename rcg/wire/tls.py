@@ -110,6 +110,7 @@ class _Pump:
         self._leaving = memoryview(b"")  # for the peer
         self._has_peer_ended = False
         self._has_local_ended = False
+        self._is_lifted = False  # the kernel's limit
         for each in (tls, local):
             each.setblocking(False)
         closed_in_children(self)
@@ -200,14 +201,14 @@ class _Pump:
         if local or not self._leaving:
             poller.register(self._local.fileno(), local)
         limit_s = self._peer_timeout_s
-        is_full = bool(self._leaving)
-        if is_full:  # a peer that does not read is not one that cannot be reached
+        # A peer that does not read is not one that cannot be reached.
+        is_full = bool(self._leaving) or keepalive.has_unsent(self._tls)
+        if is_full and not self._is_lifted:
             keepalive.lift_limit(self._tls)
-        try:
-            ready = poller.poll(min(_LOOK_S, limit_s / 3) * 1000 if is_full else None)
-        finally:
-            if is_full:
-                keepalive.restore_limit(self._tls, limit_s)
+        elif self._is_lifted and not is_full:
+            keepalive.restore_limit(self._tls, limit_s)
+        self._is_lifted = is_full
+        ready = poller.poll(min(_LOOK_S, limit_s / 3) * 1000 if is_full else None)
         if not ready and keepalive.is_cut(self._tls, limit_s):
             raise ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
         return not local and (self._local.fileno(), select.POLLHUP) in ready

@@ -12,10 +12,16 @@ import threading
 
 import pytest
 
-from rcg.wire import keepalive, sockets
-from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
+from rcg.runtime.control.far_nodes import FarNode
+from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.control.joining import join
+from rcg.runtime.control.linking import connect_gates
+from rcg.runtime.node.layout import Layout
+from rcg.wire import codec, keepalive, messages, sockets
+from rcg.wire.liveness import Ending, How
+from rcg.wire.packets import MAX_MESSAGE_BYTES, UNREACHABLE, PacketStream
 from tests.peers import GUARD_S, until
-from tests.tcp import stream_pair
+from tests.tcp import LOCAL, stream_pair
 
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER
 
@@ -108,6 +114,72 @@ def test_a_peer_that_does_not_read_is_not_unreachable(monkeypatch):
         sender.join(GUARD_S)
 
 
+def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
+    monkeypatch.setenv("RCG_PEER_TIMEOUT", "1")
+    gone: list[tuple[str, Ending]] = []
+    control = GraphControl(
+        "graph",
+        ["a0"],
+        lambda _: (-1, []),
+        lambda *told: gone.append(told),
+        lambda *_: None,
+        [FarNode(Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {}), ("a0",))],
+    )
+    try:
+        entry = {"graph": "graph", "secret": control.secret}
+        opening = messages.JoinNode(
+            **entry, node="n1", pid=1, clock="", address=f"tcp://{LOCAL}:80"
+        )
+        joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
+        hello = codec.encode(messages.Hello(**entry, process="a0", clock="")).decode()
+        sockets.send(joined.connection, messages.FromMember(process="a0", pid=1, text=hello))
+        until(lambda: control.pids)
+        Cut(control.nodes.links["n1"].connection, joined.connection)
+        until(lambda: gone)
+        ((process, ending),) = gone
+        assert (process, ending.how) == ("a0", How.UNREACHABLE)
+        assert ending.why == f"{UNREACHABLE}, node n1 at tcp://{LOCAL}:80"
+        joined.close()
+    finally:
+        control.close()
+
+
+@pytest.mark.parametrize("is_posted", [False, True])
+@pytest.mark.parametrize("count", [3, 5, 20])
+def test_what_a_peer_does_not_read_for_long_is_not_lost(count, is_posted):
+    """The kernel has taken all of it, so no send waits."""
+    with stream_pair() as (ours, theirs):
+        for each in (ours, theirs):
+            each.keep_alive(1.0)
+        contents = [bytes([number]) * 60_000 for number in range(count)]
+        for content in contents:
+            (ours.post if is_posted else ours.send)(content)
+        assert not ours._queue
+        with pytest.raises(BlockingIOError):
+            sockets.receive(ours, may_wait=False)
+        ended = select.poll()
+        ended.register(ours, select.POLLIN)
+        assert not ended.poll(3000)
+        assert [theirs.recvmsg(MAX_MESSAGE_BYTES)[0] for _ in contents] == contents
+        until(lambda: not ours._is_flushing)
+        limit = ours._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert limit == 1000  # as before
+        Cut(ours, theirs)
+        ours.send(b"x")
+        assert is_broken(ours)
+
+
+def test_a_connection_that_is_cut_ends_while_its_peer_does_not_read():
+    with stream_pair() as (ours, theirs):
+        ours.keep_alive(1.0)
+        for _ in range(5):
+            ours.send(bytes(60_000))
+        assert ours._is_flushing and not ours._queue
+        Cut(ours, theirs)
+        assert is_broken(ours)
+        until(lambda: not ours._is_flushing)
+
+
 def test_a_forked_child_keeps_no_connection_open():
     with stream_pair() as (ours, theirs):
         waiting, go = os.pipe()
@@ -123,3 +195,31 @@ def test_a_forked_child_keeps_no_connection_open():
             os.waitpid(child, 0)
             os.close(waiting)
             os.close(go)
+
+
+def test_a_forked_child_keeps_no_link_to_a_gate_open(served):
+    class Accepting:
+        def accept(self, process: str, connection: socket.socket) -> None:
+            connection.settimeout(GUARD_S)
+            accepted.append(connection)
+
+    accepted: list[socket.socket] = []
+    control = served.control
+    control.open_gate(Accepting(), ["a7"])
+    gates = {"n0": str(control.listen_tcp(LOCAL))}
+    links = connect_gates(gates, served.graph_id, control.secret, "a7", GUARD_S)
+    until(lambda: accepted)
+    waiting, go = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(waiting, 1)
+        os._exit(0)
+    try:
+        links["n0"].close()
+        with accepted[0] as arrived:
+            assert arrived.recv(1) == b""
+    finally:
+        os.write(go, b"x")
+        os.waitpid(child, 0)
+        os.close(waiting)
+        os.close(go)

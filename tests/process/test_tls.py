@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +27,13 @@ from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.remote import handle as handles
 from rcg.runtime.remote.handle import CompiledDAGHandle
-from rcg.wire import messages, sockets
+from rcg.wire import messages, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
 from tests.driven import Driven
 from tests.peers import GUARD_S, descriptors, until
 from tests.served import Served
-from tests.tcp import LOCAL
+from tests.tcp import LOCAL, bare_pair
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
@@ -280,3 +281,28 @@ def test_files_that_are_missing(clusters, monkeypatch, served):
     monkeypatch.setenv(NAMES[0], "/nowhere")
     with pytest.raises(FileNotFoundError):
         served.control.listen_tcp(LOCAL)
+
+
+@pytest.mark.parametrize("size", [600_000, 800_000])
+def test_a_peer_that_does_not_read_for_long_is_not_unreachable(size):
+    """Although the thread has nothing left to send: the kernel has all of it."""
+    files = options.tls_files()
+    assert files is not None
+    ours, theirs = bare_pair(buffer_bytes=1 << 14)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    context = tls.client_context(files)
+    with (
+        tls.secured(theirs, tls.server_context(files), 1.0) as reading,
+        tls.secured(tls.shake_hands(ours, context), context, 1.0) as writing,
+    ):
+        for each in (reading, writing):
+            each.settimeout(GUARD_S)
+        contents = os.urandom(size)
+        writing.sendall(contents)
+        time.sleep(3.0)
+        got = bytearray()
+        while len(got) < size:
+            more = reading.recv(1 << 20)
+            assert more, f"the connection ended after {len(got)} bytes"
+            got += more
+        assert got == contents

@@ -23,7 +23,7 @@ from rcg.descriptors import Descriptor
 from rcg.errors import OutOfDescriptors, PlacementError
 from rcg.options import Deadline
 from rcg.runtime.control import client as control_client
-from rcg.runtime.control import reception
+from rcg.runtime.control import graph_control, reception
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.graph_control import GraphControl
@@ -493,3 +493,33 @@ def test_groups_are_closed_after_the_time_when_the_driver_has_ended(served):
     assert members.closed == []
     members.until_closed("a0")
     members.finish()
+
+
+# --- connections between nodes
+
+
+def test_a_member_on_this_node_tells_of_its_link_and_is_heard_out(served, monkeypatch):
+    monkeypatch.setattr(graph_control, "_DOUBT_S", 0.3)
+    member, loop = served.client("a0"), Loop()
+    member.close_descriptors()
+    member.watch(loop, "a0")
+    member.link_lost("n1", "Broken pipe")
+    until(lambda: served.gone)
+    ((process, ending),) = served.gone
+    assert (process, ending.how) == ("a0", How.UNREACHABLE)
+    assert ending.why == "Broken pipe: a0 -> n1"
+    assert not loop.ended.is_set()  # its connection to the driver is as good as before
+    member.finish()
+    member.close()
+
+
+def test_a_member_tells_of_no_links_but_its_own(served):
+    member, other = served.client("a0"), served.client("last")
+    told = messages.LinkLost(process="last", node="n1", text="Broken pipe")
+    sockets.send(member._socket, told)
+    until(lambda: served.gone)
+    ((process, ending),) = served.gone
+    assert process == "a0" and "is not on its node" in ending.why
+    member.close()
+    other.finish()
+    other.close()

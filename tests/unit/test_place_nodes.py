@@ -23,7 +23,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import InputValue, MethodCall, NodeArg, Site, TensorHint
 from rcg.ir.ops import Call, Pass
 from rcg.ir.plan import Plan
-from rcg.ir.programs import MAX_PROCESSES, Program
+from rcg.ir.programs import MAX_LINKS, MAX_PROCESSES, Program
 from tests.unit.random_graphs import Case, cases, evaluate, interpret, placements
 
 SITE = Site("train.py", 7)
@@ -194,6 +194,18 @@ def test_lanes_count_on_their_node():
         match=r"on the node y \(25 actors, \d+ lanes, a gate\).*: compile without overlap, use",
     ):
         planned(built, where, overlap=True)
+
+
+@pytest.mark.parametrize("count", [MAX_LINKS, MAX_LINKS + 1])
+def test_a_process_sends_to_so_many_nodes(count):
+    calls = [call(1 + at, f"a{at}", 0) for at in range(count)]
+    built = graph(*calls, outputs=tuple(range(1, 1 + count)))
+    where = "".join(chr(ord("一") + at) for at in range(count))
+    if count <= MAX_LINKS:
+        assert len(planned(built, where).nodes) == 1 + count
+        return
+    with pytest.raises(PlacementError, match=r"driver would send to 65 other nodes, .* most 64: "):
+        planned(built, where)
 
 
 # --- any graph, anywhere ------------------------------------------------------------------------

@@ -74,6 +74,7 @@ from rcg.wire.messages import (
     Use,
     UseStore,
 )
+from rcg.wire.packets import UNREACHABLE
 from rcg.wire.sockets import Connection
 
 __all__ = ["GraphControl"]
@@ -85,7 +86,7 @@ Member = Peer | FarMember
 # How the connection to a host ends that cannot be reached any more. If its process ends, the kernel
 # of its node closes or resets the connection.
 _CUTS: Final = frozenset(
-    map(os.strerror, (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))
+    [UNREACHABLE, *map(os.strerror, (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))]
 )
 # After this long without the news of a death, a lost connection between nodes is the cause itself.
 _DOUBT_S: Final = 2.0
@@ -458,7 +459,8 @@ class GraphControl:
         return True
 
     def _link_lost(self, peer: Peer, told: LinkLost) -> bool:
-        if told.node != peer.name and not self.nodes.is_home(peer, told.process):
+        is_own = self._members.get(told.process) is peer  # of a member on this node
+        if not is_own and told.node != peer.name and not self.nodes.is_home(peer, told.process):
             raise ValueError(f"{told.process} is not on its node")
         self.link_lost(told.process, told.node, told.text)
         return True

@@ -11,6 +11,7 @@ from typing import Final
 from rcg.errors import PlacementError
 from rcg.options import Deadline
 from rcg.runtime.control.joining import check_user, join
+from rcg.wire.forks import closed_in_children
 from rcg.wire.keepalive import lift_limit
 from rcg.wire.messages import OpenLink, Ready
 from rcg.wire.packets import PacketStream
@@ -64,7 +65,7 @@ def connect_gates(
             connection = joined.connection
             bare = connection.detach() if isinstance(connection, PacketStream) else connection
             lift_limit(bare)  # its other end may be suspended; the link of the node tells a cut
-            found[node] = bare
+            found[node] = closed_in_children(bare)
     except BaseException:
         for connection in found.values():
             connection.close()

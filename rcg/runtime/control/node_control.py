@@ -13,6 +13,7 @@ The endpoint's thread hears the members, and a thread of its own hears the drive
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -72,6 +73,8 @@ _REST_S: Final = 1.0
 _LOOKS: Final = 20  # that find nothing new, before it is at rest
 _PART_EVENTS: Final = 512  # of one message
 _MOST_SPANS: Final = 256
+_MOST_SPANS_BYTES: Final = 24 * 1024  # of JSON, beside so many events
+_LONGEST_NAME: Final = 200  # of 63 bytes, unless they cannot be printed
 
 
 class NodeControl:
@@ -365,6 +368,12 @@ def _events_of(number: int, found: Recorded, *, left: int) -> EventsHere:
 
 def _parts_of(found: Recorded) -> Iterator[tuple[Recorded, bytes]]:
     """Yield the events of a process in parts that fit a message; the first has the spans."""
+    sizes = [len(json.dumps(name)) for name in found.spans]
+    if sum(sizes) > _MOST_SPANS_BYTES:  # they fill a message of their own
+        names = zip(found.spans, sizes, strict=True)
+        spans = tuple([name if size <= _LONGEST_NAME else name[:30] for name, size in names])
+        yield found._replace(spans=spans, lost=0, events=found.events[:0]), b""
+        found = found._replace(spans=())
     for start in range(0, max(1, len(found.events)), _PART_EVENTS):
         part = found.events[start : start + _PART_EVENTS]
         if start:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host of a node: how the events of its processes fit into messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcg.runtime.control.far_nodes import _joined
+from rcg.runtime.control.node_control import _events_of, _parts_of
+from rcg.runtime.node.recordings import Recorded
+from rcg.trace.model import EVENT
+from rcg.wire import codec
+from rcg.wire.sockets import MAX_MESSAGE_BYTES, packed
+
+
+@pytest.mark.parametrize("count", [0, 1, 512, 1500])
+@pytest.mark.parametrize("letter", ["a", "я", "層", "😀", "\x01"])
+def test_events_fit_into_messages_whatever_their_spans_are_called(letter, count):
+    names = tuple([(letter * 63).encode()[:63].decode(errors="ignore")] * 256)
+    events = np.zeros(count, EVENT)
+    events["start_ns"] = np.arange(count)
+    told = []
+    for part, data in _parts_of(Recorded("a0", 7, events, names)):
+        message = _events_of(1, part, left=1)
+        assert len(packed(message, data)) <= MAX_MESSAGE_BYTES
+        told.append((codec.decode(codec.encode(message)), data))
+    ((process, lost, found, spans),) = _joined(told)
+    assert (process, lost) == ("a0", 7)
+    assert np.array_equal(found, events)
+    assert spans == (names if letter.isprintable() else tuple([name[:30] for name in names]))
