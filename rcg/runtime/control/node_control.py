@@ -334,7 +334,7 @@ class NodeControl:
         gate = self._gate
         if gate is None or opening.node != self._node.layout.node:
             return False
-        return accept_link(peer, opening.process, gate, self._senders)
+        return accept_link(peer, opening.process, gate, self._senders, self.link_lost)
 
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,
