@@ -75,7 +75,7 @@ SOME_ACROSS_NODES := deaths execute fault_matrix nodes_tensors handles profile f
   failed_inputs hostile_errors memory_limits loans seeing parts interrupts soak
 MORE_ACROSS_NODES := fault_matrix_tensors rendezvous_ends random_tensors reentrance many_graphs tensors users streams \
   values_through_actors users_tensors processes magics memory_admission authoring collectives_authored actors refs \
-  coroutines visitors programs seeds
+  coroutines visitors programs seeds descriptors overlap communicators pinned
 ACROSS_NODES := $(SOME_ACROSS_NODES)
 
 ## the tests of graphs that cross nodes, on a Ray with two nodes (ACROSS_NODES="execute handles", ACROSS_NODES=all)

@@ -166,7 +166,7 @@ class Gate:
         self._gate: _native.Gate | None = _native.Gate(member, entries, on_loss, on_refusal)
 
     def accept(self, process: str, connection: socket.socket) -> None:
-        """Take over a connection, from which frames of a process come.
+        """Take over a connection, from which frames of a process come; no descriptor is needed.
 
         Raises:
             ValueError: That process sends nothing to this node.
@@ -177,13 +177,12 @@ class Gate:
         if not allowed or gate is None:
             raise ValueError(f"{process} sends nothing to this node")
         connection.setblocking(True)
-        fd = os.dup(connection.fileno())
+        fd = connection.detach()
         try:
             gate.add(fd, self._senders.index(process), allowed)
         except BaseException:
             os.close(fd)
             raise
-        connection.close()
 
     def passed(self) -> tuple[int, int]:
         """Return (frames, bytes) that have passed so far."""

@@ -23,13 +23,19 @@ from rcg.errors import ChannelBroken, OutOfDescriptors
 from rcg.wire import messages, sockets
 from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads
+from tests.cluster.nodes import is_spread
 from tests.cluster.stage import Plain
 from tests.peers import descriptors, mutants, none_left, told, until, with_descriptors
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-# As many as a process takes for a graph of two actors, and one more.
+# As many as a process takes for a graph of two actors on one node, and one more.
 ENOUGH = 12
+
+
+def enough():
+    """As many on this cluster: a host of a node has its memory, its gate and connections."""
+    return ENOUGH * (2 if is_spread() else 1)
 
 
 @rcg.remote(num_cpus=0)
@@ -119,7 +125,7 @@ say("goes on")
 
 
 def test_a_driver_without_descriptors_is_told_so_and_goes_on(driver):
-    program = driver(DRIVER, 2 * ENOUGH)
+    program = driver(DRIVER, 2 * enough())
     outcomes = program.line().split()
     # In between Ray, too, opens some and closes some.
     assert outcomes[0] == "told" and outcomes[-1] == "ran"
@@ -134,7 +140,7 @@ def test_an_actor_without_descriptors_is_told_of(thread):
     compile_chain(other, poor).teardown()
     outcomes = []
     before = rcg.get(poor.files.remote())
-    for spare in range(ENOUGH):
+    for spare in range(enough()):
         rcg.get(poor.become_poor.remote(spare))
         _, error = outcome_of(lambda: run_once(other, poor, thread=thread))
         if error is not None:

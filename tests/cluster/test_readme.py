@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import readme
+from tests.cluster.nodes import is_spread
 from tests.cluster.stage import joining
 
 README = readme.README.read_text(encoding="utf-8")
@@ -78,6 +79,8 @@ def test_what_a_comment_promises_is_printed(printed: list[str]) -> None:
 
 
 def test_what_is_shown_as_output_is_what_comes(printed: list[str]) -> None:
+    if is_spread():
+        pytest.skip("the README shows what one node prints: with more, gates have lines")
     shown = 0
     for at, block in enumerate(BLOCKS):
         if block.language:

@@ -477,7 +477,11 @@ class GraphControl:
         if self._gate is None or self._is_stopping:
             return False
         gate, senders = self._gate
-        return accept_link(peer, opening, FIRST_NODE, gate, senders)
+
+        def lost(process: str, text: str) -> None:
+            self.link_lost(process, FIRST_NODE, text)
+
+        return accept_link(peer, opening, FIRST_NODE, gate, senders, lost)
 
     def _pass_on(self, peer: Peer, opening: Opening) -> bool:
         if self._is_stopping:

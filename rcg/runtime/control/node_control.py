@@ -340,7 +340,8 @@ class NodeControl:
         gate = self._gate
         if gate is None:
             return False
-        return accept_link(peer, opening, self._node.layout.node, gate, self._senders)
+        node = self._node.layout.node
+        return accept_link(peer, opening, node, gate, self._senders, self.link_lost)
 
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,

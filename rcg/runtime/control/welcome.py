@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rcg.channels.crossing import Gate
 from rcg.descriptors import out_of_descriptors
+from rcg.error_text import describe_error
 from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.control.services import Peer
 from rcg.wire import liveness
@@ -44,7 +45,12 @@ def refuse(peer: Peer, error: BaseException, purpose: str) -> None:
 
 
 def accept_link(
-    peer: Peer, opening: OpenLink, node: str, gate: Gate, senders: Collection[str]
+    peer: Peer,
+    opening: OpenLink,
+    node: str,
+    gate: Gate,
+    senders: Collection[str],
+    lost: Callable[[str, str], object],
 ) -> bool:
     """Pass a connection on to the gate, which listens to it from now on.
 
@@ -54,11 +60,23 @@ def accept_link(
         node: This node.
         gate: Publishes what arrives.
         senders: The processes that may send here.
+        lost: Called with the process and a text if that fails after the process was answered: it
+            counts on the connection, and may never send enough to notice.
+
+    Raises:
+        OSError: The connection is over.
     """
     if opening.process not in senders or opening.node != node:
         return False
     peer.send(Ready())
-    connection = peer.hand_over()
-    lift_limit(connection)  # as at its other end
-    gate.accept(opening.process, connection)
+    try:
+        connection = peer.hand_over()
+        try:
+            lift_limit(connection)  # as at its other end
+            gate.accept(opening.process, connection)
+        finally:
+            connection.close()  # where the gate has not taken it
+    except OSError as error:
+        lost(opening.process, f"the connection could not be taken over: {describe_error(error)}")
+        raise
     return False

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection that a process of another node opens to a gate: taken over, or its end is told."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rcg.channels.crossing import Gate, Passage
+from rcg.runtime.control.services import Peer
+from rcg.runtime.control.welcome import accept_link
+from rcg.wire import sockets
+from rcg.wire.messages import Ready
+from tests.board import Board, Ring
+from tests.peers import is_over, none_left
+from tests.unit.test_endpoint import Echoing
+
+Lost = list[tuple[str, str]]
+
+
+@pytest.fixture
+def lost() -> Lost:
+    """What was told of connections that ended."""
+    return []
+
+
+@pytest.fixture
+def gate(lost: Lost, boards: Callable[..., Board]) -> Iterator[Gate]:
+    member = boards(2, [Ring(0, (1,))]).member(0)
+    passages = [Passage("c0", number=0, ring=0, op=0, writer="a0")]
+    made = Gate(member, passages, lambda *told: lost.append(told), lambda *_: b"")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Peer, socket.socket]]:
+    """A connection: the host's end, and that of the process which sends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer = Peer(ours, Echoing())
+    yield peer, theirs
+    peer.close()
+    theirs.close()
+
+
+def heard_ready(theirs: socket.socket) -> bool:
+    with sockets.receive(theirs) as received:
+        return received.message == Ready()
+
+
+def test_a_gate_takes_a_connection_over_without_another_descriptor(gate, ends, lost):
+    peer, theirs = ends
+    with none_left():
+        accept_link(peer, "a0", gate, ["a0"], lambda *told: lost.append(told))
+    peer.close()
+    assert heard_ready(theirs) and not lost
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)  # it is open
+
+
+def test_a_connection_that_the_gate_does_not_take_is_told(gate, ends, lost, monkeypatch):
+    """The process at its other end was answered: it counts on the connection."""
+
+    class Full:
+        def add(self, *_: object) -> None:
+            raise OSError(errno.ENOMEM, "no memory")
+
+        def stop(self) -> None:
+            pass
+
+    peer, theirs = ends
+    with monkeypatch.context() as patch:
+        patch.setattr(gate, "_gate", Full())
+        with pytest.raises(OSError, match="no memory"):
+            accept_link(peer, "a0", gate, ["a0"], lambda *told: lost.append(told))
+    peer.close()
+    assert heard_ready(theirs) and is_over(theirs)
+    ((process, text),) = lost
+    assert process == "a0" and "could not be taken over" in text and "no memory" in text
+
+
+def test_a_process_that_sends_nothing_here_is_not_answered(gate, ends, lost):
+    peer, theirs = ends
+    assert not accept_link(peer, "a7", gate, ["a0"], lambda *told: lost.append(told))
+    peer.close()
+    assert is_over(theirs) and not lost
