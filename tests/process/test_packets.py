@@ -200,8 +200,9 @@ def test_a_forked_child_keeps_no_connection_open():
 def test_a_forked_child_keeps_no_link_to_a_gate_open(served):
     class Accepting:
         def accept(self, process: str, connection: socket.socket) -> None:
-            connection.settimeout(GUARD_S)
-            accepted.append(connection)
+            kept = connection.dup()  # as a gate does
+            kept.settimeout(GUARD_S)
+            accepted.append(kept)
 
     accepted: list[socket.socket] = []
     control = served.control
