@@ -33,7 +33,13 @@ def ray_session(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     nodes = request.config.getoption("--nodes")
     if nodes == 1:
-        ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init(
+            "local",  # not one that another program has started on this machine
+            num_cpus=16,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+        )
         yield
         ray.shutdown()
         return
