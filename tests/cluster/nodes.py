@@ -62,7 +62,8 @@ def session_of(nodes: int) -> Iterator[None]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     with contextlib.ExitStack() as stack:
         if nodes == 1:
-            ray.init(num_cpus=16, include_dashboard=False, **quiet)
+            # "local": not one that another program has started on this machine
+            ray.init("local", num_cpus=16, include_dashboard=False, **quiet)
         else:
             ray.init(stack.enter_context(cluster_of(nodes, cpus=16 // nodes)).address, **quiet)
         stack.callback(ray.shutdown)
