@@ -98,6 +98,8 @@ class PacketStream:
     Attributes:
         takes_bodies: Whether messages may have bodies beyond ``MAX_MESSAGE_BYTES``. A peer that has
             not proven who it is must not make this process keep them.
+        is_proven: Whether the peer has proven who it is. Only then a thread looks after what the
+            kernel cannot send: strangers have a few seconds in any case.
     """
 
     __slots__ = (
@@ -116,6 +118,7 @@ class PacketStream:
         "_timeout_s",
         "_turn",
         "address",
+        "is_proven",
         "takes_bodies",
     )
 
@@ -124,6 +127,7 @@ class PacketStream:
         self._timeout_s: float | None = None
         self._peer_timeout_s: float | None = None
         self.takes_bodies = False
+        self.is_proven = False
         self._data = bytearray()  # of the packet that arrives
         self._bodies: dict[int, bytearray | None] = {}
         self._ready: list[_Received] = []  # at most one: nothing is read beyond it
@@ -456,7 +460,9 @@ class PacketStream:
 
     def _is_held_up(self) -> bool:
         """Whether the kernel has bytes that it cannot send yet; then its limit is lifted."""
-        if self._peer_timeout_s is None or not keepalive.has_unsent(self._socket):
+        if self._peer_timeout_s is None or not self.is_proven:
+            return False
+        if not keepalive.has_unsent(self._socket):
             return False
         keepalive.lift_limit(self._socket)
         return True

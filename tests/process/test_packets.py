@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import os
 import select
@@ -151,6 +152,7 @@ def test_what_a_peer_does_not_read_for_long_is_not_lost(count, is_posted):
     with stream_pair() as (ours, theirs):
         for each in (ours, theirs):
             each.keep_alive(1.0)
+            each.is_proven = True
         contents = [bytes([number]) * 60_000 for number in range(count)]
         for content in contents:
             (ours.post if is_posted else ours.send)(content)
@@ -169,9 +171,42 @@ def test_what_a_peer_does_not_read_for_long_is_not_lost(count, is_posted):
         assert is_broken(ours)
 
 
+def test_no_thread_looks_after_a_stranger():
+    with stream_pair() as (ours, _):
+        ours.keep_alive(1.0)
+        for _ in range(5):
+            ours.send(bytes(60_000))
+        assert not ours._is_flushing
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_peer_that_has_proven_who_it_is_may_not_read(served, monkeypatch, which):
+    monkeypatch.setenv("RCG_PEER_TIMEOUT", "1")
+    control = served.control
+    entry = {"graph": served.graph_id, "secret": control.secret}
+    found: list[PacketStream] = []
+    served.client_came = lambda connection, _: found.append(connection)
+    joined_to = control.listen_tcp(LOCAL)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        joining = pool.submit(join, joined_to, messages.Use(**entry), GUARD_S, lambda *_: None)
+        until(lambda: found)
+        sockets.send(found[0], messages.Ready())
+        found.append(joining.result(GUARD_S).connection)
+    writing, reading = found[which], found[1 - which]
+    with writing, reading:
+        for _ in range(5):
+            writing.send(bytes(60_000))
+        ended = select.poll()
+        ended.register(writing, select.POLLIN)
+        assert not ended.poll(2500)
+        for _ in range(5):
+            assert reading.recvmsg(MAX_MESSAGE_BYTES)[0] == bytes(60_000)
+
+
 def test_a_connection_that_is_cut_ends_while_its_peer_does_not_read():
     with stream_pair() as (ours, theirs):
         ours.keep_alive(1.0)
+        ours.is_proven = True
         for _ in range(5):
             ours.send(bytes(60_000))
         assert ours._is_flushing and not ours._queue

@@ -15,6 +15,8 @@ from rcg.channels import open_reader, open_writer
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.options import Options
+from rcg.runtime.control.node_control import NodeControl, note_sender
+from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
@@ -137,14 +139,23 @@ def test_the_age_of_what_a_lost_node_told_is_reported(segments: dict[str, Segmen
 
 
 def test_what_a_host_sends_and_refuses_is_reported(segments: dict[str, Segments]) -> None:
+    """Its gate looks at the node, and its loops send."""
     here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
+    host = NodeHost(PLAN, Options(memory_cap_bytes=1 << 20), Codec(pickle.Pickler), node="n1")
+    control = NodeControl("cafe", "secret", host, ["a2"], ["a0"])
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    try:
         there.link({"n0": ours}, {"c2": ("n0",)}, lambda *_: None)
-        seen = Snapshot.parse(describe_node(there, "2 garbage"), there.layout)
-        assert seen.refused == "2 garbage"
+        note_sender("beef", there)  # of a graph that this process hosts nothing of
+        note_sender("cafe", there)
+        seen = Snapshot.parse(control._description(), there.layout)
+        assert seen.refused == "none"
         assert socket_queues([here, seen], PLAN) == (SocketQueue("a2 (Far)", "n0", 0, 0),)
+    finally:
         there.unlink()
+        control.close()
+        ours.close()
+        theirs.close()
     assert Snapshot.unknown(there.layout).queued() == {}
 
 

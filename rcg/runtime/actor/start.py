@@ -30,6 +30,7 @@ from rcg.runtime.actor.spec import HostStart, Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.linking import connect_gates, patience_s
+from rcg.runtime.control.node_control import note_sender
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.serialization.foreign import import_torch
@@ -205,6 +206,7 @@ def _joined(
             patience_s(spec.options.compile_timeout_s),
         )
         node.link(connections, spec.crossings, control.link_lost)
+        note_sender(spec.graph_id, node)
         loop = Loop(instance, spec, node, control, groups)
     except BaseException as error:
         why = out_of_descriptors(error, "to take part in a compiled graph") or error

@@ -80,5 +80,6 @@ def _proven(
     except ValueError:
         tally.count("garbage")
         raise
+    stream.is_proven = True
     stream.post(sockets.packed(proof.answer(found, received.body, service.secret, asked)))
     return service, opening

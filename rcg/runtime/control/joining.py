@@ -274,7 +274,7 @@ def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Re
         raise PermissionError(
             errno.EACCES, "what answers there does not know the secret of the graph"
         )
-    stream.takes_bodies = True
+    stream.takes_bodies = stream.is_proven = True
     return _received(stream, deadline)
 
 

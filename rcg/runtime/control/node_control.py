@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -32,6 +33,7 @@ from rcg.runtime.control.joining import join
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.welcome import accept_link, welcome
 from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.node import Node
 from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.node.snapshot import describe_node
 from rcg.trace.clocks import clock_identity
@@ -63,9 +65,12 @@ from rcg.wire.messages import (
 )
 from rcg.wire.packets import PacketStream
 
-__all__ = ["NodeControl"]
+__all__ = ["NodeControl", "note_sender"]
 
 _log = Log()
+
+_controls: Final[weakref.WeakValueDictionary[str, NodeControl]] = weakref.WeakValueDictionary()
+"""Those of this process, by the ids of their graphs."""
 
 # Between two looks whether there is something new to tell: while there is, and at rest.
 _LOOK_S: Final = 0.1
@@ -111,8 +116,10 @@ class NodeControl:
         self._link: PacketStream | None = None
         self._gate: Gate | None = None
         self._recordings: dict[int, Recording] = {}
+        self._sending: weakref.WeakSet[Node] = weakref.WeakSet()
         self._is_closed = False
         self._endpoint: Endpoint = endpoint.serve(self)
+        _controls[graph_id] = self
 
     @property
     def address(self) -> str:
@@ -171,7 +178,11 @@ class NodeControl:
                 link.post(sockets.packed(message))
 
     def _description(self) -> str:
-        return describe_node(self._node, str(self._endpoint.refusals()))
+        return describe_node(self._node, str(self._endpoint.refusals()), list(self._sending))
+
+    def add_sender(self, node: Node) -> None:
+        """Tell what a loop of this process sends, too."""
+        self._sending.add(node)
 
     def close(self) -> None:
         """End it: the graph is over on this node. Idempotent, any thread."""
@@ -351,6 +362,13 @@ class NodeControl:
         LinkLost: _lost_link,
         **dict.fromkeys((Here, TorchProfiled, Prepared, Done), _pass_on),
     }
+
+
+def note_sender(graph_id: str, node: Node) -> None:
+    """Note the place of a loop of a graph, whose node this process may host."""
+    control = _controls.get(graph_id)
+    if control is not None:
+        control.add_sender(node)
 
 
 def _any_process(_: int, __: int) -> None:

@@ -8,6 +8,7 @@ for other nodes. It travels as JSON, and the last one stays when the node is gon
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -50,14 +51,20 @@ class NodeView(Protocol):
         """Return what its host sends to other nodes: (bytes so far, frames that wait), by node."""
 
 
-def describe_node(node: Node, refused: str) -> str:
+def describe_node(node: Node, refused: str, senders: Iterable[Node] = ()) -> str:
     """Return what the processes of this process's node do, in JSON, for ``Snapshot.parse``.
 
     Args:
         node: The node.
         refused: The connections that this process has refused, as a text.
+        senders: The places of this process's loops, which send frames to other nodes.
     """
-    layout, queued = node.layout, node.queued()
+    layout = node.layout
+    queued: dict[str, tuple[int, int]] = {}
+    for sender in senders:
+        for to, (sent_bytes, waiting) in sender.queued().items():
+            before = queued.get(to, (0, 0))
+            queued[to] = before[0] + sent_bytes, before[1] + waiting
     return json.dumps(
         {
             "at_ns": now_ns(),
