@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -115,6 +116,25 @@ def test_a_teardown_is_told(echoing):
     echoing.graph.session.close_nowait()
     with pytest.raises(ChannelClosed, match="torn down by its owner"):
         echoing.handle.execute(1).get(GUARD_S)
+
+
+def test_a_teardown_is_told_while_something_is_being_sent(echoing, monkeypatch):
+    assert echoing.handle.execute(1).get(GUARD_S) == 1
+    known, is_sending = PacketStream._push, threading.Event()
+
+    def push(stream: PacketStream) -> bool:
+        if threading.current_thread().name.startswith(("rcg-results", "rcg-serve")):
+            is_sending.set()
+            time.sleep(0.012)
+        return known(stream)
+
+    monkeypatch.setattr(PacketStream, "_push", push)
+    echoing.handle.execute(2)
+    assert is_sending.wait(GUARD_S)
+    echoing.graph.session.close_nowait()
+    until(lambda: echoing.handle._client.error)
+    with pytest.raises(ChannelClosed, match="torn down by its owner"):
+        echoing.handle.execute(1)
 
 
 def test_a_connection_that_just_ends_is_no_teardown(echoing):

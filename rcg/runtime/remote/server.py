@@ -12,11 +12,12 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rcg.descriptors import out_of_descriptors
 from rcg.errors import (
@@ -38,6 +39,7 @@ from rcg.wire.messages import (
     AskReport,
     Completed,
     Execute,
+    Message,
     Opening,
     Ready,
     Rejected,
@@ -51,6 +53,10 @@ from rcg.wire.payloads import PreparedPayloads, open_payloads, send_payloads
 from rcg.wire.sockets import Connection, Received
 
 __all__ = ["Feed", "HandleServer", "ServedGraph"]
+
+# How often, and after which pauses, a message that must not wait is sent to one who may read.
+_TRIES: Final = 20
+_TRY_S: Final = 0.001
 
 
 class Feed(Protocol):
@@ -224,7 +230,7 @@ class _Connection:
             with contextlib.suppress(OSError):
                 if isinstance(self._connection, PacketStream):
                     # Nothing else tells a process of another node that this one goes on.
-                    sockets.send(self._connection, UnknownGraph(), may_wait=False)
+                    _send_soon(self._connection, UnknownGraph())
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):
@@ -288,6 +294,20 @@ class _Connection:
         except BaseException as error:  # noqa: BLE001 - pickling runs users' code
             here = Origin(f"process {os.getpid()}", "", "the graph's owner", os.getpid(), "")
             return encoded_failure(capture(error, here, "(passing its result on)", ref.execution))
+
+
+def _send_soon(connection: Connection, message: Message) -> None:
+    """Send a message unless the other side does not read; another thread may be sending now.
+
+    Raises:
+        OSError: The connection is over, or the other side does not read.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            sockets.send(connection, message, may_wait=False)
+            return
+        time.sleep(_TRY_S)
+    sockets.send(connection, message, may_wait=False)
 
 
 def _not_passed(error: OSError | MemoryError, what: str, execution: int | None = None) -> RcgError:
