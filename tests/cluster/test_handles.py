@@ -484,7 +484,8 @@ def test_handles_that_are_let_go_leave_nothing_behind(stages, caller):
             assert rcg.get(caller.handle_threads.remote()) == 1
             rcg.get(caller.let_go.remote())
             until(lambda: rcg.get(caller.handle_threads.remote()) == 0)
-            until(lambda: connections_to(graph) == before)
+            # Fewer, if one of an earlier test was still counted.
+            until(lambda: connections_to(graph) <= before)
 
 
 def test_refs_dropped_unread_hold_nothing_up(stages, caller):

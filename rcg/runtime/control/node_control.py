@@ -203,7 +203,7 @@ class NodeControl:
     def _listen(self, link: PacketStream) -> None:
         try:
             waiter = sockets.Waiter(link, -1)
-            last, same = "", 0
+            last, same = self._tell_news(""), 0
             while not self._is_closed:
                 try:
                     waiter.wait(_LOOK_S if same < _LOOKS else _REST_S)

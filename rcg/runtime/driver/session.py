@@ -287,6 +287,8 @@ class Session:
         for view in self.views():
             if process not in view.layout.members:
                 continue
+            if view.age_s is None:
+                return "unknown, as its node had told nothing yet"
             activity = next(
                 each for each in activities([view], self.plan) if each.process == process
             )
