@@ -36,7 +36,8 @@ __rcg_user__ = True  # see rcg.frames
 KILLS = 10
 MAX_MS = 2_000.0
 HOLD_S = 600.0
-# So many bytes travel for longer than SETTLE_S.
+# So many bytes, so many times, travel for much longer than SETTLE_S, also on a busy machine.
+TRANSFERS = 4
 TRANSFER_BYTES = 512_000_000
 TRANSFER_KILLS = 6
 # After this time a get on another thread is waiting.
@@ -169,7 +170,7 @@ def measure_transfer_deaths(
                 compiled = rcg.compile(reader.take.bind(tensor))
             try:
                 rcg.get(compiled.execute(0))
-                ref = compiled.execute(0)
+                *_, ref = [compiled.execute(0) for _ in range(TRANSFERS)]
                 kill = functools.partial(os.kill, pid, signal.SIGKILL)
                 times.append(_time_until_told(graph, ref, kill, sleep))
             finally:
