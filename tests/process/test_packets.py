@@ -235,7 +235,7 @@ def test_a_forked_child_keeps_no_connection_open():
 def test_a_forked_child_keeps_no_link_to_a_gate_open(served):
     class Accepting:
         def accept(self, process: str, connection: socket.socket) -> None:
-            kept = connection.dup()  # as a gate does
+            kept = connection.dup()  # a gate keeps it open
             kept.settimeout(GUARD_S)
             accepted.append(kept)
 

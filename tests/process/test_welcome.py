@@ -13,7 +13,7 @@ from rcg.channels.crossing import Gate, Passage
 from rcg.runtime.control.services import Peer
 from rcg.runtime.control.welcome import accept_link
 from rcg.wire import sockets
-from rcg.wire.messages import Ready
+from rcg.wire.messages import OpenLink, Ready
 from tests.board import Board, Ring
 from tests.peers import is_over, none_left
 from tests.unit.test_endpoint import Echoing
@@ -46,6 +46,10 @@ def ends() -> Iterator[tuple[Peer, socket.socket]]:
     theirs.close()
 
 
+def link_of(process: str, node: str = "n1") -> OpenLink:
+    return OpenLink(graph="cafe", secret="", process=process, node=node)
+
+
 def heard_ready(theirs: socket.socket) -> bool:
     with sockets.receive(theirs) as received:
         return received.message == Ready()
@@ -54,7 +58,7 @@ def heard_ready(theirs: socket.socket) -> bool:
 def test_a_gate_takes_a_connection_over_without_another_descriptor(gate, ends, lost):
     peer, theirs = ends
     with none_left():
-        accept_link(peer, "a0", gate, ["a0"], lambda *told: lost.append(told))
+        accept_link(peer, link_of("a0"), "n1", gate, ["a0"], lambda *told: lost.append(told))
     peer.close()
     assert heard_ready(theirs) and not lost
     theirs.setblocking(False)
@@ -76,15 +80,18 @@ def test_a_connection_that_the_gate_does_not_take_is_told(gate, ends, lost, monk
     with monkeypatch.context() as patch:
         patch.setattr(gate, "_gate", Full())
         with pytest.raises(OSError, match="no memory"):
-            accept_link(peer, "a0", gate, ["a0"], lambda *told: lost.append(told))
+            accept_link(peer, link_of("a0"), "n1", gate, ["a0"], lambda *told: lost.append(told))
     peer.close()
     assert heard_ready(theirs) and is_over(theirs)
     ((process, text),) = lost
     assert process == "a0" and "could not be taken over" in text and "no memory" in text
 
 
-def test_a_process_that_sends_nothing_here_is_not_answered(gate, ends, lost):
+@pytest.mark.parametrize(
+    "opening", [link_of("a7"), link_of("a0", node="n2")], ids=["other", "astray"]
+)
+def test_a_process_that_sends_nothing_here_is_not_answered(gate, ends, lost, opening):
     peer, theirs = ends
-    assert not accept_link(peer, "a7", gate, ["a0"], lambda *told: lost.append(told))
+    assert not accept_link(peer, opening, "n1", gate, ["a0"], lambda *told: lost.append(told))
     peer.close()
     assert is_over(theirs) and not lost
