@@ -41,6 +41,7 @@ SOURCES = (
 PROGRAM = """
 import pathlib, sys
 import rcg as ray
+import rcg._native
 from rcg.dag import InputNode
 
 for module in (ray, ray._native):
