@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -26,7 +27,26 @@ CONNECT_TIMEOUT_S = 60
 UNCOUNTED = 10  # the first round trips after the other side was asleep
 
 
-class PingPong:
+class _Ending:
+    """What `with` ends."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+
+class PingPong(_Ending):
     """A process that answers through a futex word. `with` ends it."""
 
     def __init__(self) -> None:
@@ -38,17 +58,6 @@ class PingPong:
             pass_fds=[self._fd],
             text=True,
         )
-
-    def __enter__(self) -> PingPong:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the other process."""
@@ -86,7 +95,7 @@ class PingPong:
         return turn
 
 
-class TcpPingPong:
+class TcpPingPong(_Ending):
     """A process that sends messages of one size back by TCP. `with` ends it.
 
     Args:
@@ -108,17 +117,6 @@ class TcpPingPong:
             )
             self._peer, _ = listening.accept()
         self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def __enter__(self) -> TcpPingPong:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the other process."""

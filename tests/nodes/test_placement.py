@@ -173,7 +173,7 @@ def test_an_actor_whose_node_comes_later(cluster: Any, make: Make):
     """As where an autoscaler starts the node that a waiting actor needs."""
     near, late = make(0), make(resources={"late": 0.001})
     compiled = in_thread(lambda: chain_of([near, late]))
-    time.sleep(1)
+    # Starting it takes seconds, in which the graph is waited for.
     node = cluster.add_node(num_cpus=1, resources={"late": 1})
     try:
         with compiled() as graph:
