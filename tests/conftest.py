@@ -47,6 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--nodes", type=int, default=1, help="how many nodes the Ray of the cluster tests has"
     )
+    parser.addoption(
+        "--first-node",
+        type=int,
+        default=0,
+        help="the node of a module's first actor; 0: the driver's",
+    )
 
 
 def layer_of(item: pytest.Item) -> str | None:

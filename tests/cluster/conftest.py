@@ -27,13 +27,19 @@ os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
 def ray_session(request: pytest.FixtureRequest) -> Iterator[None]:
     """A local Ray with room for 16 actors, whatever the machine has, and no dashboard.
 
-    With ``--nodes 2`` it has two nodes, which get the actors in turn. Actors of a module go with
-    its fixtures, or with the test that made them.
+    With ``--nodes 2`` it has two nodes. Actors of a module go with its fixtures, or with the test
+    that made them.
     """
-    nodes = request.config.getoption("--nodes")
-    with session_of(nodes), pytest.MonkeyPatch.context() as patch:
-        if nodes > 1:
-            spread_actors(patch)
+    with session_of(request.config.getoption("--nodes")):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def turns(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where Ray has several nodes, each module gives them actors in turn."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--nodes") > 1:
+            spread_actors(patch, request.config.getoption("--first-node"))
         yield
 
 

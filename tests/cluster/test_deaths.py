@@ -33,6 +33,7 @@ from tests.cluster.faults import (
     until_driver_waits,
     until_seen,
 )
+from tests.cluster.nodes import near_driver
 from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
 from tests.peers import suspend
 
@@ -313,11 +314,9 @@ def test_two_die_at_the_same_moment(victims, survivors, gate, kind):
     graph.teardown()
 
 
-def test_what_the_dead_had_not_read_or_still_held_goes_back_to_its_writer(
-    victims, survivors, gates
-):
-    """Of everyone who dies, not of the first alone."""
-    both, moment = [victims.take(), victims.take()], gates()
+def test_what_the_dead_had_not_read_or_still_held_goes_back_to_its_writer(survivors, gates):
+    """Of everyone who dies, not of the first alone: here of those that read from the driver."""
+    both, moment = [near_driver(Victim).remote() for _ in range(2)], gates()
     pids = rcg.get([victim.expect.remote(Fate("next", "kill -9", moment)) for victim in both])
     with InputNode() as inp:
         # Each holds the first array, and the others wait to be read.

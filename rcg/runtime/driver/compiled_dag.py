@@ -134,7 +134,11 @@ class CompiledDAG(Displayed):
         return self._engine.report(limit_s)
 
     def statistics(self) -> Statistics:
-        """Return how much the graph has done so far and the memory it uses; prints as text."""
+        """Return how much the graph has done so far and the memory it uses; prints as text.
+
+        It reads shared memory, in microseconds. Other nodes are asked; one that does not answer
+        within half a second is counted as it was last seen.
+        """
         return self._engine.statistics()
 
     def profile(self, *, max_events: int | None = None, torch: bool = False) -> Profiler:

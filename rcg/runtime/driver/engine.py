@@ -42,7 +42,7 @@ from rcg.runtime.driver.submission import (
 )
 from rcg.runtime.driver.uninterrupted import run_uninterrupted
 from rcg.runtime.failure import summary_of
-from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, activities
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.owner import HandleFacts
@@ -54,6 +54,8 @@ __all__ = ["Engine"]
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
 _MAX_LOOP_TURNS: Final = 20
+# Statistics wait so long for other nodes, which answer in less than a millisecond.
+_NODES_PATIENCE_S: Final = 0.5
 UNSET: Final[Any] = object()
 
 
@@ -353,9 +355,10 @@ class Engine:
         return ""
 
     def statistics(self) -> Statistics:
-        """Return how much the graph has done so far and the memory it uses; prints as text."""
+        """See ``CompiledDAG.statistics``."""
         self._take_dropped()
-        window, found = self._submission.window, self.session.report(0)
+        window, nodes = self._submission.window, self.session.views(_NODES_PATIENCE_S)
+        memory = [node.memory() for node in nodes]
         completed = self._completed()
         executions = self._submission.submitted
         return Statistics(
@@ -365,10 +368,10 @@ class Engine:
             buffered=window.buffered(completed),
             failures_dropped=self._failures_dropped(),
             limit=window.limit,
-            used_bytes=found.used_bytes,
-            cap_bytes=found.cap_bytes,
-            stashes=sum(node.memory().stashes for node in self.session.views()),
-            processes=tuple(map(ProcessStatistics.of, found.processes)),
+            used_bytes=sum(each.used_bytes for each in memory),
+            cap_bytes=sum(each.cap_bytes for each in memory),
+            stashes=sum(each.stashes for each in memory),
+            processes=tuple(map(ProcessStatistics.of, activities(nodes, self.plan))),
         )
 
     # --- the end

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a graph has done and holds: plain numbers, read from shared memory in microseconds."""
+"""How much a graph has done and holds: plain numbers, read from shared memory in microseconds.
+
+Those of other nodes are asked for, in a fraction of a millisecond.
+"""
 
 from __future__ import annotations
 
