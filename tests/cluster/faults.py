@@ -325,7 +325,7 @@ def check_ended(actors: list[Any]) -> None:
     """
     is_hosting = is_spread()
     found = rcg.get([each.settle.remote(is_hosting) for each in actors])
-    assert found == [NOTHING for _ in actors]
+    assert found == [NOTHING for _ in actors], found
 
 
 def heard_without(victim: Any, actors: list[Any]) -> list[Any]:
