@@ -420,7 +420,7 @@ def remote(*args: Any, **options: Any) -> Any:
         if isinstance(target, type):
             if is_enabled is False:
                 _refuse_declared(target)
-            target = derived(target)
+            target = derived(target, keeps_tensors=is_enabled is not False)
         elif is_enabled:
             refuse_in_tasks({"enable_tensor_transport": True})
         return _dress(make(target))

@@ -353,7 +353,7 @@ def actor_method_signature(handle: Any, name: str) -> inspect.Signature | None:
 def actor_method_transport(handle: Any, name: str) -> str | None:
     """Return the tensor transport of a method of rcg's actors; None for other actors.
 
-    ``gloo``, or ``gloo*2`` for a method with two values, or "".
+    ``gloo``, or ``gloo*2`` for a method with two values; "" for none, "-" for none ever.
     """
     signatures = getattr(handle, "_ray_method_signatures", None) or {}
     for parameter in reversed(signatures.get(name) or ()):

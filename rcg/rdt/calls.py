@@ -13,6 +13,7 @@ from rcg import cluster
 from rcg.rdt import collective_groups
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.memberships import groups_of, usable_groups
+from rcg.rdt.methods import KEEPS_NONE
 from rcg.rdt.process import actor_holder, here
 from rcg.rdt.refs import TensorRef, Unopened
 from rcg.rdt.running import WithValues
@@ -92,11 +93,17 @@ def transport_for(
         num_returns: How many values it returns.
 
     Raises:
-        ValueError: The actor is not one of rcg's, or cannot send by this transport, or the method
-            is a generator.
+        ValueError: The actor is not one of rcg's, or keeps no tensors, or cannot send by this
+            transport, or the method is a generator.
     """
-    if num_returns == 0 or (asked is None and not declared):
+    if num_returns == 0 or (asked is None and declared in (None, "", KEEPS_NONE)):
         return None
+    if declared == KEEPS_NONE:
+        raise ValueError(
+            f'Currently, methods with .options(tensor_transport="{asked}") are not supported when '
+            f"enable_tensor_transport=False. {handle!r} was made so: please set "
+            "@ray.remote(enable_tensor_transport=True) on the actor class definition."
+        )
     if declared is None:
         raise ValueError(
             f"{handle!r} was not made by rcg.remote, so its tensors cannot be passed by reference: "

@@ -19,10 +19,20 @@ from rcg.cluster import HIDDEN_KEYWORD
 from rcg.rdt.transports import told
 from rcg.runtime.actor.plain import PLAIN
 
-__all__ = ["CALLED", "DECLARED", "derived", "targets_declared", "transport_declared"]
+__all__ = [
+    "CALLED",
+    "DECLARED",
+    "KEEPS_NONE",
+    "derived",
+    "targets_declared",
+    "transport_declared",
+]
 
 DECLARED: Final = "__rcg_tensor_transport__"
 """The attribute of a function that has what ``@method(tensor_transport=...)`` says."""
+
+KEEPS_NONE: Final = "-"
+"""In place of a transport: the class says that its actors keep no tensors."""
 
 _TARGETS: Final = "__rcg_receive_into__"
 CALLED: Final = frozenset({"__call__", "__contains__", "__getitem__", "__len__", "__setitem__"})
@@ -61,8 +71,13 @@ def targets_declared(function: Any, targets: Any) -> Any:
     return function
 
 
-def derived(cls: type) -> type:
-    """Return the class that Ray makes actors of."""
+def derived(cls: type, *, keeps_tensors: bool = True) -> type:
+    """Return the class that Ray makes actors of.
+
+    Args:
+        cls: The user's.
+        keeps_tensors: Whether calls may ask for references to the tensors of their values.
+    """
     if _DERIVED in vars(cls):
         return cls
     members: dict[str, Any] = {
@@ -81,7 +96,7 @@ def derived(cls: type) -> type:
             )
         # A partialmethod, or another descriptor of the user's, gives a function, too.
         if is_users and not isinstance(inspect.getattr_static(cls, name), staticmethod):
-            members[name] = _wrapped(function)
+            members[name] = _wrapped(function, keeps_tensors)
     for name in dir(cls):
         found = inspect.getattr_static(cls, name, None)
         is_such = isinstance(found, staticmethod | classmethod)
@@ -119,16 +134,16 @@ def _constructor(cls: type) -> Any:
     return __init__
 
 
-def _wrapped(function: Any) -> Any:
+def _wrapped(function: Any, keeps_tensors: bool) -> Any:
     """Return a method that opens its arguments, and seals what it returns if it is told to.
 
     It is told by the hidden keyword, which every handle of rcg passes to a method with a transport.
     A call from within the actor does not, and gets the value itself.
     """
-    transport = getattr(function, DECLARED, "")
+    transport = getattr(function, DECLARED, "") if keeps_tensors else KEEPS_NONE
     num_returns = getattr(function, "__ray_num_returns__", 1)
     targets = _targets_of(function)
-    if transport and isinstance(num_returns, int) and num_returns > 1:
+    if keeps_tensors and transport and isinstance(num_returns, int) and num_returns > 1:
         transport = f"{transport}*{num_returns}"
     made: Any
     if inspect.isasyncgenfunction(function):

@@ -532,6 +532,20 @@ def test_a_class_that_wants_no_transport_may_not_declare_one():
         rcg.remote(enable_tensor_transport=False)(Worker)
 
 
+def test_no_call_may_ask_for_a_transport_then(actors):
+    class Taker:
+        def doubled(self, tensor):
+            return 2 * tensor
+
+    (a,) = actors(1)
+    taker = rcg.remote(num_cpus=0, enable_tensor_transport=False)(Taker).remote()
+    ref = a.make_anywhere.remote(1, 10)
+    with pytest.raises(ValueError, match="not supported when enable_tensor_transport=False"):
+        taker.doubled.options(tensor_transport="object_store").remote(ref)
+    # What other actors keep can be taken all the same.
+    assert float(get(taker.doubled.remote(ref)).sum()) == 20.0
+
+
 @pytest.mark.parametrize("transport", ["gloo", "object_store"])
 def test_a_maker_that_dies_fails_its_takers(actors, transport):
     a, b, c = actors(3)
