@@ -41,6 +41,7 @@ _MOST_AT_ONCE: Final = 32  # actors that are told to leave
 _LEAVE_TIMEOUT_S: Final = 10.0  # until an actor that may be stopped answers
 _READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
 _RETRY_S: Final = 0.02
+_DEATH_S: Final = 0.5  # for Ray to tell of the death of an actor that it knows of
 _BACKENDS: Final = {"torch_gloo": "gloo"}
 
 _numbers: Final = itertools.count()
@@ -220,11 +221,27 @@ def destroy_all_collective_groups() -> None:
 
 def _has_members(group: CommunicatorHandle) -> bool:
     """Return whether an actor is in a group; one that is stopped may be."""
+    return any(_is_member(_plain(each), group.name) for each in group.actors)
+
+
+def _is_member(handle: Any, group: str) -> bool:
     try:
-        found = [groups_of(_plain(each)) or () for each in group.actors]
+        found = groups_of(handle) or ()
     except (RcgError, OSError):
-        return True
-    return any(each.name == group.name for groups in found for each in groups)
+        pass  # it is stopped, or just ending
+    else:
+        if all(each.name != group for each in found):
+            return False
+    # A process that was killed may answer for a moment after Ray has told of its end.
+    probe = cluster.probe(handle)
+    ready, _ = cluster.wait([probe], timeout_s=_DEATH_S)
+    if not ready:
+        return True  # it is busy, or stopped
+    try:
+        cluster.get(probe)
+    except Exception as error:  # noqa: BLE001 - whatever Ray says of it
+        return not cluster.is_actor_death(error)
+    return True
 
 
 def _has_left(actor: Any, group: str) -> None:
