@@ -41,6 +41,7 @@ _MOST_AT_ONCE: Final = 32  # actors that are told to leave
 _LEAVE_TIMEOUT_S: Final = 10.0  # until an actor that may be stopped answers
 _READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
 _RETRY_S: Final = 0.02
+_STOPPED_S: Final = 5.0  # an actor that takes so long is not asked again
 _DEATH_S: Final = 0.5  # for Ray to tell of the death of an actor that it knows of
 _BACKENDS: Final = {"torch_gloo": "gloo"}
 
@@ -225,23 +226,28 @@ def _has_members(group: CommunicatorHandle) -> bool:
 
 
 def _is_member(handle: Any, group: str) -> bool:
-    try:
-        found = groups_of(handle) or ()
-    except (RcgError, OSError):
-        pass  # it is stopped, or just ending
-    else:
-        if all(each.name != group for each in found):
-            return False
-    # A process that was killed may answer for a moment after Ray has told of its end.
+    patience = Deadline(_STOPPED_S)
+    if not _answers_for(handle, group):
+        return False
+    # A process that was killed may answer for a moment, also after Ray has told of its end.
     probe = cluster.probe(handle)
     ready, _ = cluster.wait([probe], timeout_s=_DEATH_S)
-    if not ready:
-        return True  # it is busy, or stopped
+    if not ready:  # it is busy or stopped, or Ray does not know yet
+        return patience.expired or _answers_for(handle, group)
     try:
         cluster.get(probe)
     except Exception as error:  # noqa: BLE001 - whatever Ray says of it
         return not cluster.is_actor_death(error)
     return True
+
+
+def _answers_for(handle: Any, group: str) -> bool:
+    """Return whether an actor says that it is in a group, or does not answer."""
+    try:
+        found = groups_of(handle) or ()
+    except (RcgError, OSError):
+        return True
+    return any(each.name == group for each in found)
 
 
 def _has_left(actor: Any, group: str) -> None:
