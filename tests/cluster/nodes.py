@@ -151,7 +151,7 @@ def tells_last_op(error: BaseException | str, pattern: str) -> bool:
         error: The error, or its text.
         pattern: The op, and the execution if nothing comes after it, as a regular expression.
     """
-    text = re.sub(r", [^,]+ before that(?=[.;])", "", str(error))
+    text = str(error)
     if re.search(r"node n\d+ at tcp://", text):
-        return "before that" in str(error) or "unknown, as its node" in text
-    return re.search(pattern, text) is not None
+        return re.search(r"last seen in: (.+ before that|unknown, as its node)", text) is not None
+    return re.search(pattern, re.sub(r", [^,]+ before that(?=[.;])", "", text)) is not None
