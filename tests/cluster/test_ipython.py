@@ -12,7 +12,7 @@ import pytest
 
 import rcg
 from rcg.runtime.driver.live import live_graphs
-from tests.cluster.shell import interactive_shell
+from tests.shell import interactive_shell
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the magics say of a command line, in a real IPython shell without a graph."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import rcg
+from tests.driven import plan_of
+from tests.shell import interactive_shell
+
+NAMES = ("rcg_profile", "rcg_graph", "rcg_schedule", "rcg_report", "rcg_top")
+
+
+@pytest.fixture(scope="module")
+def shell():
+    """A shell with the extension loaded, where `cdag` is no graph."""
+    with interactive_shell() as made:
+        made.run_line_magic("load_ext", "rcg")
+        made.user_ns.update(rcg=rcg, cdag=SimpleNamespace(plan=plan_of(1, 2)))
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("%rcg_profile", "there is nothing to run"),
+        ("%rcg_profile --hmtl x.html cdag", "unrecognized arguments: --hmtl"),
+        ("%rcg_profile -n 0 cdag", "-n takes a number from 1 to 1,000,000, found 0"),
+        ("%rcg_profile -n many cdag", "argument -n: invalid int value: 'many'"),
+        ("%rcg_profile -o 3x cdag", "-o takes a variable's name, found '3x'"),
+        ("%rcg_profile --html", "argument --html: expected one argument"),
+        ("%rcg_profile 1 +", "invalid syntax"),
+        ("%%rcg_profile code here\ncdag", "'code here' is not an option"),
+        ("%%rcg_profile\nawait cdag.execute_async(1)", "a magic cannot await"),
+        ("%rcg_graph nobody", "'nobody' names nothing here"),
+        ("%rcg_graph rcg", "rcg is a module; it takes a compiled graph"),
+        ("%rcg_report cdag.plan", "cdag.plan is not a compiled graph"),
+        (
+            "%rcg_top --interval 0",
+            "--interval takes a number of seconds from 0.05 to 86,400, found 0",
+        ),
+        ("%rcg_top cdag --interval 0.01", "from 0.05 to 86,400, found 0.01"),
+        ("%rcg_profile -o class 1", "-o takes a variable's name, found 'class'"),
+        ("%rcg_profile -o 'p 1", "No closing quotation"),
+        ("%rcg_profile --html /nowhere/x.html 1 / 0", "there is no folder '/nowhere'"),
+        ("%rcg_profile --perfetto /tmp 1 / 0", "--perfetto takes a file, found the folder '/tmp'"),
+        ("%rcg_graph 1 / 0", "cannot be evaluated: ZeroDivisionError: division by zero"),
+        ("%rcg_graph cdag.nothing", "cannot be evaluated: AttributeError: "),
+        ("%rcg_graph {}['two\\nlines']", "cannot be evaluated: KeyError: "),
+        ("%rcg_graph 3", "3 is an int; it takes a compiled graph"),
+        ("%rcg_graph cdag --chanels", "unrecognized arguments: --chanels"),
+        ("%rcg_graph cdag --channels plan", "there is unexpected text after the options: 'plan'"),
+        ("%rcg_graph rcg.profiles.Profile()", "this profile is still being recorded"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(shell, capsys, source, sentence):
+    from IPython.core.error import UsageError
+
+    result = shell.run_cell(source)
+    assert isinstance(result.error_before_exec or result.error_in_exec, UsageError)
+    told = capsys.readouterr().err
+    assert told.startswith("UsageError: ")
+    assert sentence in told
+    assert len(told.strip().splitlines()) == 1
+
+
+HUGE = ("9" * 19, "-" + "9" * 19, "9" * 400, "1" + "0" * 5000, "9" * 200_000)
+NOT_NUMBERS = (
+    "1e400",
+    "-1e400",
+    "nan",
+    "inf",
+    "0x10",
+    "1__0",
+    "\ud800",
+    "1\0",
+    "\N{SUPERSCRIPT TWO}",
+    "",
+)
+NO_FILES = (
+    "\0",
+    "a\0b.html",
+    "\ud800.html",
+    "/tmp/\udfff/x",
+    "~nobody-of-that-name/x.html",
+    "~\0/x",
+    "~\ud800/x",
+    "/\0/x.html",
+    "/no\n/where/x.html",
+    "x" * 100_000 + "/y",
+    "/",
+    ".",
+    "",
+)
+WRONG = [
+    *(f"rcg_profile -n {text} 1" for text in (*HUGE, *NOT_NUMBERS)),
+    *(f"rcg_profile -n={text} 1" for text in (*HUGE, *NOT_NUMBERS)),
+    *(f"rcg_top --interval={text}" for text in ("1e400", "-1e400", "nan", "9" * 400, "1e300")),
+    *(f"rcg_top --interval {text}" for text in (*HUGE, "1\0", "\ud800", "1,5")),
+    *(f'rcg_profile --html "{text}" 1' for text in NO_FILES),
+    *(f"rcg_profile --perfetto='{text}' 1" for text in NO_FILES),
+    *(f"rcg_profile -o {text} 1" for text in ("\0", "\ud800", "x" * 99 + "-", '""')),
+    *(f"rcg_profile {text}" for text in ("a\0", "'\ud800'", "(" * 5000)),
+    *(f"{name} {text}" for name in NAMES[1:] for text in ("a\0", "'\ud800'", "(" * 5000)),
+    *(f"{name} --{text}" for name in NAMES for text in ("a\0", "\ud800", "x" * 9)),
+]
+
+
+def test_no_number_and_no_path_raises_anything_but_one_sentence(shell):
+    from IPython.core.error import UsageError
+
+    for line in WRONG:
+        name, _, rest = line.partition(" ")
+        with pytest.raises(UsageError) as caught:
+            shell.run_line_magic(name, rest)
+            pytest.fail(f"no error: {line[:80]!a}")
+        told = str(caught.value)
+        assert told.isprintable() and len(told) < 600, line[:80]
+        assert told.startswith(f"%{name}"), line[:80]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_is_printed_and_nothing_runs(shell, capsys, name):
+    assert shell.run_cell(f"%{name} --help").result is None
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: %{name}")
+    assert "In code: " in out
