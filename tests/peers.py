@@ -38,6 +38,16 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
+@contextlib.contextmanager
+def noted(text: str) -> Iterator[None]:
+    """What fails within says where."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the case: {text}")
+        raise
+
+
 def suspend(pid: int) -> None:
     """Send SIGSTOP to a process, and wait until every thread of it has obeyed."""
 

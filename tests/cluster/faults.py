@@ -362,13 +362,3 @@ def leaving_nothing(session: pytest.Session, survivors: list[Any]) -> Iterator[N
         return threads <= earlier and all(count <= before[name] for name, count in now.items())
 
     until(is_all_gone)
-
-
-@contextlib.contextmanager
-def noted(text: str) -> Iterator[None]:
-    """What fails within says where."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"in the case: {text}")
-        raise

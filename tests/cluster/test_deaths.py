@@ -28,14 +28,13 @@ from tests.cluster.faults import (
     Victim,
     check_ended,
     leaving_nothing,
-    noted,
     slay,
     until_driver_waits,
     until_seen,
 )
 from tests.cluster.nodes import near_driver
 from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
-from tests.peers import suspend
+from tests.peers import noted, suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -23,13 +23,13 @@ from tests.cluster.faults import (
     Victims,
     check_ended,
     leaving_nothing,
-    noted,
     slay,
     until_driver_waits,
     until_reading,
 )
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import Gate, in_thread, until
+from tests.peers import noted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -24,12 +24,12 @@ from tests.cluster.faults import (
     Victims,
     check_ended,
     leaving_nothing,
-    noted,
     slay,
     until_driver_waits,
 )
 from tests.cluster.stage import in_thread
 from tests.cluster.test_fault_matrix import check_broken, compile_all, getters
+from tests.peers import noted
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -21,7 +21,6 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError, UnpicklableError
 from rcg.ir.ops import Call
 from rcg.runtime.actor import failpoints
-from tests.cluster.faults import noted
 from tests.cluster.stage import GUARD_S, in_thread
 from tests.hostile import (
     ENDS,
@@ -33,6 +32,7 @@ from tests.hostile import (
     RaisesWhenLoaded,
     make_error,
 )
+from tests.peers import noted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -25,7 +25,6 @@ from tests.cluster.faults import (
     check_ended,
     heard_without,
     leaving_nothing,
-    noted,
     slay,
 )
 from tests.cluster.stage import in_thread
@@ -38,7 +37,7 @@ from tests.cluster.test_fault_matrix_tensors import (
     bind_all,
     over_gloo,
 )
-from tests.peers import suspend
+from tests.peers import noted, suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
