@@ -12,12 +12,13 @@ NETNS ?=
 SOAK ?=
 LAB ?=
 GPU ?=
+PART ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-nodes test-netns native-check soak lint types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab unit test test-all test-netns native-check soak lint types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -56,32 +57,17 @@ lab: setup
 unit: setup
 	$(PY) -m pytest -q -p no:logging -n 2 --dist loadfile --hypothesis-profile=quick tests/unit
 
-## pass every test that needs no GPU, notebooks included, the cheap layers first
+## the tests that show most, in about ten minutes; says what it left out
 test: setup
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/unit tests/conformance rcg
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/process
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile tests/cluster
-	$(MAKE) --no-print-directory test-nodes
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile $(patsubst %,--ignore=tests/%,unit conformance process cluster) tests
-	$(MAKE) --no-print-directory notebooks
+	$(PY) -m tests
+
+## every test that needs no GPU, in parts of a quarter of an hour at most (PART=2/5: one part of what `make test` left out)
+test-all: setup
+	$(PY) -m tests $(if $(PART),--part $(PART),--all)
 
 ## graphs over Ray nodes that share nothing, in network namespaces: needs root (NETNS="-x tests/netns/test_deaths.py")
 test-netns: setup
 	$(PY) -m tests.netns $(NETNS)
-
-# What holds on one node has to hold on two. These files are run in every `make test`, the longest first; the others
-# that are about graphs take as long again, and are run with ACROSS_NODES=all.
-SOME_ACROSS_NODES := deaths execute fault_matrix nodes_tensors handles profile failures asyncio collectives random_dags \
-  failed_inputs hostile_errors memory_limits loans seeing parts interrupts soak
-MORE_ACROSS_NODES := fault_matrix_tensors rendezvous_ends random_tensors reentrance many_graphs tensors users streams \
-  values_through_actors users_tensors processes magics memory_admission authoring collectives_authored actors refs \
-  coroutines visitors programs seeds descriptors overlap communicators pinned
-ACROSS_NODES := $(SOME_ACROSS_NODES)
-
-## the tests of graphs that cross nodes, on a Ray with two nodes (ACROSS_NODES="execute handles", ACROSS_NODES=all)
-test-nodes: setup
-	$(PY) -m pytest -m "not gpu" -n 2 --dist loadfile --nodes 2 $(patsubst %,tests/cluster/test_%.py, \
-	  $(patsubst all,$(SOME_ACROSS_NODES) $(MORE_ACROSS_NODES),$(ACROSS_NODES)))
 
 # The thread sanitizer sees what happens between threads only, and some of its versions need memory where the kernel
 # would not put it by itself. -Wno-tsan: it knows no fences, which the recorder uses beside atomic words.

@@ -18,7 +18,7 @@ from tests.driven import Driven
 from tests.peers import descriptors, until
 from tests.served import Served, control_threads, listening
 
-# No test measures its own speed. `make unit` draws fewer examples than `make test`.
+# No test measures its own speed. `make unit` and `make test` draw fewer examples than the whole.
 settings.register_profile("rcg", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=15)
 settings.load_profile("rcg")

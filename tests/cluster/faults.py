@@ -30,7 +30,8 @@ from tests.cluster.nodes import is_spread
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
 
 # Two come from outside, two happen in the process itself. The kernel's out-of-memory killer is the
-# first of them.
+# first of them. The driver watches one descriptor of a process, whatever ends that: so the kinds
+# take turns in the core of the tests.
 KINDS: Final = ("kill -9", "ray.kill", "exit", "segfault")
 # No death: the loops only wait.
 LIVES: Final = "lives"

@@ -67,6 +67,7 @@ say(max(now - then for now, then in zip(after, before)) // MB)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cap", [64 * MB, None], ids=["a small cap", "the default cap"])
 def test_a_graph_runs_where_addresses_are_limited(driver, cap):
     """Of 2 GiB, which is less than the default cap of most machines."""
@@ -75,6 +76,7 @@ def test_a_graph_runs_where_addresses_are_limited(driver, cap):
     program.finish()
 
 
+@pytest.mark.full
 def test_a_graph_takes_addresses_by_its_cap(driver):
     program = driver(PROGRAM + COUNTED, 64 * MB)
     taken = int(program.line())

@@ -651,6 +651,7 @@ say("left")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["return", "raise SystemExit(0)"])
 def test_the_interpreter_exits_while_results_are_awaited(driver, how):
     """With a method that never returns: nothing joins a thread that waits for it."""

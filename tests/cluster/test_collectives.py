@@ -277,6 +277,7 @@ def keepers(ray_session: None) -> Iterator[list[Any]]:
         rcg.kill(each)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["nothing", "itself", "view", "numpy", "autograd"])
 def test_a_collective_writes_to_no_memory_that_its_actor_can_still_see(keepers, how):
     with InputNode() as inp:

@@ -222,6 +222,7 @@ def test_rays_own_cpu_communicator_reduces_and_leaves_edges_to_shared_memory(wor
         assert [get(graph.execute(n)) for n in (1, 4)] == [[1.0, 6.0, 6.0, 6.0], [4.0, *[24.0] * 3]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", ["initialize", "get_world_size"])
 def test_one_that_cannot_start_is_an_error_of_compile_and_leaves_nothing(workers, tmp_path, moment):
     class Broken(OwnGloo):

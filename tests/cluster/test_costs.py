@@ -153,6 +153,7 @@ def test_a_cost_does_not_change_an_ordinary_call(workers):
     assert rcg.get(one.make.options(cost_s=3, num_returns=1).remote(1)).sum() == 1000
 
 
+@pytest.mark.full
 def test_a_profile_of_other_actors_is_refused(workers):
     others = [Worker.remote(), Worker.remote()]
     with bound(others).experimental_compile() as graph, rcg.profile() as profile:

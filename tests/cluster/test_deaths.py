@@ -226,6 +226,7 @@ def test_a_loop_on_the_main_thread_dies_like_any_other(victims, survivors, gate,
     graph.teardown()
 
 
+@pytest.mark.full
 def test_the_bench_times_deaths_and_sees_the_survivors_answer(ray_session):
     figures = measure_failures({RCG: RcgGraph(RCG, "auto")}, kills=2)
     assert [figure.name for figure in figures] == ["kill-9", "ray.kill"]
@@ -235,6 +236,7 @@ def test_the_bench_times_deaths_and_sees_the_survivors_answer(ray_session):
         assert verdict.found == figure.values[f"{RCG}, longest"]
 
 
+@pytest.mark.full
 def test_the_bench_times_deaths_in_transfers(ray_session):
     pytest.importorskip("torch")
     figure = measure_transfer_deaths(RcgGraph(RCG, "auto"), kills=2)
@@ -295,6 +297,7 @@ def test_an_actor_that_restarts_is_dead_to_its_graph_and_may_join_another(surviv
 # --- several deaths, memory of the dead
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["kill -9", "exit"])
 def test_two_die_at_the_same_moment(victims, survivors, gate, kind):
     both = [victims.take(), victims.take()]
@@ -441,6 +444,7 @@ def test_loops_end_with_a_driver_whose_child_lives_on(detached, driver, gate):
         assert rcg.get(graph.execute(1)) == 4
 
 
+@pytest.mark.full
 def test_what_a_driver_had_begun_to_compile_when_it_died_ends(detached, driver, gates):
     one, two = detached
     held, gate = gates(), gates()

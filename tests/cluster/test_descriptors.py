@@ -134,6 +134,7 @@ def test_a_driver_without_descriptors_is_told_so_and_goes_on(driver):
     program.finish()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("thread", ["own", "main"])
 def test_an_actor_without_descriptors_is_told_of(thread):
     poor, other = Poor.remote(), Poor.remote()

@@ -508,6 +508,7 @@ def test_a_second_graph_on_a_main_thread_that_is_taken_is_refused():
         assert rcg.get(second.execute(2)) == 2
 
 
+@pytest.mark.full
 def test_more_in_flight_than_a_ring_holds_waits_for_room():
     actor = Stage.remote()
     with InputNode() as inp:

@@ -266,6 +266,7 @@ def poor(workers: list[Any]) -> Iterator[Callable[..., None]]:
     rcg.get([each.limit.remote(None) for each in workers])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", [*KINDS, "edge", "fan_out"])
 def test_a_process_without_memory_fails_the_execution_and_goes_on(workers, poor, name, rank):

@@ -530,6 +530,7 @@ def test_a_graph_without_the_dead_actor_goes_on(stages):
         both.teardown()
 
 
+@pytest.mark.full
 def test_a_graph_with_a_dead_actor_is_torn_down_from_several_threads(stages):
     (a,), victim = stages(1), Stage.remote()
     with InputNode() as inp:
@@ -543,6 +544,7 @@ def test_a_graph_with_a_dead_actor_is_torn_down_from_several_threads(stages):
         end()
 
 
+@pytest.mark.full
 def test_a_restarted_actor_has_left_the_graph(stages):
     """It is another process now, without the loop; a new graph can have it."""
     (a,) = stages(1)

@@ -17,6 +17,7 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError
+from tests.circles import core_has, in_turn
 from tests.cluster.faults import (
     KINDS,
     Fate,
@@ -122,8 +123,7 @@ LAST_OPS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("moment", LAST_OPS)
+@pytest.mark.parametrize(("moment", "kind"), in_turn(LAST_OPS, KINDS))
 def test_a_death_in_the_loop_ends_its_graphs_and_nothing_else(
     victims, survivors, gate, moment, kind
 ):
@@ -158,7 +158,7 @@ def test_a_death_in_the_loop_ends_its_graphs_and_nothing_else(
         graph.teardown()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", core_has("ray.kill", KINDS))
 def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
     victims, survivors, gates, kind
 ):
@@ -199,8 +199,7 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
 # --- while it starts
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("moment", ["inspect", "start"])
+@pytest.mark.parametrize(("moment", "kind"), in_turn(["inspect", "start"], KINDS))
 def test_a_death_during_compile_is_raised_by_compile(
     victims, survivors, gate, moment, kind, caplog
 ):
@@ -224,7 +223,7 @@ def test_a_death_during_compile_is_raised_by_compile(
 # --- while it ends
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", core_has("exit", KINDS))
 def test_a_death_while_its_loops_end_does_not_disturb_teardown(
     victims, survivors, gate, kind, caplog
 ):
@@ -243,7 +242,7 @@ def test_a_death_while_its_loops_end_does_not_disturb_teardown(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", core_has("segfault", KINDS))
 def test_a_death_in_a_method_that_teardown_waits_for_ends_the_wait(victims, survivors, gate, kind):
     victim = victims.take()
     pid = rcg.get(victim.expect.remote(Fate("method", kind, gate)))

@@ -17,6 +17,7 @@ import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError
+from tests.circles import core_has, in_turn
 from tests.cluster.faults import (
     KINDS,
     NOTHING,
@@ -112,6 +113,9 @@ MOMENTS = {
     "transfer": (tuple(SHAPES), r"(All(Gather|Reduce)|Read|Write) .*execution 1\."),
 }
 
+# The kinds, and two of an actor whose transfers have a lane of their own.
+WAYS = (*KINDS, "kill -9 of a lane", "exit of a lane")
+
 
 @pytest.fixture(scope="module")
 def victims(ray_session: None) -> Victims:
@@ -144,14 +148,11 @@ def bind_all(shapes: Any, victim: Any, survivors: list[Any]) -> dict[str, Any]:
     return bound
 
 
-@pytest.mark.parametrize(
-    ("kind", "overlap"),
-    [*((kind, False) for kind in KINDS), ("kill -9", True), ("exit", True)],
-)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "way"), in_turn(MOMENTS, WAYS))
 def test_a_death_in_a_rendezvous_ends_its_graphs_and_nothing_else(
-    victims, survivors, gate, moment, kind, overlap
+    victims, survivors, gate, moment, way
 ):
+    kind, overlap = way.removesuffix(" of a lane"), way.endswith(" of a lane")
     victim = victims.take()
     shapes, last_op = MOMENTS[moment]
     last_op = "" if overlap else last_op  # of several lanes, in any of their ops
@@ -181,7 +182,7 @@ def test_a_death_in_a_rendezvous_ends_its_graphs_and_nothing_else(
     assert rcg.get([each.sum.remote() for each in survivors]) == [0, 0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", core_has("kill -9", KINDS))
 def test_a_death_before_the_groups_are_open_is_raised_by_compile(
     victims, survivors, gate, kind, caplog
 ):

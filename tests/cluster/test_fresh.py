@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rcg.bench.contestants import RcgGraph
 from rcg.bench.fresh import measure_fresh
 from rcg.bench.record import RCG
 
 
+@pytest.mark.full
 def test_each_start_has_an_actor_of_its_own_and_the_worst_is_told(ray_session) -> None:
     graph = RcgGraph(RCG, "auto")
     started = []

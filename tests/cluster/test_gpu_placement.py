@@ -70,6 +70,7 @@ for transport, shares, *has in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.full
 def test_what_actors_with_gpus_get(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -135,6 +136,7 @@ def edge(writer: Any, reader: Any, transport: str = "queued") -> Any:
         return reader.total.bind(writer.make.bind(inp).with_tensor_transport(transport))
 
 
+@pytest.mark.full
 def test_two_graphs_that_queue_among_the_same_actors(workers):
     a, b, c = workers
     first = rcg.compile(edge(a, b))

@@ -353,6 +353,7 @@ def test_the_owners_death_is_an_error_at_each_caller(owned, how):
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_a_stopped_owner_is_a_timeout_and_goes_on_later(owned):
     owner, caller, _ = owned()
     owner.expect("given")

@@ -69,6 +69,7 @@ class InterruptedAtLine:
         return line.lstrip().startswith(_NO_CALLS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_listed", [False, True], ids=["one output", "two outputs"])
 def test_ctrl_c_before_any_line_of_execute_or_get(is_listed):
     """Whichever line it comes before, later executions get their own results."""

@@ -138,6 +138,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", BETWEEN)
 def test_a_cell_that_is_run_again_leaves_one_graph(cells, what):
     for _ in range(3):
@@ -148,6 +149,7 @@ def test_a_cell_that_is_run_again_leaves_one_graph(cells, what):
     assert cells.run("rcg.get(graph.execute(4))") == 0.25
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["a ref", "its nodes", "its actor", "actors"])
 def test_cells_that_are_run_again_leave_one_actor(cells, what):
     for _ in range(2):

@@ -144,6 +144,7 @@ def memory(graph):
     return graph._engine.session.node.member.statistics()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["made", "made_async", "inside", "two", "made_and_kept"])
 def test_what_a_method_makes_is_sent_without_a_copy(actors, method):
     a = actors[0]
@@ -278,6 +279,7 @@ def test_without_memory_it_is_an_ordinary_array(actors):
         assert graph.empty(17 * MB, np.uint8).base is None
 
 
+@pytest.mark.full
 def test_results_are_held_after_the_end_and_after_their_maker_died(actors):
     victim = Actor.remote()
     with compile_one(victim, "made") as graph:

@@ -113,6 +113,7 @@ def tear_down(graphs):
 # --- the lock around a call
 
 
+@pytest.mark.full
 def test_methods_never_overlap_however_many_graphs_and_threads():
     actor = Visited.remote()
     graphs = [chain(actor.visit) for _ in range(4)]
@@ -294,6 +295,7 @@ def test_large_values_of_many_graphs_stay_apart(stages):
 # --- again and again
 
 
+@pytest.mark.full
 def test_a_thousand_compiles_leave_everything_flat():
     """Threads, files, shared memory and resident memory, of the driver and of both actors.
 
@@ -330,6 +332,7 @@ def test_a_thousand_compiles_leave_everything_flat():
 LARGE_CAP = 16 << 30  # nothing of it is taken before it is needed, but addresses for it are
 
 
+@pytest.mark.full
 def test_a_hundred_graphs_live_at_once(stages):
     a, b = stages(2)
     graphs = []

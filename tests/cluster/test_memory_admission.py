@@ -79,6 +79,7 @@ def used(graph):
     return graph._engine.session.node.memory().used_bytes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("window", [None, 1, 2, 4])
 @pytest.mark.parametrize(
     "sizes", [(4.0,) * 4, (7.0,) * 4, (9.0,) * 2, (14.0,), (0.1, 14.0, 0.1, 14.0)], ids=str
@@ -104,6 +105,7 @@ def test_what_fits_alone_completes_whatever_the_window(makers, sizes, window):
 SIZES = st.sampled_from([1, 3_000, 6_000, 70_000, MB // 3, MB, 3 * MB // 2, 2 * MB, 3 * MB])
 
 
+@pytest.mark.full
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

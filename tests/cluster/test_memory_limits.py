@@ -69,6 +69,7 @@ def execute_until_it_fits(graph, value):
 # --- many executions in flight
 
 
+@pytest.mark.full
 def test_branches_that_meet_again_run_at_a_cap_that_just_holds_them(stages):
     """Ten in flight, five values of each."""
     with diamond(stages(4), memory_cap_bytes=32 * MB) as graph:
@@ -143,6 +144,7 @@ def test_results_held_for_ever_are_copied_above_half_the_cap_and_stay_right(stag
         assert lies_in_shared_memory(rcg.get(graph.execute(numbered(1, MB // 2))))
 
 
+@pytest.mark.full
 def test_ten_thousand_sizes_stay_under_the_cap_and_come_back_when_idle(stages):
     a, b = stages(2)
     with InputNode() as inp:

@@ -132,6 +132,7 @@ graph.teardown()
 """
 
 
+@pytest.mark.full
 def test_the_trap_of_a_rewrite_by_hand_and_the_way_out(folder: Path) -> None:
     """What the README warns of is what happens, and the command mends it."""
     program = folder / "program.py"

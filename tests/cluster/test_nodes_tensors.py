@@ -22,6 +22,7 @@ from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, OutOfSharedMemory, TensorMismatch
 from rcg.runtime.node.node import Node
+from tests.circles import core_has
 from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
 from tests.cluster.nodes import on_node
 from tests.cluster.stage import GUARD_S, Gate, until
@@ -310,7 +311,7 @@ def test_a_large_array_is_received_into_blocks_and_sent_on_from_there(workers):
     rcg.kill(there)
 
 
-@pytest.mark.parametrize("sizes", [(16 * MB, 16 * MB), (16 * MB,)])
+@pytest.mark.parametrize("sizes", core_has((16 * MB,), [(16 * MB, 16 * MB), (16 * MB,)]))
 def test_what_comes_with_tensors_needs_no_shared_memory(workers, sizes):
     """The writer sends the tensors in any case, so the frame before them has to arrive."""
     there = on(1)
@@ -367,8 +368,8 @@ def check_usable(survivors: list[Any]) -> None:
         assert get(graph.execute(10)) == [10.0 * len(survivors)] * len(survivors)
 
 
-@pytest.mark.parametrize("at", ["transfer", "status", "collective"])
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("at", core_has("transfer", ["transfer", "status", "collective"]))
+@pytest.mark.parametrize("overlap", core_has(True, [False, True]))
 def test_a_rank_of_the_other_node_dies_in_a_collective(workers, tmp_path, at, overlap):
     victim, gate = on(1), Gate(tmp_path / "gate")
     pid = rcg.get(victim.expect.remote(Fate(at, "kill -9", gate, 1)))
@@ -385,7 +386,7 @@ def test_a_rank_of_the_other_node_dies_in_a_collective(workers, tmp_path, at, ov
     gate.close()
 
 
-@pytest.mark.parametrize("is_writer", [False, True])
+@pytest.mark.parametrize("is_writer", core_has(True, [False, True]))
 def test_an_end_of_the_other_node_dies_in_the_middle_of_a_tensor(workers, is_writer):
     """It is stopped before, so its peer has begun a transfer that cannot end."""
     victim = on(1)

@@ -196,6 +196,7 @@ def test_a_stage_in_the_middle_receives_while_it_cannot_send(workers, gate):
 # --- the same values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", ["step", "step_inside"])
 def test_what_is_sent_is_what_the_method_returned(workers, step):
     """The maker changes the tensor in its next call, while it is sent."""
@@ -218,6 +219,7 @@ def test_a_value_that_its_actor_uses_on_is_sent_as_it_was(workers):
         ]
 
 
+@pytest.mark.full
 def test_a_tensor_that_nothing_else_holds_is_not_copied(workers):
     """A copy would lie in the shared memory of the actor."""
     n = MIB
@@ -282,6 +284,7 @@ def test_an_error_belongs_to_its_execution(workers, spec, error, hints):
                     assert get(ref) == 4.0 * each
 
 
+@pytest.mark.full
 def test_teardown_ends_a_lane_that_is_stuck_in_a_transfer(workers):
     """The sender is stopped in the middle; the receiver and its other graphs are usable."""
     one, two = Actor.remote(), workers[1]
@@ -307,6 +310,7 @@ def test_teardown_ends_a_lane_that_is_stuck_in_a_transfer(workers):
     rcg.kill(one)
 
 
+@pytest.mark.full
 def test_a_death_says_what_the_actor_and_its_lanes_did_last(workers):
     one, two = Actor.remote(), workers[1]
     graph = edge(one, two, "make", "total").experimental_compile(overlap=True)
@@ -324,6 +328,7 @@ def test_a_death_says_what_the_actor_and_its_lanes_did_last(workers):
 # --- where methods run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["async", "main", "concurrent"])
 def test_methods_run_where_they_are_asked_to(workers, kind):
     one = rcg.remote(num_cpus=0)(Awaiting if kind == "async" else Worker).remote()

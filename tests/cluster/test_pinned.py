@@ -113,6 +113,7 @@ def fan_out(readers: list[Any], source: Any, method: str = "total") -> Any:
     return MultiOutputNode([getattr(each, method).bind(value) for each in readers])
 
 
+@pytest.mark.full
 def test_each_reader_copies_once_from_memory_that_stays_locked(readers):
     with InputNode() as inp:
         dag = fan_out(readers, inp)
@@ -126,6 +127,7 @@ def test_each_reader_copies_once_from_memory_that_stays_locked(readers):
         assert locked == 0
 
 
+@pytest.mark.full
 def test_memory_that_was_given_back_meanwhile_is_locked_anew(readers):
     with InputNode() as inp:
         dag = fan_out(readers, inp)
@@ -143,6 +145,7 @@ def test_memory_that_was_given_back_meanwhile_is_locked_anew(readers):
             before = [each[2] for each in after]
 
 
+@pytest.mark.full
 def test_from_an_actor_and_with_methods_that_fail(readers):
     a, *others = readers
     with InputNode() as inp:
@@ -159,6 +162,7 @@ def test_from_an_actor_and_with_methods_that_fail(readers):
     assert [each[1] for each in get([r.told.remote() for r in readers])] == [0, 0, 0]
 
 
+@pytest.mark.full
 def test_arrays_beside_tensors_stay_where_they_are():
     """What does not go to the device is nobody's to write to."""
     import numpy as np
@@ -185,6 +189,7 @@ class Looker:
         return value["array"].flags.writeable, value["tensor"].device.type
 
 
+@pytest.mark.full
 def test_where_locking_fails_tensors_arrive_all_the_same(readers):
     get([each.lock_at_most.remote(1) for each in readers])
     with InputNode() as inp:
@@ -201,6 +206,7 @@ def test_where_locking_fails_tensors_arrive_all_the_same(readers):
         assert get(graph.execute(torch.ones(LARGE))) == [float(LARGE)] * 3
 
 
+@pytest.mark.full
 def test_what_a_method_moves_itself_does_not_come_from_locked_memory(readers):
     """Nobody would see that its memory was given back since it was locked."""
     a = readers[0]
@@ -216,6 +222,7 @@ def test_what_a_method_moves_itself_does_not_come_from_locked_memory(readers):
             graph._engine.session.node.trim()
 
 
+@pytest.mark.full
 def test_a_graph_at_its_cap(readers):
     """Members take each other's free memory, and values that find none go another way."""
     a, *others = readers
@@ -231,6 +238,7 @@ def test_a_graph_at_its_cap(readers):
     assert [each[1] for each in get([r.told.remote() for r in readers])] == [0, 0, 0]
 
 
+@pytest.mark.full
 def test_an_idle_reader_unlocks_its_memory_and_locks_it_again(readers):
     with InputNode() as inp:
         dag = fan_out(readers, inp)
@@ -244,6 +252,7 @@ def test_an_idle_reader_unlocks_its_memory_and_locks_it_again(readers):
         assert [(copies, locked) for copies, locked, *_ in told] == [([True], 1)] * 3
 
 
+@pytest.mark.full
 def test_arrays_beside_tensors_do_not_keep_them_from_locked_memory(readers):
     import numpy as np
 

@@ -13,6 +13,7 @@ import pytest
 import rcg
 from rcg.dag import InputNode
 from rcg.errors import ActorDiedError
+from tests.circles import core_has
 from tests.cluster.stage import Stage, mapped_by, resources, segments_of, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -214,7 +215,7 @@ say(ray.get(graph.execute(1)))
 }
 
 
-@pytest.mark.parametrize("how", LEAVE)
+@pytest.mark.parametrize("how", core_has("with a code", LEAVE))
 def test_exit_without_teardown_is_clean_and_leaves_nothing(driver, gate, how):
     source = USUAL + "graph = compile_gated()\n" + LEAVE[how] + "say('pause'); input()\n"
     if how == "with a code":
@@ -239,6 +240,7 @@ raise KeyError("the only traceback")
 """
 
 
+@pytest.mark.full
 def test_an_uncaught_exception_is_the_only_thing_that_is_said(driver, gate):
     program = driver(USUAL + EXCEPTION, *gate.paths)
     assert program.process.wait(120) == 1
@@ -296,6 +298,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.full
 def test_a_killed_driver_leaves_no_memory(driver, gate):
     program = driver(USUAL + KILLED, *gate.paths)
     program.expect("running")
@@ -333,6 +336,7 @@ def test_a_killed_actor_leaves_no_memory(stages):
 # --- again and again
 
 
+@pytest.mark.full
 def test_compiling_a_hundred_times_leaves_threads_files_and_memory_flat(stages):
     a, b = stages(2)
     with InputNode() as inp:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rcg.bench.record import LIMIT, RAY_CALL, RCG, RCG_FUTEX, BenchReport
 
 
@@ -16,6 +18,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_the_demo_shows_results_and_timings(tmp_path: Path) -> None:
     done = run("rcg.demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -25,6 +28,7 @@ def test_the_demo_shows_results_and_timings(tmp_path: Path) -> None:
     assert lines[-1] == "after teardown: goodbye Ada"
 
 
+@pytest.mark.full
 def test_the_bench_races_everyone_and_writes_what_it_shows(tmp_path: Path) -> None:
     """One short round: what is tested is that all take part and agree, not how fast they are."""
     done = run(

@@ -136,7 +136,7 @@ def check(ref: Any, expected: Any) -> None:
 
 # RCG_TEST_EXAMPLES=5000 looks further, and elsewhere each time.
 @settings(
-    max_examples=int(os.environ.get("RCG_TEST_EXAMPLES", "250")),
+    max_examples=int(os.environ.get("RCG_TEST_EXAMPLES", 3 * settings.default.max_examples)),
     deadline=None,
     derandomize="RCG_TEST_EXAMPLES" not in os.environ,
     database=None,

@@ -36,7 +36,7 @@ ACTORS = 5
 COLLECTIVES = ("allreduce", "broadcast", "reduce", "allgather", "gather")
 # A plan that runs at all runs in milliseconds.
 HANG_S = 1.0
-EXAMPLES = int(os.environ.get("RCG_TEST_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("RCG_TEST_EXAMPLES", 2 * settings.default.max_examples))
 
 
 def plain(value: Any) -> Any:
@@ -177,6 +177,7 @@ def test_random_dags_with_tensors_give_what_plain_python_gives(workers, case, co
         right(case, graph, count)
 
 
+@pytest.mark.full
 @settings(SETTINGS, max_examples=max(EXAMPLES // 2, 1))
 @given(case=cases(max_actors=ACTORS, has_tensors=True, kinds=COLLECTIVES), count=st.integers(1, 5))
 def test_random_dags_give_the_same_where_transfers_overlap(workers, case, count):
@@ -200,6 +201,7 @@ SWAPPABLE = cases(max_calls=12, max_actors=3, has_tensors=True, kinds=COLLECTIVE
 )
 
 
+@pytest.mark.full
 @settings(SETTINGS, max_examples=max(EXAMPLES // 8, 1))
 @given(case=SWAPPABLE, data=st.data())
 def test_a_plan_that_simulate_refuses_hangs_and_no_other(workers, case, data):

@@ -394,6 +394,7 @@ def test_busy_actors_become_members_of_a_group(actors):
     assert rcg.wait([busy], timeout=0)[0] == []
 
 
+@pytest.mark.full
 def test_an_actor_that_made_no_group_may_call_its_members(actors, pair):
     (other,) = actors(1)
     assert get(other.between.remote(*pair)) == 5.0 * BIG
@@ -460,6 +461,7 @@ def test_refs_in_containers_and_closures_work_anywhere(pair):
     assert get(task.options(num_cpus=0).remote(refs[1])) == 3.0 * BIG
 
 
+@pytest.mark.full
 def test_plain_actors_of_ray_get_values_too(pair):
     import ray
 
@@ -690,6 +692,7 @@ def test_many_small_tensors_and_many_objects_at_once(pair):
     ]
 
 
+@pytest.mark.full
 def test_ten_thousand_references_come_and_go(actors):
     (a,) = actors(1)
     before = get(a.burden.remote())
@@ -719,6 +722,7 @@ signal.pause()
 """
 
 
+@pytest.mark.full
 def test_what_a_driver_has_asked_for_goes_with_it(actors, driver):
     (a,) = actors(1, Actor, name="asked-by-another", namespace="rdt")
     program = driver(ASKS_AND_DIES.format(size=BIG), "asked-by-another")
@@ -758,6 +762,7 @@ def test_a_reference_that_is_dropped_before_its_value_is_made(pair):
     assert held_by(a) == 0
 
 
+@pytest.mark.full
 def test_a_call_that_is_tried_again_leaves_one_value(actors):
     (a,) = actors(1, Actor, max_task_retries=3)
     ref = a.make_at_last.options(retry_exceptions=True).remote(2)
@@ -786,6 +791,7 @@ class Mortal(Worker):
         return torch.full((BIG,), float(n))
 
 
+@pytest.mark.full
 def test_an_actor_that_runs_again_learns_what_is_kept(tmp_path):
     actor = Mortal.options(max_restarts=1, max_task_retries=1).remote(str(tmp_path / "mark"))
     ref = actor.die_or_make.remote(2)
@@ -905,6 +911,7 @@ def test_calls_that_are_cancelled_hold_nothing(pair):
     eventually(lambda: held_by(a) == 0)
 
 
+@pytest.mark.full
 def test_an_async_call_that_is_cancelled_while_it_pulls_harms_nobody(actors):
     a, b = actors(2, AsyncWorker)
     create_collective_group([a, b], backend="gloo")
@@ -1297,6 +1304,7 @@ def test_a_task_without_a_result_holds_what_it_takes(pair, tmp_path):
     assert (tmp_path / "sum").read_text() == str(2.0 * BIG)
 
 
+@pytest.mark.full
 def test_groups_that_come_and_go_leave_nothing(constructed):
     a, b = constructed(), constructed()
 
@@ -1320,6 +1328,7 @@ def test_groups_that_come_and_go_leave_nothing(constructed):
     eventually(is_as_before)
 
 
+@pytest.mark.full
 def test_a_member_that_is_stopped_keeps_no_other_in_the_group(actors, monkeypatch):
     from rcg.rdt import collective_groups
 
@@ -1350,6 +1359,7 @@ def test_a_group_may_have_the_name_of_an_earlier_one(actors):
         destroy_collective_group("again")
 
 
+@pytest.mark.full
 def test_the_name_of_a_group_whose_actors_have_gone_is_free(actors):
     (a,) = actors(1, Actor, max_restarts=0)
     create_collective_group([a], backend="gloo", name="gone")

@@ -97,6 +97,7 @@ def test_a_tensor_stays_on_its_device_and_is_not_copied(pair):
     assert (copies, get(a.copies.remote())) == ({}, {})
 
 
+@pytest.mark.full
 def test_tensors_of_the_users_on_a_device_receive_those_of_others(pair):
     a, b = pair
     refs = [call(a.make, 3), call(a.make, 4, LARGE)]
@@ -105,12 +106,14 @@ def test_tensors_of_the_users_on_a_device_receive_those_of_others(pair):
     assert copies == {}
 
 
+@pytest.mark.full
 def test_the_driver_gets_them_through_the_object_store(pair):
     a, _ = pair
     copied = rcg.get(call(a.make, 5), _tensor_transport="object_store")
     assert copied.device.type == "fake" and fake_device.host_view(copied).sum() == 50
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "text"),
     [
@@ -127,6 +130,7 @@ def test_tensors_elsewhere_are_refused_where_they_are_made(pair, method, text):
         get(pair[1].look.remote(call(getattr(pair[0], method))))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["nccl", "cuda_ipc"])
 def test_what_make_gpu_checks_works_on_the_fake_device(name):
     machine = checks.machine_of("fake")

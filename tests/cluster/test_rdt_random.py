@@ -15,6 +15,7 @@ import pytest
 
 import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
@@ -139,7 +140,7 @@ class Play:
             rcg.kill(each)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", core_has(0, range(2)))
 def test_random_calls_give_what_plain_python_gives(seed):
     play = Play(seed)
     for _ in range(250):
@@ -155,6 +156,7 @@ def test_random_calls_give_what_plain_python_gives(seed):
     play.end()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 def test_random_calls_with_random_kills_are_right_or_say_why(seed):
     play = Play(100 + seed)

@@ -87,6 +87,7 @@ def test_a_value_that_is_made_again_is_got_from_the_process_that_runs_now(pair, 
     assert get(b.total.remote(again.remote(2, str(tmp_path / "mark")))) == 2.0 * BIG
 
 
+@pytest.mark.full
 def test_a_group_whose_member_runs_again_is_replaced_by_a_new_one(pair):
     a, b = pair
     create_collective_group(pair, backend="torch_gloo")
@@ -97,6 +98,7 @@ def test_a_group_whose_member_runs_again_is_replaced_by_a_new_one(pair):
         assert get(taker.total.remote(maker.make.remote(2))) == 2.0 * BIG
 
 
+@pytest.mark.full
 def test_a_group_is_made_of_actors_that_are_starting_again(pair):
     a, b = pair
     first = get(a.pid.remote())
@@ -116,6 +118,7 @@ say("made")
 """
 
 
+@pytest.mark.full
 def test_a_group_of_a_driver_that_has_gone_can_be_found_and_closed(driver):
     names = ["left-a", "left-b"]
     made = [Worker.options(name=name, namespace="rdt").remote() for name in names]

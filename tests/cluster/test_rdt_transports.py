@@ -16,6 +16,7 @@ import ray
 import rcg
 from rcg.errors import ActorDiedError, TensorMismatch, Transfer
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
 from tests.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
 
@@ -277,6 +278,7 @@ def test_values_go_everywhere_and_are_freed(actors, name):
     eventually(lambda: [held for held, _ in get([x.facts.remote() for x in (a, b, c)])] == [0] * 3)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:GPU ObjectRef")
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_references_and_actors_beside_tensors_end_with_them(actors, name):
@@ -315,8 +317,9 @@ def test_what_is_put_is_got_elsewhere(actors, name):
     assert total(get(inner)) == 8 * SIZE
 
 
-@pytest.mark.parametrize("name", ["gloo", "object_store", "sockets"])  # in files it takes no part
-@pytest.mark.parametrize("step", ["look up", "send"])
+# In files it takes no part.
+@pytest.mark.parametrize("name", core_has("gloo", ["gloo", "object_store", "sockets"]))
+@pytest.mark.parametrize("step", core_has("send", ["look up", "send"]))
 def test_a_maker_that_is_killed_at_a_step_fails_its_taker(actors, name, step, tmp_path):
     a, b = actors(2, name)
     ref = a.make.options(tensor_transport=name).remote(name, 1)
@@ -331,8 +334,8 @@ def test_a_maker_that_is_killed_at_a_step_fails_its_taker(actors, name, step, tm
     assert get(b.total.remote(made(name, 2))) == 2 * SIZE
 
 
-@pytest.mark.parametrize("name", TRANSPORTS)
-@pytest.mark.parametrize("step", ["ask", "receive"])
+@pytest.mark.parametrize("name", core_has("gloo", TRANSPORTS))
+@pytest.mark.parametrize("step", core_has("receive", ["ask", "receive"]))
 def test_a_taker_that_is_killed_at_a_step_harms_nobody(actors, name, step, tmp_path):
     a, b, c = actors(3, name)
     ref = a.make.options(tensor_transport=name).remote(name, 1)
@@ -351,6 +354,7 @@ def test_a_taker_that_is_killed_at_a_step_harms_nobody(actors, name, step, tmp_p
     eventually(lambda: get(a.facts.remote())[0] == 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "step"), [("files", "receive"), ("sockets", "receive"), ("sockets", "send")]
 )
@@ -363,6 +367,7 @@ def test_a_transport_that_fails_is_told_and_serves_the_next(actors, name, step):
     assert get(b.total.remote(ref)) == SIZE
 
 
+@pytest.mark.full
 def test_what_a_transport_says_and_the_holder_cannot_read_is_told(actors):
     a, b = actors(2)
     ref = a.make.options(tensor_transport="sockets").remote("sockets", 1)
@@ -372,6 +377,7 @@ def test_what_a_transport_says_and_the_holder_cannot_read_is_told(actors):
     assert get(b.total.remote(ref)) == SIZE
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["files", "sockets"])
 def test_a_transfer_that_fails_disturbs_none_beside_it(actors, name):
     (a,) = actors(1)
@@ -386,6 +392,7 @@ def test_a_transfer_that_fails_disturbs_none_beside_it(actors, name):
     rcg.kill(b)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["files", "sockets"])
 def test_an_object_that_does_not_arrive_takes_no_other_with_it(actors, name):
     a, b = actors(2)

@@ -88,6 +88,7 @@ def test_ray_60954_a_call_that_waits_for_a_transfer_from_its_own_actor(kept):
     assert get(results) == [number * LARGE + 1 for number in range(20)]
 
 
+@pytest.mark.full
 def test_ray_56398_a_chain_through_actors_that_run_calls_out_of_order(kept):
     kept += [OutOfOrder.remote() for _ in range(3)]
     a, b, c = kept
@@ -100,6 +101,7 @@ def test_ray_56398_a_chain_through_actors_that_run_calls_out_of_order(kept):
         assert get([each.sum.remote(c_ref) for each in (a, b)]) == [8.0 * LARGE] * 2
 
 
+@pytest.mark.full
 def test_ray_58575_a_plain_maker_and_an_async_taker(kept):
     kept += [InOrder.remote(), OutOfOrder.remote(), OutOfOrder.remote()]
     create_collective_group(kept, backend="gloo")
@@ -116,6 +118,7 @@ class OnlyTakes:
         return float(tensor.sum())
 
 
+@pytest.mark.full
 def test_ray_66264_a_taker_none_of_whose_methods_has_the_decorator(kept):
     maker = InOrder.options(name="maker-66264", lifetime="detached", namespace="rdt").remote()
     taker = OnlyTakes.options(name="taker-66264", lifetime="detached", namespace="rdt").remote()
@@ -184,6 +187,7 @@ def test_ray_55511_the_next_step_waits_until_the_weights_are_taken(kept):
     assert get(taker.sum.remote(ref)) == 4 * LARGE
 
 
+@pytest.mark.full
 def test_ray_61453_references_are_fetched_together(kept):
     kept += [InOrder.remote(), InOrder.remote()]
     a, b = kept
@@ -199,6 +203,7 @@ def test_ray_61453_references_are_fetched_together(kept):
     assert one[0].start_ns < other[-1].end_ns and other[0].start_ns < one[-1].end_ns
 
 
+@pytest.mark.full
 def test_docs_a_system_error_leaves_the_other_actors_alive(kept):
     kept += [InOrder.remote() for _ in range(3)]
     a, b, c = kept
@@ -235,6 +240,7 @@ def held_by(actor: Any) -> int:
     return found[0].objects if found else 0
 
 
+@pytest.mark.full
 def test_docs_a_process_that_made_no_group_may_pass_references_on(kept):
     kept += [InOrder.remote(), InOrder.remote(), Borrower.remote()]
     a, b, borrower = kept
@@ -243,6 +249,7 @@ def test_docs_a_process_that_made_no_group_may_pass_references_on(kept):
     assert get(borrower.pass_on.remote(b)) == LARGE
 
 
+@pytest.mark.full
 def test_docs_the_claims_of_a_borrower_end_with_it(kept):
     kept += [InOrder.remote(), Borrower.remote()]
     a, borrower = kept

@@ -62,6 +62,7 @@ def printed(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> list
     return readme.run([*BLOCKS, readme.Block("python", HANG)], folder, joining())
 
 
+@pytest.mark.full
 def test_all_blocks_run_in_order_as_one_reader_would_run_them(printed: list[str]) -> None:
     assert len(printed) == len(BLOCKS) + 1
     for block, out in zip(BLOCKS, printed, strict=False):

@@ -382,10 +382,12 @@ def finishes(program: Driver) -> None:
     assert program.line().startswith("done")
 
 
+@pytest.mark.full
 def test_values_that_use_the_graph_while_they_are_pickled(driver: Drivers) -> None:
     finishes(driver(SETTING + PICKLING))
 
 
+@pytest.mark.full
 def test_values_that_wait_while_they_are_pickled_for_one_who_uses_the_graph(
     driver: Drivers,
 ) -> None:
@@ -396,6 +398,7 @@ def test_del_uses_the_graph_wherever_garbage_is_collected(driver: Drivers) -> No
     finishes(driver(SETTING + COLLECTING))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("outer", ["execute", "report", "statistics", "profile", "teardown"])
 def test_the_graph_is_used_before_every_line_of_its_own_use(driver: Drivers, outer: str) -> None:
     finishes(driver(SETTING + AT_EVERY_LINE, outer))

@@ -69,6 +69,7 @@ def held_in_transfer(victims: Victims, survivors: list[Any], gate: Any, **option
 # --- teardown
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("state", ["held", "stopped"])
 def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
     """Those of the survivors soon; the member that holds them up ends when it can."""
@@ -92,6 +93,7 @@ def test_teardown_ends_pending_transfers(victims, survivors, gate, state):
     victims.give_back(victim)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", ["broadcast_out", "allreduce", "collective_and_edge"])
 def test_teardown_while_large_tensors_move_leaves_nothing(victims, survivors, shape):
     """Executions are in flight, and nobody waits for them."""
@@ -198,6 +200,7 @@ def test_a_death_elsewhere_ends_a_transfer_between_two_that_live(victims, surviv
 # --- compile
 
 
+@pytest.mark.full
 def test_compile_names_the_actor_that_does_not_come_and_leaves_no_half_built_group(
     victims, survivors, gates
 ):
@@ -267,6 +270,7 @@ def detached(ray_session: None) -> Iterator[list[Any]]:
         rcg.kill(actor)
 
 
+@pytest.mark.full
 def test_loops_end_when_their_driver_is_killed_in_a_rendezvous(detached, driver, gate):
     *others, victim = detached
     rcg.get([each.full.remote(0) for each in detached])
@@ -294,6 +298,7 @@ for shape, ref in refs.items():
 """
 
 
+@pytest.mark.full
 def test_a_driver_that_was_suspended_while_a_member_died_tells_the_cause(detached, driver, gate):
     """The survivors' transfers fail long before it can see the death, and their loops end."""
     *others, victim = detached
@@ -331,6 +336,7 @@ say("all is there")
 """
 
 
+@pytest.mark.full
 def test_ctrl_c_in_get_leaves_a_rendezvous_alone(detached, driver, gate):
     *_, victim = detached
     rcg.get([each.full.remote(0) for each in detached])

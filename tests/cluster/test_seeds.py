@@ -103,6 +103,7 @@ def run(blocks: str, folder: Path, *, starts_ray: bool = False, **variables: str
     return done.stdout.splitlines()
 
 
+@pytest.mark.full
 def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path) -> None:
     lines = run(HELLO, tmp_path)
     assert lines[:3] == ["hello", "hello", "world"]
@@ -113,6 +114,7 @@ def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path)
     assert lines[-1] == "done"
 
 
+@pytest.mark.full
 def test_several_actors_at_once_then_one_after_the_other(tmp_path: Path) -> None:
     """The second graph is compiled on live actors, and nothing is torn down before the exit.
 
@@ -122,6 +124,7 @@ def test_several_actors_at_once_then_one_after_the_other(tmp_path: Path) -> None
     assert lines == ["['hello', 'hello', 'hello']", "['hello0', 'hello1', 'hello2']"]
 
 
+@pytest.mark.full
 def test_asyncio(tmp_path: Path) -> None:
     assert run(ASYNCIO, tmp_path) == ["hello"]
 
@@ -130,6 +133,7 @@ def test_the_overviews_call_and_its_compiled_form(tmp_path: Path) -> None:
     assert run(OVERVIEW, tmp_path) == ["6", "6"]
 
 
+@pytest.mark.full
 def test_tensors_between_devices_as_far_as_a_cpu_goes(tmp_path: Path) -> None:
     """Ray believes in two GPUs; the device that is not there is an error of that execution."""
     if torch.cuda.is_available():
@@ -141,6 +145,7 @@ def test_tensors_between_devices_as_far_as_a_cpu_goes(tmp_path: Path) -> None:
     assert lines[-1] == "done"
 
 
+@pytest.mark.full
 def test_communication_beside_computation_at_the_size_of_a_cpu(tmp_path: Path) -> None:
     lines = run(OVERLAP, tmp_path)
     expected = [rf"overlap_gpu_communication={on}, duration=[\d.]+" for on in (False, True)]
@@ -152,6 +157,7 @@ def test_a_program_that_fails_is_noticed(tmp_path: Path) -> None:
         run("print(1)\n# %%\n1 / 0\n", tmp_path)
 
 
+@pytest.mark.full
 def test_tensors_go_from_actor_to_actor_without_a_graph(tmp_path: Path) -> None:
     """Its two examples of what can go wrong do, and the third, which is the remedy, does not."""
     lines = run(DIRECT_TRANSPORT, tmp_path)

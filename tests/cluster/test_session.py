@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import rcg
 from tests.cluster.stage import session_address
 
@@ -41,6 +43,7 @@ session(address="local", num_cpus=1, include_dashboard=False)
 """
 
 
+@pytest.mark.full
 def test_two_sessions_in_one_program(ray_session):
     """The first joins a Ray that is there, the second starts one."""
     done = subprocess.run(

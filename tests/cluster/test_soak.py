@@ -26,6 +26,7 @@ def backstop():
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("backstop")
 def test_everything_random_and_ten_deaths_lose_and_spoil_nothing():
     """Each result against plain Python, each ref accounted for, nothing left in any process."""

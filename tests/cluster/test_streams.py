@@ -86,6 +86,7 @@ both = pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlap"
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.mark.full
 @both
 @every_kind
 def test_edges(workers, kind, overlap):
@@ -113,6 +114,7 @@ def test_a_fan_out(workers, kind, overlap):
     assert found == [[[2000.0 * n], [1000.0 * n]] for n in range(EXECUTIONS)]
 
 
+@pytest.mark.full
 @both
 @every_kind
 def test_collectives(workers, kind, overlap):

@@ -80,6 +80,7 @@ def run(graph: Any, executions: int) -> None:
             assert rcg.get([one, two]) == [2.0 * n, 3.0 * n]
 
 
+@pytest.mark.full
 def test_many_executions_leave_memory_sockets_and_threads_flat(workers):
     a, b, c = workers
     with InputNode() as inp:

@@ -373,12 +373,14 @@ class Compiler(Worker):
             return [get(graph.execute(n)) for n in (1, 2, 3)]
 
 
+@pytest.mark.full
 def test_an_actor_may_compile_a_graph_whose_group_it_is_in(workers):
     compiler = rcg.remote(num_cpus=0)(Compiler).remote()
     assert get(compiler.run.remote(compiler, workers[0])) == [2.0, 4.0, 6.0]
     rcg.kill(compiler)
 
 
+@pytest.mark.full
 def test_coroutines_and_the_main_thread_take_part(ray_session):
     class Awaiting(Worker):
         async def total(self, *tensors):
@@ -401,6 +403,7 @@ def test_coroutines_and_the_main_thread_take_part(ray_session):
         rcg.kill(each)
 
 
+@pytest.mark.full
 def test_compile_names_the_actor_that_does_not_come_and_leaves_no_group(workers, gate):
     busy = Actor.remote()
     rcg.get(busy.total.remote())
@@ -448,6 +451,7 @@ class Keeper:
         return value["w"][0].item(), float(value["n"][0])
 
 
+@pytest.mark.full
 def test_what_is_sent_late_is_what_the_method_returned(ray_session):
     """The reader is busy for long, so the next call of the maker comes before the transfer."""
     keeper, reader, third = (rcg.remote(num_cpus=0)(Keeper).remote() for _ in range(3))

@@ -72,6 +72,7 @@ def spans(graph: GraphTrace, process: str) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("overlap", [False, True])
 def test_methods_show_what_torch_did_in_them(workers, overlap):
     with compiled(workers, overlap=overlap) as graph:

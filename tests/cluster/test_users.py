@@ -205,6 +205,7 @@ def test_ray_61309_57587_several_large_tensors_in_dicts(actors):
             torch.testing.assert_close(rcg.get(ref), batch(i, added=2), rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_ray_59640_shared_memory_stays_flat_over_ten_thousand_sizes(actors):
     """Every message larger than those before left its buffer behind: 900 GB of shared memory."""
     a, b = actors
@@ -340,6 +341,7 @@ threading.Thread(target=wait, daemon=True).start()
 """
 
 
+@pytest.mark.full
 def test_ray_47685_47702_48280_51139_teardown_and_exit_at_odd_moments(
     actors, victims, driver, gates
 ):

@@ -200,6 +200,7 @@ except Trouble as error:
 """
 
 
+@pytest.mark.full
 def test_classes_and_functions_of_main_keep_their_identity_both_ways(driver):
     program = driver(DEFINITIONS)
     for i in range(3):
@@ -227,6 +228,7 @@ say(there, isinstance(point, Point))
 """
 
 
+@pytest.mark.full
 def test_classes_of_main_pass_from_actor_to_actor(driver):
     program = driver(THROUGH_TWO)
     program.expect("True True")
@@ -586,6 +588,7 @@ def test_unread_results_take_shared_memory_and_give_it_back(actors):
         assert rcg.get(graph.execute(numbered(7)))[0] == 8
 
 
+@pytest.mark.full
 def test_ten_thousand_arrays_of_all_sizes_leave_shared_memory_flat(actors):
     """Growing and shrinking, from nothing to 2 MB, through two actors."""
     a, b = actors[:2]

@@ -30,6 +30,7 @@ def visitor(ray_session):
     made.end()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["echo", "asyncio", "pipeline-4", "scatter-2", "arguments-8"])
 def test_it_takes_turns_on_a_row(visitor, name):
     row = next(row for row in ROWS if row.name == name)
@@ -75,6 +76,7 @@ def test_what_goes_wrong_there_is_said_here(visitor):
     visitor.open(row, (b"x",), None).close()  # and it goes on
 
 
+@pytest.mark.full
 def test_a_folder_without_a_built_rcg_is_absent(tmp_path):
     (tmp_path / "rcg").mkdir()
     (tmp_path / "rcg" / "__init__.py").write_text("raise ImportError('nothing here')\n")

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.circles import core_has, core_where
+
 pytest.importorskip("torch")
 
 import torch
@@ -67,10 +69,18 @@ if "fake" in does.OPENERS:
     ]
 # Kinds over a fake library are slow: it moves all bytes over Gloo, beside what they do themselves.
 ON_FAKES = ("nccl", "cuda_ipc")
+# In the core these show that an abort ends every operation.
+ENDING = ("gloo", "nccl")
 KINDS_AND_SIZES = [
     (kind, size) for kind in KINDS for size in (1, 2, 3, 5) if size < 5 or kind.name not in ON_FAKES
 ]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+
+
+def is_usual(kind_and_size: tuple[Kind, int]) -> bool:
+    """Return whether the core has a kind with this size."""
+    kind, size = kind_and_size
+    return size == (2 if kind.name in ON_FAKES else 3)
 
 
 class Group:
@@ -151,7 +161,7 @@ def crew(pool: list[ProcessMember]) -> Iterator[Crew]:
 # --- values
 
 
-@pytest.mark.parametrize(("kind", "size"), KINDS_AND_SIZES, ids=str)
+@pytest.mark.parametrize(("kind", "size"), core_where(is_usual, KINDS_AND_SIZES), ids=str)
 @pytest.mark.parametrize(
     "program",
     [does.check_reductions, does.check_averages, does.check_moves, does.check_messages],
@@ -212,7 +222,7 @@ def test_wrong_arguments_are_refused_and_harm_nothing(crew, kind):
 # --- abort
 
 
-@every_kind
+@pytest.mark.parametrize("kind", core_where(lambda each: each.name in ENDING, KINDS), ids=str)
 @pytest.mark.parametrize("op", does.BLOCKING)
 def test_abort_ends_a_pending_operation_and_refuses_later_ones(crew, kind, op):
     members = crew.members(kind, 3)
@@ -322,7 +332,7 @@ def flat_again(member: Member, before: tuple[int, int]) -> None:
     until(lambda: member.call(does.counts)[1] <= before[1])
 
 
-@every_kind
+@pytest.mark.parametrize("kind", core_has(GLOO, KINDS), ids=str)
 def test_many_groups_leave_nothing(crew, kind):
     members = crew.members(kind, 2)
     for member in members:
@@ -341,7 +351,7 @@ def test_many_groups_leave_nothing(crew, kind):
 # --- among processes
 
 
-@pytest.mark.parametrize("op", does.BLOCKING)
+@pytest.mark.parametrize("op", core_where(("recv", "allreduce").__contains__, does.BLOCKING))
 def test_survivors_of_a_killed_rank_end_are_usable_and_keep_other_groups(crew, op):
     members = crew.members(GLOO, 3)
     other = crew.group(GLOO, members[:2]).open()
@@ -364,13 +374,20 @@ def test_survivors_of_a_killed_rank_end_are_usable_and_keep_other_groups(crew, o
     finish([member.submit(does.destroy, group.name) for member in members[:2]])
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "how",
+    core_has(signal.SIGKILL, [signal.SIGKILL, signal.SIGSTOP]),
+    ids=["killed", "stopped"],
+)
 @pytest.mark.parametrize(
     "op",
-    [
-        *("edge from 2", "edge to 2", "small ones from 2"),
-        *("allreduce", "broadcast", "broadcast in pieces"),
-    ],
+    core_where(
+        ("edge from 2", "allreduce").__contains__,
+        [
+            *("edge from 2", "edge to 2", "small ones from 2"),
+            *("allreduce", "broadcast", "broadcast in pieces"),
+        ],
+    ),
 )
 def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
     """Gloo tells nothing to whoever waits for a message when a part of it has been moved."""
@@ -443,6 +460,7 @@ def test_abort_spares_what_got_the_number_of_a_socket_that_gloo_has_closed(crew)
     members[0].call(does.destroy, group.name)
 
 
+@pytest.mark.full
 def test_an_operation_may_take_longer_than_the_group_to_be_built(crew):
     """Gloo's own limit is short while the group is built, and none afterwards."""
     members = crew.members(GLOO, 2)

@@ -25,6 +25,8 @@ from tests.cluster.faults import NOTHING, Mortal
 from tests.cluster.nodes import on_node
 from tests.cluster.stage import GUARD_S, in_thread, until
 
+pytestmark = pytest.mark.full
+
 MEGABYTE = 1_000_000
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.packaging.test_install import ROOT, SOURCES, make_environment
 
+pytestmark = pytest.mark.full
+
 TIMEOUT_S = 200
 
 WHERE = """

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.circles import core_has
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     ".clang-format",
@@ -116,7 +118,7 @@ def make_environment(folder: Path) -> Path:
     return python
 
 
-@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
+@pytest.mark.parametrize("pattern", core_has("*.whl", ["*.whl", "*.tar.gz"]))
 def test_what_is_built_installs_and_works_elsewhere(
     pattern: str, distributions: Path, tmp_path: Path
 ) -> None:
@@ -155,6 +157,7 @@ def test_the_wheel_is_for_every_python_from_3_11_on_and_holds_no_tests(distribut
     assert not [name for name in names if name.endswith((".c", ".h"))]
 
 
+@pytest.mark.full
 def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distributions: Path) -> None:
     sdist = only(distributions, "*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -115,6 +115,7 @@ print("ok")
     assert printed(HEAD + program) == "ok"
 
 
+@pytest.mark.full
 def test_ranks_that_never_connect_raise_and_leave_nothing():
     program = """
 gloo_group._ATTEMPTS = 2
@@ -132,6 +133,7 @@ print("ok")
     assert printed(HEAD + program) == "ok"
 
 
+@pytest.mark.full
 def test_closing_the_store_while_gloo_connects_ends_open_and_leaves_nothing():
     program = """
 before = counts()

@@ -18,6 +18,7 @@ pytest.importorskip("tests.fake_device", exc_type=ImportError)
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 def test_every_check_passes_without_ray_or_says_why_it_was_not_run() -> None:
     command = [
         sys.executable,

@@ -19,6 +19,7 @@ from tests.unit.views_traces import (
 )
 
 
+@pytest.mark.full
 def test_a_million_events_fit() -> None:
     page = page_of(many_events(63, 1_000_000), "large")
     assert len(page.encode()) < 5_000_000
@@ -34,6 +35,7 @@ def test_many_graphs_fit() -> None:
     assert page.count("Operations") == 40
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("actors", [2, 63])
 def test_a_million_events_are_as_small(actors: int) -> None:
     trace = many_events(actors, 1_000_000)

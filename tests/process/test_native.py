@@ -299,6 +299,7 @@ def test_a_forked_child_frees_nothing_and_is_no_member(boards: Any) -> None:
     assert out == "0 2 (0, -1)\n1\n0 next 3\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "leave", ["os._exit(0)", "sys.exit(0)", "raise RuntimeError('the child')", "os.abort()"]
 )

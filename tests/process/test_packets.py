@@ -145,6 +145,7 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         control.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_posted", [False, True])
 @pytest.mark.parametrize("count", [3, 5, 20])
 def test_what_a_peer_does_not_read_for_long_is_not_lost(count, is_posted):

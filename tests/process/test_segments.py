@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from rcg.runtime.node.memory import addresses_for
 from tests.board import PICKLE, Board, claimed, reader
 
 
+@pytest.mark.full
 def test_addresses_last_whatever_sizes_come() -> None:
     """Growing and shrinking arrays, several under way: blocks keep their addresses for ever."""
     cap = 1 << 26

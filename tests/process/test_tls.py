@@ -283,6 +283,7 @@ def test_files_that_are_missing(clusters, monkeypatch, served):
         served.control.listen_tcp(LOCAL)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [600_000, 800_000])
 def test_a_peer_that_does_not_read_for_long_is_not_unreachable(size):
     """Although the thread has nothing left to send: the kernel has all of it."""

@@ -59,6 +59,7 @@ def test_every_field_of_the_head_is_checked(members, tmp_path):
     assert refused > 2 * worked > 0
 
 
+@pytest.mark.full
 def test_events_with_other_numbers(members, tmp_path):
     files = chosen(strangers.of_events(sample(), members), 24)
     refused, worked, faults = try_all(files, tmp_path)
@@ -78,6 +79,7 @@ def test_bytes_of_the_file_changed(members, tmp_path):
     assert refused > 100
 
 
+@pytest.mark.full
 def test_bytes_of_members_changed_with_sums_that_are_right(members, tmp_path):
     files = strangers.of_members(members, random.Random(4), 40)
     refused, _, faults = try_all(files, tmp_path)

@@ -201,6 +201,7 @@ def test_a_pipelined_turn_keeps_its_window_full_and_fetches_in_order() -> None:
     assert fetched == submitted  # nothing is left under way
 
 
+@pytest.mark.full
 def test_every_contestant_gets_a_turn_in_every_round_and_the_seed_gives_the_order() -> None:
     def orders(seed: int) -> list[str]:
         seen: list[str] = []
