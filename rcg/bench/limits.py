@@ -81,15 +81,17 @@ class PingPong(_Ending):
         times.frombytes(_limits.ping_pong(self._fd, 0, UNCOUNTED + count))
         return array("q", times[UNCOUNTED:])
 
-    def turn(self, hops: int) -> Turn:
-        """Return a turn whose samples are the times of `hops` consecutive wake-ups."""
+    def turn(self, hops: int, work_us: int = 0) -> Turn:
+        """Return a turn whose samples are the times of `hops` consecutive wake-ups, and of work."""
 
         def turn(pace: Pace) -> array[int]:
             samples = array("q")
             end = time.perf_counter_ns() + pace.time_ns
             while len(samples) < pace.calls and time.perf_counter_ns() < end:
                 chunk = self.round_trips_ns(min(CHUNK, pace.calls - len(samples)))
-                samples.extend(round_trip * hops // ROUND_TRIP_HOPS for round_trip in chunk)
+                samples.extend(
+                    round_trip * hops // ROUND_TRIP_HOPS + work_us * 1000 for round_trip in chunk
+                )
             return samples
 
         return turn

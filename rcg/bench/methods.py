@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods of actors that the rows call, the same for all contestants.
 
-This file imports nothing at the top, because ``visitor`` loads it into a process that may have
-another version of rcg.
+This file imports nothing of rcg at the top, because ``visitor`` loads it into a process that may
+have another version of rcg.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 __all__ = ["RowMethods"]
@@ -19,6 +20,25 @@ class RowMethods:
 
     def echo(self, value: Any) -> Any:
         """Return the argument."""
+        return value
+
+    def work_10us(self, value: Any) -> Any:
+        """Return the argument after 10 us of work."""
+        return self._work(value, 10_000)
+
+    def work_50us(self, value: Any) -> Any:
+        """Return the argument after 50 us of work."""
+        return self._work(value, 50_000)
+
+    def work_200us(self, value: Any) -> Any:
+        """Return the argument after 200 us of work."""
+        return self._work(value, 200_000)
+
+    @staticmethod
+    def _work(value: Any, work_ns: int) -> Any:
+        end = time.perf_counter_ns() + work_ns
+        while time.perf_counter_ns() < end:
+            pass
         return value
 
     def fresh(self, array: Any) -> Any:

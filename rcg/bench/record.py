@@ -101,6 +101,8 @@ class RowResult:
             ("here to beside", HERE, BESIDE, "median", MAX_TO_BESIDE),
         )
         found = []
+        if self.target.us is not None and RCG in self.summaries:
+            found.append(Verdict("microseconds", self.summaries[RCG].median, self.target.us))
         for what, contestant, to, quantity, most in asked:
             ratio = self.ratio(contestant, to, quantity)
             if most is not None and ratio is not None:

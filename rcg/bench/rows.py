@@ -35,6 +35,7 @@ class Target:
         raw: For the median with `wait="auto"`, to raw Gloo.
         hand: For the median with `wait="auto"`, to a loop on `torch.distributed`.
         limit: For the median with `wait="auto"`, to the limit of the machine.
+        us: For the median with `wait="auto"`, in microseconds: not a ratio.
     """
 
     auto: float | None = None
@@ -43,6 +44,7 @@ class Target:
     raw: float | None = None
     hand: float | None = None
     limit: float | None = None
+    us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,14 @@ class Limit:
         copied_bytes: Bytes of one copy if copies dominate the row, otherwise 0.
         copies: Number of consecutive copies.
         wire_bytes: Bytes that go to another process by TCP and back, if that dominates the row.
+        work_us: What the methods compute beside the wake-ups, one after the other.
     """
 
     hops: int = 2
     copied_bytes: int = 0
     copies: int = 1
     wire_bytes: int = 0
+    work_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,34 @@ def size_of(size_bytes: int) -> Callable[[random.Random], Arguments]:
     return lambda _: (size_bytes,)
 
 
+def chain_with_work(actors: int, work_us: int, most_us: float | None = None) -> Row:
+    """Return the row of a chain whose methods compute for a while, as real ones do."""
+    return Row(
+        name=f"work-{work_us}us-{actors}",
+        title=f"chain of {actors}, {work_us} us of work each",
+        shape="chain",
+        actors=actors,
+        method=f"work_{work_us}us",
+        payload=one_byte,
+        limit=Limit(hops=actors + 1, work_us=actors * work_us),
+        target=Target(us=most_us),
+    )
+
+
+def chain_of_small(kind: str, actors: int, most_us: float | None = None) -> Row:
+    """Return the row of a chain through which an array or a tensor of 16 numbers goes."""
+    return Row(
+        name=f"{kind}-16-{actors}",
+        title=f"{kind}[16], chain of {actors}",
+        shape="chain",
+        actors=actors,
+        payload=tensor_of(16) if kind == "torch" else array_of(16 * 8),
+        limit=Limit(hops=actors + 1),
+        target=Target(us=most_us),
+        needs=(kind,),
+    )
+
+
 SMALL_P99 = 0.5  # for all rows that do not copy much
 
 ROWS: tuple[Row, ...] = (
@@ -188,6 +220,17 @@ ROWS: tuple[Row, ...] = (
         limit=Limit(hops=5),
         target=Target(p99=SMALL_P99),
     ),
+    # 15 us beside the work: three processes share two cores there, and each has to be woken up.
+    chain_with_work(2, 10, most_us=2 * 10 + 15),
+    chain_with_work(2, 50, most_us=2 * 50 + 15),
+    chain_with_work(2, 200),
+    chain_with_work(4, 10),
+    chain_with_work(4, 50),
+    chain_with_work(4, 200),
+    chain_of_small("numpy", 2, most_us=25),
+    chain_of_small("numpy", 4),
+    chain_of_small("torch", 2),
+    chain_of_small("torch", 4),
     Row(
         name="scatter-2",
         title="scatter-gather, 2 actors",
@@ -312,7 +355,7 @@ ROWS: tuple[Row, ...] = (
         is_bulk=True,
         lends=True,
         limit=Limit(copied_bytes=10 * MEGABYTE),
-        target=Target(auto=0.05),
+        target=Target(limit=1.25),
     ),
     Row(
         name="tensors",

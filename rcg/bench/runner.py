@@ -315,7 +315,7 @@ def _limit_turn(row: Row, ping_pong: limits.PingPong, to_end: contextlib.ExitSta
         return call_turn(to_end.enter_context(limits.TcpPingPong(limit.wire_bytes)).round_trip)
     if limits.is_of_copies(limit):
         return call_turn(limits.memcpy(limit.copied_bytes, limit.copies))
-    return ping_pong.turn(limit.hops)
+    return ping_pong.turn(limit.hops, limit.work_us)
 
 
 def _check(row: Row, payload: Arguments, value: Any) -> None:

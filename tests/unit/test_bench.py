@@ -246,6 +246,8 @@ def test_a_turn_without_calls_is_refused() -> None:
 
 # --- rows ---------------------------------------------------------------------------------------
 
+NONE = (None, None, None)
+
 
 def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
     targets = {row.name: (row.target.auto, row.target.futex, row.target.p99) for row in ROWS}
@@ -265,13 +267,23 @@ def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> 
         "numpy-10mb-new": (0.7, None, None),
         "numpy-10mb-loan": (0.05, None, None),
         "numpy-64mb-loan": (0.05, None, None),
-        "numpy-10mb-new-loan": (0.05, None, None),
+        "numpy-10mb-new-loan": (None, None, None),
         "tensors": (0.5, None, None),
         "tensor-1mib": (0.1, None, None),
         "tensor-chain-3": (0.25, None, None),
         "tensor-shm-1mb": (0.6, None, None),
         "tensor-shm-10mb": (0.6, None, None),
         "tensor-shm-100mb": (0.6, None, None),
+        **dict.fromkeys((f"work-{us}us-{n}" for us in (10, 50, 200) for n in (2, 4)), NONE),
+        **dict.fromkeys((f"{kind}-16-{n}" for kind in ("numpy", "torch") for n in (2, 4)), NONE),
+    }
+    assert {row.name: row.target.us for row in ROWS if row.target.us is not None} == {
+        "work-10us-2": 35,
+        "work-50us-2": 115,
+        "numpy-16-2": 25,
+    }
+    assert {row.name: row.target.limit for row in ROWS if row.target.limit is not None} == {
+        "numpy-10mb-new-loan": 1.25,
     }
 
 
@@ -529,8 +541,9 @@ def test_a_transfer_is_compared_with_raw_gloo_by_the_median() -> None:
 
 def test_a_row_across_nodes_is_compared_with_raw_sockets() -> None:
     times = {RCG: summary(60.0), LIMIT: summary(20.0)}
-    row = RowResult("echo", "echo", Target(limit=2.5), times)
-    assert [str(verdict) for verdict in row.verdicts] == ["to the limit: 3 > 2.5"]
+    row = RowResult("echo", "echo", Target(limit=2.5, us=50), times)
+    found = [str(verdict) for verdict in row.verdicts]
+    assert found == ["microseconds: 60 > 50", "to the limit: 3 > 2.5"]
     across = replace(header(), nodes=2)
     shown = render(BenchReport(across, (row,), ()))
     assert "MISSED to the limit: 3 > 2.5" in shown and "2 Ray nodes" in shown
