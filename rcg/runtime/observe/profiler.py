@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -265,7 +266,11 @@ class _Recording:
                 "MiB for each process of the graph. Drop results that are still held, or make "
                 "/dev/shm larger."
             ) from error
-        self._far = session.control.record_nodes(most, _LOOK_TIMEOUT_S)
+        control = session.control
+        self._far = control.nodes.new_recording()
+        # Ctrl-C may come before anybody has this, or nobody stops it.
+        weakref.finalize(self, control.drop_recording, self._far).atexit = False
+        control.record_nodes(self._far, most, _LOOK_TIMEOUT_S)
         self._found: list[Recorded] | None = None
 
     def profile_torch(self, is_on: bool) -> None:
