@@ -70,8 +70,10 @@ class Descriptor:
         close_all(self._fds)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # never completely made
+        try:  # the interpreter, at its end, may have cleared this module
             close_all(self._fds)
+        except (AttributeError, TypeError):
+            pass  # that, or it was never completely made
 
 
 def start_owner(run: Callable[[], object], close: Callable[[], object], name: str) -> None:

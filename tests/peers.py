@@ -170,8 +170,8 @@ def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
 
     Args:
         call: Whatever it returns is dropped.
-        *names: Where Ctrl-C comes: packages, modules, classes and functions. What others do is one
-            step.
+        *names: Where Ctrl-C comes: packages, modules, classes and functions, each of which must
+            run. What others do is one step.
 
     Yields:
         The number of the place, after each call.
@@ -190,6 +190,7 @@ def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
                 sys.settrace(None)
         yield at
         if not interrupt.has_come:
+            assert interrupt.seen == set(names)
             return
 
 
@@ -198,26 +199,30 @@ class _CtrlC:
 
     def __init__(self, at: int, names: tuple[str, ...]) -> None:
         self._left = at
-        self._names = tuple([f"{each}." for each in names])
+        self._names = names
+        self.seen: set[str] = set()  # of these names
         self.has_come = False
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}."
-        if self.has_come or not name.startswith(self._names) or _is_dying(frame):
+        found = [each for each in self._names if name.startswith(f"{each}.")]
+        if self.has_come or not found or _is_dying(frame):
             return None
+        self.seen.update(found)
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         looks = True  # it has just started
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal looks
             if event == "opcode":
-                if looks and not self.has_come:
+                name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                # What a tracer raises at a return is no longer in the ``try`` around the call.
+                if looks and not self.has_come and name != "RETURN_VALUE":
                     if not self._left:
                         self.has_come = True
                         raise KeyboardInterrupt
                     self._left -= 1
-                code = frame.f_code.co_code[frame.f_lasti]
-                looks = dis.opname[code].startswith(_LOOKS_AFTER)
+                looks = name.startswith(_LOOKS_AFTER)
             elif event == "exception":
                 looks = False  # the handler comes first
             return trace

@@ -27,8 +27,9 @@ from rcg.experimental.collective import (
     destroy_collective_group,
     get_collective_groups,
 )
+from rcg.rdt import memberships
 from tests.cluster.stage import GUARD_S
-from tests.peers import suspend
+from tests.peers import ctrl_c_anywhere, descriptors, suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -525,6 +526,27 @@ def test_what_cannot_work_is_said_when_the_call_is_made(actors):
     assert get_collective_groups([a, b]) == [other]
     with pytest.raises(ValueError, match="No group with name"):
         destroy_collective_group(group.name)
+
+
+def test_ctrl_c_while_a_group_is_made_leaves_no_member_and_no_descriptor(pair):
+    made: list[Any] = []
+
+    def make() -> None:
+        made.append(create_collective_group(pair, "gloo", "interrupted"))
+
+    names = "rcg.rdt.collective_groups", "rcg.rdt.connection.Connection"
+    before = descriptors()
+    for _ in ctrl_c_anywhere(make, *names):
+        if not made:
+            assert all("interrupted" not in groups_of(each) for each in pair)
+            assert descriptors() == before
+    with pytest.raises(ValueError, match="there is a group of the name"):
+        make()
+    destroy_collective_group("interrupted")
+
+
+def groups_of(actor: Any) -> list[str]:
+    return [each.name for each in memberships.groups_of(actor._ray_handle) or ()]
 
 
 def test_a_class_that_wants_no_transport_may_not_declare_one():

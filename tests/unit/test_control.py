@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -209,7 +208,6 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
         ours.setblocking(True)
         assert descriptors() <= before, at
         sockets.send(theirs, messages.Stop(), given)
-    assert at > 30
     for fd in given:
         os.close(fd)
     ours.close()

@@ -262,10 +262,9 @@ def test_ctrl_c_while_a_graph_is_started_leaves_nothing_of_it() -> None:
     graphs: list[CompiledDAG] = []
     gc.collect()
     before = held()
-    for at in ctrl_c_anywhere(lambda: graphs.append(launched()), *names):
+    for _ in ctrl_c_anywhere(lambda: graphs.append(launched()), *names):
         graphs.clear()
         until(lambda: held() == before)
-    assert at > 80
 
 
 def test_ctrl_c_while_a_dropped_graph_is_closed_comes_after_that_or_before() -> None:
@@ -279,7 +278,6 @@ def test_ctrl_c_while_a_dropped_graph_is_closed_comes_after_that_or_before() -> 
         if at:
             until(lambda: held() == closed)
         graphs[-1] = launched()
-    assert at > 20
 
 
 def launched() -> CompiledDAG:

@@ -59,7 +59,8 @@ class CompiledDAGHandle:
         self.left: dict[int, int] = {}
         self._codec = make_codec()
         self._client: Client | None = None
-        self._user = object()  # of its clients; one, so that a step that Ctrl-C ended may come again
+        # As its clients count it; one, so that a step that Ctrl-C ended may come again.
+        self._user = object()
         # The client of each process that uses this handle (the process may fork), with its
         # finalizer. The first entry stays, so that all threads share one client.
         self._used: dict[int, tuple[Client, weakref.finalize[..., Any]]] = {}
