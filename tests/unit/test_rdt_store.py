@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rcg import cluster
+from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.contents import Parts
 from rcg.rdt.groups import MemberGroups, _joined, _padded, _runs
@@ -19,7 +21,7 @@ from rcg.rdt.pulling import Connections
 from rcg.rdt.store import Entry, Store
 from rcg.rdt.writes import Versions
 from rcg.serialization.payloads import Skeleton, Table
-from tests.peers import ctrl_c_anywhere, until
+from tests.peers import ctrl_c_anywhere, descriptors, until
 
 torch = pytest.importorskip("torch")
 
@@ -42,6 +44,18 @@ def test_ctrl_c_while_the_keeper_is_started_leaves_one_thread(store: Store) -> N
     for _ in ctrl_c_anywhere(keeper.look, "rcg.rdt.keeper.Keeper.look"):
         pass
     until(lambda: len(keepers()) == before + 1)
+
+
+def test_ctrl_c_in_the_first_use_of_tensors_leaves_no_service_that_nobody_has(monkeypatch) -> None:
+    monkeypatch.setattr(cluster, "node_id", lambda: "node")
+    monkeypatch.setattr(process, "_here", [])
+    before = descriptors()
+    names = "rcg.rdt.process", "rcg.rdt.service.Service", "rcg.runtime.control.endpoint.serve"
+    for _ in ctrl_c_anywhere(process.here, *names):
+        for found in process._here:
+            found.service.close()
+        process._here.clear()
+        until(lambda: descriptors() == before)
 
 
 def keepers() -> list[threading.Thread]:

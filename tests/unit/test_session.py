@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,22 @@ def test_ctrl_c_while_a_dropped_graph_is_closed_comes_after_that_or_before() -> 
         if at:
             until(lambda: held() == closed)
         graphs[-1] = launched()
+
+
+def test_ctrl_c_while_a_profile_begins_leaves_no_thread_that_records() -> None:
+    graph = launched()
+    profiler, started = graph.profile(), []
+    names = "rcg.runtime.observe.profiler", "rcg.runtime.node.recordings"
+    for _ in ctrl_c_anywhere(lambda: started.append(profiler.start()), *names):
+        if not started:
+            until(lambda: not recorders())
+    assert len(recorders()) == 1
+    profiler.stop()
+    until(lambda: not recorders())
+
+
+def recorders() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rcg-profile"]
 
 
 def launched() -> CompiledDAG:

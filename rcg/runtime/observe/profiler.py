@@ -145,6 +145,9 @@ class Profiler:
             return run.profile
         except BaseException:
             run.is_over = True
+            for recording in run.recordings.values():
+                recording.profile_torch(False)
+            run.recordings.clear()  # which ends them
             raise
 
     def _record(self, run: _Run, session: RecordedGraph) -> None:
