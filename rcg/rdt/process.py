@@ -93,6 +93,8 @@ class Here:
         self._refs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # The actors that make or take tensors in calls of this process: their names by their ids.
         self.peers: dict[str, str] = {}
+        # Ray's handles of these, as long as somebody else has them.
+        self.handles: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
 
@@ -114,6 +116,8 @@ class Here:
         Returns:
             What messages call it.
         """
+        if actor not in self.handles:
+            self.handles[actor] = handle
         label = self.peers.get(actor)
         if label is not None:
             return label

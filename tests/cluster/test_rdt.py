@@ -849,7 +849,7 @@ def test_the_report_says_who_holds_what_and_who_waits(pair):
     assert "being made" in bundle["text/html"] and "<script" not in bundle["text/html"]
 
 
-def test_the_report_names_an_owner_that_does_not_answer(pair):
+def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_and_why(pair):
     a, b = pair
     ref = a.make.remote(1)
     pid = get(a.pid.remote())
@@ -863,6 +863,21 @@ def test_the_report_names_an_owner_that_does_not_answer(pair):
     assert get(b.total.remote(ref)) == BIG
     get(a.lose.remote(0))
     assert state_of(ref) == "lost"
+    kept = a.make.remote(2)
+    rcg.wait([kept], timeout=GUARD_S)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: state_of(kept) == "dead")
+    report = rcg.report().tensors
+    (owner,) = [each for each in report.owners if each.label == repr(a)]
+    assert "its worker process has died" in owner.death
+    assert f"is dead: {owner.death}" in str(report)
+    assert "is dead" in report._repr_mimebundle_()["text/html"]
+    rcg.kill(b)
+    of_b = b.make.remote(1)
+    rcg.wait([of_b], timeout=GUARD_S)
+    assert state_of(of_b) == "failed"
+    text = str(rcg.report())
+    assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
 
 
 def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
